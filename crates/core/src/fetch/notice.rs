@@ -1,0 +1,195 @@
+//! What the user is told of a download, as data: one line each, said once.
+//!
+//! Text is made at the end of the way (by `Display`), so that a JSON reader gets the facts and a person the sentence.
+
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{OriginId, Trouble};
+use crate::link::LinkId;
+use crate::units::DataSize;
+
+/// Something worth one line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "notice")]
+pub enum Notice {
+    /// A link will not be used until a probe succeeds, or never again.
+    Banned {
+        /// Which one.
+        link: LinkId,
+        /// Why.
+        why: Ban,
+        /// Whether it is tried again later.
+        probing: bool,
+    },
+    /// A link carries data again.
+    Back {
+        /// Which one.
+        link: LinkId,
+    },
+    /// Nothing has come over a link for this long; its spans go to the others when they have nothing better to do.
+    Silent {
+        /// Which one.
+        link: LinkId,
+        /// For how long.
+        after: Duration,
+    },
+    /// A metered link is used because no other works.
+    MeteredInUse {
+        /// Which one.
+        link: LinkId,
+    },
+    /// A link has carried all that it may in this run.
+    BudgetSpent {
+        /// Which one.
+        link: LinkId,
+        /// The budget.
+        budget: DataSize,
+    },
+    /// Only one answer on one link can be used.
+    OneAnswer {
+        /// Why.
+        why: OneAnswer,
+    },
+    /// The server asks for a pause.
+    Pause {
+        /// How long it will be.
+        wait: Duration,
+        /// Status that asked for it.
+        status: u16,
+    },
+    /// The file on the server is another one now; the download starts again.
+    Changed,
+    /// One of several places is no longer asked.
+    OriginDropped {
+        /// Which one.
+        origin: OriginId,
+        /// Why.
+        why: Ban,
+    },
+}
+
+/// Why a link or an origin is not used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "why")]
+pub enum Ban {
+    /// Its answer has another length than the others' (a captive portal, or another file).
+    OtherLength {
+        /// What it says.
+        got: Option<DataSize>,
+        /// What the others say.
+        want: Option<DataSize>,
+    },
+    /// Its answer has another validator than the others'.
+    OtherValidator,
+    /// Its answer has a status that the others do not give (a captive portal, or an edge without the file).
+    OtherStatus {
+        /// The status.
+        status: u16,
+    },
+    /// It fails again and again.
+    Trouble {
+        /// The last failure.
+        trouble: Trouble,
+    },
+    /// It is much slower than the others (thesis §8.2.4).
+    Slow,
+    /// The system took it away.
+    Down,
+    /// It answers what was not asked.
+    Protocol {
+        /// In words.
+        text: String,
+    },
+}
+
+/// Why the resource comes as one answer over one link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OneAnswer {
+    /// The server answered 200: it ignores ranges or refuses them.
+    NoRanges,
+    /// The server does not say how long the file is.
+    NoLength,
+    /// There is neither a strong ETag nor a usable Last-Modified, so two answers could be of two files.
+    NoValidator,
+}
+
+/// Why the download ends without the file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "failure")]
+pub enum Failure {
+    /// The server refuses: a status that no retry will change.
+    Status {
+        /// The status.
+        status: u16,
+    },
+    /// No link is left, and none is expected back.
+    NoLink {
+        /// The last failure.
+        trouble: Option<Trouble>,
+    },
+    /// The retries are used up.
+    Retries {
+        /// The last failure.
+        trouble: Trouble,
+    },
+    /// The file changed more often than one download can follow.
+    KeepsChanging,
+    /// Redirects without end, or one that must not be followed.
+    Redirect,
+    /// The server sends something else than was asked for.
+    Protocol {
+        /// In words.
+        text: String,
+    },
+}
+
+impl fmt::Display for Ban {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherLength { got: Some(got), want: Some(want) } => write!(
+                f,
+                "its answer is {} bytes long instead of {} (a captive portal?)",
+                got.bytes(),
+                want.bytes()
+            ),
+            Self::OtherLength { .. } => f.write_str("its answer has another length (a captive portal?)"),
+            Self::OtherValidator => f.write_str("its server has another version of the file"),
+            Self::OtherStatus { status } => {
+                write!(f, "it answers {status} where others deliver (a captive portal?)")
+            }
+            Self::Trouble { trouble } => write!(f, "it keeps failing: {}", trouble.text),
+            Self::Slow => f.write_str("it is far slower than the others"),
+            Self::Down => f.write_str("the interface is down"),
+            Self::Protocol { text } => write!(f, "it answers what was not asked: {text}"),
+        }
+    }
+}
+
+impl fmt::Display for OneAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoRanges => "the server does not serve ranges",
+            Self::NoLength => "the server does not say how long the file is",
+            Self::NoValidator => "the server gives no strong validator, so answers must not be mixed",
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status { status } => write!(f, "the server answers {status}"),
+            Self::NoLink { trouble: Some(trouble) } => write!(f, "no link is left: {}", trouble.text),
+            Self::NoLink { trouble: None } => f.write_str("no link is left"),
+            Self::Retries { trouble } => write!(f, "gave up after too many failures: {}", trouble.text),
+            Self::KeepsChanging => f.write_str("the file keeps changing on the server"),
+            Self::Redirect => f.write_str("the redirects lead nowhere"),
+            Self::Protocol { text } => write!(f, "the server answers what was not asked: {text}"),
+        }
+    }
+}

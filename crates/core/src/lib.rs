@@ -1,0 +1,17 @@
+//! What to do: the decisions of marline, as pure machines.
+//!
+//! Nothing here knows the operating system. The crate is `no_std`, so the compiler itself refuses clocks, sockets,
+//! threads, files and hash maps; what the world knows comes in as values, and what is to be done goes out as values.
+//! One contract ([`machine::Machine`]) serves every feature, one pump (in `marline-net`) and one simulated world (in
+//! `marline-sim`) drive them all, and a log of inputs replays any decision ever taken.
+//!
+//! The rooms form a ladder; each may use only those named before it:
+//! [`units`] → [`machine`] → [`link`] → [`fetch`].
+#![no_std]
+
+extern crate alloc;
+
+pub mod fetch;
+pub mod link;
+pub mod machine;
+pub mod units;

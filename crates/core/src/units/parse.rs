@@ -1,0 +1,92 @@
+//! One reader for all written values: a decimal number, then its unit, nothing between, nothing after.
+//!
+//! `strtod` and friends were not used: they take `1e9`, `inf` and a trailing word in silence.
+
+use alloc::string::{String, ToString};
+use core::time::Duration;
+
+/// Why a written value was refused. Prints the value and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseUnitError {
+    /// The text is not a number followed by one of the known units.
+    #[error("`{text}` is not {expected}")]
+    Malformed {
+        /// What was written.
+        text: String,
+        /// What should have been written, with an example.
+        expected: &'static str,
+    },
+    /// The value does not fit.
+    #[error("`{text}` is too large")]
+    TooLarge {
+        /// What was written.
+        text: String,
+    },
+}
+
+impl ParseUnitError {
+    pub(super) fn too_large(text: &str) -> Self {
+        Self::TooLarge { text: text.to_string() }
+    }
+}
+
+/// Reads a duration: `50ms`, `1.5s`, `200us`, `10ns`, `2min`, `1h`.
+///
+/// # Errors
+/// When the text is not a number with one of these units, or the value does not fit 584 years.
+pub fn parse_duration(s: &str) -> Result<Duration, ParseUnitError> {
+    scaled(
+        s,
+        "a duration such as 50ms or 1.5s",
+        &[
+            ("ns", 1),
+            ("us", 1000),
+            ("ms", 1_000_000),
+            ("s", 1_000_000_000),
+            ("min", 60_000_000_000),
+            ("h", 3_600_000_000_000),
+        ],
+    )
+    .map(Duration::from_nanos)
+}
+
+/// `number × factor` for the unit that the text ends with. Digits below the smallest unit are dropped.
+pub(super) fn scaled(s: &str, expected: &'static str, units: &[(&str, u64)]) -> Result<u64, ParseUnitError> {
+    let malformed = || ParseUnitError::Malformed { text: s.to_string(), expected };
+    let split = s.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(malformed)?;
+    let (number, unit) = s.split_at(split);
+    let factor = units.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?.1;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
+        return Err(malformed());
+    }
+    let whole: u64 = whole.parse().map_err(|_| ParseUnitError::too_large(s))?;
+    let mut value = u128::from(whole) * u128::from(factor);
+    let mut weight = u128::from(factor) * 1_000_000_000;
+    for digit in fraction.bytes().take(18) {
+        weight /= 10;
+        value += u128::from(digit - b'0') * weight / 1_000_000_000;
+    }
+    u64::try_from(value).map_err(|_| ParseUnitError::too_large(s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(parse_duration("50ms"), Ok(Duration::from_millis(50)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("0.25ms"), Ok(Duration::from_micros(250)));
+        for bad in ["50", "ms", "", "1.s", ".5s", "1.2.3s", "-1s", "1 s", "1e3s", "50msx"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn too_much_is_an_error_and_not_a_wrap() {
+        assert!(matches!(parse_duration("999999999999h"), Err(ParseUnitError::TooLarge { .. })));
+        assert!(matches!(parse_duration("99999999999999999999s"), Err(ParseUnitError::TooLarge { .. })));
+    }
+}
