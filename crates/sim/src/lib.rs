@@ -1,1 +1,1 @@
-//! placeholder
+//! What would happen: links, servers and players in virtual time.
