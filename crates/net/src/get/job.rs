@@ -1,0 +1,168 @@
+//! What a download needs to know before it starts, how it is watched, and how it can fail.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use marline_core::fetch::{Config, Failure};
+use marline_core::units::Bitrate;
+use url::Url;
+
+use super::Progress;
+
+/// Everything a download needs. The command line makes one; so can a program.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Where the file can be had; all of them carry the same file. At least one, all `http` or `https`.
+    pub urls: Vec<Url>,
+    /// Which links may be used.
+    pub links: Links,
+    /// Where the bytes go.
+    pub target: Target,
+    /// How the machine decides. `origins` and `resume` are filled in by the run.
+    pub config: Config,
+    /// Further header fields, as name and value.
+    pub headers: Vec<(String, String)>,
+    /// User and password for Basic authentication (RFC 7617); sent to the first URL's host only, never printed.
+    pub user: Option<(String, String)>,
+    /// PEM file with the only roots to trust; none: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// What the whole file must hash to.
+    pub checksum: Option<Checksum>,
+    /// The most that all links together may carry a second; each link's own limit is in its choice.
+    pub limit: Option<Bitrate>,
+    /// The longest that the download may take.
+    pub max_time: Option<Duration>,
+    /// Where to write the log of every input and decision.
+    pub trace: Option<PathBuf>,
+}
+
+/// Which links may be used.
+#[derive(Clone, Debug)]
+pub enum Links {
+    /// All that the machine has, chosen by the rules of [`crate::links`]; the options belong to the user.
+    Auto {
+        /// Use the links below an active VPN.
+        bypass_vpn: bool,
+        /// What the configuration file says of interfaces, by name: kind, metering, budget, limit.
+        known: Vec<crate::links::Named>,
+    },
+    /// These, in any order.
+    Named(Vec<crate::links::Named>),
+}
+
+/// Where the bytes go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A file.
+    File(PathBuf),
+    /// A file in this directory, named by Content-Disposition or the URL.
+    Directory(PathBuf),
+    /// Standard output, in order.
+    Stdout,
+}
+
+/// `sha256=HEX` or `sha512=HEX`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// 32 bytes.
+    Sha256(Vec<u8>),
+    /// 64 bytes.
+    Sha512(Vec<u8>),
+}
+
+/// The text is no checksum.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no checksum: write sha256=64 hexadecimal digits or sha512=128")]
+pub struct ParseChecksumError(String);
+
+impl FromStr for Checksum {
+    type Err = ParseChecksumError;
+
+    fn from_str(s: &str) -> Result<Self, ParseChecksumError> {
+        let bad = || ParseChecksumError(s.to_owned());
+        let (name, hex) = s.split_once('=').ok_or_else(bad)?;
+        let digits: Option<Vec<u8>> = hex.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+        let bytes: Vec<u8> = digits.ok_or_else(bad)?.chunks(2).map(|d| d.iter().fold(0, |b, d| b << 4 | d)).collect();
+        match (name, hex.len()) {
+            ("sha256", 64) => Ok(Self::Sha256(bytes)),
+            ("sha512", 128) => Ok(Self::Sha512(bytes)),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// Who looks on while a download runs.
+pub trait Watcher {
+    /// Called about ten times a second.
+    fn progress(&mut self, progress: &Progress);
+    /// Something worth one line, without a line end.
+    fn line(&mut self, text: &str);
+}
+
+/// Why a download did not end with the file.
+#[derive(Debug, thiserror::Error)]
+pub enum GetError {
+    /// The server or the links do not give it.
+    #[error("{url}: {failure}")]
+    Failed {
+        /// The URL.
+        url: String,
+        /// Why.
+        failure: Failure,
+    },
+    /// No link can be used.
+    #[error(transparent)]
+    Links(#[from] crate::links::LinksError),
+    /// The bytes cannot be kept.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+    /// The roots of trust cannot be read.
+    #[error("{0}")]
+    Trust(String),
+    /// The log cannot be written.
+    #[error("{path}: {error}: the log of decisions cannot be written")]
+    Trace {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The time limit is over.
+    #[error("{url}: not complete within {}s; run the same command again to go on", limit.as_secs_f64())]
+    TimeUp {
+        /// The URL.
+        url: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The user asked to stop; what arrived is kept.
+    #[error("stopped; run the same command again to go on")]
+    Interrupted,
+}
+
+impl GetError {
+    /// The process's exit code: 1 failed, 69 no network, 130 stopped by the user.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Links(_) | Self::Failed { failure: Failure::NoLink { .. }, .. } => 69,
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_has_its_name_and_all_its_digits() {
+        let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+        let Ok(Checksum::Sha256(bytes)) = format!("sha256={digest}").parse() else { panic!() };
+        assert_eq!((bytes.len(), bytes[0], bytes[31]), (32, 0x9f, 0x08));
+        for bad in ["sha256=12", "md5=d41d8cd98f00b204e9800998ecf8427e", digest, "sha512=zz"] {
+            assert!(bad.parse::<Checksum>().is_err(), "{bad}");
+        }
+    }
+}

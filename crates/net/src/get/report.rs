@@ -1,0 +1,98 @@
+//! What a download tells: while it runs, and at its end.
+
+use serde::Serialize;
+
+use marline_core::link::LinkKind;
+
+/// Where a running download stands.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// The file's size, once it is known.
+    pub total: Option<u64>,
+    /// Bytes in their place, those of an earlier run included.
+    pub done: u64,
+    /// Bytes that an earlier run left.
+    pub resumed: u64,
+    /// Bit/s of all links together, over the last second or so.
+    pub rate: f64,
+    /// Seconds since the start.
+    pub elapsed: f64,
+    /// Seconds left at this rate, once that can be said.
+    pub eta: Option<f64>,
+    /// Each link, in the order of the run.
+    pub links: Vec<LinkProgress>,
+}
+
+/// Where one link stands.
+#[derive(Clone, Debug)]
+pub struct LinkProgress {
+    /// The interface.
+    pub name: String,
+    /// Its kind.
+    pub kind: LinkKind,
+    /// Bytes that came over it.
+    pub bytes: u64,
+    /// Bit/s over the last second or so.
+    pub rate: f64,
+    /// `up`, `idle`, `silent`, `banned: …`, `down`.
+    pub state: String,
+}
+
+/// The end of a download, as `--json` prints it. Rates are 10^6 bit/s of body bytes, times are seconds from the start
+/// of the command.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The URL that was asked for.
+    pub url: String,
+    /// The file's size in bytes.
+    pub bytes: u64,
+    /// From the start of the command to the last byte in its place.
+    pub seconds: f64,
+    /// `bytes` less what an earlier run left, over `seconds`.
+    pub goodput_mbps: f64,
+    /// The policy.
+    pub policy: &'static str,
+    /// Each link, in the order of the run.
+    pub links: Vec<LinkReport>,
+    /// Seconds between the last bytes of the first and of the last link to end; null with fewer than two links in use.
+    pub link_delta_s: Option<f64>,
+    /// Body bytes received and not needed.
+    pub wasted_bytes: u64,
+    /// User and system time of this process.
+    pub cpu_s: f64,
+    /// The most memory that this process has had resident.
+    pub peak_rss_bytes: u64,
+    /// Bytes that an earlier run left.
+    pub resumed_bytes: u64,
+    /// Where the file is; null for standard output.
+    pub path: Option<String>,
+}
+
+/// What one link did.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkReport {
+    /// The interface.
+    pub name: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Body bytes that came over it, needed or not.
+    pub bytes: u64,
+    /// `bytes` over the time from its first byte to its last.
+    pub goodput_mbps: f64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// When its first byte came; null: never.
+    pub first_byte_s: Option<f64>,
+    /// When its last byte came; null: never.
+    pub last_byte_s: Option<f64>,
+    /// The smallest round-trip time seen, in milliseconds; null: none seen.
+    pub rtt_ms: Option<f64>,
+    /// Connections and answers that failed and were tried again.
+    pub retries: u64,
+    /// `up`, `idle`, `silent`, `banned: …`, `down`.
+    pub state: String,
+    /// Where its names were resolved.
+    pub dns: Option<String>,
+}
