@@ -6,7 +6,7 @@
 //! `marline-sim`) drive them all, and a log of inputs replays any decision ever taken.
 //!
 //! The rooms form a ladder; each may use only those named before it:
-//! [`units`] → [`machine`] → [`link`] → [`fetch`].
+//! [`units`] → [`machine`] → [`wire`] → [`link`] → [`fetch`].
 #![no_std]
 
 extern crate alloc;
@@ -15,3 +15,4 @@ pub mod fetch;
 pub mod link;
 pub mod machine;
 pub mod units;
+pub mod wire;

@@ -1,0 +1,109 @@
+//! Addresses of links.
+
+use core::net::IpAddr;
+
+use super::{Attributes, Message, Request, family, kind, u8_at, u32_at};
+
+/// The fixed part: family, prefix length, flags, scope, index of the link.
+const FIXED: usize = 8;
+
+/// An address of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The link's number.
+    pub link: u32,
+    /// The address of this machine on that link.
+    pub address: IpAddr,
+    /// How many leading bits it shares with its neighbours.
+    pub prefix: u8,
+    /// 0 global, 200 site, 253 link, 254 host.
+    pub scope: u8,
+    /// `IFA_F_…` flags: see the methods.
+    pub flags: u32,
+}
+
+impl Address {
+    /// Reads a `NEW_ADDRESS` or `DEL_ADDRESS`; `None` for anything else.
+    pub fn parse(message: &Message<'_>) -> Option<Self> {
+        if !matches!(message.kind, kind::NEW_ADDRESS | kind::DEL_ADDRESS) {
+            return None;
+        }
+        let body = message.body;
+        let (mut local, mut peer) = (None, None);
+        let mut flags = u32::from(u8_at(body, 2)?);
+        for attribute in Attributes::after(body, FIXED) {
+            match attribute.kind {
+                ADDRESS => peer = attribute.address(),
+                LOCAL => local = attribute.address(),
+                FLAGS => flags = attribute.u32().unwrap_or(flags),
+                _ => {}
+            }
+        }
+        // On a point-to-point link ADDRESS is the other end; LOCAL, where it is given, is always this one.
+        Some(Self {
+            link: u32_at(body, 4)?,
+            address: local.or(peer)?,
+            prefix: u8_at(body, 1)?,
+            scope: u8_at(body, 3)?,
+            flags,
+        })
+    }
+
+    /// Whether it may be used: neither awaiting its check for duplicates, nor failed in it, nor deprecated.
+    pub const fn is_usable(&self) -> bool {
+        self.flags & (TENTATIVE | DEPRECATED | DAD_FAILED) == 0
+    }
+
+    /// Whether it is a temporary one of IPv6's privacy extension, to be preferred for going out.
+    pub const fn is_temporary(&self) -> bool {
+        self.flags & TEMPORARY != 0
+    }
+
+    /// The request that gives `address` with this prefix to a link, without a check for duplicates.
+    pub fn assign(link: u32, address: IpAddr, prefix: u8) -> Request {
+        let mut body = [0; FIXED];
+        body[0] = if address.is_ipv4() { family::V4 } else { family::V6 };
+        body[1] = prefix;
+        body[4..8].copy_from_slice(&link.to_ne_bytes());
+        let mut request = Request::new(kind::NEW_ADDRESS, Request::CHANGE | Request::CREATE_OR_REPLACE, &body);
+        request.address(LOCAL, address);
+        request.address(ADDRESS, address);
+        if address.is_ipv6() {
+            request.u32(FLAGS, NO_DAD);
+        }
+        request
+    }
+}
+
+const ADDRESS: u16 = 1;
+const LOCAL: u16 = 2;
+const FLAGS: u16 = 8;
+
+const TEMPORARY: u32 = 0x01;
+const NO_DAD: u32 = 0x02;
+const DAD_FAILED: u32 = 0x08;
+const DEPRECATED: u32 = 0x20;
+const TENTATIVE: u32 = 0x40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::netlink::messages;
+
+    #[test]
+    fn an_assignment_reads_back_as_the_address() {
+        for (text, prefix) in [("10.1.0.2", 24), ("fd00::2", 64)] {
+            let address: IpAddr = text.parse().unwrap();
+            let bytes = Address::assign(3, address, prefix).finish(1);
+            let read = Address::parse(&messages(&bytes).next().unwrap()).unwrap();
+            assert_eq!((read.link, read.address, read.prefix), (3, address, prefix));
+            assert!(read.is_usable() && !read.is_temporary());
+        }
+    }
+
+    #[test]
+    fn an_address_without_its_value_is_none() {
+        let body = [2, 24, 0, 0, 1, 0, 0, 0];
+        assert_eq!(Address::parse(&Message { kind: kind::NEW_ADDRESS, flags: 0, sequence: 0, body: &body }), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! Attributes: length, type, value, padding; the grain of which every message consists after its fixed part.
+
+use alloc::string::String;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Request, aligned, u16_at, u32_at};
+
+/// Length and type.
+const HEADER: usize = 4;
+/// The two top bits of the type say "nested" and "network order"; the rest is the type.
+const TYPE_MASK: u16 = 0x3fff;
+
+/// One attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// Its type, without the flag bits.
+    pub kind: u16,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl<'a> Attribute<'a> {
+    /// The value as an integer; `None` if it is shorter than one.
+    pub fn u32(&self) -> Option<u32> {
+        u32_at(self.value, 0)
+    }
+
+    /// The value as text, up to the terminating zero; what is not UTF-8 is replaced.
+    pub fn text(&self) -> String {
+        let end = self.value.iter().position(|&b| b == 0).unwrap_or(self.value.len());
+        String::from_utf8_lossy(self.value.get(..end).unwrap_or(&[])).into_owned()
+    }
+
+    /// The value as an address: of 4 or of 16 bytes.
+    pub fn address(&self) -> Option<IpAddr> {
+        if let Ok(v4) = <[u8; 4]>::try_from(self.value) {
+            return Some(Ipv4Addr::from(v4).into());
+        }
+        <[u8; 16]>::try_from(self.value).ok().map(|v6| Ipv6Addr::from(v6).into())
+    }
+
+    /// The attributes inside the value.
+    pub fn nested(&self) -> Attributes<'a> {
+        Attributes::of(self.value)
+    }
+}
+
+/// The attributes in a piece of a message; ends at the first that is cut off.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Attributes<'a> {
+    /// Those in `bytes`.
+    pub const fn of(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Those after the fixed part of a message's body.
+    pub(super) fn after(body: &'a [u8], fixed: usize) -> Self {
+        Self::of(body.get(aligned(fixed)..).unwrap_or(&[]))
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Attribute<'a>;
+
+    fn next(&mut self) -> Option<Attribute<'a>> {
+        let length = usize::from(u16_at(self.rest, 0)?);
+        let kind = u16_at(self.rest, 2)? & TYPE_MASK;
+        let value = self.rest.get(HEADER..length)?;
+        self.rest = self.rest.get(aligned(length)..).unwrap_or(&[]);
+        Some(Attribute { kind, value })
+    }
+}
+
+impl Request {
+    /// Appends one attribute. A value over 64 KiB cannot be written and is left out; nothing of ours comes near.
+    pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
+        let Ok(length) = u16::try_from(HEADER + value.len()) else { return };
+        self.bytes.extend_from_slice(&length.to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.bytes.extend_from_slice(value);
+        self.bytes.resize(aligned(self.bytes.len()), 0);
+    }
+
+    pub(super) fn u32(&mut self, kind: u16, value: u32) {
+        self.attribute(kind, &value.to_ne_bytes());
+    }
+
+    /// Text with its terminating zero.
+    pub(super) fn text(&mut self, kind: u16, value: &str) {
+        let mut bytes = alloc::vec::Vec::from(value.as_bytes());
+        bytes.push(0);
+        self.attribute(kind, &bytes);
+    }
+
+    pub(super) fn address(&mut self, kind: u16, address: IpAddr) {
+        match address {
+            IpAddr::V4(v4) => self.attribute(kind, &v4.octets()),
+            IpAddr::V6(v6) => self.attribute(kind, &v6.octets()),
+        }
+    }
+
+    /// Appends an attribute whose value is what `inner` appends.
+    pub(super) fn nest(&mut self, kind: u16, inner: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.attribute(kind, &[]);
+        inner(self);
+        let length = u16::try_from(self.bytes.len() - start).unwrap_or(u16::MAX);
+        self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn attributes_come_back_as_they_were_written() {
+        let mut request = Request::new(1, 0, &[]);
+        request.u32(4, 0xdead_beef);
+        request.text(3, "wlan0");
+        request.address(1, IpAddr::from([10, 0, 0, 1]));
+        request.address(1, "fd00::1".parse().unwrap());
+        request.nest(8, |r| r.text(16, "cubic"));
+        let bytes = request.finish(0);
+        let all: Vec<_> = Attributes::of(&bytes[16..]).collect();
+        assert_eq!(all.len(), 5);
+        assert_eq!(all[0].u32(), Some(0xdead_beef));
+        assert_eq!(all[1].text(), "wlan0");
+        assert_eq!(all[2].address(), Some(IpAddr::from([10, 0, 0, 1])));
+        assert_eq!(all[3].address(), Some("fd00::1".parse().unwrap()));
+        assert_eq!(all[4].nested().next().unwrap().text(), "cubic");
+    }
+
+    #[test]
+    fn no_cut_and_no_length_makes_it_panic() {
+        let mut request = Request::new(1, 0, &[]);
+        request.text(3, "wlan0");
+        request.nest(8, |r| r.u32(16, 1));
+        let bytes = request.finish(0);
+        for cut in 16..bytes.len() {
+            assert!(Attributes::of(&bytes[16..cut]).count() < 2);
+        }
+        for length in 0_u16..64 {
+            let mut bad = bytes[16..].to_vec();
+            bad[..2].copy_from_slice(&length.to_ne_bytes());
+            let _ = Attributes::of(&bad).flat_map(|a| a.nested()).count();
+        }
+    }
+}

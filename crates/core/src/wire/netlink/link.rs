@@ -1,0 +1,155 @@
+//! Links: what `ip link` shows, and the few things of it that marline sets.
+
+use alloc::string::String;
+
+use super::{Attributes, Message, Request, kind, u16_at, u32_at};
+
+/// The fixed part: family, type, index, flags, mask of changed flags.
+const FIXED: usize = 16;
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its number, unique in its namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its hardware type (`ARPHRD_…`): 1 Ethernet and Wi-Fi, 772 loopback, 65534 none (tunnels, TUN, most modems).
+    pub hardware: u16,
+    /// `IFF_…` flags: see the methods.
+    pub flags: u32,
+    /// Largest packet in bytes; 0 if not told.
+    pub mtu: u32,
+    /// Length of its transmission queue in packets.
+    pub queue: u32,
+    /// State by RFC 2863: 6 is up, 0 unknown (TUN, some modems), 2 down.
+    pub operational: u8,
+    /// The text that its owner gave it (`ip link set … alias`); empty if none.
+    pub alias: String,
+    /// The driver's word for what it is (`bridge`, `veth`, `wireguard`, `tun`, …); empty for real hardware.
+    pub driver: String,
+    /// The bridge or bond that it belongs to; 0 if none.
+    pub controller: u32,
+}
+
+impl Link {
+    /// Reads a `NEW_LINK` or `DEL_LINK`; `None` for anything else.
+    pub fn parse(message: &Message<'_>) -> Option<Self> {
+        if !matches!(message.kind, kind::NEW_LINK | kind::DEL_LINK) {
+            return None;
+        }
+        let body = message.body;
+        let mut link = Self {
+            hardware: u16_at(body, 2)?,
+            index: u32_at(body, 4)?,
+            flags: u32_at(body, 8)?,
+            ..Self::default()
+        };
+        for attribute in Attributes::after(body, FIXED) {
+            match attribute.kind {
+                IFNAME => link.name = attribute.text(),
+                MTU => link.mtu = attribute.u32().unwrap_or(0),
+                MASTER => link.controller = attribute.u32().unwrap_or(0),
+                TXQLEN => link.queue = attribute.u32().unwrap_or(0),
+                OPERSTATE => link.operational = attribute.value.first().copied().unwrap_or(0),
+                LINKINFO => {
+                    let driver = attribute.nested().find(|a| a.kind == INFO_KIND);
+                    link.driver = driver.map(|a| a.text()).unwrap_or_default();
+                }
+                IFALIAS => link.alias = attribute.text(),
+                _ => {}
+            }
+        }
+        Some(link)
+    }
+
+    /// Somebody switched it on (`IFF_UP`).
+    pub const fn is_up(&self) -> bool {
+        self.flags & 0x1 != 0
+    }
+
+    /// It has a carrier (`IFF_LOWER_UP`).
+    pub const fn has_carrier(&self) -> bool {
+        self.flags & 0x1_0000 != 0
+    }
+
+    /// It is the loopback (`IFF_LOOPBACK`).
+    pub const fn is_loopback(&self) -> bool {
+        self.flags & 0x8 != 0
+    }
+
+    /// It has one other end and no neighbours (`IFF_POINTOPOINT`): tunnels, TUN, PPP, many modems.
+    pub const fn is_point_to_point(&self) -> bool {
+        self.flags & 0x10 != 0
+    }
+}
+
+/// What to set on a link; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkChange<'a> {
+    /// Switch it on or off.
+    pub up: Option<bool>,
+    /// Largest packet in bytes.
+    pub mtu: Option<u32>,
+    /// Length of its transmission queue in packets.
+    pub queue: Option<u32>,
+    /// Its alias.
+    pub alias: Option<&'a str>,
+}
+
+impl LinkChange<'_> {
+    /// The request that makes this change on the link with number `index`.
+    pub fn request(&self, index: u32) -> Request {
+        let mut body = [0; FIXED];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        if let Some(up) = self.up {
+            body[8..12].copy_from_slice(&u32::from(up).to_ne_bytes());
+            body[12..16].copy_from_slice(&1_u32.to_ne_bytes());
+        }
+        let mut request = Request::new(kind::NEW_LINK, Request::CHANGE, &body);
+        if let Some(mtu) = self.mtu {
+            request.u32(MTU, mtu);
+        }
+        if let Some(queue) = self.queue {
+            request.u32(TXQLEN, queue);
+        }
+        if let Some(alias) = self.alias {
+            request.attribute(IFALIAS, alias.as_bytes());
+        }
+        request
+    }
+}
+
+const IFNAME: u16 = 3;
+const MTU: u16 = 4;
+const MASTER: u16 = 10;
+const TXQLEN: u16 = 13;
+const OPERSTATE: u16 = 16;
+const LINKINFO: u16 = 18;
+const IFALIAS: u16 = 20;
+/// Inside `LINKINFO`.
+const INFO_KIND: u16 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::netlink::messages;
+
+    #[test]
+    fn a_change_reads_back_as_the_link_it_describes() {
+        let change =
+            LinkChange { up: Some(true), mtu: Some(1280), queue: Some(5000), alias: Some("marline-lab kind=wifi") };
+        let bytes = change.request(9).finish(1);
+        let link = Link::parse(&messages(&bytes).next().unwrap()).unwrap();
+        assert_eq!((link.index, link.mtu, link.queue), (9, 1280, 5000));
+        assert_eq!(link.alias, "marline-lab kind=wifi");
+        assert!(link.is_up() && !link.is_loopback() && !link.is_point_to_point());
+    }
+
+    #[test]
+    fn other_messages_and_short_ones_are_no_links() {
+        let body = [0; 12];
+        assert_eq!(Link::parse(&Message { kind: kind::NEW_ROUTE, flags: 0, sequence: 0, body: &body }), None);
+        assert_eq!(Link::parse(&Message { kind: kind::NEW_LINK, flags: 0, sequence: 0, body: &body[..11] }), None);
+    }
+}

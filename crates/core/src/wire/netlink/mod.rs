@@ -1,0 +1,223 @@
+//! The language of Linux's routing table: rtnetlink messages to values and back.
+//!
+//! In: the bytes of a reply or of an event, as the kernel put them on a `NETLINK_ROUTE` socket. Out: [`Link`],
+//! [`Address`], [`Route`]. In the other direction a [`Request`] writes the bytes that ask for them or change them.
+//!
+//! 1. Integers are in the byte order of the machine, as the kernel's are; only addresses are in network order.
+//! 2. Every length is checked; what does not fit ends the iteration, and no input makes it panic.
+//! 3. Unknown attributes and unknown kinds of messages are passed over: new kernels say more than old ones.
+//! 4. Nothing here opens a socket: `marline-sys` moves the bytes.
+//!
+//! A crate for netlink was not used: the ones that exist carry a runtime and some hundred types for the dozen
+//! attributes that are needed here.
+
+mod address;
+mod attribute;
+mod link;
+mod route;
+mod rule;
+
+use alloc::vec::Vec;
+
+pub use address::Address;
+pub use attribute::{Attribute, Attributes};
+pub use link::{Link, LinkChange};
+pub use route::Route;
+pub use rule::Rule;
+
+/// The header of each message: length, type, flags, sequence number, port.
+const HEADER: usize = 16;
+
+/// One message of a reply, still in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// What it is: one of the constants of [`kind`].
+    pub kind: u16,
+    /// The flags of the header (`NLM_F_…`).
+    pub flags: u16,
+    /// The sequence number of the request that it answers; 0 for an event.
+    pub sequence: u32,
+    /// What follows the header.
+    pub body: &'a [u8],
+}
+
+/// The messages in `bytes`, one after the other; ends at the first that is cut off.
+pub fn messages(bytes: &[u8]) -> Messages<'_> {
+    Messages { rest: bytes }
+}
+
+/// See [`messages`].
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        let length = usize::try_from(u32_at(self.rest, 0)?).ok()?;
+        let message = Message {
+            kind: u16_at(self.rest, 4)?,
+            flags: u16_at(self.rest, 6)?,
+            sequence: u32_at(self.rest, 8)?,
+            body: self.rest.get(HEADER..length)?,
+        };
+        self.rest = self.rest.get(aligned(length)..).unwrap_or(&[]);
+        Some(message)
+    }
+}
+
+/// The kinds of messages that marline knows (`linux/rtnetlink.h`).
+pub mod kind {
+    /// The answer to a request: an error number, 0 for success.
+    pub const ERROR: u16 = 2;
+    /// The end of a dump.
+    pub const DONE: u16 = 3;
+    /// A link, or its change.
+    pub const NEW_LINK: u16 = 16;
+    /// A link is gone.
+    pub const DEL_LINK: u16 = 17;
+    /// Asks for links.
+    pub const GET_LINK: u16 = 18;
+    /// An address.
+    pub const NEW_ADDRESS: u16 = 20;
+    /// An address is gone.
+    pub const DEL_ADDRESS: u16 = 21;
+    /// Asks for addresses.
+    pub const GET_ADDRESS: u16 = 22;
+    /// A route.
+    pub const NEW_ROUTE: u16 = 24;
+    /// A route is gone.
+    pub const DEL_ROUTE: u16 = 25;
+    /// Asks for routes.
+    pub const GET_ROUTE: u16 = 26;
+    /// A routing rule.
+    pub const NEW_RULE: u16 = 32;
+}
+
+/// The groups of events that a socket can listen to, as a bit mask for its address.
+pub mod group {
+    /// Links that come, go or change.
+    pub const LINK: u32 = 1;
+    /// IPv4 addresses.
+    pub const ADDRESS_V4: u32 = 0x10;
+    /// IPv4 routes.
+    pub const ROUTE_V4: u32 = 0x40;
+    /// IPv6 addresses.
+    pub const ADDRESS_V6: u32 = 0x100;
+    /// IPv6 routes.
+    pub const ROUTE_V6: u32 = 0x400;
+}
+
+/// Address families, as they stand in the first byte of most messages.
+pub mod family {
+    /// Any.
+    pub const UNSPECIFIED: u8 = 0;
+    /// IPv4.
+    pub const V4: u8 = 2;
+    /// IPv6.
+    pub const V6: u8 = 10;
+}
+
+/// A request under construction; [`Request::finish`] gives the bytes to send.
+#[derive(Clone, Debug)]
+pub struct Request {
+    bytes: Vec<u8>,
+}
+
+impl Request {
+    /// `NLM_F_REQUEST | NLM_F_ACK`.
+    const CHANGE: u16 = 0x1 | 0x4;
+    /// `NLM_F_CREATE | NLM_F_REPLACE`.
+    const CREATE_OR_REPLACE: u16 = 0x400 | 0x100;
+    /// `NLM_F_CREATE | NLM_F_EXCL`.
+    const CREATE: u16 = 0x400 | 0x200;
+    /// `NLM_F_REQUEST | NLM_F_ROOT | NLM_F_MATCH`.
+    const DUMP: u16 = 0x1 | 0x300;
+
+    fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(128);
+        bytes.extend_from_slice(&0_u32.to_ne_bytes());
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(body);
+        Self { bytes }
+    }
+
+    /// Asks for all links. The reply consists of messages for [`Link::parse`].
+    pub fn dump_links() -> Self {
+        Self::new(kind::GET_LINK, Self::DUMP, &[0; 16])
+    }
+
+    /// Asks for all addresses of both families. The reply consists of messages for [`Address::parse`].
+    pub fn dump_addresses() -> Self {
+        Self::new(kind::GET_ADDRESS, Self::DUMP, &[0; 8])
+    }
+
+    /// Asks for all routes of `family` (0: both), of all tables. The reply consists of messages for
+    /// [`Route::parse`].
+    pub fn dump_routes(family: u8) -> Self {
+        let mut body = [0; 12];
+        body[0] = family;
+        Self::new(kind::GET_ROUTE, Self::DUMP, &body)
+    }
+
+    /// The bytes to send, the length filled in. The sequence number is the caller's to number its requests.
+    pub fn finish(mut self, sequence: u32) -> Vec<u8> {
+        let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        self.bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        self.bytes
+    }
+}
+
+/// Lengths are rounded up to four bytes between messages and between attributes.
+const fn aligned(length: usize) -> usize {
+    length.saturating_add(3) & !3
+}
+
+fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
+    bytes.get(at).copied()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_a_message() {
+        let bytes = Request::dump_links().finish(7);
+        let all: Vec<_> = messages(&bytes).collect();
+        assert_eq!(all.len(), 1);
+        assert_eq!((all[0].kind, all[0].sequence, all[0].body.len()), (kind::GET_LINK, 7, 16));
+    }
+
+    #[test]
+    fn a_message_that_is_cut_off_ends_the_iteration() {
+        let mut bytes = Request::dump_links().finish(1);
+        bytes.extend_from_slice(&Request::dump_routes(0).finish(2));
+        for cut in 0..bytes.len() {
+            let whole = usize::from(cut >= 32);
+            assert_eq!(messages(&bytes[..cut]).count(), whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_length_shorter_than_the_header_ends_the_iteration() {
+        for length in 0_u32..16 {
+            let mut bytes = Request::dump_links().finish(1);
+            bytes[..4].copy_from_slice(&length.to_ne_bytes());
+            assert_eq!(messages(&bytes).count(), 0);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Routes: where packets go, at what cost, and with which congestion control.
+
+use alloc::string::String;
+use core::net::IpAddr;
+
+use super::{Attributes, Message, Request, family, kind, u8_at};
+
+/// The fixed part: family, lengths of the prefixes, TOS, table, origin, scope, type, flags.
+const FIXED: usize = 12;
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Address family: [`family::V4`] or [`family::V6`].
+    pub family: u8,
+    /// Where to; `None` is the default route.
+    pub destination: Option<(IpAddr, u8)>,
+    /// The neighbour that takes the packets on; `None` for a link without neighbours, or reached directly.
+    pub gateway: Option<IpAddr>,
+    /// The number of the link that it leaves by; `None` for a route over several links at once.
+    pub link: Option<u32>,
+    /// Its table: 254 main, 255 local.
+    pub table: u32,
+    /// Its cost: of two that fit, the smaller is taken.
+    pub metric: u32,
+    /// The address that packets carry by default.
+    pub source: Option<IpAddr>,
+    /// The congestion control of connections that take it; empty for the system's default.
+    pub congestion: String,
+    /// Its type: 1 for one that leads somewhere, 6 to 9 for one that throws packets away.
+    pub kind: u8,
+}
+
+impl Route {
+    /// The main table.
+    pub const MAIN: u32 = 254;
+
+    /// A default route of `family` over the link with number `link`, in the main table, with metric 0.
+    pub const fn default_over(family: u8, link: u32) -> Self {
+        Self {
+            family,
+            destination: None,
+            gateway: None,
+            link: Some(link),
+            table: Self::MAIN,
+            metric: 0,
+            source: None,
+            congestion: String::new(),
+            kind: UNICAST,
+        }
+    }
+
+    /// Reads a `NEW_ROUTE` or `DEL_ROUTE`; `None` for anything else.
+    pub fn parse(message: &Message<'_>) -> Option<Self> {
+        if !matches!(message.kind, kind::NEW_ROUTE | kind::DEL_ROUTE) {
+            return None;
+        }
+        let body = message.body;
+        let mut route = Self::default_over(u8_at(body, 0)?, 0);
+        let prefix = u8_at(body, 1)?;
+        route.link = None;
+        route.table = u32::from(u8_at(body, 4)?);
+        route.kind = u8_at(body, 7)?;
+        let mut destination = None;
+        for attribute in Attributes::after(body, FIXED) {
+            match attribute.kind {
+                DST => destination = attribute.address(),
+                OIF => route.link = attribute.u32(),
+                GATEWAY => route.gateway = attribute.address(),
+                PRIORITY => route.metric = attribute.u32().unwrap_or(0),
+                PREFSRC => route.source = attribute.address(),
+                METRICS => {
+                    let congestion = attribute.nested().find(|a| a.kind == CC_ALGO);
+                    route.congestion = congestion.map(|a| a.text()).unwrap_or_default();
+                }
+                TABLE => route.table = attribute.u32().unwrap_or(route.table),
+                // An IPv4 route with an IPv6 neighbour (RFC 5549): family in two bytes, then the address.
+                VIA => route.gateway = via(attribute.value),
+                _ => {}
+            }
+        }
+        route.destination = destination.filter(|_| prefix > 0).map(|address| (address, prefix));
+        Some(route)
+    }
+
+    /// Whether it is a default route that leads somewhere.
+    pub const fn is_default(&self) -> bool {
+        self.destination.is_none() && self.kind == UNICAST
+    }
+
+    /// The request that installs it, in place of one with the same destination, table and metric.
+    pub fn install(&self) -> Request {
+        let mut body = [0; FIXED];
+        body[0] = self.family;
+        body[1] = self.destination.map_or(0, |(_, prefix)| prefix);
+        // Tables above 255 do not fit the header's byte: 252 says "see the attribute".
+        body[4] = u8::try_from(self.table).unwrap_or(252);
+        body[5] = BOOT;
+        body[6] = if self.gateway.is_none() && self.family == family::V4 { SCOPE_LINK } else { 0 };
+        body[7] = self.kind;
+        let mut request = Request::new(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE, &body);
+        if let Some((address, _)) = self.destination {
+            request.address(DST, address);
+        }
+        if let Some(gateway) = self.gateway {
+            request.address(GATEWAY, gateway);
+        }
+        if let Some(link) = self.link {
+            request.u32(OIF, link);
+        }
+        if let Some(source) = self.source {
+            request.address(PREFSRC, source);
+        }
+        request.u32(TABLE, self.table);
+        if self.metric > 0 {
+            request.u32(PRIORITY, self.metric);
+        }
+        if !self.congestion.is_empty() {
+            request.nest(METRICS, |r| r.text(CC_ALGO, &self.congestion));
+        }
+        request
+    }
+}
+
+fn via(value: &[u8]) -> Option<IpAddr> {
+    super::Attribute { kind: VIA, value: value.get(2..)? }.address()
+}
+
+const DST: u16 = 1;
+const OIF: u16 = 4;
+const GATEWAY: u16 = 5;
+const PRIORITY: u16 = 6;
+const PREFSRC: u16 = 7;
+const METRICS: u16 = 8;
+const TABLE: u16 = 15;
+const VIA: u16 = 18;
+/// Inside `METRICS` (`RTAX_CC_ALGO`).
+const CC_ALGO: u16 = 16;
+
+const UNICAST: u8 = 1;
+/// Installed at the start of the machine (`RTPROT_BOOT`), as `ip route` does.
+const BOOT: u8 = 3;
+const SCOPE_LINK: u8 = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::netlink::messages;
+
+    fn again(route: &Route) -> Route {
+        let bytes = route.install().finish(1);
+        Route::parse(&messages(&bytes).next().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_installed_route_reads_back_as_itself() {
+        let plain = Route::default_over(family::V4, 3);
+        assert_eq!(again(&plain), plain);
+        assert!(plain.is_default());
+        let full = Route {
+            destination: Some(("fd00:1::".parse().unwrap(), 64)),
+            gateway: Some("fe80::1".parse().unwrap()),
+            source: Some("fd00::2".parse().unwrap()),
+            table: 1001,
+            metric: 100,
+            congestion: "cubic".into(),
+            ..Route::default_over(family::V6, 7)
+        };
+        assert_eq!(again(&full), full);
+        assert!(!full.is_default());
+    }
+
+    #[test]
+    fn a_route_that_throws_packets_away_is_no_default_route() {
+        let unreachable = Route { kind: 7, link: None, ..Route::default_over(family::V6, 0) };
+        assert!(!again(&unreachable).is_default());
+    }
+}
