@@ -14,5 +14,6 @@ extern crate alloc;
 pub mod fetch;
 pub mod link;
 pub mod machine;
+pub mod replay;
 pub mod units;
 pub mod wire;
