@@ -2,4 +2,5 @@
 //!
 //! Each format is one file or folder with `parse` and `emit` (or a request builder); none opens a socket or a file.
 
+pub mod journal;
 pub mod netlink;
