@@ -1,0 +1,61 @@
+# marline. `make` alone explains the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test laws smoke bench build install clean need-build need-lab need-test need-cargo
+
+CARGO ?= cargo
+PREFIX ?= $(HOME)/.local
+MARLINE := target/release/marline
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
+
+help: ## Show this text
+	@echo "marline: several network links behave as one good link"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: need-lab build ## Two emulated links carry one real download at the sum of their speeds
+	@.ci/demo $(MARLINE)
+
+test: need-test ## Install what the tests need, then run all of them
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p marline --no-default-features --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) test --workspace --locked
+
+laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes, unsafe)
+	$(CARGO) test -p marline --test laws --locked
+
+smoke: need-lab build ## Run the program itself, small: what CI does after the tests
+	$(MARLINE) --version
+	$(MARLINE) links
+# The smoke of the lab: `lab demo --quick`, `lab reproduce thesis --quick`.
+
+bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
+	@.ci/need aria2c:aria2
+	$(MARLINE) lab bench
+
+build: need-build ## Build the program into target/release/marline
+	$(CARGO) build --release --locked -p marline
+
+install: build ## Put the program into ~/.local/bin (PREFIX=/usr/local for everybody)
+	install -Dm755 $(MARLINE) $(PREFIX)/bin/marline
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+need-cargo:
+	@command -v $(CARGO) >/dev/null || { \
+	  echo "Rust is missing: install rustc and cargo 1.88 or newer, see https://www.rust-lang.org/tools/install" >&2; exit 1; }
+
+# A C compiler builds the TLS library's assembly; nothing else is needed to build.
+need-build: need-cargo
+	@.ci/need cc:gcc ld:binutils $$([ -e /usr/include/stdio.h ] || echo no-libc-headers:libc6-dev)
+
+need-lab: need-build
+	@.ci/need nginx:nginx curl:curl
+
+need-test: need-lab
+	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2
+	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy

@@ -1,0 +1,222 @@
+//! The configuration file: what this machine's links are and cost, so that no command line has to repeat it.
+//!
+//! TOML text in, a [`ConfigFile`] out. `docs/marline.toml` is a sample that explains every field, and a test reads it.
+//!
+//! 1. An unknown field, a value without its unit or a link described twice is refused with file and line. A typo in
+//!    `metered` would otherwise cost money.
+//! 2. No file at the usual place is no error; a file named by `--config` must be there.
+//! 3. The command line wins over the file, field by field.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use marline_core::fetch::MeteredUse;
+use marline_core::link::LinkKind;
+use marline_core::units::{Bitrate, DataSize};
+use marline_net::links::Named;
+use serde::{Deserialize, Deserializer};
+
+use crate::Exit;
+
+/// What the configuration file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigFile {
+    /// Whether metered links are used, where `--metered` does not say; none: avoid.
+    #[serde(default)]
+    pub metered: Option<MeteredUse>,
+    /// Terms of use by interface name.
+    #[serde(default)]
+    pub link: BTreeMap<Interface, Terms>,
+}
+
+/// The name of an interface, as the kernel would accept it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interface(String);
+
+/// What one interface is and costs. Whatever is left out is found by the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Terms {
+    /// The access technology.
+    #[serde(default, deserialize_with = "word")]
+    pub kind: Option<LinkKind>,
+    /// Whether each byte costs money.
+    #[serde(default)]
+    pub metered: Option<bool>,
+    /// How many bytes one run may use.
+    #[serde(default, deserialize_with = "word")]
+    pub budget: Option<DataSize>,
+    /// The most it may carry a second.
+    #[serde(default, deserialize_with = "word")]
+    pub limit: Option<Bitrate>,
+}
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("{}: {error}: the configuration file cannot be read", path.display())]
+    Unreadable {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Its text is wrong.
+    #[error("{}:{line}: {message}", path.display())]
+    Wrong {
+        /// Its path.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+}
+
+impl From<ConfigError> for Exit {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl ConfigFile {
+    /// Reads the file named by `--config`, or the one at the usual place if there is one.
+    ///
+    /// # Errors
+    /// When the file is wrong, or cannot be read although it is there or was named.
+    pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = named.map(Path::to_owned).or_else(usual_place) else { return Ok(Self::default()) };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&text, &path),
+            Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(ConfigError::Unreadable { path, error }),
+        }
+    }
+
+    /// Understands the text of the file at `path`.
+    ///
+    /// # Errors
+    /// When the text is no TOML, or says what this file cannot say.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let before = text.as_bytes().get(..start).unwrap_or_default();
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            ConfigError::Wrong { path: path.to_owned(), line, message: error.message().trim().replace('\n', " ") }
+        })
+    }
+
+    /// The interfaces it describes.
+    pub fn known(&self) -> Vec<Named> {
+        let mut known = Vec::new();
+        for (name, terms) in &self.link {
+            known.push(Named {
+                name: name.0.clone(),
+                kind: terms.kind,
+                metered: terms.metered,
+                budget: terms.budget,
+                limit: terms.limit,
+            });
+        }
+        known
+    }
+
+    /// `named` with what the file knows of the same interface wherever the command line says nothing.
+    pub fn complete(&self, named: Named) -> Named {
+        let Some((_, terms)) = self.link.iter().find(|(name, _)| name.0 == named.name) else { return named };
+        Named {
+            kind: named.kind.or(terms.kind),
+            metered: named.metered.or(terms.metered),
+            budget: named.budget.or(terms.budget),
+            limit: named.limit.or(terms.limit),
+            ..named
+        }
+    }
+}
+
+/// `$XDG_CONFIG_HOME/marline/marline.toml`, else `~/.config/marline/marline.toml`.
+fn usual_place() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(base.join("marline").join("marline.toml"))
+}
+
+impl<'de> Deserialize<'de> for Interface {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.parse::<Named>() {
+            Ok(named) if named.name == text => Ok(Self(text)),
+            Ok(_) => Err(serde::de::Error::custom(format!("`{text}` is no name of an interface"))),
+            Err(error) => Err(serde::de::Error::custom(error)),
+        }
+    }
+}
+
+/// A value written as on the command line: `"2GB"`, `"20Mbit/s"`, `"lte"`.
+fn word<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr,
+    T::Err: Display,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<ConfigFile, String> {
+        ConfigFile::parse(text, Path::new("m.toml")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_sample_is_understood_with_every_comment_sign_removed() {
+        let sample = include_str!("../../../docs/marline.toml");
+        parse(sample).unwrap();
+        let all: String = sample
+            .lines()
+            .map(|line| line.strip_prefix("#: ").unwrap_or(if line.starts_with('#') { "" } else { line }))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let file = parse(&all).unwrap();
+        assert!(file.metered.is_some());
+        let terms = &file.link[&Interface("wwan0".into())];
+        assert!(terms.kind.is_some() && terms.metered.is_some() && terms.budget.is_some() && terms.limit.is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_with_its_line() {
+        for (text, line, expected) in [
+            ("metered = 'avoid'\n[link.w]\nmeterd = true\n", 3, "unknown field `meterd`"),
+            ("meterd = 'avoid'\n", 1, "unknown field `meterd`"),
+            ("[link.w]\n\nbudget = '2'\n", 3, "`2` is not a size such as 500KiB"),
+            ("[link.w]\nbudget = 2000\n", 2, "invalid type"),
+            ("[link.w]\nlimit = '20MB'\n", 2, "a rate such as 20Mbit/s"),
+            ("[link.w]\nkind = '6g'\n", 2, "`6g` is no kind of link"),
+            ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
+            ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),
+            ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is no name of an interface"),
+            ("[link\n", 1, ""),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("m.toml:{line}: ")), "{text:?}: {error}");
+            assert!(error.contains(expected), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_field_by_field() {
+        let file = parse("[link.w]\nkind = 'lte'\nmetered = true\nlimit = '5Mbit/s'\n").unwrap();
+        let named: Named = "w,metered=no".parse().unwrap();
+        let named = file.complete(named);
+        assert_eq!((named.kind, named.metered), (Some(LinkKind::Lte), Some(false)));
+        assert_eq!(named.limit, Some(Bitrate::from_mbps(5)));
+    }
+}
