@@ -1,1 +1,13 @@
 //! What would happen: links, servers and players in virtual time.
+//!
+//! One link model serves two masters: this crate drives it in virtual time, the lab in real time over TUN devices. It
+//! knows no clock and no socket; packets and times go in, packets and times come out.
+//!
+//! [`spec`] says how a link is written, [`link`] is a running one, on a rate, on a [`trace`] or on a shared 802.11
+//! [`medium`]; [`rng`] is where chance comes from, [`ideal`] what could have been carried at best.
+pub mod ideal;
+pub mod link;
+pub mod medium;
+pub mod rng;
+pub mod spec;
+pub mod trace;

@@ -1,0 +1,79 @@
+//! CoDel (RFC 8289): drops so that the time spent in the queue comes down to a target.
+//!
+//! In: each packet that leaves the queue, with the time that it waited. Out: whether it is dropped.
+//!
+//! Section 5 of the RFC is followed: target 5 ms, interval 100 ms, the next drop after interval / sqrt(count), and a
+//! new dropping state that begins soon after the last starts from where that ended. The RFC's loop inside dequeue is
+//! turned into one question per packet, because the queue here hands out packets one by one.
+
+use marline_core::units::{DataSize, Duration, Instant};
+
+const TARGET: Duration = Duration::from_millis(5);
+const INTERVAL: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+pub(super) struct CoDel {
+    largest: DataSize,
+    /// When the wait will have been above target for an interval; none while it is below.
+    first_above: Option<Instant>,
+    dropping: bool,
+    drop_next: Instant,
+    count: u32,
+    last_count: u32,
+}
+
+impl CoDel {
+    /// A queue of no more than the largest packet is never too long.
+    pub(super) fn new(largest: DataSize) -> Self {
+        let drop_next = Instant::ZERO;
+        Self { largest, first_above: None, dropping: false, drop_next, count: 0, last_count: 0 }
+    }
+
+    /// The queue ran empty.
+    pub(super) fn on_empty(&mut self) {
+        self.first_above = None;
+        self.dropping = false;
+    }
+
+    /// Whether to drop the packet that waited so long; `left` stays in the queue behind it.
+    pub(super) fn drops(&mut self, waited: Duration, left: DataSize, now: Instant) -> bool {
+        let too_long = self.is_too_long(waited, left, now);
+        if self.dropping {
+            if !too_long {
+                self.dropping = false;
+                return false;
+            }
+            if now < self.drop_next {
+                return false;
+            }
+            self.count += 1;
+            self.drop_next = control_law(self.drop_next, self.count);
+            return true;
+        }
+        if !too_long {
+            return false;
+        }
+        // §5.4: a state that begins soon after the last one goes on near its rate.
+        let recent = self.count.saturating_sub(self.last_count);
+        let soon = now.since(self.drop_next) < INTERVAL * 16;
+        self.count = if recent > 1 && soon { recent } else { 1 };
+        self.last_count = self.count;
+        self.drop_next = control_law(now, self.count);
+        self.dropping = true;
+        true
+    }
+
+    fn is_too_long(&mut self, waited: Duration, left: DataSize, now: Instant) -> bool {
+        if waited < TARGET || left <= self.largest {
+            self.first_above = None;
+            return false;
+        }
+        now >= *self.first_above.get_or_insert(now + INTERVAL)
+    }
+}
+
+/// When the next drop is due (§5.3).
+fn control_law(from: Instant, count: u32) -> Instant {
+    let nanos = INTERVAL.as_nanos() as f64 / libm::sqrt(f64::from(count.max(1)));
+    from + Duration::from_nanos(nanos as u64)
+}

@@ -1,0 +1,87 @@
+//! The way from the server to the other end: a constant delay, jitter around it, order kept unless told otherwise.
+//!
+//! Jitter is uniform from minus to plus its value. Order is kept by letting a packet wait for the one before it, as a
+//! real first-in-first-out path does; with `reorder` each keeps its own time.
+
+use std::collections::VecDeque;
+
+use marline_core::units::{DataSize, Duration, Instant};
+
+use crate::rng::{Purpose, Stream};
+
+use super::stats::Count;
+use super::{Direction, Packet};
+
+#[derive(Debug)]
+pub(super) struct DelayLine<P> {
+    /// By due time.
+    on_way: VecDeque<(Instant, P)>,
+    size: DataSize,
+    delay: Duration,
+    jitter: Duration,
+    reorder: bool,
+    last_due: Instant,
+    random: Stream,
+}
+
+impl<P: Packet> DelayLine<P> {
+    pub(super) fn new(
+        delay: Duration,
+        jitter: Duration,
+        reorder: bool,
+        seed: u64,
+        name: &str,
+        direction: Direction,
+    ) -> Self {
+        let random = Stream::new(seed, name, direction.lane() as u64, Purpose::Jitter);
+        let (on_way, size, last_due) = (VecDeque::new(), DataSize::ZERO, Instant::ZERO);
+        Self { on_way, size, delay, jitter, reorder, last_due, random }
+    }
+
+    pub(super) fn set_delay(&mut self, delay: Duration) {
+        self.delay = delay;
+    }
+
+    pub(super) fn set_jitter(&mut self, jitter: Duration) {
+        self.jitter = jitter;
+    }
+
+    /// Takes a packet that left the server at `at`.
+    pub(super) fn push(&mut self, packet: P, at: Instant) {
+        self.size += packet.size();
+        let mut due = at + self.delay;
+        if !self.jitter.is_zero() {
+            let width = u64::try_from(self.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_mul(2);
+            // Never before it left, even if a change made the delay shorter than the jitter.
+            due = (due + Duration::from_nanos(self.random.below(width.saturating_add(1))) - self.jitter).max(at);
+        }
+        if self.reorder {
+            let place = self.on_way.partition_point(|(other, _)| *other <= due);
+            self.on_way.insert(place, (due, packet));
+            return;
+        }
+        self.last_due = due.max(self.last_due);
+        self.on_way.push_back((self.last_due, packet));
+    }
+
+    pub(super) fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
+        self.due().filter(|due| *due <= now)?;
+        let (due, packet) = self.on_way.pop_front()?;
+        self.size -= packet.size();
+        Some((due, packet))
+    }
+
+    /// When the first packet is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.on_way.front().map(|(due, _)| *due)
+    }
+
+    /// Before this, nothing that leaves the server at `at` is due.
+    pub(super) fn earliest(&self, at: Instant) -> Instant {
+        at + self.delay.saturating_sub(self.jitter)
+    }
+
+    pub(super) fn count(&self) -> Count {
+        Count { packets: self.on_way.len() as u64, size: self.size }
+    }
+}

@@ -1,0 +1,37 @@
+//! Whether the n-th packet of a direction is lost.
+
+use crate::rng::{Purpose, Stream};
+use crate::spec::Loss;
+
+use super::Direction;
+
+#[derive(Clone, Debug)]
+pub(super) struct LossProcess {
+    model: Loss,
+    in_bad: bool,
+    random: Stream,
+}
+
+impl LossProcess {
+    pub(super) fn new(model: Loss, seed: u64, name: &str, direction: Direction) -> Self {
+        Self { model, in_bad: false, random: Stream::new(seed, name, direction.lane() as u64, Purpose::Loss) }
+    }
+
+    pub(super) fn set(&mut self, model: Loss) {
+        self.model = model;
+        self.in_bad = false;
+    }
+
+    /// Asked once for each packet that was sent.
+    pub(super) fn loses(&mut self) -> bool {
+        match self.model {
+            Loss::Each(share) => self.random.happens(share),
+            Loss::Bursts { enter, leave, bad } => {
+                let turns = self.random.happens(if self.in_bad { leave } else { enter });
+                self.in_bad ^= turns;
+                let lost = self.random.happens(bad);
+                self.in_bad && lost
+            }
+        }
+    }
+}

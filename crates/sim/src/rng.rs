@@ -1,0 +1,119 @@
+//! Randomness that depends on nothing but its own place in line.
+//!
+//! In: a seed, the link's name, a direction, a purpose. Out: the n-th number of that stream.
+//!
+//! 1. A number is a function of (seed, link, direction, purpose, n). Which packet asks, and when, changes nothing;
+//!    nor does any other link. The same seed therefore gives the same losses in virtual and in real time.
+//! 2. One stream for each purpose: switching jitter on leaves the losses where they were.
+//! 3. The function is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16) used as a counter.
+//!
+//! A shared generator was not used: with one, the loss of a packet on one link would move every decision on all
+//! others, and no experiment could be repeated with one thing changed.
+
+use marline_core::units::Ratio;
+
+/// What a stream decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Which packets are lost.
+    Loss,
+    /// How much the delay of each packet differs from the mean.
+    Jitter,
+    /// How many slots a station waits.
+    Backoff,
+    /// Whatever a scenario or a test decides beside the links.
+    Other,
+}
+
+/// A stream of numbers.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    key: u64,
+    n: u64,
+}
+
+impl Stream {
+    /// The stream of this seed, name (of a link), lane (0 down, 1 up) and purpose, from its beginning.
+    pub fn new(seed: u64, name: &str, lane: u64, purpose: Purpose) -> Self {
+        let named = name.bytes().fold(seed, |key, byte| mix(key ^ u64::from(byte)));
+        Self { key: mix(mix(named ^ lane) ^ ((purpose as u64) << 8)), n: 0 }
+    }
+
+    /// The n-th number, whatever was drawn before.
+    pub fn at(&self, n: u64) -> u64 {
+        mix(self.key.wrapping_add(n.wrapping_mul(GOLDEN)))
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        let drawn = self.at(self.n);
+        self.n = self.n.wrapping_add(1);
+        drawn
+    }
+
+    /// The next number, less than `n`; zero if `n` is zero.
+    pub fn below(&mut self, n: u64) -> u64 {
+        // The high half of the product is below n; its bias is less than n in 2^64.
+        u64::try_from((u128::from(self.draw()) * u128::from(n)) >> 64).unwrap_or(0)
+    }
+
+    /// Whether the next number falls into this share.
+    pub fn happens(&mut self, share: Ratio) -> bool {
+        self.below(1_000_000) < u64::from(share.ppm())
+    }
+}
+
+/// The step of SplitMix64: 2^64 divided by the golden ratio, made odd.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The output function of SplitMix64.
+fn mix(z: u64) -> u64 {
+    let z = z.wrapping_add(GOLDEN);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_gives_the_published_numbers() {
+        // The first outputs of SplitMix64 for state zero are known from its reference implementation.
+        assert_eq!(mix(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(mix(GOLDEN), 0x6E78_9E6A_A1B9_65F4);
+    }
+
+    #[test]
+    fn a_number_depends_on_its_place_only() {
+        let fresh = Stream::new(7, "wifi", 0, Purpose::Loss);
+        let mut used = fresh.clone();
+        let drawn: Vec<u64> = (0..100).map(|_| used.draw()).collect();
+        assert!((0..100).all(|n| fresh.at(n) == drawn[usize::try_from(n).unwrap()]));
+    }
+
+    #[test]
+    fn seed_name_lane_and_purpose_each_give_another_stream() {
+        let firsts = [
+            Stream::new(1, "wifi", 0, Purpose::Loss).draw(),
+            Stream::new(2, "wifi", 0, Purpose::Loss).draw(),
+            Stream::new(1, "lte", 0, Purpose::Loss).draw(),
+            Stream::new(1, "wifi", 1, Purpose::Loss).draw(),
+            Stream::new(1, "wifi", 0, Purpose::Jitter).draw(),
+        ];
+        let distinct: std::collections::BTreeSet<u64> = firsts.into_iter().collect();
+        assert_eq!(distinct.len(), firsts.len());
+    }
+
+    #[test]
+    fn shares_and_bounds_hold() {
+        let mut stream = Stream::new(3, "lte", 0, Purpose::Other);
+        let hits = (0..100_000).filter(|_| stream.happens(Ratio::from_percent(3))).count();
+        assert!((2800..3200).contains(&hits), "{hits}");
+        assert!((0..1000).all(|_| stream.below(16) < 16));
+        assert_eq!(stream.below(0), 0);
+        assert!(!stream.happens(Ratio::ZERO));
+        assert!(stream.happens(Ratio::ONE));
+    }
+}

@@ -1,0 +1,353 @@
+//! A link's fields as they were written, and the one place where they are judged.
+//!
+//! In: the fields of a line or of a table, as text. Out: a [`LinkSpec`] or the first field that is wrong.
+//!
+//! 1. A field may stand once. Unknown fields are refused with the list of known ones.
+//! 2. Values print exactly: the largest unit that leaves a whole number, so that reading gives the value back.
+
+use std::path::PathBuf;
+
+use marline_core::units::{Bitrate, DataSize, Duration, parse_duration};
+use serde::{Deserialize, Serialize};
+
+use super::{Carrier, LinkSpec, Loss, QueueLimit, SpecError, TraceFile, Uplink, kind_of};
+
+/// The fields as text; absent ones are none.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    medium: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rate: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    steps: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    up: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uptrace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rtt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    jitter: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    loss: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mtu: Option<String>,
+    #[serde(default, skip_serializing_if = "is_off")]
+    reorder: bool,
+    #[serde(default, skip_serializing_if = "is_off")]
+    codel: bool,
+}
+
+const FIELDS: &str = "kind=, medium=, rate=, steps=, trace=, up=, uptrace=, rtt=, jitter=, loss=, queue=, mtu=, \
+                      reorder or codel";
+
+impl Written {
+    /// Takes a line apart.
+    pub(super) fn from_line(line: &str) -> Result<Self, SpecError> {
+        let mut parts = line.split(',');
+        let mut written = Self { name: parts.next().unwrap_or("").to_string(), ..Self::default() };
+        for part in parts {
+            written.take(part)?;
+        }
+        Ok(written)
+    }
+
+    /// The line again.
+    pub(super) fn line(&self) -> String {
+        let fields = [
+            ("kind", &self.kind),
+            ("medium", &self.medium),
+            ("rate", &self.rate),
+            ("steps", &self.steps),
+            ("trace", &self.trace),
+            ("up", &self.up),
+            ("uptrace", &self.uptrace),
+            ("rtt", &self.rtt),
+            ("jitter", &self.jitter),
+            ("loss", &self.loss),
+            ("queue", &self.queue),
+            ("mtu", &self.mtu),
+        ];
+        let mut line = self.name.clone();
+        for (key, value) in fields {
+            if let Some(value) = value {
+                line.push_str(&format!(",{key}={value}"));
+            }
+        }
+        for (flag, on) in [("reorder", self.reorder), ("codel", self.codel)] {
+            if on {
+                line.push_str(&format!(",{flag}"));
+            }
+        }
+        line
+    }
+
+    /// The fields of a link; those that say no more than their absence are left out.
+    pub(super) fn of(spec: &LinkSpec) -> Self {
+        let file = |trace: &TraceFile| Some(trace.file.display().to_string());
+        let time = |time: Duration| (!time.is_zero()).then(|| print_duration(time));
+        let mut written = Self {
+            name: spec.name.clone(),
+            kind: (spec.kind != kind_of(&spec.name)).then(|| spec.kind.to_string()),
+            rtt: time(spec.rtt),
+            jitter: time(spec.jitter),
+            loss: (spec.loss != Loss::NONE).then(|| spec.loss.to_string()),
+            queue: spec.queue.map(|queue| match queue {
+                QueueLimit::Time(time) => print_duration(time),
+                QueueLimit::Size(size) => print_size(size),
+            }),
+            mtu: (spec.mtu != DEFAULT_MTU).then(|| print_size(spec.mtu)),
+            reorder: spec.reorder,
+            codel: spec.codel,
+            ..Self::default()
+        };
+        match &spec.down {
+            Carrier::Rate { first, steps } => {
+                written.rate = Some(print_rate(*first));
+                let step =
+                    |(at, rate): &(Duration, Bitrate)| format!("{}:{}", print_duration(*at), print_rate(*rate));
+                let steps: Vec<String> = steps.iter().map(step).collect();
+                written.steps = (!steps.is_empty()).then(|| steps.join("+"));
+            }
+            Carrier::Trace(trace) => written.trace = file(trace),
+            Carrier::Medium { preset, phy } => {
+                written.medium = Some(preset.to_string());
+                written.rate = phy.map(print_rate);
+            }
+        }
+        match &spec.up {
+            Uplink::Same => {}
+            Uplink::Rate(rate) => written.up = Some(print_rate(*rate)),
+            Uplink::Trace(trace) => written.uptrace = file(trace),
+        }
+        written
+    }
+
+    /// Judges the fields.
+    pub(super) fn judge(&self) -> Result<LinkSpec, SpecError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if !(1..=15).contains(&self.name.len()) || !self.name.chars().all(plain) {
+            let expected =
+                "a name of 1 to 15 letters, digits, `-`, `_` or `.`, as an interface has, before the fields";
+            return Err(SpecError::new("link", &self.name, expected));
+        }
+        let spec = LinkSpec {
+            name: self.name.clone(),
+            kind: self.field("kind", &self.kind)?.unwrap_or_else(|| kind_of(&self.name)),
+            down: self.down()?,
+            up: self.up()?,
+            rtt: self.time("rtt", &self.rtt)?.unwrap_or_default(),
+            jitter: self.time("jitter", &self.jitter)?.unwrap_or_default(),
+            reorder: self.reorder,
+            loss: self.field("loss", &self.loss)?.unwrap_or(Loss::NONE),
+            queue: self.queue()?,
+            codel: self.codel,
+            mtu: self.field("mtu", &self.mtu)?.unwrap_or(DEFAULT_MTU),
+        };
+        if !MTU.contains(&spec.mtu.bytes()) {
+            return Err(self.wrong("mtu", &self.mtu, "a size from 576B to 65535B"));
+        }
+        if spec.jitter > spec.rtt / 2 {
+            return Err(self.wrong("jitter", &self.jitter, "at most half the rtt, or packets would arrive before"));
+        }
+        if spec.reorder && spec.jitter.is_zero() {
+            return Err(SpecError::new(&self.at("reorder"), "reorder", "jitter= beside it"));
+        }
+        Ok(spec)
+    }
+
+    fn down(&self) -> Result<Carrier, SpecError> {
+        let rate = self.rate("rate", &self.rate)?;
+        let carrier = match (&self.trace, &self.medium) {
+            (Some(_), Some(_)) => return Err(self.wrong("trace", &self.trace, "no medium= beside a trace")),
+            (Some(_), None) if rate.is_some() => {
+                return Err(self.wrong("rate", &self.rate, "no rate= beside a trace, which is one"));
+            }
+            (Some(file), None) => Carrier::Trace(self.file("trace", file)?),
+            (None, Some(_)) => match self.field("medium", &self.medium)? {
+                Some(preset) => Carrier::Medium { preset, phy: rate },
+                None => return Err(self.wrong("medium", &self.medium, "a medium")),
+            },
+            (None, None) => Carrier::Rate {
+                first: rate.ok_or_else(|| {
+                    SpecError::new(&self.at("rate"), "", "rate= (such as rate=20Mbit/s), trace= or medium=")
+                })?,
+                steps: self.steps()?,
+            },
+        };
+        if self.steps.is_some() && !matches!(carrier, Carrier::Rate { .. }) {
+            return Err(self.wrong("steps", &self.steps, "steps= only beside a rate= without trace and medium"));
+        }
+        Ok(carrier)
+    }
+
+    fn up(&self) -> Result<Uplink, SpecError> {
+        match (self.rate("up", &self.up)?, &self.uptrace) {
+            (None, None) => Ok(Uplink::Same),
+            (Some(rate), None) => Ok(Uplink::Rate(rate)),
+            (None, Some(file)) if self.medium.is_none() => Ok(Uplink::Trace(self.file("uptrace", file)?)),
+            (None, Some(_)) => Err(self.wrong("uptrace", &self.uptrace, "no uptrace= beside a medium")),
+            (Some(_), Some(_)) => Err(self.wrong("uptrace", &self.uptrace, "either up= or uptrace=")),
+        }
+    }
+
+    fn steps(&self) -> Result<Vec<(Duration, Bitrate)>, SpecError> {
+        let refused =
+            || self.wrong("steps", &self.steps, "increasing TIME:RATE joined by +: 3s:2Mbit/s+8s:40Mbit/s");
+        let mut steps: Vec<(Duration, Bitrate)> = Vec::new();
+        for written in self.steps.iter().flat_map(|steps| steps.split('+')) {
+            let (at, rate) = written.split_once(':').ok_or_else(refused)?;
+            let at = parse_duration(at).map_err(|_| refused())?;
+            if at.is_zero() || steps.last().is_some_and(|(last, _)| *last >= at) {
+                return Err(refused());
+            }
+            steps.push((at, rate.parse().map_err(|_| refused())?));
+        }
+        Ok(steps)
+    }
+
+    fn queue(&self) -> Result<Option<QueueLimit>, SpecError> {
+        let read = |written: &String| {
+            let time = parse_duration(written).map(QueueLimit::Time);
+            time.or_else(|_| written.parse().map(QueueLimit::Size))
+                .map_err(|_| self.wrong("queue", &self.queue, "a time such as 50ms or a size such as 64KiB"))
+        };
+        self.queue.as_ref().map(read).transpose()
+    }
+
+    fn rate(&self, key: &str, value: &Option<String>) -> Result<Option<Bitrate>, SpecError> {
+        match self.field::<Bitrate>(key, value)? {
+            Some(Bitrate::ZERO) => {
+                Err(self.wrong(key, value, "a rate above zero; an event LINK=hold stops a link"))
+            }
+            rate => Ok(rate),
+        }
+    }
+
+    fn time(&self, key: &str, value: &Option<String>) -> Result<Option<Duration>, SpecError> {
+        let read = |written: &String| {
+            parse_duration(written).map_err(|_| self.wrong(key, value, "a duration such as 50ms or 1.5s"))
+        };
+        value.as_ref().map(read).transpose()
+    }
+
+    fn file(&self, key: &str, written: &str) -> Result<TraceFile, SpecError> {
+        if written.is_empty() {
+            return Err(SpecError::new(&self.at(key), written, "the name of a mahimahi trace"));
+        }
+        Ok(TraceFile { file: PathBuf::from(written), trace: None })
+    }
+
+    fn field<T: Known>(&self, key: &str, value: &Option<String>) -> Result<Option<T>, SpecError> {
+        let read =
+            |written: &String| written.parse().map_err(|_| SpecError::new(&self.at(key), written, T::EXPECTED));
+        value.as_ref().map(read).transpose()
+    }
+
+    fn wrong(&self, key: &str, value: &Option<String>, expected: &str) -> SpecError {
+        SpecError::new(&self.at(key), value.as_deref().unwrap_or(""), expected)
+    }
+
+    fn at(&self, key: &str) -> String {
+        format!("link {}: {key}", self.name)
+    }
+
+    fn take(&mut self, part: &str) -> Result<(), SpecError> {
+        let unknown = SpecError::new(&format!("link {}", self.name), part, FIELDS);
+        let Some((key, value)) = part.split_once('=') else {
+            let flag = match part {
+                "reorder" => &mut self.reorder,
+                "codel" => &mut self.codel,
+                _ => return Err(unknown),
+            };
+            *flag = true;
+            return Ok(());
+        };
+        let at = self.at(key);
+        let field = match key {
+            "kind" => &mut self.kind,
+            "medium" => &mut self.medium,
+            "rate" => &mut self.rate,
+            "steps" => &mut self.steps,
+            "trace" => &mut self.trace,
+            "up" => &mut self.up,
+            "uptrace" => &mut self.uptrace,
+            "rtt" => &mut self.rtt,
+            "jitter" => &mut self.jitter,
+            "loss" => &mut self.loss,
+            "queue" => &mut self.queue,
+            "mtu" => &mut self.mtu,
+            _ => return Err(unknown),
+        };
+        match field.replace(value.to_string()) {
+            None => Ok(()),
+            Some(_) => Err(SpecError::new(&at, value, "this field once")),
+        }
+    }
+}
+
+/// A type that a field may hold, and how to ask for it.
+trait Known: std::str::FromStr {
+    const EXPECTED: &'static str;
+}
+
+impl Known for Bitrate {
+    const EXPECTED: &'static str = "a rate such as 20Mbit/s or 800kbit/s";
+}
+
+impl Known for DataSize {
+    const EXPECTED: &'static str = "a size such as 1500B";
+}
+
+impl Known for Loss {
+    const EXPECTED: &'static str =
+        "a share such as 0.5% (at most 100%), or ge:ENTER/LEAVE/BAD such as ge:1%/25%/50%";
+}
+
+impl Known for marline_core::link::LinkKind {
+    const EXPECTED: &'static str = "ethernet, wifi, lte, nr (5G), umts (3G), satellite, tunnel or other";
+}
+
+impl Known for crate::medium::Preset {
+    const EXPECTED: &'static str = "11g-mixed, 11g, 11b, 11b-rts or 11b-paper";
+}
+
+const DEFAULT_MTU: DataSize = DataSize::from_bytes(1500);
+/// From what every IPv4 host must accept (RFC 791 §3.1) to what its length field can say.
+const MTU: std::ops::RangeInclusive<u64> = 576..=65_535;
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_off(flag: &bool) -> bool {
+    !flag
+}
+
+/// The rate without rounding.
+pub(super) fn print_rate(rate: Bitrate) -> String {
+    exact(rate.bits_per_sec(), &[("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000), ("bit/s", 1)])
+}
+
+/// The duration without rounding.
+pub(super) fn print_duration(time: Duration) -> String {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    exact(nanos, &[("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)])
+}
+
+/// The size without rounding.
+fn print_size(size: DataSize) -> String {
+    exact(size.bytes(), &[("MiB", 1 << 20), ("MB", 1_000_000), ("KiB", 1 << 10), ("kB", 1000), ("B", 1)])
+}
+
+/// In the first unit that leaves a whole number.
+fn exact(value: u64, units: &[(&str, u64)]) -> String {
+    let whole = units.iter().find(|(_, unit)| value % unit == 0);
+    whole.map_or_else(|| value.to_string(), |(name, unit)| format!("{}{name}", value / unit))
+}
