@@ -1,0 +1,438 @@
+//! What an answer's head means: the same file, another file, a portal, a pause, the end.
+//!
+//! 1. A 206 with the asked range identifies the resource; nothing but the resource's own server can make one up.
+//! 2. A 200, a redirect or an error may come from a captive portal. With other links still to be heard it is parked
+//!    until one of them has spoken or [`OPINION`] is over; what then stands alone against a 206 is banned.
+//! 3. Later answers must agree in size and validator. One that does not bans its link; if every link that still works
+//!    says the same new thing, the file has changed and the download starts again.
+//! 4. Without a strong validator two answers could be of two files, so everything comes from one answer, unless a
+//!    checksum proves the whole.
+//! 5. Redirects are followed by each link for itself: its own edge of a content network, or its portal, which rule 2
+//!    then finds.
+//!
+//! Asking with HEAD first was not used: it costs a round trip, and servers answer it carelessly.
+
+use core::time::Duration;
+
+use super::conn::FIRST_SPAN;
+use super::links::Standing;
+use super::{
+    Ask, Ban, ConnId, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Validator,
+    Wake,
+};
+use crate::link::LinkId;
+use crate::units::{DataSize, Instant};
+
+/// An answer that waits for another link's opinion.
+#[derive(Clone, Debug)]
+pub(super) struct Parked {
+    pub(super) conn: ConnId,
+    req: ReqId,
+    link: LinkId,
+    head: Head,
+    until: Instant,
+}
+
+impl Fetch {
+    pub(super) fn head(&mut self, id: ReqId, head: &Head) {
+        let Some(req) = self.reqs.get(&id) else { return };
+        let (conn_id, ask) = (req.conn, req.ask);
+        let Some(conn) = self.conns.get_mut(&conn_id) else { return };
+        let link = conn.link;
+        conn.last = self.now;
+        if head.closes {
+            conn.draining = true;
+        }
+        match head.status {
+            206 => self.part(id, link, ask, head),
+            200 => self.whole(id, link, ask, head),
+            301 | 302 | 303 | 307 | 308 => self.redirect(id, link, head),
+            416 => self.beyond(id, link, head),
+            429 | 503 => self.pause(id, link, head),
+            _ => self.refusal(id, link, head),
+        }
+    }
+
+    /// 206: some of the bytes that were asked for.
+    fn part(&mut self, id: ReqId, link: LinkId, ask: Ask, head: &Head) {
+        let (asked, conn) = match self.reqs.get(&id) {
+            Some(req) => (req.span, req.conn),
+            None => return,
+        };
+        let Some(ContentRange { span: Some(span), total }) = head.range else {
+            return self.misbehaves(id, link, "206 without a usable Content-Range");
+        };
+        if span.start != asked.start || span.is_empty() || span.end > asked.end || ask == Ask::Whole {
+            return self.misbehaves(id, link, "another range than the one that was asked for");
+        }
+        if head.encoded {
+            return self.misbehaves(id, link, "an encoded range although identity was asked for");
+        }
+        if head.length.is_some_and(|length| length != span.len()) {
+            return self.misbehaves(id, link, "a Content-Length that is not its range's");
+        }
+        let Some(total) = total else { return self.one_answer(OneAnswer::NoLength, Some(conn)) };
+        if span.end > total.bytes() {
+            return self.misbehaves(id, link, "a range beyond the end");
+        }
+        if self.phase == Phase::Unknown && !self.identify(id, total, head.validator.as_ref(), span) {
+            return;
+        }
+        if !self.agrees(id, link, total, head.validator.as_ref()) {
+            return;
+        }
+        self.accept(id, span);
+        self.spoken_for_ranges();
+    }
+
+    /// The first good answer. False: this answer cannot be used after all.
+    fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, span: Span) -> bool {
+        let covers_all = span == Span::at(0, total);
+        if validator.is_none() && !self.config.proven && !covers_all {
+            let conn = self.reqs.get(&id).map(|req| req.conn);
+            self.one_answer(OneAnswer::NoValidator, conn);
+            return false;
+        }
+        self.phase = Phase::Ranges;
+        self.settle_total(total);
+        self.out.push_back(Output::Identified { total: Some(total), validator: validator.cloned() });
+        true
+    }
+
+    /// The size is known: requests with open ends get theirs, and those beyond it are pointless.
+    fn settle_total(&mut self, total: DataSize) {
+        self.ledger.set_total(total);
+        for req in self.reqs.values_mut() {
+            let end = req.span.end.min(total.bytes()).max(req.cursor);
+            if let Some(conn) = self.conns.get_mut(&req.conn) {
+                conn.ahead -= DataSize::from_bytes(req.span.end - end);
+            }
+            req.span.end = end;
+        }
+        self.rebuild();
+    }
+
+    /// Whether the answer is of the file that the others are of. If not, its link is dealt with.
+    fn agrees(&mut self, id: ReqId, link: LinkId, total: DataSize, validator: Option<&Validator>) -> bool {
+        let Some(root) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root) else {
+            return false;
+        };
+        let want = self.ledger.total();
+        let known = self.validators.get(&root);
+        let same = want.is_none_or(|want| want == total) && (known.is_none() || known == validator);
+        if same {
+            if let (None, Some(validator)) = (known, validator) {
+                self.validators.insert(root, validator.clone());
+            }
+            if let Some(link) = self.links.get_mut(&link) {
+                link.differs = None;
+                link.proved = true;
+            }
+            return true;
+        }
+        let ban =
+            if want == Some(total) { Ban::OtherValidator } else { Ban::OtherLength { got: Some(total), want } };
+        self.differs(id, link, ban, validator.map(|validator| (total, validator.clone())));
+        false
+    }
+
+    /// A link speaks of another file. `change` is what it would be, if the answer proves that.
+    fn differs(&mut self, id: ReqId, link_id: LinkId, ban: Ban, change: Option<(DataSize, Validator)>) {
+        self.cancel(id);
+        if let Some(link) = self.links.get_mut(&link_id) {
+            link.differs = change;
+        }
+        self.ban(link_id, ban, true);
+        let mut working = self.links.values().filter(|link| link.hopeful() || link.differs.is_some());
+        let first = working.next().and_then(|link| link.differs.clone());
+        if first.is_some() && working.all(|link| link.differs == first) {
+            self.restart();
+        }
+    }
+
+    /// The file is another one now: everything starts again.
+    pub(super) fn restart(&mut self) {
+        self.restarts += 1;
+        if self.restarts > MOST_RESTARTS {
+            return self.give_up(Failure::KeepsChanging);
+        }
+        self.close_all();
+        self.ledger.restart();
+        self.validators.clear();
+        self.parked.clear();
+        self.phase = Phase::Unknown;
+        self.consumed = 0;
+        for link in self.links.values_mut() {
+            link.proved = false;
+            if link.differs.take().is_some() {
+                link.standing = Standing::Up;
+                link.next_try = self.now;
+            }
+        }
+        self.notice(Notice::Changed);
+        self.out.push_back(Output::Restart);
+    }
+
+    fn accept(&mut self, id: ReqId, span: Span) {
+        let Some(req) = self.reqs.get_mut(&id) else { return };
+        let short = span.end < req.span.end;
+        if let Some(conn) = self.conns.get_mut(&req.conn) {
+            conn.ahead -= DataSize::from_bytes(req.span.end - span.end);
+        }
+        req.accepted = true;
+        req.span.end = span.end;
+        if short {
+            self.rebuild();
+        }
+        self.out.push_back(Output::Accept { req: id, at: span.start, len: Some(span.len()) });
+    }
+
+    /// 200: the whole file, or a portal's page.
+    fn whole(&mut self, id: ReqId, link: LinkId, ask: Ask, head: &Head) {
+        if head.encoded {
+            return self.misbehaves(id, link, "an encoded body although identity was asked for");
+        }
+        match self.phase {
+            Phase::Unknown | Phase::OneAnswer { .. } if ask == Ask::Whole => self.take_whole(id, head),
+            Phase::Unknown => self.park(id, link, head),
+            // If-Range failed: the file has changed, if the answer can prove it; otherwise it is a portal's page.
+            _ => match (head.length, &head.validator) {
+                (Some(total), Some(validator)) if !self.is_known(id, total, validator) => {
+                    self.differs(id, link, Ban::OtherValidator, Some((total, validator.clone())));
+                }
+                (Some(_), Some(_)) => self.misbehaves(id, link, "200 with everything instead of the range"),
+                (got, _) => {
+                    let want = self.ledger.total();
+                    self.differs(id, link, Ban::OtherLength { got, want }, None);
+                }
+            },
+        }
+    }
+
+    fn is_known(&self, id: ReqId, total: DataSize, validator: &Validator) -> bool {
+        let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
+        let known = root.and_then(|root| self.validators.get(&root));
+        self.ledger.total() == Some(total) && known == Some(validator)
+    }
+
+    /// Takes this answer for the whole file, and no other.
+    fn take_whole(&mut self, id: ReqId, head: &Head) {
+        let Some(conn) = self.reqs.get(&id).map(|req| req.conn) else { return };
+        if !matches!(self.phase, Phase::OneAnswer { .. }) {
+            let why = if head.length.is_none() { OneAnswer::NoLength } else { OneAnswer::NoRanges };
+            self.notice(Notice::OneAnswer { why });
+        }
+        self.phase = Phase::OneAnswer { req: Some(id) };
+        let others: alloc::vec::Vec<ConnId> = self.conns.keys().copied().filter(|other| *other != conn).collect();
+        for other in others {
+            self.drop_conn(other, true);
+        }
+        if let Some(req) = self.reqs.get_mut(&id) {
+            let end = head.length.map_or(u64::MAX, DataSize::bytes);
+            if let Some(conn) = self.conns.get_mut(&req.conn) {
+                conn.ahead = DataSize::from_bytes(end);
+            }
+            req.span = Span::new(0, end);
+            req.cursor = 0;
+            req.accepted = true;
+        }
+        if let Some(total) = head.length {
+            self.ledger.set_total(total);
+        }
+        self.rebuild();
+        self.out.push_back(Output::Identified { total: head.length, validator: None });
+        self.out.push_back(Output::Accept { req: id, at: 0, len: head.length });
+        self.finish_if_complete();
+    }
+
+    /// From now on everything comes as one answer; `conn` has an answer that is of no use.
+    fn one_answer(&mut self, why: OneAnswer, conn: Option<ConnId>) {
+        self.phase = Phase::OneAnswer { req: None };
+        self.notice(Notice::OneAnswer { why });
+        let keep = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link);
+        self.close_all();
+        if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
+            link.next_try = self.now;
+        }
+        self.ledger.restart();
+        for link in self.links.values_mut() {
+            link.proved = false;
+        }
+        if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
+            link.proved = true;
+        }
+    }
+
+    /// The one answer broke off: nothing of it can be used, as nothing proves that the next one continues it.
+    pub(super) fn after_lost_answer(&mut self) {
+        let Phase::OneAnswer { req: Some(id) } = self.phase else { return };
+        if !self.reqs.contains_key(&id) && !self.ledger.complete() {
+            self.phase = Phase::OneAnswer { req: None };
+            self.ledger.restart();
+            self.consumed = 0;
+            self.out.push_back(Output::Restart);
+        }
+    }
+
+    fn redirect(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
+        let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
+        let (Some(root), Some(link)) = (root, self.links.get_mut(&link_id)) else { return };
+        link.redirects += 1;
+        match head.location {
+            Some(target) if link.redirects <= MOST_REDIRECTS => {
+                link.targets.insert(root, target);
+                link.next_try = self.now;
+                // Its connections lead to the old place.
+                for conn in link.conns.clone() {
+                    self.drop_conn(conn, true);
+                }
+            }
+            _ => self.refuse(id, link_id, Ban::OtherStatus { status: head.status }, Failure::Redirect),
+        }
+    }
+
+    /// 416: the range lies beyond the end.
+    fn beyond(&mut self, id: ReqId, link: LinkId, head: &Head) {
+        let total = head.range.and_then(|range| range.total);
+        match (self.phase, total) {
+            (Phase::Unknown, Some(total)) if total.is_zero() => {
+                self.phase = Phase::Ranges;
+                self.settle_total(total);
+                self.out.push_back(Output::Identified { total: Some(total), validator: None });
+                self.finish_if_complete();
+            }
+            // A question for the bytes behind the first ones of a small file: the first answer is on its way.
+            (Phase::Unknown, Some(_)) => {
+                self.cancel(id);
+                self.rest(link, SMALL_REST);
+            }
+            (_, total) if total.is_some() && total == self.ledger.total() => {
+                self.cancel(id);
+                self.rest(link, SMALL_REST);
+            }
+            (_, got) => {
+                let want = self.ledger.total();
+                self.differs(id, link, Ban::OtherLength { got, want }, None);
+            }
+        }
+    }
+
+    /// 429 and 503: not now.
+    fn pause(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
+        self.cancel(id);
+        let Some(link) = self.links.get_mut(&link_id) else { return };
+        link.failures += 1;
+        link.lanes.be_modest();
+        let wait = head.retry_after.unwrap_or_else(|| link.backoff()).min(LONGEST_PAUSE);
+        link.next_try = self.now + wait;
+        let spent = link.failures > self.config.retries;
+        for conn in link.conns.clone() {
+            self.drop_conn(conn, true);
+        }
+        self.notice(Notice::Pause { wait, status: head.status });
+        if spent {
+            self.ban(link_id, Ban::OtherStatus { status: head.status }, false);
+            self.fail_if_hopeless(Failure::Status { status: head.status });
+        }
+    }
+
+    /// Any other status: a server that fails is tried again, one that refuses is not.
+    fn refusal(&mut self, id: ReqId, link: LinkId, head: &Head) {
+        if matches!(head.status, 408 | 500 | 502 | 504) {
+            return self.pause(id, link, head);
+        }
+        if self.phase == Phase::Unknown && self.other_opinions(link) {
+            return self.park(id, link, head);
+        }
+        let status = head.status;
+        self.refuse(id, link, Ban::OtherStatus { status }, Failure::Status { status });
+    }
+
+    /// This link will not deliver from its present root: the next one, or the end.
+    fn refuse(&mut self, id: ReqId, link_id: LinkId, ban: Ban, failure: Failure) {
+        self.cancel(id);
+        if self.next_root(link_id, &ban) {
+            return;
+        }
+        self.ban(link_id, ban, !matches!(self.phase, Phase::Unknown));
+        self.fail_if_hopeless(failure);
+    }
+
+    /// Answers that HTTP does not allow: once may be chance, again and again is not.
+    fn misbehaves(&mut self, id: ReqId, link_id: LinkId, text: &str) {
+        self.cancel(id);
+        let why = Ban::Protocol { text: text.into() };
+        if self.next_root(link_id, &why) {
+            return;
+        }
+        self.ban(link_id, why, true);
+        self.fail_if_hopeless(Failure::Protocol { text: text.into() });
+    }
+
+    /// Keeps an answer until another link has spoken.
+    fn park(&mut self, id: ReqId, link: LinkId, head: &Head) {
+        let Some(conn) = self.reqs.get(&id).map(|req| req.conn) else { return };
+        let until = if self.other_opinions(link) { self.now + OPINION } else { self.now };
+        self.parked.push(Parked { conn, req: id, link, head: head.clone(), until });
+        self.hear_parked();
+    }
+
+    /// Whether a link that has not spoken yet may still do so.
+    fn other_opinions(&self, than: LinkId) -> bool {
+        self.links.iter().any(|(id, link)| {
+            *id != than
+                && link.hopeful()
+                && link.failures == 0
+                && !link.conns.is_empty()
+                && !self.parked.iter().any(|parked| parked.link == *id)
+        })
+    }
+
+    /// Decides on parked answers whose time has come.
+    pub(super) fn hear_parked(&mut self) {
+        let Some(first) = self.parked.first() else { return };
+        let waiting = self.other_opinions(first.link);
+        if waiting && self.now < first.until {
+            let until = first.until;
+            return self.wake_at(until, Wake::Opinion);
+        }
+        // A whole file beats a refusal; otherwise the first to speak.
+        let best = self.parked.iter().position(|parked| parked.head.status == 200).unwrap_or(0);
+        let parked = self.parked.remove(best);
+        if parked.head.status == 200 {
+            self.parked.clear();
+            self.take_whole(parked.req, &parked.head);
+        } else {
+            let status = parked.head.status;
+            self.refuse(parked.req, parked.link, Ban::OtherStatus { status }, Failure::Status { status });
+            self.hear_parked();
+        }
+    }
+
+    /// A link has delivered a range: what others said instead was not the file.
+    fn spoken_for_ranges(&mut self) {
+        for parked in core::mem::take(&mut self.parked) {
+            let ban = match parked.head.status {
+                200 => Ban::OtherLength { got: parked.head.length, want: self.ledger.total() },
+                status => Ban::OtherStatus { status },
+            };
+            self.cancel(parked.req);
+            self.ban(parked.link, ban, true);
+        }
+    }
+
+    /// The span that a connection asks for before the resource is known: the next bytes that nobody has asked for.
+    pub(super) fn probe_span(&self) -> Option<Span> {
+        let free = self.ledger.free(0, u64::MAX)?;
+        Some(Span::at(free.start, free.len().min(FIRST_SPAN)))
+    }
+}
+
+/// How long another link's opinion is waited for. chosen: three round trips of a slow path.
+const OPINION: Duration = Duration::from_millis(1500);
+const MOST_RESTARTS: u32 = 3;
+/// RFC 9110 §15.4 asks for a limit; browsers allow 20, curl 50. chosen: 10.
+const MOST_REDIRECTS: u32 = 10;
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// How long a link waits that asked beyond a small file's end.
+const SMALL_REST: Duration = Duration::from_millis(200);

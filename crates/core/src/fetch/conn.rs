@@ -1,0 +1,156 @@
+//! One connection and its requests: what is on the way, how fast it comes, how long the way is.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use super::{Ask, OriginId, PathSample, Protocol, ReqId, Span};
+use crate::link::LinkId;
+use crate::predict::Meter;
+use crate::units::{Bitrate, DataSize, Instant};
+
+/// A connection, from the order to open it until it is closed.
+#[derive(Clone, Debug)]
+pub(super) struct Conn {
+    pub(super) link: LinkId,
+    /// The URL of the command line that this is for.
+    pub(super) root: OriginId,
+    /// None while it is being opened.
+    pub(super) protocol: Option<Protocol>,
+    pub(super) handshake: Duration,
+    /// Requests without their end, in the order in which they were sent.
+    pub(super) reqs: VecDeque<ReqId>,
+    /// Bytes that these requests still bring.
+    pub(super) ahead: DataSize,
+    pub(super) meter: Meter,
+    /// The last sign of life: opened, or bytes; or a request sent when nothing else was on the way.
+    pub(super) last: Instant,
+    /// The server closes after what is on its way: no more requests.
+    pub(super) draining: bool,
+    pub(super) path: PathSample,
+}
+
+impl Conn {
+    pub(super) fn new(link: LinkId, root: OriginId, now: Instant) -> Self {
+        Self {
+            link,
+            root,
+            protocol: None,
+            handshake: Duration::ZERO,
+            reqs: VecDeque::new(),
+            ahead: DataSize::ZERO,
+            meter: Meter::default(),
+            last: now,
+            draining: false,
+            path: PathSample::default(),
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.protocol.is_some()
+    }
+
+    /// Whether another request may be sent.
+    pub(super) fn takes_requests(&self) -> bool {
+        self.is_open() && !self.draining
+    }
+
+    /// The round trip now, the queue included: how long before it is needed a request must leave.
+    pub(super) fn rtt(&self) -> Duration {
+        let measured = self.path.rtt.max(self.path.rcv_rtt).min(MOST_RTT);
+        measured.max(self.floor_rtt())
+    }
+
+    /// The round trip of the empty path.
+    pub(super) fn floor_rtt(&self) -> Duration {
+        let least = if self.path.min_rtt.is_zero() { self.handshake } else { self.path.min_rtt };
+        least.clamp(LEAST_RTT, MOST_RTT)
+    }
+
+    /// Whether the sender is still doubling its window: each round trip brings far more than the one before.
+    pub(super) fn ramping(&self, now: Instant) -> bool {
+        let rtt = self.floor_rtt();
+        let Some(first) = self.meter.first() else { return true };
+        if self.meter.total() > DataSize::from_mib(64) || first + rtt * RAMP_ROUNDS < now {
+            return false;
+        }
+        if now < first + rtt * 2 {
+            return true;
+        }
+        let young = self.meter.between(now - rtt, now);
+        let old = self.meter.between(now - rtt * 2, now - rtt);
+        young * 10 > old * 14
+    }
+
+    /// The rate to expect from now on.
+    pub(super) fn pace(&self, now: Instant) -> Bitrate {
+        let window = (self.rtt() * 8).clamp(PACE_WINDOW.0, PACE_WINDOW.1);
+        let mean = self.meter.rate(now, window);
+        if !self.ramping(now) {
+            return mean;
+        }
+        // Half of a doubling: what the next round trip brings on average, as far as the link bears it.
+        let recent = self.meter.rate(now, self.floor_rtt());
+        mean.max(recent + recent / 2)
+    }
+
+    /// How many bytes should be on their way, so that the pipe does not run dry before the next request's answer.
+    ///
+    /// While the window doubles: the next two rounds, 2 × what has come so far. Then: a round trip and the time in
+    /// which requests are batched.
+    pub(super) fn wanted_ahead(&self, now: Instant) -> DataSize {
+        let ramp = self.meter.total() * 2 + FIRST_SPAN;
+        if self.ramping(now) {
+            return ramp;
+        }
+        // Twice the round trip: it may have grown since it was measured, as the queue fills.
+        let steady = self.pace(now) * (self.rtt() + self.floor_rtt() + BATCH);
+        steady.max(FIRST_SPAN).min(ramp.max(FIRST_SPAN * 4))
+    }
+}
+
+/// A request that has been sent and is not complete.
+#[derive(Clone, Debug)]
+pub(super) struct Req {
+    pub(super) conn: super::ConnId,
+    pub(super) ask: Ask,
+    /// The bytes that it brings; the end is far beyond the file for an open range until its size is known.
+    pub(super) span: Span,
+    /// The next byte that it brings.
+    pub(super) cursor: u64,
+    /// The head has come and was good.
+    pub(super) accepted: bool,
+    /// The first of the bytes that another request brings as well.
+    pub(super) covered_from: u64,
+    /// Its bytes were given to others, because its link is silent.
+    pub(super) released: bool,
+}
+
+impl Req {
+    pub(super) fn remaining(&self) -> Span {
+        Span::new(self.cursor, self.span.end)
+    }
+
+    /// The bytes that only this request brings.
+    pub(super) fn owed(&self) -> Span {
+        Span::new(self.cursor, self.span.end.min(self.covered_from))
+    }
+}
+
+/// What a connection is asked for before anything is known of it.
+/// chosen: nine initial windows (RFC 6928) cover the first three round trips of slow start.
+pub(super) const FIRST_SPAN: DataSize = DataSize::from_kib(128);
+
+/// Shorter round trips than this are taken for this: the timers of a busy machine are no finer.
+const LEAST_RTT: Duration = Duration::from_millis(4);
+
+/// Longer ones are a measurement of a stall, not of a path.
+const MOST_RTT: Duration = Duration::from_secs(2);
+
+/// After this many round trips the ramp is over, whatever the last two looked like.
+const RAMP_ROUNDS: u32 = 14;
+
+/// Bounds of the window over which a pace is taken. chosen: `docs/algorithms.md`, table of windows.
+const PACE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
+
+/// Requests closer than this are sent as one.
+const BATCH: Duration = Duration::from_millis(40);

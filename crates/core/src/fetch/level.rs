@@ -1,0 +1,90 @@
+//! Sharing what is left so that all connections end at the same moment.
+//!
+//! In: for each connection its pace, what is already on its way, and the time before a new request brings anything.
+//! Out: the moment at which everything is there if all of them work to the end, and what each should still take.
+//!
+//! Each lane is free for new bytes from `ready` on and then carries `pace`; the water level `T` is the earliest
+//! moment at which the sum of `pace × (T − ready)` covers what is left. Lanes that would be ready only after `T` get
+//! nothing: a slow link is never given a byte that the others would have brought sooner.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::units::{Bitrate, DataSize};
+
+/// A connection as far as sharing is concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Lane {
+    pub(super) pace: Bitrate,
+    /// From now until it could bring the first byte of a new request.
+    pub(super) ready: Duration,
+}
+
+impl Lane {
+    /// `ahead` bytes are on their way, and a request takes `rtt` to bring anything.
+    pub(super) fn new(pace: Bitrate, ahead: DataSize, rtt: Duration) -> Self {
+        Self { pace, ready: (ahead / pace).max(rtt) }
+    }
+}
+
+/// The time from now at which `free` more bytes are there; the longest duration if no lane moves.
+pub(super) fn level(lanes: &[Lane], free: DataSize) -> Duration {
+    let mut order: Vec<Lane> = lanes.iter().copied().filter(|lane| !lane.pace.is_zero()).collect();
+    order.sort_by_key(|lane| lane.ready);
+    let (mut sum, mut at, mut left) = (Bitrate::ZERO, Duration::ZERO, free);
+    for lane in order {
+        // Up to this lane's start the ones before it carry on.
+        let carried = sum * lane.ready.saturating_sub(at);
+        if !sum.is_zero() && carried >= left {
+            break;
+        }
+        left -= carried;
+        at = lane.ready;
+        sum = sum + lane.pace;
+    }
+    if sum.is_zero() { Duration::MAX } else { at.saturating_add(left / sum) }
+}
+
+/// What `lane` should take so that it ends at `level`.
+pub(super) fn quota(lane: Lane, level: Duration) -> DataSize {
+    lane.pace * level.saturating_sub(lane.ready)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(mbps: u64, ready: u64) -> Lane {
+        Lane { pace: Bitrate::from_mbps(mbps), ready: Duration::from_millis(ready) }
+    }
+
+    #[test]
+    fn all_lanes_end_together() {
+        let lanes = [lane(80, 100), lane(40, 400)];
+        let left = DataSize::from_bytes(15_000_000);
+        let level = level(&lanes, left);
+        assert_eq!(level, Duration::from_millis(1200));
+        assert_eq!(quota(lanes[0], level) + quota(lanes[1], level), left);
+    }
+
+    #[test]
+    fn a_lane_that_would_come_too_late_gets_nothing() {
+        let lanes = [lane(80, 100), lane(1, 5000)];
+        let level = level(&lanes, DataSize::from_bytes(1_000_000));
+        assert_eq!(level, Duration::from_millis(200));
+        assert_eq!(quota(lanes[1], level), DataSize::ZERO);
+    }
+
+    #[test]
+    fn the_order_of_the_lanes_does_not_matter() {
+        let (a, b, c) = (lane(10, 30), lane(50, 10), lane(3, 0));
+        let left = DataSize::from_mib(1);
+        assert_eq!(level(&[a, b, c], left), level(&[c, a, b], left));
+    }
+
+    #[test]
+    fn lanes_that_do_not_move_never_end() {
+        assert_eq!(level(&[lane(0, 0)], DataSize::from_bytes(1)), Duration::MAX);
+        assert_eq!(level(&[], DataSize::from_bytes(1)), Duration::MAX);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a run knows of each link: its standing, its failures, and what it carried.
+
+use alloc::collections::BTreeMap;
+use core::time::Duration;
+
+use super::notice::Ban;
+use super::{ConnId, OriginId, Trouble, Validator};
+use crate::link::LinkProfile;
+use crate::units::{Bitrate, DataSize, Instant};
+
+/// A link in this run.
+#[derive(Clone, Debug)]
+pub(super) struct LinkState {
+    pub(super) profile: LinkProfile,
+    pub(super) standing: Standing,
+    /// Its connections, in the order in which they were ordered.
+    pub(super) conns: alloc::vec::Vec<ConnId>,
+    /// Body bytes that it carried.
+    pub(super) bytes: DataSize,
+    /// The best rate seen over a second (the thesis's bandwidth, §4.3.4).
+    pub(super) peak: Bitrate,
+    /// Failures since the last byte.
+    pub(super) failures: u32,
+    pub(super) last_trouble: Option<Trouble>,
+    /// No connection is ordered before this.
+    pub(super) next_try: Instant,
+    /// The URL of the command line that it asks now.
+    pub(super) root: OriginId,
+    /// Where redirects of this link led.
+    pub(super) targets: BTreeMap<OriginId, OriginId>,
+    pub(super) redirects: u32,
+    /// It says that the file has changed: the new size and validator.
+    pub(super) differs: Option<(DataSize, Validator)>,
+    /// How often it was banned; rests double.
+    pub(super) bans: u32,
+    /// The last time that bytes came.
+    pub(super) last_data: Option<Instant>,
+    /// How many connections it should have, and what became of the last change.
+    pub(super) lanes: super::lanes::Lanes,
+    pub(super) told_silent: bool,
+    pub(super) told_budget: bool,
+    /// An idle connection is kept although the link is not used: it was asked once and answered.
+    pub(super) proved: bool,
+}
+
+/// How a link stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// In use, or ready for it.
+    Up,
+    /// Nothing has come since then although something should have.
+    Silent {
+        /// The last sign of life.
+        since: Instant,
+    },
+    /// Not used. A probe decides at `until`; none: never again in this run.
+    Banned {
+        /// Why.
+        why: Ban,
+        /// The end of the rest.
+        until: Option<Instant>,
+    },
+    /// Resting is over and one connection tests it.
+    Probation,
+    /// The system took it away.
+    Down,
+}
+
+impl LinkState {
+    pub(super) fn new(profile: LinkProfile, root: OriginId) -> Self {
+        Self {
+            profile,
+            standing: Standing::Up,
+            conns: alloc::vec::Vec::new(),
+            bytes: DataSize::ZERO,
+            peak: Bitrate::ZERO,
+            failures: 0,
+            last_trouble: None,
+            next_try: Instant::ZERO,
+            root,
+            targets: BTreeMap::new(),
+            redirects: 0,
+            differs: None,
+            bans: 0,
+            last_data: None,
+            lanes: super::lanes::Lanes::default(),
+            told_silent: false,
+            told_budget: false,
+            proved: false,
+        }
+    }
+
+    /// Whether it may yet bring something.
+    pub(super) fn hopeful(&self) -> bool {
+        !matches!(self.standing, Standing::Banned { .. } | Standing::Down)
+    }
+
+    /// Where requests for the present root go.
+    pub(super) fn target(&self) -> OriginId {
+        self.targets.get(&self.root).copied().unwrap_or(self.root)
+    }
+
+    /// The pause before the next connection after this many failures.
+    pub(super) fn backoff(&self) -> Duration {
+        FIRST_BACKOFF * 2_u32.saturating_pow(self.failures.saturating_sub(1)).min(64)
+    }
+}
+
+/// chosen: short enough that one refused SYN does not show, doubled up to 13 s.
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);

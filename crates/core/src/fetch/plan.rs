@@ -1,0 +1,223 @@
+//! The marline policy: which bytes are asked for on which connection, and when.
+//!
+//! In: the books, and each connection's pace, round trip and bytes on the way. Out: requests.
+//!
+//! 1. A connection gets a request when its bytes on the way fall below what its pipe holds ([`Conn::wanted_ahead`]).
+//!    The neediest comes first.
+//! 2. A request is as large as a batch of its link's time, and never larger than the connection's share of what is
+//!    left ([`super::level`]); towards the end the shares shrink by themselves until all end together.
+//! 3. Bytes are taken from the front: the in-order reader, if there is one, never waits for a gap nobody asked for,
+//!    and a run with a window never asks beyond it.
+//! 4. When everything is on its way, the bytes of silent links are asked for again, and [`super::tail`] looks after
+//!    connections that lag.
+//!
+//! Fixed pieces were not used: small ones pay a request each (and servers end connections after a thousand), large ones
+//! leave a slow link alone with the last one.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::conn::{Conn, FIRST_SPAN};
+use super::lanes::View;
+use super::level::{self, Lane};
+use super::links::Standing;
+use super::{Ask, ConnId, Fetch, Phase, Span, Wake};
+use crate::link::LinkId;
+use crate::units::{Bitrate, DataSize};
+
+impl Fetch {
+    /// Sends what should be sent now.
+    pub(super) fn plan(&mut self) {
+        self.hear_parked();
+        match self.phase {
+            Phase::Unknown => self.plan_probes(),
+            Phase::Ranges => self.plan_ranges(),
+            Phase::OneAnswer { req: None } => self.ask_whole(),
+            Phase::OneAnswer { .. } | Phase::Over => {}
+        }
+    }
+
+    /// Before the resource is known every connection asks for the next few bytes.
+    pub(super) fn plan_probes(&mut self) {
+        let ready: Vec<ConnId> = self.conns.iter().filter(|(_, c)| self.may_probe(c)).map(|(id, _)| *id).collect();
+        for id in ready {
+            if let Some(span) = self.probe_span() {
+                self.send(id, Ask::Span(span));
+            }
+        }
+    }
+
+    fn may_probe(&self, conn: &Conn) -> bool {
+        let rested = self.links.get(&conn.link).is_some_and(|link| self.now >= link.next_try);
+        conn.takes_requests() && conn.reqs.is_empty() && rested
+    }
+
+    pub(super) fn ask_whole(&mut self) {
+        let first = self.conns.iter().find(|(_, conn)| conn.takes_requests() && conn.reqs.is_empty());
+        if let Some(id) = first.map(|(id, _)| *id) {
+            self.send(id, Ask::Whole);
+            self.phase = Phase::OneAnswer { req: self.reqs.keys().next_back().copied() };
+        }
+    }
+
+    fn plan_ranges(&mut self) {
+        let mut passed: Vec<ConnId> = Vec::new();
+        while let Some(id) = self.neediest(&passed) {
+            let free = self.ledger.free_bytes(self.limit());
+            if free.is_zero() {
+                if self.release_silent() {
+                    continue;
+                }
+                break;
+            }
+            match self.next_span(id, free) {
+                Some(span) => self.send(id, Ask::Span(span)),
+                None => passed.push(id),
+            }
+        }
+        if self.ledger.free_bytes(u64::MAX).is_zero() {
+            self.tail();
+        } else {
+            self.review_lanes();
+        }
+    }
+
+    /// The connection whose pipe runs dry first, if one needs a request now.
+    fn neediest(&self, passed: &[ConnId]) -> Option<ConnId> {
+        let hungry = self.conns.iter().filter(|(id, conn)| {
+            !passed.contains(id) && self.serves(conn) && conn.ahead < conn.wanted_ahead(self.now)
+        });
+        hungry.min_by_key(|(_, conn)| conn.ahead / conn.pace(self.now)).map(|(id, _)| *id)
+    }
+
+    /// Whether a connection may be given requests for ranges.
+    pub(super) fn serves(&self, conn: &Conn) -> bool {
+        let Some(link) = self.links.get(&conn.link) else { return false };
+        let fresh = conn.reqs.is_empty() && conn.meter.total().is_zero();
+        let standing = match link.standing {
+            Standing::Up => !conn.meter.total().is_zero() || conn.reqs.is_empty(),
+            Standing::Silent { .. } | Standing::Probation => fresh,
+            Standing::Banned { .. } | Standing::Down => false,
+        };
+        conn.takes_requests() && standing && self.allowed(conn.link)
+    }
+
+    /// The end of what may be asked for: of the window, or of everything.
+    pub(super) fn limit(&self) -> u64 {
+        self.config.window.map_or(u64::MAX, |window| self.consumed.saturating_add(window.bytes()))
+    }
+
+    pub(super) fn lane(&self, conn: &Conn) -> Lane {
+        Lane::new(conn.pace(self.now), conn.ahead, conn.floor_rtt())
+    }
+
+    /// Time until everything is there, if all go on as they do.
+    pub(super) fn time_left(&self, free: DataSize) -> Duration {
+        let lanes: Vec<Lane> = self.conns.values().filter(|c| self.serves(c)).map(|c| self.lane(c)).collect();
+        level::level(&lanes, free)
+    }
+
+    /// What this connection should ask for next; none: nothing, the others do it sooner.
+    fn next_span(&self, id: ConnId, free: DataSize) -> Option<Span> {
+        let conn = self.conns.get(&id)?;
+        let lane = self.lane(conn);
+        let level = self.time_left(free);
+        let size = if lane.pace.is_zero() {
+            // Nothing is known of it. It is worth a try unless all is over before its first byte could come.
+            if level < conn.floor_rtt() * 2 {
+                return None;
+            }
+            FIRST_SPAN
+        } else {
+            let batch = if level > FAR { BULK } else { SOON };
+            let need = (conn.wanted_ahead(self.now) - conn.ahead).max(lane.pace * batch).max(LEAST_PIECE);
+            let quota = level::quota(lane, level);
+            // A share too small for a request of its own is left to the others, who are just as soon done.
+            if quota < LEAST_PIECE && !conn.ahead.is_zero() {
+                return None;
+            }
+            need.min(quota.max(LEAST_PIECE))
+        };
+        let size = if free - size < LEAST_PIECE { free } else { size };
+        let size = size.min(self.budget_left(conn.link));
+        if size.is_zero() {
+            return None;
+        }
+        let gap = self.ledger.free(0, self.limit())?;
+        Some(Span::at(gap.start, gap.len().min(size)))
+    }
+
+    /// Lets others have what silent links hold. Tells whether there was anything.
+    fn release_silent(&mut self) -> bool {
+        let silent: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, link)| matches!(link.standing, Standing::Silent { .. }))
+            .map(|(id, _)| *id)
+            .collect();
+        silent.into_iter().fold(false, |any, id| self.release(id) || any)
+    }
+
+    /// Looks at each link's number of connections.
+    fn review_lanes(&mut self) {
+        if self.config.max_connections <= 1 {
+            return;
+        }
+        let left = self.time_left(self.ledger.free_bytes(u64::MAX));
+        let views: Vec<(LinkId, View)> =
+            self.links.keys().filter_map(|id| Some((*id, self.view(*id, left)?))).collect();
+        for (id, view) in views {
+            let most = self.config.max_connections;
+            let Some(link) = self.links.get_mut(&id) else { continue };
+            let before = link.lanes.wanted;
+            link.lanes.review(self.now, view, most);
+            let (wanted, due) = (link.lanes.wanted, link.lanes.due(self.now));
+            if wanted < before {
+                self.retire(id, (before - wanted) as usize);
+            } else if wanted > before {
+                self.open_connections();
+            }
+            self.wake_at(due, Wake::Review);
+        }
+    }
+
+    fn view(&self, id: LinkId, left: Duration) -> Option<View> {
+        let link = self.links.get(&id)?;
+        if link.standing != Standing::Up || link.conns.is_empty() {
+            return None;
+        }
+        let conns = || link.conns.iter().filter_map(|id| self.conns.get(id));
+        let live = || conns().filter(|conn| !conn.meter.total().is_zero());
+        let floor_rtt = live().map(Conn::floor_rtt).min()?;
+        let window = (floor_rtt * 8).clamp(Duration::from_millis(250), Duration::from_millis(1000));
+        Some(View {
+            settled: conns().all(|c| !c.meter.total().is_zero() && !c.ramping(self.now)),
+            delivering: live().count() as u32,
+            rate: live().map(|c| c.meter.rate(self.now, window)).sum::<Bitrate>(),
+            floor_rtt,
+            rtt: live().map(Conn::rtt).min()?,
+            left,
+        })
+    }
+
+    /// The youngest connections of a link get no more requests and end when they are empty.
+    fn retire(&mut self, id: LinkId, count: usize) {
+        let Some(link) = self.links.get(&id) else { return };
+        let young: Vec<ConnId> = link.conns.iter().rev().take(count).copied().collect();
+        for id in young {
+            match self.conns.get_mut(&id) {
+                Some(conn) if conn.reqs.is_empty() => self.drop_conn(id, true),
+                Some(conn) => conn.draining = true,
+                None => {}
+            }
+        }
+    }
+}
+
+/// Smaller requests are not worth their head: about 500 bytes both ways.
+pub(super) const LEAST_PIECE: DataSize = DataSize::from_kib(16);
+/// With more than this left, requests are sent for longer.
+const FAR: Duration = Duration::from_secs(4);
+/// What a request asks for, in time of its link: far from the end, and near it.
+const BULK: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_millis(60);
