@@ -1,0 +1,120 @@
+//! When does slow start end before it overflows the queue?
+//!
+//! In: the moment and the round-trip time of each ACK. Out: once, that the window is large enough.
+//!
+//! 1. Rounds: one ends when everything that was on its way at its start has been acknowledged.
+//! 2. ACK train: ACKs at most 2 ms apart, since the round's start, for longer than half of the smallest round trip
+//!    (plus at most 1 ms, the time that one burst of the sender takes).
+//! 3. Delay: the smallest of the first eight round-trip times of a round exceeds the smallest of all by an eighth, at
+//!    least by 4 ms and at most by 16 ms.
+//! 4. Nothing is measured below a window of 16 segments.
+//!
+//! Both forms and all figures are those of Linux's CUBIC, which differ from the paper's and from RFC 9406's.
+
+use core::time::Duration;
+
+use marline_core::units::Instant;
+
+/// One connection's detector.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HyStart {
+    found: bool,
+    round_start: Instant,
+    last_ack: Instant,
+    round_end: u64,
+    samples: u32,
+    round_rtt: Option<Duration>,
+}
+
+impl HyStart {
+    /// An ACK in slow start. True when slow start is to end, once.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: Ack) -> bool {
+        if self.found || ack.window < LEAST_WINDOW {
+            return false;
+        }
+        if ack.una > self.round_end {
+            *self = Self { round_start: now, last_ack: now, round_end: ack.nxt, ..Self::default() };
+        }
+        self.found = self.train(now, ack.smallest) | self.delay(ack.rtt, ack.smallest);
+        self.found
+    }
+
+    fn train(&mut self, now: Instant, smallest: Duration) -> bool {
+        if now.since(self.last_ack) > TRAIN_GAP {
+            return false;
+        }
+        self.last_ack = now;
+        now.since(self.round_start) > (smallest + BURST) / 2
+    }
+
+    fn delay(&mut self, rtt: Duration, smallest: Duration) -> bool {
+        let least = self.round_rtt.map_or(rtt, |least| least.min(rtt));
+        self.round_rtt = Some(least);
+        if self.samples < SAMPLES {
+            self.samples += 1;
+            return false;
+        }
+        least > smallest + (smallest / 8).clamp(LEAST_RISE, MOST_RISE)
+    }
+}
+
+/// What an ACK tells the detector.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ack {
+    /// The round-trip time of the newest segment that it acknowledges.
+    pub(super) rtt: Duration,
+    /// The smallest round-trip time of the connection.
+    pub(super) smallest: Duration,
+    /// The first unacknowledged number.
+    pub(super) una: u64,
+    /// The next number to be sent.
+    pub(super) nxt: u64,
+    /// The window, in segments.
+    pub(super) window: u32,
+}
+
+const LEAST_WINDOW: u32 = 16;
+const TRAIN_GAP: Duration = Duration::from_millis(2);
+const BURST: Duration = Duration::from_millis(1);
+const SAMPLES: u32 = 8;
+const LEAST_RISE: Duration = Duration::from_millis(4);
+const MOST_RISE: Duration = Duration::from_millis(16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(40);
+
+    fn ack(rtt: Duration) -> Ack {
+        Ack { rtt, smallest: RTT, una: 1, nxt: 100, window: 40 }
+    }
+
+    #[test]
+    fn a_train_of_half_a_round_trip_ends_slow_start() {
+        let mut hystart = HyStart::default();
+        let ended = (0..40).find(|ms| hystart.on_ack(Instant::from_millis(100 + ms), ack(RTT)));
+        assert_eq!(ended, Some(21), "(40 ms + 1 ms) / 2 is exceeded at 21 ms");
+    }
+
+    #[test]
+    fn scattered_acks_without_delay_do_not_end_it() {
+        let mut hystart = HyStart::default();
+        assert!((0..40).all(|n| !hystart.on_ack(Instant::from_millis(100 + 3 * n), ack(RTT))));
+    }
+
+    #[test]
+    fn a_round_that_is_an_eighth_slower_ends_it_after_eight_samples() {
+        let mut hystart = HyStart::default();
+        let slow = ack(RTT + Duration::from_micros(5001));
+        let ended = (0..40).find(|n| hystart.on_ack(Instant::from_millis(100 + 3 * n), slow));
+        assert_eq!(ended, Some(8));
+    }
+
+    #[test]
+    fn a_small_window_is_not_judged() {
+        let mut hystart = HyStart::default();
+        let small = Ack { window: 15, ..ack(RTT) };
+        assert!((0..60).all(|ms| !hystart.on_ack(Instant::from_millis(ms), small)));
+    }
+}

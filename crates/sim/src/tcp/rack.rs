@@ -1,0 +1,124 @@
+//! Which segments are lost?
+//!
+//! In: what was delivered, and when it had been sent. Out: a time before which everything sent earlier, and not
+//! delivered, is lost.
+//!
+//! 1. A segment is lost when one that was sent later has arrived and a round trip plus a reordering window has passed
+//!    since it was sent (RFC 8985 §6.2).
+//! 2. The window is a quarter of the smallest round trip, at most an eighth of the smoothed one. While no reordering
+//!    has been seen it is zero during recovery and from three selectively acknowledged segments on: the classic
+//!    three duplicates (Linux; RFC 8985 §6.2 step 4).
+//! 3. The arrival of a repeated segment after less than the smallest round trip belongs to its first copy and tells
+//!    nothing.
+
+use core::time::Duration;
+
+use marline_core::units::Instant;
+
+use super::rtt::Rtt;
+use super::scoreboard::{Scoreboard, Sent};
+
+/// What RACK remembers of the newest delivered segment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rack {
+    newest: Option<(Instant, u64)>,
+    rtt: Duration,
+    reordering: bool,
+}
+
+impl Rack {
+    /// A segment has arrived.
+    pub(super) fn on_delivered(&mut self, now: Instant, sent: &Sent, smallest: Duration) {
+        let rtt = now.since(sent.at);
+        if sent.repeated && rtt < smallest {
+            return;
+        }
+        self.rtt = rtt;
+        let this = (sent.at, sent.end());
+        if self.newest.is_none_or(|newest| newest < this) {
+            self.newest = Some(this);
+        }
+    }
+
+    /// A segment that was sent once arrived after one with a higher number.
+    pub(super) fn on_reordered(&mut self) {
+        self.reordering = true;
+    }
+
+    /// Marks what is lost by now. Returns how many, and when to look again for those whose window still runs.
+    pub(super) fn detect(
+        &self,
+        now: Instant,
+        board: &mut Scoreboard,
+        rtt: &Rtt,
+        recovering: bool,
+    ) -> (u32, Option<Instant>) {
+        let Some(newest) = self.newest else { return (0, None) };
+        let patience = self.rtt + self.window(board.sacked(), rtt, recovering);
+        let mut again = None;
+        let lost = board.mark_lost(|sent| {
+            if newest <= (sent.at, sent.end()) {
+                return false;
+            }
+            let due = sent.at + patience;
+            if due > now {
+                again = again.max(Some(due));
+            }
+            due <= now
+        });
+        (lost, again)
+    }
+
+    /// Whether a timeout now means that this segment is lost too, and not only late.
+    pub(super) fn timed_out(&self, now: Instant, sent: &Sent, rtt: &Rtt) -> bool {
+        sent.at + self.rtt.max(rtt.smoothed()) <= now
+    }
+
+    fn window(&self, sacked: u32, rtt: &Rtt, recovering: bool) -> Duration {
+        if !self.reordering && (recovering || sacked >= DUPLICATES) {
+            return Duration::ZERO;
+        }
+        (rtt.smallest() / 4).min(rtt.smoothed() / 8)
+    }
+}
+
+/// RFC 5681 §3.2's threshold.
+const DUPLICATES: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::super::segment::Seqs;
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn three_on_their_way() -> (Scoreboard, Rtt) {
+        let mut board = Scoreboard::default();
+        for n in 0..3 {
+            board.push(Seqs::new(n * 10, n * 10 + 10), false, Instant::from_millis(n));
+        }
+        let mut rtt = Rtt::default();
+        rtt.on_sample(40 * MS);
+        (board, rtt)
+    }
+
+    #[test]
+    fn one_later_arrival_waits_for_the_reordering_window() {
+        let (mut board, rtt) = three_on_their_way();
+        let mut rack = Rack::default();
+        let now = Instant::from_millis(42);
+        board.sack(Seqs::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.smallest()));
+        let (lost, again) = rack.detect(now, &mut board, &rtt, false);
+        assert_eq!((lost, again), (0, Some(Instant::from_millis(46))), "1 ms + 40 ms + min(40/4, 40/8) ms");
+        assert_eq!(rack.detect(Instant::from_millis(46), &mut board, &rtt, false), (2, None));
+    }
+
+    #[test]
+    fn in_recovery_a_later_arrival_is_proof() {
+        let (mut board, rtt) = three_on_their_way();
+        let mut rack = Rack::default();
+        let now = Instant::from_millis(42);
+        board.sack(Seqs::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.smallest()));
+        assert_eq!(rack.detect(now, &mut board, &rtt, true), (2, None));
+    }
+}

@@ -1,0 +1,203 @@
+//! What is on its way, and what is known of each piece?
+//!
+//! In: segments sent, acknowledged, selectively acknowledged, lost. Out: how many count as in flight, and which is to
+//! be sent again.
+//!
+//! 1. A segment is in flight unless it was selectively acknowledged or counts as lost; a copy sent again counts once
+//!    more (RFC 6675's pipe, by segments).
+//! 2. Segments are never cut or joined: what was sent once is sent again as it was.
+
+use std::collections::VecDeque;
+
+use marline_core::units::Instant;
+
+use super::segment::Seqs;
+
+/// One segment that was sent and not yet cumulatively acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    /// Its payload.
+    pub(super) data: Seqs,
+    /// It carries the FIN.
+    pub(super) fin: bool,
+    /// When its newest copy went out.
+    pub(super) at: Instant,
+    /// It was sent more than once.
+    pub(super) repeated: bool,
+    /// It was selectively acknowledged.
+    pub(super) sacked: bool,
+    /// It counts as lost.
+    pub(super) lost: bool,
+    /// It counts as lost and a newer copy is on its way.
+    pub(super) resent: bool,
+}
+
+impl Sent {
+    /// The number behind it.
+    pub(super) const fn end(&self) -> u64 {
+        self.data.end + self.fin as u64
+    }
+}
+
+/// All segments on their way, by number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scoreboard {
+    flight: VecDeque<Sent>,
+    sacked: u32,
+    lost: u32,
+    resent: u32,
+    /// One past the highest number that was selectively acknowledged.
+    highest: u64,
+}
+
+impl Scoreboard {
+    /// A segment goes out for the first time.
+    pub(super) fn push(&mut self, data: Seqs, fin: bool, at: Instant) {
+        self.flight.push_back(Sent { data, fin, at, repeated: false, sacked: false, lost: false, resent: false });
+    }
+
+    /// Takes the first segment that lies before `ack` off the board.
+    pub(super) fn pop_acked(&mut self, ack: u64) -> Option<Sent> {
+        if self.flight.front()?.end() > ack {
+            return None;
+        }
+        let sent = self.flight.pop_front()?;
+        self.sacked -= u32::from(sent.sacked);
+        self.lost -= u32::from(sent.lost);
+        self.resent -= u32::from(sent.resent);
+        Some(sent)
+    }
+
+    /// Marks everything in `block` as arrived and tells of each segment for which this is news.
+    pub(super) fn sack(&mut self, block: Seqs, mut news: impl FnMut(&Sent)) {
+        let from = self.flight.partition_point(|sent| sent.data.start < block.start);
+        for sent in self.flight.range_mut(from..) {
+            if sent.end() > block.end + u64::from(sent.fin) {
+                break;
+            }
+            if sent.sacked {
+                continue;
+            }
+            news(sent);
+            sent.sacked = true;
+            self.sacked += 1;
+            self.lost -= u32::from(sent.lost);
+            self.resent -= u32::from(sent.resent);
+            sent.lost = false;
+            sent.resent = false;
+        }
+        self.highest = self.highest.max(block.end);
+    }
+
+    /// Marks as lost what `is_lost` says of the segments that are in flight, copies included.
+    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+        let mut marked = 0;
+        for sent in &mut self.flight {
+            if sent.sacked || (sent.lost && !sent.resent) || !is_lost(sent) {
+                continue;
+            }
+            marked += 1;
+            self.lost += u32::from(!sent.lost);
+            self.resent -= u32::from(sent.resent);
+            sent.lost = true;
+            sent.resent = false;
+        }
+        marked
+    }
+
+    /// Sends the first lost segment that has no copy on its way.
+    pub(super) fn resend_lost(&mut self, now: Instant) -> Option<Sent> {
+        if self.lost == self.resent {
+            return None;
+        }
+        let sent = self.flight.iter_mut().find(|sent| sent.lost && !sent.resent)?;
+        sent.resent = true;
+        sent.repeated = true;
+        sent.at = now;
+        self.resent += 1;
+        Some(*sent)
+    }
+
+    /// Sends the last segment once more, as a probe.
+    pub(super) fn resend_last(&mut self, now: Instant) -> Option<Sent> {
+        let sent = self.flight.back_mut()?;
+        sent.repeated = true;
+        sent.at = now;
+        Some(*sent)
+    }
+
+    /// The first segment.
+    pub(super) fn first(&self) -> Option<&Sent> {
+        self.flight.front()
+    }
+
+    /// Segments that the network is thought to hold.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.outstanding() - self.sacked - self.lost + self.resent
+    }
+
+    /// Segments that are not cumulatively acknowledged.
+    pub(super) fn outstanding(&self) -> u32 {
+        u32::try_from(self.flight.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Segments selectively acknowledged.
+    pub(super) const fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Segments that count as lost.
+    pub(super) const fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// One past the highest selectively acknowledged number.
+    pub(super) const fn highest(&self) -> u64 {
+        self.highest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board(segments: u64) -> Scoreboard {
+        let mut board = Scoreboard::default();
+        for n in 0..segments {
+            board.push(Seqs::new(n * 10, n * 10 + 10), false, Instant::from_millis(n));
+        }
+        board
+    }
+
+    #[test]
+    fn every_segment_is_in_flight_once() {
+        let mut board = board(6);
+        board.sack(Seqs::new(20, 40), |_| {});
+        assert_eq!(board.in_flight(), 4);
+        assert_eq!(board.mark_lost(|sent| sent.data.start < 20), 2);
+        assert_eq!((board.in_flight(), board.lost()), (2, 2));
+        let copy = board.resend_lost(Instant::from_millis(9)).map(|sent| sent.data.start);
+        assert_eq!((copy, board.in_flight()), (Some(0), 3));
+        while board.pop_acked(40).is_some() {}
+        assert_eq!((board.in_flight(), board.lost(), board.sacked()), (2, 0, 0));
+    }
+
+    #[test]
+    fn a_lost_copy_is_lost_again() {
+        let mut board = board(2);
+        board.mark_lost(|_| true);
+        board.resend_lost(Instant::from_millis(5));
+        assert_eq!(board.in_flight(), 1);
+        assert_eq!(board.mark_lost(|sent| sent.at == Instant::from_millis(5)), 1);
+        assert_eq!((board.in_flight(), board.lost()), (0, 2));
+    }
+
+    #[test]
+    fn only_whole_segments_are_selectively_acknowledged_and_once() {
+        let mut board = board(4);
+        let mut news = 0;
+        board.sack(Seqs::new(15, 40), |_| news += 1);
+        board.sack(Seqs::new(20, 40), |_| news += 1);
+        assert_eq!(news, 2);
+    }
+}
