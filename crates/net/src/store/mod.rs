@@ -1,1 +1,294 @@
-//! placeholder: being written
+//! Where downloaded bytes go: a file that survives crashes, or a stream that is strictly in order.
+//!
+//! In: pieces at any offset, from the pump. Out: the complete file under its name, or nothing under that name.
+//!
+//! The discipline, which `docs/` cites and the tests of [`part`] check against a model of a file system that drops
+//! any un-synced subset of writes:
+//!
+//! 1. Bytes go to `FILE.part` at once and once. `FILE` appears by a rename when all of them are there, checked and
+//!    synced; an older `FILE` is replaced in that moment and not before.
+//! 2. `FILE.part.journal` says what is in place. It is begun after 1 MB or 1 s, and only for files with a length and
+//!    a strong validator. After a crash of the process its `written` claims hold, after a crash of the machine only
+//!    its `synced` ones; see [`part`] for the order of system calls behind that.
+//! 3. A journal that is torn, damaged, of another URL, or that claims more than there is, means a start from zero and
+//!    one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
+//! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused.
+//! 5. Disk space is looked up when the size is known, not reserved: `fallocate` takes the time of writing zeros on
+//!    some file systems and memory at once on tmpfs, all before the first byte; see the measurement below.
+//! 6. What is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory, no journal.
+//!    `/dev/null` takes bytes in any order.
+//!
+//! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
+//! thread costs more than it saves at these rates.
+
+mod digest;
+mod disk;
+mod error;
+mod found;
+pub mod part;
+mod place;
+mod runs;
+mod stream;
+mod syncer;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use marline_core::fetch::{Resume, Validator};
+use marline_core::units::{DataSize, Instant};
+use tokio::sync::Notify;
+use url::Url;
+
+use crate::get::Checksum;
+
+pub use error::{Kept, StoreError};
+pub use found::StartOver;
+pub use place::NAME_MAX;
+
+use digest::{Hasher, Mismatch};
+use disk::Os;
+use part::Part;
+use place::Place;
+use stream::{Sink, Stream};
+
+/// How far a stream's pieces may run ahead of its reader. Chosen: 400 Mbit/s for a third of a second, more than
+/// links that differ by a few hundred milliseconds need.
+pub const WINDOW: DataSize = DataSize::from_mib(16);
+
+/// One download's bytes.
+#[derive(Debug)]
+pub struct Store {
+    kind: Kind,
+    checksum: Option<Checksum>,
+    total: Option<DataSize>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    File(Box<Part<Os>>),
+    Stream(Stream),
+    /// `/dev/null`.
+    Nowhere,
+}
+
+/// A store, and what an earlier run left in it.
+#[derive(Debug)]
+pub struct Opened {
+    /// Takes the bytes.
+    pub store: Store,
+    /// What is there already.
+    pub resume: Option<Resume>,
+    /// Why what is there is not used; one line for the user.
+    pub start_over: Option<StartOver>,
+}
+
+impl Store {
+    /// Opens the file at `path` for a download from `urls`, all of the same file, and looks for what an earlier run
+    /// left. What is there but no regular file becomes a stream.
+    ///
+    /// # Errors
+    /// When the file cannot be made there, or another run is at it.
+    pub fn open(path: &Path, urls: &[Url]) -> Result<Opened, StoreError> {
+        let meta = match std::fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => return Err(StoreError::IsDirectory { path: path.to_owned() }),
+            Ok(meta) => Some(meta),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(StoreError::io(path, "looking at it", e)),
+        };
+        if let Some(meta) = meta.as_ref().filter(|meta| !meta.is_file()) {
+            let null = meta.file_type().is_char_device() && path == Path::new("/dev/null");
+            let stream = || Stream::new(path.to_owned(), Sink::Path(path.to_owned()), WINDOW);
+            let kind = if null { Kind::Nowhere } else { Kind::Stream(stream()) };
+            return Ok(Opened { store: Self::of(kind), resume: None, start_over: None });
+        }
+        // Through a symbolic link, as a plain write would go; a rename would replace the link itself.
+        let real = meta.and_then(|_| path.canonicalize().ok()).unwrap_or_else(|| path.to_owned());
+        let place = Place::new(&real);
+        if real.file_name().is_none_or(|name| name.len() > NAME_MAX) {
+            return Err(StoreError::NameTooLong { path: path.to_owned() });
+        }
+        if !place.dir.is_dir() {
+            return Err(StoreError::NoDirectory { path: path.to_owned(), dir: place.dir });
+        }
+        let urls: Vec<_> = urls.iter().map(digest::of_url).collect();
+        let (part, found) = Part::open(Os::default(), place, &urls)?;
+        let (resume, start_over) = found.split();
+        Ok(Opened { store: Self::of(Kind::File(Box::new(part))), resume, start_over })
+    }
+
+    /// Standard output.
+    ///
+    /// # Errors
+    /// When it is closed.
+    pub fn stdout() -> Result<Self, StoreError> {
+        let path = PathBuf::from("standard output");
+        let fd = io::stdout().as_fd().try_clone_to_owned().map_err(|e| StoreError::io(&path, "opening", e))?;
+        Ok(Self::of(Kind::Stream(Stream::new(path, Sink::Open(File::from(fd)), WINDOW))))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, checksum: None, total: None }
+    }
+
+    /// What the whole must hash to. To be called before the first [`Store::write`].
+    pub fn expect(&mut self, checksum: Checksum) {
+        match &mut self.kind {
+            Kind::File(_) => self.checksum = Some(checksum),
+            Kind::Stream(stream) => stream.expect(Hasher::new(&checksum)),
+            Kind::Nowhere => {
+                let path = PathBuf::from("/dev/null");
+                let mut stream = Stream::new(path.clone(), Sink::Path(path), WINDOW);
+                stream.expect(Hasher::new(&checksum));
+                self.kind = Kind::Stream(stream);
+            }
+        }
+    }
+
+    /// For streams: how far beyond [`Store::consumed`] a write may reach. None: any order will do.
+    pub fn window(&self) -> Option<DataSize> {
+        match &self.kind {
+            Kind::Stream(stream) => Some(stream.window()),
+            Kind::File(_) | Kind::Nowhere => None,
+        }
+    }
+
+    /// For streams: one past the last byte that the reader has taken. Zero for files.
+    pub fn consumed(&self) -> u64 {
+        match &self.kind {
+            Kind::Stream(stream) => stream.taken(),
+            Kind::File(_) | Kind::Nowhere => 0,
+        }
+    }
+
+    /// For streams: told when [`Store::consumed`] has grown or the reader is gone ([`Store::tick`] then says so).
+    pub fn wake(&self) -> Option<Arc<Notify>> {
+        match &self.kind {
+            Kind::Stream(stream) => Some(stream.wake()),
+            Kind::File(_) | Kind::Nowhere => None,
+        }
+    }
+
+    /// The final name is another one, in the same directory (Content-Disposition). A name that a server chose
+    /// replaces no file: if it is taken, a number is put behind it. Without effect on streams.
+    pub fn name(&mut self, name: &OsStr) {
+        if let Kind::File(part) = &mut self.kind {
+            part.place_mut().rename(name);
+        }
+    }
+
+    /// The file is known; from now on a journal may be kept.
+    ///
+    /// # Errors
+    /// When the disk has no room for it, or the journal cannot be written.
+    pub fn identified(&mut self, total: Option<DataSize>, validator: Option<&Validator>) -> Result<(), StoreError> {
+        self.total = total;
+        match &mut self.kind {
+            Kind::File(part) => part.identified(total, validator),
+            Kind::Stream(_) | Kind::Nowhere => Ok(()),
+        }
+    }
+
+    /// Puts bytes in their place. Cheap: one system call for a file, one copy for a stream; never waits for a disk
+    /// or a reader.
+    ///
+    /// # Errors
+    /// When the disk is full or fails, the reader is gone, or a piece lies beyond a stream's window.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        match &mut self.kind {
+            Kind::File(part) => part.write(at, bytes),
+            Kind::Stream(stream) => stream.write(at, bytes),
+            Kind::Nowhere => Ok(()),
+        }
+    }
+
+    /// Lets time pass; to be called at [`Store::deadline`], and whenever it is convenient.
+    ///
+    /// # Errors
+    /// As [`Store::write`], for what happened in the background.
+    pub fn tick(&mut self, now: Instant) -> Result<(), StoreError> {
+        match &mut self.kind {
+            Kind::File(part) => part.tick(now),
+            Kind::Stream(stream) => stream.check(),
+            Kind::Nowhere => Ok(()),
+        }
+    }
+
+    /// When [`Store::tick`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.kind {
+            Kind::File(part) => part.deadline(),
+            Kind::Stream(_) | Kind::Nowhere => None,
+        }
+    }
+
+    /// The file is another one now: everything that is stored is thrown away.
+    ///
+    /// # Errors
+    /// When that fails, or a stream's reader has already had some of it.
+    pub fn restart(&mut self) -> Result<(), StoreError> {
+        self.total = None;
+        match &mut self.kind {
+            Kind::File(part) => part.restart(),
+            Kind::Stream(stream) => stream.restart(),
+            Kind::Nowhere => Ok(()),
+        }
+    }
+
+    /// All bytes are there: checks them, makes them safe and gives the file its name, which comes back (none for
+    /// streams). A stream's reader is waited for; who must not block waits for [`Store::consumed`] first.
+    ///
+    /// # Errors
+    /// When bytes are missing, the checksum is another one, or the disk fails.
+    pub fn finish(self) -> Result<Option<PathBuf>, StoreError> {
+        let Self { kind, checksum, total } = self;
+        match kind {
+            Kind::File(mut part) => {
+                let total = part.complete()?;
+                if let Some(checksum) = checksum {
+                    check(&mut part, total, &checksum)?;
+                }
+                part.publish().map(Some)
+            }
+            Kind::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| None),
+            Kind::Nowhere => Ok(None),
+        }
+    }
+
+    /// The run ends early. What is there is made safe; true if the next run can go on from it.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn suspend(self) -> Result<bool, StoreError> {
+        match self.kind {
+            Kind::File(part) => part.suspend(),
+            Kind::Stream(_) | Kind::Nowhere => Ok(false),
+        }
+    }
+}
+
+/// Compares the complete file with the checksum that the user expects.
+fn check(part: &mut Part<Os>, total: u64, checksum: &Checksum) -> Result<(), StoreError> {
+    let mut hasher = Hasher::new(checksum);
+    let mut piece = vec![0; 256 * 1024];
+    let mut at = 0;
+    while at < total {
+        let len = part.read(at, &mut piece)?;
+        if len == 0 {
+            break;
+        }
+        hasher.update(piece.get(..len).unwrap_or_default());
+        at += len as u64;
+    }
+    hasher.finish().map_err(|Mismatch { name, got, want }| {
+        let path = part.place().path.clone();
+        match part.distrust() {
+            Ok(kept) => StoreError::Checksum { path, name, got, want, kept: Kept::In(kept.to_owned()) },
+            Err(e) => e,
+        }
+    })
+}

@@ -1,0 +1,180 @@
+//! Why bytes cannot be kept, in words for the person who asked for the file: what, which file, why, what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use marline_core::units::DataSize;
+use rustix::io::Errno;
+
+/// Why a download cannot be stored.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The name is a directory's.
+    #[error("{path}: is a directory; name a file in it")]
+    IsDirectory {
+        /// As the user gave it.
+        path: PathBuf,
+    },
+    /// There is no such directory.
+    #[error("{path}: the directory {dir} does not exist")]
+    NoDirectory {
+        /// As the user gave it.
+        path: PathBuf,
+        /// Its missing parent.
+        dir: PathBuf,
+    },
+    /// Nothing can be written in the directory.
+    #[error("{path}: cannot be written: {why}; choose another place with -o")]
+    NotWritable {
+        /// The file that was to be made.
+        path: PathBuf,
+        /// In the system's words.
+        why: io::Error,
+    },
+    /// The name leaves no room for the endings of the unfinished file.
+    #[error(
+        "{path}: the name is too long: {} bytes are left for it beside the endings of the unfinished file",
+        super::NAME_MAX
+    )]
+    NameTooLong {
+        /// As the user gave it.
+        path: PathBuf,
+    },
+    /// Another run has the lock.
+    #[error(
+        "{path}: another run of marline is downloading this file ({part} is locked); wait for it, or choose another name with -o"
+    )]
+    Locked {
+        /// The final name.
+        path: PathBuf,
+        /// The locked file.
+        part: PathBuf,
+    },
+    /// It is known beforehand that the file will not fit.
+    #[error(
+        "disk full: {path} needs {need} more, {free} free on {on}; free some space or choose another place with -o"
+    )]
+    WillNotFit {
+        /// The final name.
+        path: PathBuf,
+        /// Bytes that still have to be allocated.
+        need: DataSize,
+        /// Bytes that this user may allocate.
+        free: DataSize,
+        /// The directory.
+        on: PathBuf,
+    },
+    /// The disk or the user's quota became full on the way.
+    #[error("disk full: {path}: {why}; free some space and run the same command again to go on")]
+    Full {
+        /// The file that did not get its bytes.
+        path: PathBuf,
+        /// In the system's words.
+        why: io::Error,
+    },
+    /// The disk does not keep what it was given.
+    #[error("{path}: the disk failed: {why}; only what was safe before that is kept")]
+    Sync {
+        /// The unfinished file.
+        path: PathBuf,
+        /// In the system's words.
+        why: io::Error,
+    },
+    /// Any other failure of the system.
+    #[error("{path}: {what} failed: {why}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// In the system's words.
+        why: io::Error,
+    },
+    /// The reader of the stream went away.
+    #[error("{path}: its reader has closed it after {taken}")]
+    ReaderGone {
+        /// The stream.
+        path: PathBuf,
+        /// What had been taken.
+        taken: DataSize,
+    },
+    /// The file changed on the server after a part of it had been passed on.
+    #[error(
+        "{path}: the file changed on the server after {passed} had been passed on, and a stream cannot take them back; run the command again"
+    )]
+    PassedOn {
+        /// The stream.
+        path: PathBuf,
+        /// What had been passed on.
+        passed: DataSize,
+    },
+    /// Bytes came from beyond the window of a stream: a defect of the caller, refused so that memory stays bounded.
+    #[error("{path}: bytes at {at} lie beyond the window, which ends at {end}")]
+    Window {
+        /// The stream.
+        path: PathBuf,
+        /// The first byte.
+        at: u64,
+        /// One past the window's last byte.
+        end: u64,
+    },
+    /// The caller calls the file complete although bytes are missing: a defect, refused so that no file is corrupt.
+    #[error("{path}: not complete: {missing} are missing, the first at {first}")]
+    Incomplete {
+        /// The final name.
+        path: PathBuf,
+        /// How much.
+        missing: DataSize,
+        /// The first missing byte.
+        first: u64,
+    },
+    /// The file is not the one that the checksum is of.
+    #[error("{path}: checksum mismatch: {name} is {got}, expected {want}; {kept}")]
+    Checksum {
+        /// The final name.
+        path: PathBuf,
+        /// `sha256` or `sha512`.
+        name: &'static str,
+        /// In hexadecimal digits.
+        got: String,
+        /// In hexadecimal digits.
+        want: String,
+        /// What became of the bytes.
+        kept: Kept,
+    },
+}
+
+/// What became of bytes that have another checksum than the user expects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// They are in this file, to look at; the next run starts from zero.
+    In(PathBuf),
+    /// They have been passed on.
+    PassedOn,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::In(path) => {
+                write!(f, "the bytes are left in {} and the next run starts from zero", path.display())
+            }
+            Self::PassedOn => f.write_str("its reader must throw them away"),
+        }
+    }
+}
+
+impl StoreError {
+    /// The error for `what` having failed on `path`.
+    pub(super) fn io(path: &Path, what: &'static str, why: io::Error) -> Self {
+        let path = path.to_owned();
+        match Errno::from_io_error(&why) {
+            Some(Errno::NOSPC | Errno::DQUOT) => Self::Full { path, why },
+            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, why },
+            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path },
+            Some(Errno::ISDIR) => Self::IsDirectory { path },
+            _ => Self::Io { path, what, why },
+        }
+    }
+}

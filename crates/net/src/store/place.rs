@@ -1,0 +1,78 @@
+//! The names of a download: the one that it will have, and those that it has until then.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::disk::Disk;
+
+/// Bytes that a file name may have so that the unfinished file's names fit as well (NAME_MAX of Linux is 255).
+pub const NAME_MAX: usize = 255 - ".part.journal.new".len();
+
+/// All names of one download; all in one directory, so that one rename and one fsync are enough.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The final name.
+    pub(super) path: PathBuf,
+    /// Whether a file that has it already is kept, and ours gets a number behind its name.
+    pub(super) keep_old: bool,
+    /// The directory.
+    pub(super) dir: PathBuf,
+    /// The unfinished file.
+    pub(super) part: PathBuf,
+    /// Its journal.
+    pub(super) journal: PathBuf,
+    /// The next journal, for the moment of its making.
+    pub(super) new_journal: PathBuf,
+}
+
+impl Place {
+    /// The names around `path`.
+    pub(super) fn new(path: &Path) -> Self {
+        let dir = match path.parent() {
+            Some(dir) if dir != Path::new("") => dir.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let with = |ending: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(ending);
+            PathBuf::from(name)
+        };
+        Self {
+            path: path.to_owned(),
+            keep_old: false,
+            dir,
+            part: with(".part"),
+            journal: with(".part.journal"),
+            new_journal: with(".part.journal.new"),
+        }
+    }
+
+    /// Another final name in the same directory, which does not replace a file.
+    pub(super) fn rename(&mut self, name: &OsStr) {
+        self.path.set_file_name(name);
+        self.keep_old = true;
+    }
+
+    /// Gives the unfinished file its final name and tells which one that became.
+    pub(super) fn publish<D: Disk>(&self, disk: &D) -> io::Result<PathBuf> {
+        if !self.keep_old {
+            disk.rename(&self.part, &self.path)?;
+            return Ok(self.path.clone());
+        }
+        for number in 0..1000 {
+            let path = if number == 0 { self.path.clone() } else { numbered(&self.path, number) };
+            if disk.rename_new(&self.part, &path)? {
+                return Ok(path);
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+/// `a.tar.gz` with number 2 is `a.tar.gz.2`.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(format!(".{number}"));
+    PathBuf::from(name)
+}

@@ -1,0 +1,267 @@
+//! Bytes for a reader that wants them strictly in order: standard output, a pipe, a device.
+//!
+//! In: pieces at any offset. Out: the bytes from zero on, each once, written by a thread of its own, because a slow
+//! reader must not stop the pump.
+//!
+//! 1. Nothing is held beyond the window, which begins where the reader is: `held + queued <= window`, always.
+//! 2. No byte is held twice; a second copy of a byte is dropped.
+//! 3. What has been passed on cannot be taken back: the file may then not change any more.
+//!
+//! A ring of the window's size was not used: it becomes resident in full after one round, while the window is only
+//! needed where links differ.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use marline_core::units::DataSize;
+use tokio::sync::Notify;
+
+use super::StoreError;
+use super::digest::{Hasher, Mismatch};
+use super::error::Kept;
+
+/// Puts pieces in order for one reader.
+#[derive(Debug)]
+pub(super) struct Stream {
+    path: PathBuf,
+    window: u64,
+    /// One past the last byte given to the thread.
+    next: u64,
+    /// Pieces beyond `next`; none overlaps another.
+    held: BTreeMap<u64, Vec<u8>>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<(), Mismatch>>>,
+    hasher: Option<Hasher>,
+    sink: Option<Sink>,
+}
+
+/// Where the bytes go; opened by the thread, because opening a pipe waits for its reader.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Open(File),
+    Path(PathBuf),
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    more: Condvar,
+    /// One past the last byte that the reader has taken.
+    taken: AtomicU64,
+    wake: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pieces: VecDeque<Vec<u8>>,
+    /// Nothing more comes.
+    closed: bool,
+    /// Why the thread has stopped.
+    failed: Option<io::Error>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // The queue is whole at every moment at which a panic could leave it.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stream {
+    pub(super) fn new(path: PathBuf, sink: Sink, window: DataSize) -> Self {
+        Self {
+            path,
+            window: window.bytes(),
+            next: 0,
+            held: BTreeMap::new(),
+            shared: Arc::default(),
+            thread: None,
+            hasher: None,
+            sink: Some(sink),
+        }
+    }
+
+    /// Computes a checksum of what passes. To be called before the first byte.
+    pub(super) fn expect(&mut self, hasher: Hasher) {
+        self.hasher = Some(hasher);
+    }
+
+    pub(super) fn window(&self) -> DataSize {
+        DataSize::from_bytes(self.window)
+    }
+
+    /// One past the last byte that the reader has taken.
+    pub(super) fn taken(&self) -> u64 {
+        self.shared.taken.load(Ordering::Acquire)
+    }
+
+    /// Told whenever the reader takes something or goes away.
+    pub(super) fn wake(&self) -> Arc<Notify> {
+        self.shared.wake.clone()
+    }
+
+    /// Whether the reader is still there.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        let failed = self.shared.lock().failed.take();
+        failed.map_or(Ok(()), |why| Err(self.failed(why)))
+    }
+
+    /// Takes bytes; those that are next go to the reader.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let limit = self.taken().saturating_add(self.window);
+        let end = at.saturating_add(bytes.len() as u64);
+        if end > limit {
+            return Err(StoreError::Window { path: self.path.clone(), at, end: limit });
+        }
+        if at > self.next {
+            self.hold(at, bytes);
+            return Ok(());
+        }
+        let known = usize::try_from(self.next - at).unwrap_or(usize::MAX);
+        let Some(fresh) = bytes.get(known..).filter(|fresh| !fresh.is_empty()) else { return Ok(()) };
+        self.start()?;
+        let mut pieces = vec![fresh.to_vec()];
+        self.next = end;
+        while let Some(piece) = self.held.first_entry().filter(|piece| *piece.key() <= self.next) {
+            let (start, mut piece) = piece.remove_entry();
+            let known = usize::try_from(self.next - start).unwrap_or(usize::MAX);
+            if known < piece.len() {
+                piece.drain(..known);
+                self.next += piece.len() as u64;
+                pieces.push(piece);
+            }
+        }
+        let mut queue = self.shared.lock();
+        queue.pieces.extend(pieces);
+        self.shared.more.notify_one();
+        match queue.failed.take() {
+            Some(why) => {
+                drop(queue);
+                Err(self.failed(why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The file has changed: possible only while nothing has been passed on.
+    pub(super) fn restart(&mut self) -> Result<(), StoreError> {
+        self.held.clear();
+        if self.next == 0 {
+            return Ok(());
+        }
+        Err(StoreError::PassedOn { path: self.path.clone(), passed: DataSize::from_bytes(self.next) })
+    }
+
+    /// Waits until the reader has everything before `total`.
+    pub(super) fn finish(mut self, total: Option<u64>) -> Result<(), StoreError> {
+        let held = self.held.first_key_value().map(|(first, _)| *first);
+        let total = total.unwrap_or(self.next).max(held.unwrap_or(0));
+        if self.next < total {
+            let missing = DataSize::from_bytes(total - self.next);
+            return Err(StoreError::Incomplete { path: self.path.clone(), missing, first: self.next });
+        }
+        self.start()?;
+        self.close();
+        let gone = || Ok(());
+        let checked = self.thread.take().map_or_else(gone, |thread| thread.join().unwrap_or_else(|_| gone()));
+        self.check()?;
+        checked.map_err(|Mismatch { name, got, want }| {
+            let path = self.path.clone();
+            StoreError::Checksum { path, name, got, want, kept: Kept::PassedOn }
+        })
+    }
+
+    fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.more.notify_one();
+    }
+
+    /// Keeps those bytes that are not held yet.
+    fn hold(&mut self, at: u64, bytes: &[u8]) {
+        let end = at + bytes.len() as u64;
+        let mut from = at;
+        while from < end {
+            let before = self.held.range(..=from).next_back();
+            let known = before.map_or(from, |(start, piece)| from.max(start + piece.len() as u64));
+            if known > from {
+                from = known;
+                continue;
+            }
+            let to = self.held.range(from..).next().map_or(end, |(start, _)| end.min(*start));
+            let [first, last] = [from, to].map(|offset| usize::try_from(offset - at).unwrap_or(usize::MAX));
+            self.held.insert(from, bytes.get(first..last).unwrap_or_default().to_vec());
+            from = to;
+        }
+    }
+
+    /// Makes the thread, once.
+    fn start(&mut self) -> Result<(), StoreError> {
+        let Some(sink) = self.sink.take() else { return Ok(()) };
+        let (shared, hasher) = (self.shared.clone(), self.hasher.take());
+        let thread =
+            std::thread::Builder::new().name("marline-out".into()).spawn(move || pass(&shared, sink, hasher));
+        self.thread = Some(thread.map_err(|e| StoreError::io(&self.path, "starting a thread", e))?);
+        Ok(())
+    }
+
+    fn failed(&self, why: io::Error) -> StoreError {
+        if why.kind() == io::ErrorKind::BrokenPipe {
+            let taken = DataSize::from_bytes(self.taken());
+            return StoreError::ReaderGone { path: self.path.clone(), taken };
+        }
+        StoreError::io(&self.path, "writing", why)
+    }
+}
+
+impl Drop for Stream {
+    /// What is still queued is dropped; the thread ends after the write that it is in.
+    fn drop(&mut self) {
+        self.shared.lock().pieces.clear();
+        self.close();
+    }
+}
+
+/// The thread: writes pieces until the queue is closed and empty.
+fn pass(shared: &Shared, sink: Sink, mut hasher: Option<Hasher>) -> Result<(), Mismatch> {
+    let opened = match sink {
+        Sink::Open(file) => Ok(file),
+        Sink::Path(path) => File::options().write(true).open(path),
+    };
+    let done = opened.and_then(|mut file| {
+        while let Some(piece) = next_piece(shared) {
+            for part in piece.chunks(64 * 1024) {
+                file.write_all(part)?;
+                if let Some(hasher) = &mut hasher {
+                    hasher.update(part);
+                }
+                shared.taken.fetch_add(part.len() as u64, Ordering::Release);
+                shared.wake.notify_one();
+            }
+        }
+        Ok(())
+    });
+    if let Err(why) = done {
+        shared.lock().failed = Some(why);
+        shared.wake.notify_one();
+        return Ok(());
+    }
+    hasher.map_or(Ok(()), Hasher::finish)
+}
+
+fn next_piece(shared: &Shared) -> Option<Vec<u8>> {
+    let mut queue = shared.lock();
+    loop {
+        if let Some(piece) = queue.pieces.pop_front() {
+            return Some(piece);
+        }
+        if queue.closed {
+            return None;
+        }
+        queue = shared.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+    }
+}
