@@ -1,0 +1,154 @@
+//! A link as the user names it: `wlan0,kind=wifi,metered=no,budget=2GB,limit=10Mbit/s`.
+//!
+//! The interface first, then any of the four keys, each once. A key that is not known is refused, so that a slip of
+//! the pen (`buget=2GB`) cannot cost money.
+
+use std::str::FromStr;
+
+use marline_core::link::{LinkKind, LinkProfile};
+use marline_core::units::{Bitrate, DataSize};
+
+use super::{Interface, Metered, MeteredSource};
+
+/// What the user says of an interface. What is not said comes from the system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Named {
+    /// The interface.
+    pub name: String,
+    /// The access technology.
+    pub kind: Option<LinkKind>,
+    /// Whether each byte costs money.
+    pub metered: Option<bool>,
+    /// How many bytes it may carry in one run.
+    pub budget: Option<DataSize>,
+    /// The most it may carry a second.
+    pub limit: Option<Bitrate>,
+}
+
+impl Named {
+    /// An interface of which nothing else is said.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), kind: None, metered: None, budget: None, limit: None }
+    }
+
+    /// Puts what the user says over what the system says.
+    pub(super) fn overrule(&self, interface: &mut Interface, profile: &mut LinkProfile) {
+        if let Some(kind) = self.kind {
+            interface.kind = kind;
+        }
+        if let Some(metered) = self.metered {
+            interface.metered = Some(Metered { metered, source: MeteredSource::User });
+        }
+        profile.kind = interface.kind;
+        profile.metered = interface.metered.is_some_and(|m| m.metered);
+        profile.budget = self.budget.or(profile.budget);
+        profile.limit = self.limit.or(profile.limit);
+    }
+}
+
+/// Why the text names no link.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ParseNamedError {
+    /// The interface is missing, or cannot be one.
+    #[error("`{0}` is no name of an interface: 1 to 15 bytes without `/`, `:` or spaces")]
+    Name(String),
+    /// A part is not `key=value` with a known key.
+    #[error("`{0}`: after the interface come kind=, metered=, budget= or limit=, separated by commas")]
+    Part(String),
+    /// A key comes twice.
+    #[error("`{0}=` is said twice")]
+    Twice(String),
+    /// A value cannot be read.
+    #[error("{key}: {why}")]
+    Value {
+        /// Which key.
+        key: &'static str,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl FromStr for Named {
+    type Err = ParseNamedError;
+
+    fn from_str(s: &str) -> Result<Self, ParseNamedError> {
+        let mut parts = s.split(',');
+        let name = parts.next().unwrap_or_default();
+        if !is_interface_name(name) {
+            return Err(ParseNamedError::Name(name.to_owned()));
+        }
+        let mut named = Self::new(name);
+        for part in parts {
+            let (key, text) = part.split_once('=').ok_or_else(|| ParseNamedError::Part(part.to_owned()))?;
+            let twice = match key {
+                "kind" => named.kind.replace(value("kind", text)?).is_some(),
+                "metered" => named.metered.replace(yes_or_no(text)?).is_some(),
+                "budget" => named.budget.replace(value("budget", text)?).is_some(),
+                "limit" => named.limit.replace(value("limit", text)?).is_some(),
+                _ => return Err(ParseNamedError::Part(part.to_owned())),
+            };
+            if twice {
+                return Err(ParseNamedError::Twice(key.to_owned()));
+            }
+        }
+        Ok(named)
+    }
+}
+
+fn value<T: FromStr<Err: ToString>>(key: &'static str, text: &str) -> Result<T, ParseNamedError> {
+    text.parse().map_err(|why: T::Err| ParseNamedError::Value { key, why: why.to_string() })
+}
+
+fn yes_or_no(text: &str) -> Result<bool, ParseNamedError> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(ParseNamedError::Value { key: "metered", why: format!("`{text}` is neither yes nor no") }),
+    }
+}
+
+/// What the kernel takes as a name (`dev_valid_name`): it also keeps a name from leaving `/sys/class/net`.
+pub(super) fn is_interface_name(name: &str) -> bool {
+    (1..=15).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c == '\0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_named_with_all_its_terms() {
+        let named: Named = "wwan0,limit=10Mbit/s,kind=lte,metered=yes,budget=2GB".parse().unwrap();
+        assert_eq!(named.name, "wwan0");
+        assert_eq!(named.kind, Some(LinkKind::Lte));
+        assert_eq!(named.metered, Some(true));
+        assert_eq!(named.budget, Some(DataSize::from_bytes(2_000_000_000)));
+        assert_eq!(named.limit, Some(Bitrate::from_mbps(10)));
+        assert_eq!("eth0".parse(), Ok(Named::new("eth0")));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_the_reason() {
+        for (text, says) in [
+            ("", "is no name of an interface"),
+            ("../../etc", "is no name of an interface"),
+            ("a-name-that-is-too-long", "1 to 15 bytes"),
+            ("eth0 ", "is no name of an interface"),
+            ("..", "is no name of an interface"),
+            ("eth0,", "after the interface come"),
+            ("eth0,kind", "after the interface come"),
+            ("eth0,buget=2GB", "`buget=2GB`"),
+            ("eth0,kind=4g", "kind: `4g` is no kind of link"),
+            ("eth0,metered=maybe", "metered: `maybe` is neither yes nor no"),
+            ("eth0,budget=2", "budget: `2` is not a size"),
+            ("eth0,limit=10Mb", "limit: `10Mb` is not"),
+            ("eth0,kind=wifi,kind=lte", "`kind=` is said twice"),
+        ] {
+            let error = text.parse::<Named>().unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}
