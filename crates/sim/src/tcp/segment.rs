@@ -113,7 +113,7 @@ impl Segment {
 }
 
 /// Bytes of IP and TCP header with timestamps: what an MTU loses to them.
-pub const HEADERS: u64 = 52;
+pub(super) const HEADERS: u64 = 52;
 
 impl Packet for Segment {
     fn size(&self) -> DataSize {

@@ -120,11 +120,11 @@ fn a_body_over_a_lossy_link_arrives_whole() {
 
 #[test]
 fn random_loss_holds_cubic_at_a_few_megabits() {
-    // Loss of 0.5 % each way at 30 ms: the facts page has 5.9 Mbit/s for one connection of the kernel's CUBIC.
+    // One connection of the kernel's CUBIC was measured at 5.9 Mbit/s with loss of 0.5 % each way at 30 ms.
     let spec = LinkSpec { loss: Loss::Each(Ratio::from_ppm(5000)), ..link(20, 30) };
-    let taken = seconds(&spec, DataSize::from_bytes(20 * MB));
-    let rate = 160.0 / taken;
-    assert!((4.8..7.2).contains(&rate), "{rate} Mbit/s");
+    let taken = seconds(&spec, DataSize::from_bytes(100 * MB));
+    let rate = 800.0 / taken;
+    assert!((5.4..6.8).contains(&rate), "{rate} Mbit/s");
 }
 
 #[test]
@@ -132,7 +132,8 @@ fn a_lost_tail_is_probed_and_not_timed_out() {
     // The queue holds five packets of the first ten: the tail of the burst is lost.
     let spec = LinkSpec { queue: Some(QueueLimit::Size(DataSize::from_bytes(7500))), ..link(10, 40) };
     let taken = seconds(&spec, DataSize::from_bytes(14_480));
-    assert!(taken < 0.26, "{taken}: handshake, burst, probe after two round trips, repair");
+    // Handshake 41 ms, burst and its last ACK 87 ms, probe after two round trips and 8 ms, its ACK 45 ms, repair 45 ms.
+    assert!((0.29..0.32).contains(&taken), "{taken}");
 }
 
 #[test]

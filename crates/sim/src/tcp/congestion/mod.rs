@@ -124,6 +124,11 @@ impl Congestion {
             State::Reno => self.window,
         }
         .max(1);
+        // Credit from slower times buys one segment at most (Linux): else a step that shrinks would burst.
+        if self.credit >= per_segment {
+            self.credit = 0;
+            self.window += 1;
+        }
         self.credit += acked;
         self.window += self.credit / per_segment;
         self.credit %= per_segment;
