@@ -10,4 +10,5 @@ pub mod link;
 pub mod medium;
 pub mod rng;
 pub mod spec;
+pub mod tcp;
 pub mod trace;
