@@ -1,1 +1,237 @@
-//! placeholder: being written
+//! HTTP client connections, as the pump needs them: one task polls all of them, and they decide nothing.
+//!
+//! In: requests, verdicts on heads, and turns to read. Out: [`Event`]s, and body bytes that go to the [`Sink`] while
+//! they still lie in the buffer into which the socket was read.
+//!
+//! 1. A connection is bound to one link from its SYN onwards, and never changes it.
+//! 2. Requests are written at once, behind those that are not answered yet: true pipelining in HTTP/1.1
+//!    (RFC 9112 §9.3.2), streams in HTTP/2. So the pipe never drains between two answers.
+//! 3. After a head nothing of its body is read until [`Connection::accept`]: a wrong answer costs no bytes.
+//! 4. What is read at one time is bounded by the caller's buffer and by `most`; nothing is gathered in between, but
+//!    for less than 4 KiB behind a head (HTTP/1.1), and what the peer's flow control allows (HTTP/2).
+//! 5. Trouble on the network is an event with its kind and a sentence for people; after [`Event::Closed`] the
+//!    connection has nothing more to say.
+//!
+//! hyper and reqwest were not used: they refuse pipelining on purpose, hide which link a request takes, and hand out
+//! bodies in buffers of their own. A task per connection was not used either: its channels would copy or delay what
+//! one poll can pass on directly.
+
+mod answer;
+mod chunk;
+mod dial;
+mod head;
+mod http1;
+mod http2;
+mod name;
+mod request;
+mod stream;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use marline_core::fetch::{Head, PathSample, Protocol, ReqId, Trouble, TroubleKind};
+use marline_core::units::DataSize;
+
+pub use dial::Dial;
+pub use http2::Windows;
+pub use name::file_name;
+pub use request::Get;
+pub use tls::{TrustError, tls_config};
+
+/// Where body bytes go.
+pub trait Sink {
+    /// The next bytes of an accepted answer, directly behind those before them. Never empty.
+    fn body(&mut self, req: ReqId, bytes: &[u8]);
+}
+
+/// What happened on a connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The head of an answer. Its body waits for [`Connection::accept`] or [`Connection::cancel`].
+    Head {
+        /// The request that it answers.
+        req: ReqId,
+        /// What it says; `location` is left for the caller to number.
+        head: Head,
+        /// The Location field as it was sent.
+        location: Option<String>,
+        /// The Content-Disposition field as it was sent; see [`file_name`].
+        disposition: Option<String>,
+    },
+    /// Body bytes went to the sink.
+    Data {
+        /// The request that they answer.
+        req: ReqId,
+        /// How many.
+        len: DataSize,
+    },
+    /// An answer is complete.
+    End {
+        /// The request that it answers.
+        req: ReqId,
+    },
+    /// One answer broke off while the connection lives (HTTP/2 only).
+    Aborted {
+        /// The request that it answers.
+        req: ReqId,
+        /// Why.
+        trouble: Trouble,
+    },
+    /// The connection is over. Every request without an [`Event::End`] is unanswered.
+    Closed {
+        /// Why.
+        trouble: Trouble,
+    },
+}
+
+/// A connection to one server over one link.
+pub struct Connection {
+    exchange: Exchange,
+    handshake: Duration,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+/// The protocols; ALPN chooses (RFC 7301).
+enum Exchange {
+    Http1(Box<http1::Http1>),
+    Http2(Box<http2::Http2>, OwnedFd),
+}
+
+impl Connection {
+    /// Opens a connection, TLS included.
+    ///
+    /// # Errors
+    /// [`TroubleKind::Refused`], `Reset`, `Unreachable`, `TimedOut`, `Tls` or `Protocol`, with the address in words.
+    pub async fn dial(dial: Dial) -> Result<Self, Trouble> {
+        dial.connect().await
+    }
+
+    /// Queues a GET. It is written when [`poll_event`](Self::poll_event) runs next, directly behind those before it.
+    pub fn request(&mut self, req: ReqId, get: &Get) {
+        match &mut self.exchange {
+            Exchange::Http1(http) => http.request(req, get),
+            Exchange::Http2(http, _) => http.request(req, get),
+        }
+    }
+
+    /// The verdict on a head: its body may flow. More body bytes than `limit` end the answer with
+    /// [`TroubleKind::Protocol`]; the bytes within it are still delivered.
+    pub fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
+        match &mut self.exchange {
+            Exchange::Http1(http) => http.accept(req, limit),
+            Exchange::Http2(http, _) => http.accept(req, limit),
+        }
+    }
+
+    /// This answer is not wanted. HTTP/2: the stream is reset and nothing more is said of it. HTTP/1.1 cannot do so:
+    /// the connection stops at that answer, and the caller is expected to drop it.
+    pub fn cancel(&mut self, req: ReqId) {
+        match &mut self.exchange {
+            Exchange::Http1(http) => http.cancel(req),
+            Exchange::Http2(http, _) => http.cancel(req),
+        }
+    }
+
+    /// Writes what is queued, reads once, and says what happened. Call until it is pending.
+    ///
+    /// `scratch` is where bytes are read to; one buffer of 128 to 256 KiB serves all connections, for nothing in it
+    /// outlives the call. About `most` body bytes are delivered at the most; with zero none are read, and the
+    /// connection does not wake the task for them: poll it again when it may read.
+    pub fn poll_event(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut [u8],
+        sink: &mut dyn Sink,
+        most: DataSize,
+    ) -> Poll<Event> {
+        match &mut self.exchange {
+            Exchange::Http1(http) => http.poll_event(cx, scratch, sink, most),
+            Exchange::Http2(http, _) => http.poll_event(cx, sink, most),
+        }
+    }
+
+    /// How requests share it.
+    pub fn protocol(&self) -> Protocol {
+        match &self.exchange {
+            Exchange::Http1(_) => Protocol::Http1,
+            Exchange::Http2(..) => Protocol::Http2,
+        }
+    }
+
+    /// Time from SYN to SYN-ACK.
+    pub fn handshake(&self) -> Duration {
+        self.handshake
+    }
+
+    /// What the kernel knows of the path now; all zero if it does not tell.
+    pub fn path(&self) -> PathSample {
+        path_of(self.socket())
+    }
+
+    /// This end.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        match &self.exchange {
+            Exchange::Http1(http) => http.socket(),
+            Exchange::Http2(_, socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {} -> {} fd {}", self.protocol(), self.local, self.peer, self.socket().as_raw_fd())
+    }
+}
+
+/// TCP_INFO of a socket.
+fn path_of(_socket: BorrowedFd<'_>) -> PathSample {
+    PathSample::default()
+}
+
+/// A failure of a kind, in words.
+fn trouble(kind: TroubleKind, text: impl Into<String>) -> Trouble {
+    Trouble { kind, text: text.into() }
+}
+
+/// What an error of the socket means, with `what` was being done in front of it.
+fn socket_trouble(what: &str, error: &io::Error) -> Trouble {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    let kind = match errno {
+        Some(Errno::CONNREFUSED) => TroubleKind::Refused,
+        Some(Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED) => TroubleKind::Reset,
+        Some(Errno::TIMEDOUT) => TroubleKind::TimedOut,
+        Some(_) => TroubleKind::Unreachable,
+        None if error.kind() == io::ErrorKind::TimedOut => TroubleKind::TimedOut,
+        None if error.kind() == io::ErrorKind::UnexpectedEof => TroubleKind::Truncated,
+        None => TroubleKind::Reset,
+    };
+    let words = match errno {
+        Some(Errno::CONNREFUSED) => "connection refused",
+        Some(Errno::CONNRESET) => "reset by the server",
+        Some(Errno::PIPE) => "closed by the server",
+        Some(Errno::TIMEDOUT) => "no answer in time",
+        Some(Errno::NETUNREACH) => "network unreachable",
+        Some(Errno::HOSTUNREACH) => "host unreachable",
+        Some(Errno::NODEV) => "no such interface",
+        Some(Errno::ADDRNOTAVAIL) => "no usable address on this interface",
+        Some(Errno::PERM | Errno::ACCESS) => "not permitted: needs CAP_NET_RAW",
+        _ => return trouble(kind, format!("{what}: {error}")),
+    };
+    trouble(kind, format!("{what}: {words}"))
+}

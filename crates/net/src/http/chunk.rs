@@ -1,0 +1,196 @@
+//! Chunked bodies (RFC 9112 §7.1), decoded where they lie.
+//!
+//! In: bytes as they come, cut anywhere. Out: the slices among them that are payload, in order, and where the body
+//! ends. Nothing is copied and nothing is kept but a number and a state, so a hostile server cannot make it grow: sizes
+//! beyond 15 hexadecimal digits, and extensions or trailers beyond 16 KiB, are refused.
+
+/// The text is no chunked body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BadChunk;
+
+/// Where a decoder stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Before the first digit of a size.
+    Size,
+    /// Within a size, after so many digits.
+    Digits(u8),
+    /// Within what may follow a size: an extension, up to its line end.
+    Extension,
+    /// After the CR of a size line.
+    SizeEnd,
+    /// Within the payload.
+    Data,
+    /// After the payload, before its CR.
+    DataCr,
+    /// Before the LF behind the payload.
+    DataLf,
+    /// At the start of a trailer line.
+    TrailerStart,
+    /// Within a trailer line.
+    Trailer,
+    /// After the CR of the empty line that ends it all.
+    LastLf,
+    /// Behind the end.
+    Done,
+}
+
+/// Decodes one body.
+#[derive(Clone, Debug)]
+pub(super) struct Chunks {
+    state: State,
+    /// Payload bytes left in this chunk.
+    left: u64,
+    /// Bytes of extensions and trailers so far.
+    extra: usize,
+}
+
+impl Chunks {
+    pub(super) fn new() -> Self {
+        Self { state: State::Size, left: 0, extra: 0 }
+    }
+
+    /// Whether the body is complete.
+    pub(super) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Takes bytes; `payload` gets each slice of payload. Returns how many belong to the body: all of them, unless it
+    /// ends among them.
+    ///
+    /// # Errors
+    /// The framing is broken; payload before that place has been passed on.
+    pub(super) fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
+        let mut at = 0;
+        while at < bytes.len() && self.state != State::Done {
+            if self.state == State::Data {
+                let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+                let take = left.min(bytes.len() - at);
+                payload(&bytes[at..at + take]);
+                at += take;
+                self.left -= take as u64;
+                if self.left == 0 {
+                    self.state = State::DataCr;
+                }
+            } else {
+                self.state = self.step(bytes[at])?;
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+
+    /// One byte of framing.
+    fn step(&mut self, byte: u8) -> Result<State, BadChunk> {
+        use State::*;
+        if matches!(self.state, Extension | TrailerStart | Trailer) {
+            self.extra += 1;
+            if self.extra > EXTRA_MOST {
+                return Err(BadChunk);
+            }
+        }
+        match (self.state, byte) {
+            (Size | Digits(_), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(byte),
+            (Digits(_), b'\r') => Ok(SizeEnd),
+            (Digits(_), b'\n') => Ok(self.after_size()),
+            (Digits(_), b';' | b' ' | b'\t') => Ok(Extension),
+            (Extension, b'\r') => Ok(SizeEnd),
+            (Extension, b'\n') => Ok(self.after_size()),
+            (Extension, _) => Ok(Extension),
+            (SizeEnd, b'\n') => Ok(self.after_size()),
+            (DataCr, b'\r') => Ok(DataLf),
+            (DataCr | DataLf, b'\n') => Ok(Size),
+            (TrailerStart, b'\r') => Ok(LastLf),
+            (TrailerStart | LastLf, b'\n') => Ok(Done),
+            (Trailer, b'\n') => Ok(TrailerStart),
+            (TrailerStart | Trailer, _) => Ok(Trailer),
+            _ => Err(BadChunk),
+        }
+    }
+
+    fn digit(&mut self, byte: u8) -> Result<State, BadChunk> {
+        let digits = if let State::Digits(n) = self.state { n } else { 0 };
+        if digits >= DIGITS_MOST {
+            return Err(BadChunk);
+        }
+        let value = (byte as char).to_digit(16).ok_or(BadChunk)?;
+        self.left = self.left << 4 | u64::from(value);
+        Ok(State::Digits(digits + 1))
+    }
+
+    fn after_size(&self) -> State {
+        if self.left == 0 { State::TrailerStart } else { State::Data }
+    }
+}
+
+/// 60 bits: more than any file, and far from overflow.
+const DIGITS_MOST: u8 = 15;
+/// Chosen: far more than any real trailer.
+const EXTRA_MOST: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode(pieces: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), BadChunk> {
+        let (mut chunks, mut out, mut used) = (Chunks::new(), Vec::new(), 0);
+        for piece in pieces {
+            used += chunks.feed(piece, |bytes| out.extend_from_slice(bytes))?;
+        }
+        Ok((out, used, chunks.is_done()))
+    }
+
+    fn encode(parts: &[Vec<u8>]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            out.extend_from_slice(format!("{:X};x=\"y\"\r\n", part.len()).as_bytes());
+            out.extend_from_slice(part);
+            out.extend_from_slice(b"\r\n");
+        }
+        out.extend_from_slice(b"0\r\nTrailer: value\r\n\r\n");
+        out
+    }
+
+    #[test]
+    fn what_follows_the_body_is_left_alone() {
+        assert_eq!(decode(&[b"3\r\nabc\r\n0\r\n\r\nHTTP/1.1"]), Ok((b"abc".to_vec(), 13, true)));
+    }
+
+    #[test]
+    fn broken_framing_is_refused() {
+        for bad in [
+            &b"x\r\n"[..],
+            b"\r\n",
+            b"3\r\nabcd\r\n",
+            b"1234567890abcdef\r\n",
+            b"3\rabc",
+            b"-1\r\n",
+            b"3\r\nabc\rx",
+        ] {
+            assert_eq!(decode(&[bad]), Err(BadChunk), "{}", String::from_utf8_lossy(bad));
+        }
+        let endless = [b"1;".to_vec(), vec![b'e'; 20_000]].concat();
+        assert_eq!(decode(&[&endless]), Err(BadChunk));
+    }
+
+    proptest! {
+        #[test]
+        fn it_reads_the_same_wherever_it_is_cut(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..5),
+        ) {
+            let (wire, want) = (encode(&parts), parts.concat());
+            for cut in 0..=wire.len() {
+                let (first, second) = wire.split_at(cut);
+                prop_assert_eq!(decode(&[first, second]), Ok((want.clone(), wire.len(), true)));
+            }
+            let bytes: Vec<&[u8]> = wire.chunks(1).collect();
+            prop_assert_eq!(decode(&bytes), Ok((want, wire.len(), true)));
+        }
+
+        #[test]
+        fn no_input_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&[&bytes]);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Opening a connection over one link.
+//!
+//! In: the link's device, the server's addresses, the name to prove. Out: a connection that speaks HTTP/1.1 or HTTP/2,
+//! or the reason why there is none.
+//!
+//! 1. The socket is bound to the device before the SYN, so neither route nor address of another link can leak in.
+//! 2. Addresses are raced (RFC 8305 §5): the next one starts when [`STAGGER`] is over or the last one has failed;
+//!    the first that answers wins and the others are dropped.
+//! 3. If all fail, the first address's failure is told: it was the preferred one.
+//! 4. One time limit holds for everything, TLS included.
+//!
+//! The receive buffer is left alone: the kernel's autotuning follows the path, and a fixed size would end it.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::BufReader;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+
+use marline_core::fetch::{Trouble, TroubleKind};
+
+use super::http1::Http1;
+use super::http2::Http2;
+use super::stream::{Stream, TLS_READ};
+use super::{Connection, Exchange, Windows, path_of, socket_trouble, tls, trouble};
+
+/// What is needed to open one connection over one link.
+#[derive(Clone, Debug)]
+pub struct Dial {
+    /// The interface to bind to; none: wherever the routing table leads.
+    pub device: Option<String>,
+    /// The server's addresses, the preferred one first.
+    pub addresses: Vec<SocketAddr>,
+    /// The name that the certificate must prove: a host name, or an address without brackets.
+    pub server_name: String,
+    /// How to speak TLS, ALPN included; none: plain TCP and HTTP/1.1. See [`tls_config`](super::tls_config).
+    pub tls: Option<Arc<ClientConfig>>,
+    /// The longest that connecting and TLS may take together.
+    pub timeout: Duration,
+    /// Flow-control windows of HTTP/2.
+    pub windows: Windows,
+}
+
+/// A socket that stands, and how long its SYN took to be answered.
+struct Connected {
+    socket: TcpStream,
+    handshake: Duration,
+}
+
+type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<Connected>> + Send + 'a>>;
+
+impl Dial {
+    pub(super) async fn connect(self) -> Result<Connection, Trouble> {
+        let late = |_| {
+            let text = format!("{}: no answer within {:?}", self.server_name, self.timeout);
+            Err(trouble(TroubleKind::TimedOut, text))
+        };
+        tokio::time::timeout(self.timeout, self.open()).await.unwrap_or_else(late)
+    }
+
+    async fn open(&self) -> Result<Connection, Trouble> {
+        let Connected { socket, handshake } = self.race().await?;
+        let told = |error: io::Error| socket_trouble(&self.server_name, &error);
+        let local = socket.local_addr().map_err(told)?;
+        let peer = socket.peer_addr().map_err(told)?;
+        let exchange = match &self.tls {
+            None => Exchange::Http1(Box::new(Http1::new(Stream::Plain(socket)))),
+            Some(config) => self.secure(socket, config).await?,
+        };
+        Ok(Connection { exchange, handshake, local, peer })
+    }
+
+    async fn secure(&self, socket: TcpStream, config: &Arc<ClientConfig>) -> Result<Exchange, Trouble> {
+        let name = ServerName::try_from(self.server_name.clone())
+            .map_err(|_| trouble(TroubleKind::Tls, format!("`{}` cannot be in a certificate", self.server_name)))?;
+        let reader = BufReader::with_capacity(TLS_READ, socket);
+        let connected = TlsConnector::from(Arc::clone(config)).connect(name, reader).await;
+        let stream = connected.map_err(|error| tls::handshake_trouble(&self.server_name, &error))?;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let stream = Stream::Tls(Box::new(stream));
+        if !http2 {
+            return Ok(Exchange::Http1(Box::new(Http1::new(stream))));
+        }
+        let told = |error: io::Error| socket_trouble(&self.server_name, &error);
+        let socket = stream.socket().as_fd().try_clone_to_owned().map_err(told)?;
+        Ok(Exchange::Http2(Box::new(Http2::start(stream, self.windows).await?), socket))
+    }
+
+    /// The first socket that connects.
+    async fn race(&self) -> Result<Connected, Trouble> {
+        let mut running: Vec<(SocketAddr, Attempt<'_>)> = Vec::new();
+        let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
+        let mut waiting = self.addresses.iter();
+        let mut pause = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        std::future::poll_fn(|cx| {
+            loop {
+                for index in (0..running.len()).rev() {
+                    match running[index].1.as_mut().poll(cx) {
+                        Poll::Ready(Ok(connected)) => return Poll::Ready(Ok(connected)),
+                        Poll::Ready(Err(error)) => failed.push((running.remove(index).0, error)),
+                        Poll::Pending => {}
+                    }
+                }
+                let due = running.is_empty() || pause.as_mut().poll(cx).is_ready();
+                match if due { waiting.next() } else { None } {
+                    Some(&address) => {
+                        running.push((address, Box::pin(attempt(self.device.as_deref(), address))));
+                        pause.as_mut().reset(tokio::time::Instant::now() + STAGGER);
+                    }
+                    None if running.is_empty() => return Poll::Ready(Err(self.hopeless(&failed))),
+                    None => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    }
+
+    fn hopeless(&self, failed: &[(SocketAddr, io::Error)]) -> Trouble {
+        let first = self.addresses.iter().find_map(|a| failed.iter().find(|(address, _)| address == a));
+        match first {
+            Some((address, error)) => socket_trouble(&address.to_string(), error),
+            None => trouble(TroubleKind::Name, format!("{} has no address", self.server_name)),
+        }
+    }
+}
+
+/// One socket to one address.
+async fn attempt(device: Option<&str>, address: SocketAddr) -> io::Result<Connected> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    if let Some(device) = device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    socket.set_tcp_nodelay(true)?;
+    let began = Instant::now();
+    let socket = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
+    let measured = path_of(socket.as_fd()).rtt;
+    let handshake = if measured.is_zero() { began.elapsed() } else { measured };
+    Ok(Connected { socket, handshake })
+}
+
+/// RFC 8305 §8 recommends 250 ms and allows 100 ms to 2 s; chosen: 200 ms, above the round trip of most access links.
+const STAGGER: Duration = Duration::from_millis(200);

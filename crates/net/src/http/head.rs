@@ -1,0 +1,352 @@
+//! The fields of an answer that decide anything, read into values.
+//!
+//! In: a status and fields, as httparse or h2 give them. Out: core's [`Head`], how the body is framed, and the two texts
+//! (Location, Content-Disposition) that only the driver can judge.
+//!
+//! 1. What frames the body must be beyond doubt: conflicting lengths and unknown transfer codings end the connection
+//!    (RFC 9112 §6.3).
+//! 2. What only helps is ignored when it is malformed: a Content-Range that cannot be is none, a weak validator is
+//!    none (RFC 9110 §8.8.1).
+//! 3. Where a field that must be single comes twice, the first one counts, unless rule 1 applies.
+
+use std::time::{Duration, SystemTime};
+
+use marline_core::fetch::{ContentRange, Head, Span, Trouble, TroubleKind, Validator};
+use marline_core::units::DataSize;
+
+use super::trouble;
+
+/// How the end of a body is found (RFC 9112 §6.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Framing {
+    /// So many bytes.
+    Length(u64),
+    /// The chunked coding.
+    Chunked,
+    /// The connection's end.
+    UntilClose,
+}
+
+/// A head, read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Answer {
+    pub(super) head: Head,
+    pub(super) framing: Framing,
+    pub(super) location: Option<String>,
+    pub(super) disposition: Option<String>,
+}
+
+/// Fields gathered before they are judged together.
+#[derive(Default)]
+struct Fields<'a> {
+    length: Option<u64>,
+    range: Option<&'a str>,
+    etag: Option<&'a str>,
+    modified: Option<SystemTime>,
+    modified_text: Option<&'a str>,
+    date: Option<SystemTime>,
+    refuses_ranges: bool,
+    encoded: bool,
+    retry_after: Option<&'a str>,
+    close: bool,
+    keep_alive: bool,
+    chunked: bool,
+    location: Option<String>,
+    disposition: Option<String>,
+}
+
+/// Reads a final answer's head. `persistent` is false for HTTP/1.0, `now` dates what the answer does not.
+///
+/// # Errors
+/// The body's framing is in doubt.
+pub(super) fn read<'a>(
+    status: u16,
+    persistent: bool,
+    fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+    now: SystemTime,
+) -> Result<Answer, Trouble> {
+    let mut seen = Fields::default();
+    for (name, value) in fields {
+        seen.take(name, value)?;
+    }
+    let empty = matches!(status, 204 | 304);
+    let framing = match (empty, seen.chunked, seen.length) {
+        (true, ..) => Framing::Length(0),
+        (_, true, _) => Framing::Chunked,
+        (.., Some(length)) => Framing::Length(length),
+        _ => Framing::UntilClose,
+    };
+    let date = seen.date;
+    let head = Head {
+        status,
+        length: if let Framing::Length(n) = framing { Some(DataSize::from_bytes(n)) } else { None },
+        range: seen.range.filter(|_| matches!(status, 206 | 416)).and_then(content_range),
+        validator: seen.validator(),
+        refuses_ranges: seen.refuses_ranges,
+        encoded: seen.encoded,
+        retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
+        closes: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
+        location: None,
+    };
+    Ok(Answer { head, framing, location: seen.location, disposition: seen.disposition })
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, name: &str, value: &'a [u8]) -> Result<(), Trouble> {
+        let text = std::str::from_utf8(value).ok().map(str::trim);
+        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+        if is("content-length") {
+            return self.take_length(text);
+        }
+        if is("transfer-encoding") {
+            return self.take_coding(text);
+        }
+        if is("content-disposition") {
+            let text = || String::from_utf8_lossy(value).into_owned();
+            self.disposition.get_or_insert_with(text);
+        }
+        let Some(text) = text else { return Ok(()) };
+        if is("content-range") {
+            self.range.get_or_insert(text);
+        } else if is("etag") {
+            self.etag.get_or_insert(text);
+        } else if is("last-modified") {
+            self.modified_text.get_or_insert(text);
+            self.modified = self.modified.or_else(|| httpdate::parse_http_date(text).ok());
+        } else if is("date") {
+            self.date = self.date.or_else(|| httpdate::parse_http_date(text).ok());
+        } else if is("accept-ranges") {
+            self.refuses_ranges = text.eq_ignore_ascii_case("none");
+        } else if is("content-encoding") {
+            self.encoded |= tokens(text).any(|token| !token.eq_ignore_ascii_case("identity"));
+        } else if is("retry-after") {
+            self.retry_after.get_or_insert(text);
+        } else if is("connection") {
+            self.close |= tokens(text).any(|token| token.eq_ignore_ascii_case("close"));
+            self.keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
+        } else if is("location") {
+            self.location.get_or_insert_with(|| text.to_owned());
+        }
+        Ok(())
+    }
+
+    fn take_length(&mut self, text: Option<&str>) -> Result<(), Trouble> {
+        let bad = || trouble(TroubleKind::Protocol, "the server sent a Content-Length that is no number");
+        for part in text.ok_or_else(bad)?.split(',') {
+            let length = number(part.trim()).ok_or_else(bad)?;
+            if self.length.is_some_and(|known| known != length) {
+                return Err(trouble(TroubleKind::Protocol, "the server sent two different Content-Lengths"));
+            }
+            self.length = Some(length);
+        }
+        Ok(())
+    }
+
+    fn take_coding(&mut self, text: Option<&str>) -> Result<(), Trouble> {
+        if self.chunked || !text.is_some_and(|text| text.eq_ignore_ascii_case("chunked")) {
+            let text = text.unwrap_or("binary");
+            return Err(trouble(TroubleKind::Protocol, format!("the server sent Transfer-Encoding `{text:.40}`")));
+        }
+        self.chunked = true;
+        Ok(())
+    }
+
+    fn validator(&self) -> Option<Validator> {
+        if let Some(etag) = self.etag.filter(|etag| is_strong(etag)) {
+            return Some(Validator::Etag(etag.to_owned()));
+        }
+        let age = self.date?.duration_since(self.modified?).ok()?;
+        let text = self.modified_text.filter(|_| age >= STRONG_AGE)?;
+        Some(Validator::Date(text.to_owned()))
+    }
+}
+
+/// `bytes 0-9/20`, `bytes 0-9/*` or `bytes */20` (RFC 9110 §14.4); none for what cannot be.
+fn content_range(text: &str) -> Option<ContentRange> {
+    let (unit, rest) = text.split_once(' ')?;
+    let (range, total) = rest.trim().split_once('/')?;
+    if !unit.eq_ignore_ascii_case("bytes") {
+        return None;
+    }
+    let total = if total == "*" { None } else { Some(number(total)?) };
+    if range == "*" {
+        return Some(ContentRange { span: None, total: Some(DataSize::from_bytes(total?)) });
+    }
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (number(first)?, number(last)?);
+    let end = last.checked_add(1)?;
+    if last < first || total.is_some_and(|total| end > total) {
+        return None;
+    }
+    Some(ContentRange { span: Some(Span::new(first, end)), total: total.map(DataSize::from_bytes) })
+}
+
+/// Seconds, or a date (RFC 9110 §10.2.3); a date that has passed is no delay.
+fn delay(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Some(seconds) = number(text) {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = httpdate::parse_http_date(text).ok()?;
+    Some(until.duration_since(now).unwrap_or(Duration::ZERO))
+}
+
+/// A strong entity tag: quotes, and between them no quote, blank or control character (RFC 9110 §8.8.3).
+fn is_strong(etag: &str) -> bool {
+    let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inner.is_some_and(|inner| inner.bytes().all(|b| b > b' ' && b != b'"' && b != 0x7f))
+}
+
+/// Decimal digits only: no sign, no blank.
+fn number(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if digits { text.parse().ok() } else { None }
+}
+
+fn tokens(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|token| !token.is_empty())
+}
+
+/// From this age on a Last-Modified is strong: a change within the same second, and a difference between two clocks,
+/// can be ruled out (RFC 9110 §8.8.2.2; the minute is that of RFC 7232 §2.2.2).
+const STRONG_AGE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(status: u16, fields: &[(&str, &str)]) -> Result<Answer, Trouble> {
+        let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
+        read(status, true, fields, SystemTime::UNIX_EPOCH)
+    }
+
+    fn span(first: u64, end: u64, total: Option<u64>) -> Option<ContentRange> {
+        Some(ContentRange { span: Some(Span::new(first, end)), total: total.map(DataSize::from_bytes) })
+    }
+
+    #[test]
+    fn a_content_range_is_read_or_is_none() {
+        for (text, want) in [
+            ("bytes 0-9/20", span(0, 10, Some(20))),
+            ("Bytes 0-0/1", span(0, 1, Some(1))),
+            ("bytes 5-9/*", span(5, 10, None)),
+            ("bytes */20", Some(ContentRange { span: None, total: Some(DataSize::from_bytes(20)) })),
+            ("bytes */*", None),
+            ("bytes 9-5/20", None),
+            ("bytes 0-20/20", None),
+            ("bytes 0-18446744073709551615/*", None),
+            ("bytes 0-9/-20", None),
+            ("bytes +0-9/20", None),
+            ("bytes 0-9", None),
+            ("items 0-9/20", None),
+            ("bytes=0-9/20", None),
+            ("", None),
+        ] {
+            assert_eq!(head(206, &[("Content-Range", text)]).expect("read").head.range, want, "{text}");
+        }
+        assert_eq!(head(200, &[("Content-Range", "bytes 0-9/20")]).expect("read").head.range, None);
+    }
+
+    #[test]
+    fn conflicting_lengths_are_refused_and_equal_ones_are_one() {
+        for (values, want) in [
+            (&["5"][..], Some(5)),
+            (&["5", "5"], Some(5)),
+            (&["5, 5"], Some(5)),
+            (&["5", "6"], None),
+            (&["5,6"], None),
+            (&["-5"], None),
+            (&["+5"], None),
+            (&["5 5"], None),
+            (&[""], None),
+            (&["18446744073709551616"], None),
+        ] {
+            let fields: Vec<(&str, &str)> = values.iter().map(|value| ("content-length", *value)).collect();
+            let got = head(200, &fields).ok().map(|answer| answer.framing);
+            assert_eq!(got, want.map(Framing::Length), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn the_body_ends_as_the_protocol_says() {
+        let chunked = ("transfer-encoding", "Chunked");
+        assert_eq!(head(200, &[chunked, ("content-length", "5")]).expect("read").framing, Framing::Chunked);
+        assert_eq!(head(200, &[chunked]).expect("read").head.length, None);
+        assert_eq!(head(304, &[("content-length", "5")]).expect("read").framing, Framing::Length(0));
+        assert_eq!(head(200, &[]).expect("read").framing, Framing::UntilClose);
+        assert!(head(200, &[]).expect("read").head.closes);
+        for bad in ["gzip, chunked", "chunked, chunked", "identity", ""] {
+            assert!(head(200, &[("transfer-encoding", bad)]).is_err(), "{bad}");
+        }
+        assert!(head(200, &[chunked, chunked]).is_err());
+    }
+
+    #[test]
+    fn only_strong_validators_are_kept() {
+        let modified = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+        let date = |text| ("date", text);
+        let etag = |text| ("etag", text);
+        let strong = Some(Validator::Etag("\"a\"".into()));
+        let dated = Some(Validator::Date(modified.1.into()));
+        for (fields, want) in [
+            (&[etag("\"a\""), modified][..], strong),
+            (&[etag("W/\"a\"")], None),
+            (&[etag("a")], None),
+            (&[etag("\"")], None),
+            (&[etag("\"a\"b\"")], None),
+            (&[modified], None),
+            (&[modified, date("Sun, 06 Nov 1994 08:50:36 GMT")], None),
+            (&[modified, date("Sun, 06 Nov 1994 08:50:37 GMT")], dated.clone()),
+            (&[modified, date("Sunday, 06-Nov-94 08:50:37 GMT")], dated.clone()),
+            (&[etag("W/\"a\""), modified, date("Sun Nov  6 08:50:37 1994")], dated),
+            (&[("last-modified", "yesterday"), date("Sun, 06 Nov 1994 08:50:37 GMT")], None),
+        ] {
+            assert_eq!(head(200, fields).expect("read").head.validator, want, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_a_number_or_a_date() {
+        let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        for (text, want) in [
+            ("120", Some(120)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
+            ("Sun, 06 Nov 1994 08:40:37 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+        ] {
+            let got = head(503, &[date, ("retry-after", text)]).expect("read").head.retry_after;
+            assert_eq!(got, want.map(Duration::from_secs), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_rest_is_noticed() {
+        let answer = head(
+            302,
+            &[
+                ("CONNECTION", "x, Close"),
+                ("Accept-Ranges", "none"),
+                ("Content-Encoding", "gzip"),
+                ("Location", " /b "),
+                ("Content-Disposition", "attachment"),
+                ("Content-Length", "0"),
+            ],
+        )
+        .expect("read");
+        assert!(answer.head.closes && answer.head.refuses_ranges && answer.head.encoded);
+        assert_eq!((answer.location.as_deref(), answer.disposition.as_deref()), (Some("/b"), Some("attachment")));
+        assert!(
+            !head(200, &[("content-encoding", "identity"), ("content-length", "1")]).expect("read").head.encoded
+        );
+    }
+
+    #[test]
+    fn http_1_0_closes_unless_it_says_otherwise() {
+        let read = |fields: &[(&str, &str)]| {
+            let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
+            read(200, false, fields, SystemTime::UNIX_EPOCH).expect("read").head.closes
+        };
+        assert!(read(&[("content-length", "1")]));
+        assert!(!read(&[("content-length", "1"), ("connection", "keep-alive")]));
+    }
+}

@@ -1,0 +1,171 @@
+//! A GET, as the two protocols write it.
+//!
+//! In: what to ask for. Out: the bytes of an HTTP/1.1 head (RFC 9112 §3), or an HTTP/2 request (RFC 9113 §8.3).
+//! Fields come as checked names and values, so no header injection can pass. Identity is asked for, because a range
+//! of an encoded body is of no use (RFC 9110 §14.2 applies to the encoded bytes); the caller's fields replace the
+//! defaults of the same name, but never Host, Range, If-Range and Accept-Encoding.
+
+use std::fmt::Write as _;
+
+use http::header::{self, HeaderName, HeaderValue};
+
+use marline_core::fetch::{Ask, Validator};
+
+/// A GET request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Get {
+    /// Path and query of the URL, percent-encoded, beginning with `/`.
+    pub path_and_query: String,
+    /// Host, and the port unless it is the scheme's own; IPv6 addresses in brackets.
+    pub authority: String,
+    /// Which bytes.
+    pub ask: Ask,
+    /// Only if the resource still has this validator; otherwise all of it (RFC 9110 §13.1.5).
+    pub if_range: Option<Validator>,
+    /// Further fields.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Get {
+    /// Appends the HTTP/1.1 head.
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        let mut put = |name: &str, value: &[u8]| {
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        };
+        let line = format!("GET {} HTTP/1.1\r\nHost", self.path_and_query);
+        put(&line, self.authority.as_bytes());
+        self.fields(|name, value| put(title(name), value));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The HTTP/2 request, for `https` or `http`.
+    pub(super) fn parts(&self, secure: bool) -> Result<http::Request<()>, http::Error> {
+        let uri = http::Uri::builder()
+            .scheme(if secure { "https" } else { "http" })
+            .authority(self.authority.as_str())
+            .path_and_query(self.path_and_query.as_str())
+            .build()?;
+        let mut request = http::Request::builder().method(http::Method::GET).uri(uri).body(())?;
+        let fields = request.headers_mut();
+        let mut bad = None;
+        self.fields(|name, value| match HeaderValue::from_bytes(value) {
+            Ok(value) => {
+                fields.append(name.clone(), value);
+            }
+            Err(error) => bad = Some(error),
+        });
+        bad.map_or(Ok(request), |error| Err(error.into()))
+    }
+
+    /// Every field but Host.
+    fn fields(&self, mut put: impl FnMut(&HeaderName, &[u8])) {
+        let given = |name: &HeaderName| self.headers.iter().any(|(n, _)| n == name);
+        if !given(&header::USER_AGENT) {
+            put(&header::USER_AGENT, USER_AGENT.as_bytes());
+        }
+        if !given(&header::ACCEPT) {
+            put(&header::ACCEPT, b"*/*");
+        }
+        put(&header::ACCEPT_ENCODING, b"identity");
+        if let Some(range) = range(self.ask) {
+            put(&header::RANGE, range.as_bytes());
+            if let Some(validator) = &self.if_range {
+                put(&header::IF_RANGE, validator.text().as_bytes());
+            }
+        }
+        for (name, value) in self.headers.iter().filter(|(name, _)| !RESERVED.contains(name)) {
+            put(name, value.as_bytes());
+        }
+    }
+}
+
+/// The Range field (RFC 9110 §14.2); none for the whole, or for no bytes at all.
+fn range(ask: Ask) -> Option<String> {
+    let mut text = String::with_capacity(48);
+    match ask {
+        Ask::Whole => return None,
+        Ask::From(start) => write!(text, "bytes={start}-").ok()?,
+        Ask::Span(span) if span.is_empty() => return None,
+        Ask::Span(span) => write!(text, "bytes={}-{}", span.start, span.end - 1).ok()?,
+    }
+    Some(text)
+}
+
+/// Our own fields with the capitals that old servers and boxes in between were tested with.
+fn title(name: &HeaderName) -> &str {
+    match name.as_str() {
+        "user-agent" => "User-Agent",
+        "accept" => "Accept",
+        "accept-encoding" => "Accept-Encoding",
+        "range" => "Range",
+        "if-range" => "If-Range",
+        "authorization" => "Authorization",
+        other => other,
+    }
+}
+
+/// Who asks.
+const USER_AGENT: &str = concat!("marline/", env!("CARGO_PKG_VERSION"));
+
+/// What only the download itself sets; Connection and its kin would change the framing that we rely on.
+const RESERVED: [HeaderName; 10] = [
+    header::HOST,
+    header::RANGE,
+    header::IF_RANGE,
+    header::ACCEPT_ENCODING,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::TE,
+    header::EXPECT,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline_core::fetch::Span;
+
+    fn get(ask: Ask) -> Get {
+        Get {
+            path_and_query: "/a?b".into(),
+            authority: "h:81".into(),
+            ask,
+            if_range: Some(Validator::Etag("\"x\"".into())),
+            headers: vec![
+                (header::USER_AGENT, HeaderValue::from_static("me")),
+                (header::HOST, HeaderValue::from_static("evil")),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_request_says_what_it_wants_and_no_more() {
+        let mut out = Vec::new();
+        get(Ask::Span(Span::new(10, 20))).emit(&mut out);
+        let want = "GET /a?b HTTP/1.1\r\nHost: h:81\r\nAccept: */*\r\nAccept-Encoding: identity\r\n\
+                    Range: bytes=10-19\r\nIf-Range: \"x\"\r\nUser-Agent: me\r\n\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), want);
+    }
+
+    #[test]
+    fn the_whole_is_asked_for_without_conditions() {
+        let mut out = Vec::new();
+        get(Ask::Whole).emit(&mut out);
+        let text = String::from_utf8_lossy(&out).into_owned();
+        assert!(!text.contains("Range"), "{text}");
+        assert_eq!(range(Ask::From(7)).as_deref(), Some("bytes=7-"));
+    }
+
+    #[test]
+    fn http2_carries_the_same_fields() {
+        let request = get(Ask::From(5)).parts(true).expect("legal");
+        assert_eq!(request.uri().to_string(), "https://h:81/a?b");
+        assert_eq!(request.headers()["range"], "bytes=5-");
+        assert_eq!(request.headers()["user-agent"], "me");
+        assert!(!request.headers().contains_key("host"));
+    }
+}
