@@ -1,1 +1,19 @@
-//! placeholder
+//! What Linux offers, in safe wrappers: the only crate of marline with `unsafe` code.
+//!
+//! One small file per subject, no policy: what to do with a namespace, a TUN or a TCP counter is decided elsewhere.
+//! Whatever `std`, `rustix` or `socket2` offers safely is used from there and not wrapped again.
+
+pub mod clock;
+pub mod device;
+pub mod namespace;
+pub mod netlink;
+pub mod process;
+pub mod sched;
+pub mod signal;
+pub mod tcp_info;
+pub mod tun;
+
+/// `0` or more is a result; `-1` is an error, whose number is in `errno`.
+fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,96 @@
+//! The monotonic clock in nanoseconds, a thread's processor time, and a timer that fires at an absolute time.
+//!
+//! `std::time::Instant` hides its number, and a relative timer adds to its error the time between asking for the
+//! time and arming it: the emulator needs both as the kernel has them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
+    timerfd_settime,
+};
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub fn now() -> u64 {
+    nanos(clock_gettime(ClockId::Monotonic))
+}
+
+/// The processor time that the calling thread has used.
+pub fn thread_time() -> Duration {
+    Duration::from_nanos(nanos(clock_gettime(ClockId::ThreadCPUTime)))
+}
+
+fn nanos(t: Timespec) -> u64 {
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+/// A `timerfd` on the monotonic clock; readable once its time has come.
+#[derive(Debug)]
+pub struct Timer {
+    fd: OwnedFd,
+}
+
+impl Timer {
+    /// A timer that is not armed.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self { fd: timerfd_create(TimerfdClockId::Monotonic, flags)? })
+    }
+
+    /// Fires at `at` (see [`now`]), at once if that is past; `None` disarms it. Replaces what was set before.
+    ///
+    /// # Errors
+    /// None that a correct kernel gives.
+    pub fn arm(&self, at: Option<u64>) -> io::Result<()> {
+        // Zero would disarm it: the first nanosecond of the clock is long past anyway.
+        let value = at.map_or(0, |at| at.max(1));
+        let spec = |nanos: u64| Timespec {
+            tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: (nanos % 1_000_000_000) as _,
+        };
+        let new = Itimerspec { it_interval: spec(0), it_value: spec(value) };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &new)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    fn fired(timer: &Timer, within: Duration) -> bool {
+        let wait = Timespec { tv_sec: 0, tv_nsec: within.as_nanos() as _ };
+        poll(&mut [PollFd::new(timer, PollFlags::IN)], Some(&wait)).unwrap() > 0
+    }
+
+    #[test]
+    fn a_timer_fires_at_its_time_and_not_before() {
+        let timer = Timer::new().unwrap();
+        let at = now() + 5_000_000;
+        timer.arm(Some(at)).unwrap();
+        assert!(fired(&timer, Duration::from_millis(900)));
+        assert!(now() >= at);
+    }
+
+    #[test]
+    fn the_past_fires_at_once_and_disarming_stops_it() {
+        let timer = Timer::new().unwrap();
+        timer.arm(Some(0)).unwrap();
+        assert!(fired(&timer, Duration::from_millis(900)));
+        timer.arm(Some(now() + 2_000_000)).unwrap();
+        timer.arm(None).unwrap();
+        assert!(!fired(&timer, Duration::from_millis(10)));
+    }
+}

@@ -1,0 +1,143 @@
+//! Namespaces: networks of one's own, without names and without anything left behind.
+//!
+//! A namespace here is a descriptor. It lives while a descriptor, a process or a device descriptor holds it, and the
+//! kernel removes it after the last; nothing is mounted under `/run/netns` and `ip netns` is not needed.
+//!
+//! 1. Namespaces belong to threads: what a namespace is needed for runs on a thread that ends with it.
+//! 2. A user namespace can be entered only while the process has one thread: first thing in `main`, before any
+//!    runtime starts.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+/// Whether this process may make network namespaces and configure them as it is: effective CAP_SYS_ADMIN and
+/// CAP_NET_ADMIN.
+pub fn is_privileged() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = capabilities.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    capabilities & NEEDED == NEEDED
+}
+
+/// `CAP_NET_ADMIN` (12) and `CAP_SYS_ADMIN` (21).
+const NEEDED: u64 = 1 << 12 | 1 << 21;
+
+/// Enters a new user namespace in which this user is root: the rootless way to all the rest.
+///
+/// # Errors
+/// `EINVAL` when the process already has a second thread; `EPERM`, `ENOSPC` or `EUSERS` where the machine forbids it
+/// (`kernel.apparmor_restrict_unprivileged_userns`, `user.max_user_namespaces`).
+pub fn enter_user_namespace() -> io::Result<()> {
+    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    unshare(UnshareFlags::NEWUSER)?;
+    // Without this refusal an unprivileged process may not map its group.
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
+    fs::write("/proc/self/uid_map", format!("0 {user} 1"))
+}
+
+/// Gives the calling thread mounts of its own, so that what it and its children mount is seen by nobody else and
+/// ends with them.
+///
+/// # Errors
+/// Not permitted.
+pub fn private_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::FS | UnshareFlags::NEWNS)?;
+    Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
+}
+
+/// Mounts a `/sys` that shows the calling thread's own network. Needs [`private_mounts`].
+///
+/// # Errors
+/// Not permitted, as in a container whose `/sys` is covered in places.
+pub fn mount_sys() -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("sysfs", "/sys", "sysfs", flags, None::<&std::ffi::CStr>)?)
+}
+
+/// A network namespace.
+#[derive(Debug)]
+pub struct Network {
+    fd: OwnedFd,
+}
+
+impl Network {
+    /// A new one, with nothing but a loopback that is down.
+    ///
+    /// # Errors
+    /// Not permitted, or out of namespaces.
+    pub fn new() -> io::Result<Self> {
+        on_a_thread(|| {
+            unshare(UnshareFlags::NEWNET)?;
+            Ok(Self { fd: fs::File::open("/proc/thread-self/ns/net")?.into() })
+        })
+    }
+
+    /// Runs `work` on a thread inside, and gives its result.
+    ///
+    /// # Errors
+    /// Those of entering, and those of `work`.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        on_a_thread(|| {
+            self.enter()?;
+            work()
+        })
+    }
+
+    /// Moves the calling thread inside, for the rest of its life.
+    ///
+    /// # Errors
+    /// Not permitted.
+    pub fn enter(&self) -> io::Result<()> {
+        Ok(move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+}
+
+impl AsFd for Network {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Separates the calling thread's part of the process from the rest.
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: only namespaces and the thread's working directory are ever separated here, never the table of
+    // descriptors, on which the soundness of `OwnedFd` rests.
+    Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
+}
+
+/// The result of `work` on a thread of its own.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_network_holds_a_loopback_only_and_ends_with_its_descriptor() {
+        if !is_privileged() {
+            eprintln!("skipped: needs CAP_SYS_ADMIN");
+            return;
+        }
+        let network = Network::new().unwrap();
+        let devices = network.run(|| fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+        assert_eq!(devices.lines().skip(2).count(), 1, "{devices}");
+        assert!(devices.contains("lo:"));
+    }
+
+    #[test]
+    fn a_thread_that_panics_inside_panics_outside() {
+        let result = std::panic::catch_unwind(|| on_a_thread(|| -> io::Result<()> { panic!("inside") }));
+        assert!(result.is_err());
+    }
+}

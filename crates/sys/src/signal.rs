@@ -1,0 +1,52 @@
+//! Catching SIGINT, SIGTERM and SIGHUP in a program without a runtime: the signal is remembered, not acted on.
+//!
+//! A handler (and not "ignore") was chosen because a started program gets the default action back by itself.
+
+use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The last signal that came; 0 for none.
+static LAST: AtomicI32 = AtomicI32::new(0);
+
+/// From now on these signals do not end the process but are remembered for [`caught`].
+///
+/// # Errors
+/// None that a correct kernel gives.
+pub fn catch() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: an all-zero `sigaction` is valid: no flags, an empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = remember as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: `action` outlives the call, and the handler does nothing but an atomic store.
+        super::check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
+    }
+    Ok(())
+}
+
+/// The last signal that was caught, if any.
+pub fn caught() -> Option<i32> {
+    Some(LAST.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+}
+
+extern "C" fn remember(signal: libc::c_int) {
+    LAST.store(signal, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caught_signal_is_remembered() {
+        catch().unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+        for _ in 0..1000 {
+            if caught() == Some(libc::SIGTERM) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("the signal was lost");
+    }
+}

@@ -1,0 +1,169 @@
+//! What the kernel knows of a TCP connection: `getsockopt(TCP_INFO)` as a plain value.
+//!
+//! In: a connected socket. Out: [`TcpInfo`], the fields that marline reads.
+//!
+//! 1. The structure has grown since 2003 and never been rearranged: it is read by offset, as far as the kernel wrote.
+//! 2. What an older kernel does not tell is `None`, or zero where zero means "none yet" as well.
+//!
+//! The structure of `libc` was not used: it has the length of one kernel and cannot say which fields were filled.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// The state of a connection; only those that a client of downloads meets have a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpState {
+    /// Both directions are open.
+    Established,
+    /// Waiting for the answer to the first packet.
+    SynSent,
+    /// The other end has closed its direction.
+    CloseWait,
+    /// Closed.
+    Closed,
+    /// Any other, by its number in the kernel.
+    Other(u8),
+}
+
+/// A snapshot of one connection's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Where the connection is in its life.
+    pub state: TcpState,
+    /// Time-outs without an answer since the last one.
+    pub backoff: u8,
+    /// Smoothed round-trip time of what this end sent; zero before the first sample.
+    pub rtt: Duration,
+    /// Its mean deviation.
+    pub rtt_deviation: Duration,
+    /// The least round-trip time seen lately; `None` before the first sample and on kernels before 4.6.
+    pub min_rtt: Option<Duration>,
+    /// The receiver's estimate of the round-trip time; `None` before the first.
+    pub receiver_rtt: Option<Duration>,
+    /// The receiver's estimate of the bytes that arrive per round trip.
+    pub receiver_space: u32,
+    /// Largest segment that this end sends, in bytes.
+    pub segment: u32,
+    /// Largest segment that has arrived, in bytes.
+    pub received_segment: u32,
+    /// Segments in flight.
+    pub unacked: u32,
+    /// Congestion window in segments.
+    pub window: u32,
+    /// Segments sent again in all.
+    pub retransmissions: u32,
+    /// Time since data arrived last.
+    pub last_received: Duration,
+    /// Bytes that the other end has acknowledged (kernel 4.1).
+    pub bytes_acked: u64,
+    /// Bytes that have arrived in order (kernel 4.1).
+    pub bytes_received: u64,
+    /// Bytes that were written and not yet sent (kernel 4.6).
+    pub unsent: u32,
+    /// Segments with data that have arrived (kernel 4.6).
+    pub segments_received: u32,
+    /// Segments that arrived out of order; `None` on kernels before 5.4.
+    pub out_of_order: Option<u32>,
+}
+
+impl TcpInfo {
+    /// Asks the kernel.
+    ///
+    /// # Errors
+    /// When `socket` is no TCP socket.
+    pub fn of(socket: impl AsFd) -> io::Result<Self> {
+        let mut bytes = [0_u8; 512];
+        let mut length = bytes.len() as libc::socklen_t;
+        let fd = socket.as_fd().as_raw_fd();
+        // SAFETY: `fd` is open for the call, and `length` is the size of the buffer that the kernel fills.
+        super::check(unsafe {
+            libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &mut length)
+        })?;
+        Ok(Self::parse(bytes.get(..length as usize).unwrap_or(&bytes)))
+    }
+
+    fn parse(bytes: &[u8]) -> Self {
+        let micros = |at| Duration::from_micros(u32_at(bytes, at).unwrap_or(0).into());
+        let some_micros = |at| {
+            // The kernel says "none" with zero and, for the minimum, with all bits set.
+            u32_at(bytes, at).filter(|&v| v != 0 && v != u32::MAX).map(|v| Duration::from_micros(v.into()))
+        };
+        let count = |at| u32_at(bytes, at).unwrap_or(0);
+        Self {
+            state: match bytes.first().copied().unwrap_or(0) {
+                1 => TcpState::Established,
+                2 => TcpState::SynSent,
+                7 => TcpState::Closed,
+                8 => TcpState::CloseWait,
+                other => TcpState::Other(other),
+            },
+            backoff: bytes.get(4).copied().unwrap_or(0),
+            segment: count(16),
+            received_segment: count(20),
+            unacked: count(24),
+            last_received: Duration::from_millis(count(52).into()),
+            rtt: micros(68),
+            rtt_deviation: micros(72),
+            window: count(80),
+            receiver_rtt: some_micros(92),
+            receiver_space: count(96),
+            retransmissions: count(100),
+            bytes_acked: u64_at(bytes, 120).unwrap_or(0),
+            bytes_received: u64_at(bytes, 128).unwrap_or(0),
+            unsent: count(144),
+            min_rtt: some_micros(148),
+            segments_received: count(152),
+            out_of_order: u32_at(bytes, 224),
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    #[test]
+    fn a_connection_counts_the_bytes_that_came() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(&[7; 5000]).unwrap();
+        client.read_exact(&mut [0; 5000]).unwrap();
+        let info = TcpInfo::of(&client).unwrap();
+        assert_eq!(info.state, TcpState::Established);
+        assert_eq!(info.bytes_received, 5000);
+        assert_eq!(info.out_of_order, Some(0));
+        assert!(info.segment >= 536);
+        assert!(info.min_rtt.is_some_and(|rtt| rtt < Duration::from_secs(1)));
+        drop(server);
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(TcpInfo::of(&client).unwrap().state, TcpState::CloseWait);
+    }
+
+    #[test]
+    fn what_an_old_kernel_leaves_out_is_none() {
+        let mut bytes = [0_u8; 104];
+        bytes[0] = 1;
+        bytes[68..72].copy_from_slice(&20_000_u32.to_ne_bytes());
+        let info = TcpInfo::parse(&bytes);
+        assert_eq!((info.state, info.rtt), (TcpState::Established, Duration::from_millis(20)));
+        assert_eq!((info.min_rtt, info.out_of_order, info.bytes_received), (None, None, 0));
+        assert_eq!(TcpInfo::parse(&[]).state, TcpState::Other(0));
+    }
+
+    #[test]
+    fn another_kind_of_socket_is_an_error() {
+        assert!(TcpInfo::of(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
+    }
+}
