@@ -8,8 +8,8 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::Config;
-use marline_net::get::{self, Job, Links, Report, Target};
-use marline_net::links::Named;
+use marline_net::get::{self, Job, Report, Target};
+use marline_net::links::{Choice, Named};
 use url::Url;
 
 use crate::args::{GetArgs, Limit};
@@ -95,7 +95,7 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
 }
 
 /// Which links may be used, with the limits of `--limit-rate IFACE=RATE` put in their places.
-fn links(named: Vec<Named>, bypass_vpn: bool, limits: &[Limit], file: &ConfigFile) -> Result<Links, Exit> {
+fn links(named: Vec<Named>, bypass_vpn: bool, limits: &[Limit], file: &ConfigFile) -> Result<Choice, Exit> {
     let auto = named.is_empty();
     let mut links: Vec<Named> =
         if auto { file.known() } else { named.into_iter().map(|link| file.complete(link)).collect() };
@@ -113,7 +113,7 @@ fn links(named: Vec<Named>, bypass_vpn: bool, limits: &[Limit], file: &ConfigFil
             }
         }
     }
-    Ok(if auto { Links::Auto { bypass_vpn, known: links } } else { Links::Named(links) })
+    Ok(if auto { Choice::Auto { bypass_vpn, known: links } } else { Choice::Named(links) })
 }
 
 /// `-o`: a file, a directory, standard output; without it the present directory.
@@ -317,10 +317,10 @@ mod tests {
     fn a_limit_goes_to_its_link() {
         let file = ConfigFile::default();
         let limits: Vec<Limit> = vec!["w=5Mbit/s".parse().unwrap(), "9Mbit/s".parse().unwrap()];
-        let Ok(Links::Auto { known, .. }) = links(Vec::new(), false, &limits, &file) else { panic!() };
+        let Ok(Choice::Auto { known, .. }) = links(Vec::new(), false, &limits, &file) else { panic!() };
         assert_eq!((known.len(), known[0].limit.is_some()), (1, true));
         let named = || vec!["w".parse::<Named>().unwrap()];
-        let Ok(Links::Named(named_links)) = links(named(), false, &limits, &file) else { panic!() };
+        let Ok(Choice::Named(named_links)) = links(named(), false, &limits, &file) else { panic!() };
         assert!(named_links[0].limit.is_some());
         let other: Vec<Limit> = vec!["x=5Mbit/s".parse().unwrap()];
         assert!(line(links(named(), false, &other, &file)).contains("none of the --link"));
