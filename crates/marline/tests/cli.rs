@@ -1,0 +1,241 @@
+//! The program as a user and a script meet it: exit codes, one-line errors, help, JSON.
+//!
+//! Every case starts the built program with an empty home, so that no configuration of this machine shows through.
+//! No case needs a network: what is wrong must be found before anything is asked.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+struct Program {
+    home: TempDir,
+}
+
+impl Program {
+    fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap() }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+        command.args(words).env_clear().env("HOME", self.home.path()).env("PATH", "/usr/bin:/bin");
+        command.current_dir(self.home.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// The one line that the program says when it ends with `code`.
+    fn refused(&self, words: &[&str], code: i32) -> String {
+        let output = self.run(words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(output.stdout.is_empty(), "{words:?}: results after an error");
+        assert_eq!(said.matches('\n').count(), 1, "{words:?}: not one line: {said}");
+        said.strip_prefix("marline: ").unwrap_or_else(|| panic!("{said}")).trim_end().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.home.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+}
+
+const URL: &str = "http://127.0.0.1:9/file";
+
+#[test]
+fn what_is_written_wrongly_ends_with_64_and_one_line() {
+    let program = Program::new();
+    let table: &[(&[&str], &str)] = &[
+        (&[], "say what to do: get, links, replay"),
+        (&["fetch", URL], "unrecognized subcommand 'fetch'"),
+        (&["get"], "<URL>"),
+        (&["get", "not a url"], "not a url: no URL: it must begin with http:// or https://"),
+        (&["get", "ftp://example.org/f"], "ftp://example.org/f: `ftp` is not supported: only http and https are"),
+        (&["get", "http://[::1/f"], "http://[::1/f: no URL: invalid IPv6 address"),
+        (&["get", URL, "gopher://h/f"], "gopher://h/f: `gopher` is not supported"),
+        (&["get", "--policy", "quick", URL], "`quick` is no policy: single, naive"),
+        (&["get", "--limit-rate", "20Mb", URL], "`20Mb` is not a rate such as 20Mbit/s"),
+        (&["get", "--max-time", "90", URL], "`90` is not a duration such as 50ms"),
+        (&["get", "--link", "eth0,budget=2", URL], "budget: `2` is not a size such as 500KiB"),
+        (&["get", "--link", "eth0,buget=2GB", URL], "`buget=2GB`: after the interface come kind="),
+        (&["get", "--link", "eth0", "--link", "eth0", URL], "--link eth0: named twice"),
+        (&["get", "--link", "eth0", "--limit-rate", "eth1=1Mbit/s", URL], "eth1 is none of the --link"),
+        (&["get", "--checksum", "sha256=12", URL], "sha256=64 hexadecimal digits"),
+        (&["get", "-H", "Range: bytes=0-1", URL], "-H Range: marline sets this field itself"),
+        (&["get", "--config", "absent.toml", URL], "absent.toml: No such file"),
+        (&["get", "--user-file", "absent", URL], "absent: No such file"),
+        (&["replay"], "<FILE>"),
+    ];
+    for (words, says) in table {
+        let line = program.refused(words, 64);
+        assert!(line.contains(says), "{words:?}: {line}");
+    }
+}
+
+#[test]
+fn a_typo_in_the_configuration_is_refused_with_its_line() {
+    let program = Program::new();
+    let path = program.write(".config/marline/marline.toml", "[link.wwan0]\nkind = \"lte\"\nmeterd = true\n");
+    let line = program.refused(&["get", URL], 64);
+    assert!(line.starts_with(&format!("{path}:3: unknown field `meterd`")), "{line}");
+    assert!(program.refused(&["links"], 64).contains(":3: unknown field"));
+    // A file that is named wins over the one at the usual place.
+    let good = program.write("good.toml", "[link.wwan0]\nmetered = true\n");
+    assert_eq!(program.run(&["links", "--config", &good]).status.code(), Some(0));
+}
+
+#[test]
+fn a_secret_is_never_printed() {
+    let program = Program::new();
+    let table: &[&[&str]] = &[
+        &["get", "--user", "hunter2", URL],
+        &["get", "--user", "me:hunter2", "--user-file", "f", URL],
+        &["get", "-H", "Authorization hunter2", URL],
+        &["get", "ftp://me:hunter2@h/f"],
+        &["get", "http://me:hunter2@h:bad/f"],
+    ];
+    for words in table {
+        assert!(!program.refused(words, 64).contains("hunter2"), "{words:?}");
+    }
+    let secret = program.write("secret", "hunter2\n");
+    let line = program.refused(&["get", "--user-file", &secret, URL], 64);
+    assert!(line.contains("write USER:PASS") && !line.contains("hunter2"), "{line}");
+    let output = program.command(&["get", URL]).env("MARLINE_USER", "hunter2").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(said.contains("MARLINE_USER: write USER:PASS") && !said.contains("hunter2"), "{said}");
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    let program = Program::new();
+    for (words, says) in [
+        (&["--version"][..], concat!("marline ", env!("CARGO_PKG_VERSION"))),
+        (&["help"], "Download a file on all links at once"),
+        (&["--help"], "Exit codes: 0 done"),
+        (&["get", "--help"], "marline get --link wlan0"),
+        (&["help", "replay"], "marline replay run.ndjson"),
+        (&["links", "--help"], "marline links --json"),
+    ] {
+        let output = program.run(words);
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+        assert!(output.stderr.is_empty(), "{words:?}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains(says), "{words:?}");
+    }
+}
+
+#[test]
+fn help_lists_every_verb() {
+    let program = Program::new();
+    let text = String::from_utf8(program.run(&["help"]).stdout).unwrap();
+    let mut verbs = vec!["get", "links", "replay"];
+    if cfg!(feature = "lab") {
+        verbs.push("lab");
+    }
+    for verb in verbs {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(&format!("{verb} "))), "{verb}: {text}");
+    }
+}
+
+#[test]
+fn a_named_link_that_is_absent_leaves_no_network() {
+    let program = Program::new();
+    let output = program.run(&["get", "--link", "absent0", URL]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(69), "{said}");
+    assert!(said.contains("absent0") && said.contains("no such interface"), "{said}");
+    assert_eq!(std::fs::read_dir(program.home.path()).unwrap().count(), 0, "a file was left behind");
+}
+
+#[test]
+fn links_show_the_loopback_and_why_it_is_not_used() {
+    let program = Program::new();
+    let output = program.run(&["links", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let links: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let lo = links.as_array().unwrap().iter().find(|link| link["name"] == "lo").unwrap();
+    assert_eq!((&lo["used"], &lo["verdict"]), (&false.into(), &"unused".into()));
+    assert_eq!(lo["why"], "it leads back to this machine");
+    for key in ["index", "kind", "addresses", "v4", "v6", "metered", "budget_bytes", "limit_mbps"] {
+        assert!(lo.get(key).is_some(), "{key}");
+    }
+    let text = String::from_utf8(program.run(&["links"]).stdout).unwrap();
+    assert!(text.starts_with("LINK "), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("lo ")), "{text}");
+}
+
+#[test]
+fn a_damaged_log_is_shown_with_its_line() {
+    let program = Program::new();
+    assert!(program.refused(&["replay", "absent"], 1).contains("absent: No such file"));
+    let log = program.write("log", "{\"log\":\"tick\",\"at\":0}\n");
+    assert_eq!(
+        program.refused(&["replay", &log], 1),
+        format!("{log}:1: the log does not begin with its version and configuration")
+    );
+    let log = program.write("binary", "\0\0\0\n");
+    assert!(program.refused(&["replay", &log], 1).starts_with(&format!("{log}:1: this is no log of marline")));
+    let log = program.write("empty", "");
+    assert!(program.refused(&["replay", &log], 1).ends_with(":1: the log is empty"));
+}
+
+#[test]
+fn a_log_is_replayed_from_standard_input() {
+    let program = Program::new();
+    let config = serde_json::to_value(marline_core::fetch::Config::default()).unwrap();
+    let start = serde_json::json!({"log": "start", "version": env!("CARGO_PKG_VERSION"), "config": config});
+    let mut child = program
+        .command(&["replay", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writeln!(child.stdin.take().unwrap(), "{start}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "equal: 0 decisions from 1 records\n");
+}
+
+#[test]
+fn a_reader_that_stops_early_is_no_panic() {
+    let program = Program::new();
+    // Standard output is closed at once.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = program.command(&["links"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.is_empty(), "{said}");
+    assert!(output.status.code().is_some(), "ended by a signal");
+}
+
+#[test]
+fn a_wrong_log_filter_is_refused() {
+    let program = Program::new();
+    let output = program.command(&["links"]).env("MARLINE_LOG", "marline=loudly").output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("marline: MARLINE_LOG=marline=loudly: "));
+}
+
+#[test]
+fn the_documents_that_the_readme_names_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    pages.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|ext| ext == "md")) {
+        let text = std::fs::read_to_string(page).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            if !target.is_empty() && !target.contains("://") {
+                let file = page.parent().unwrap().join(target);
+                assert!(file.exists(), "{}: {target} is not there", page.display());
+            }
+        }
+    }
+}
