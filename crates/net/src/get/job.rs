@@ -8,7 +8,7 @@ use marline_core::fetch::{Config, Failure};
 use marline_core::units::Bitrate;
 use url::Url;
 
-use super::Progress;
+use super::{Links, Progress};
 
 /// Everything a download needs. The command line makes one; so can a program.
 #[derive(Clone, Debug)]
@@ -35,20 +35,6 @@ pub struct Job {
     pub max_time: Option<Duration>,
     /// Where to write the log of every input and decision.
     pub trace: Option<PathBuf>,
-}
-
-/// Which links may be used.
-#[derive(Clone, Debug)]
-pub enum Links {
-    /// All that the machine has, chosen by the rules of [`crate::links`]; the options belong to the user.
-    Auto {
-        /// Use the links below an active VPN.
-        bypass_vpn: bool,
-        /// What the configuration file says of interfaces, by name: kind, metering, budget, limit.
-        known: Vec<crate::links::Named>,
-    },
-    /// These, in any order.
-    Named(Vec<crate::links::Named>),
 }
 
 /// Where the bytes go.
@@ -83,7 +69,8 @@ impl FromStr for Checksum {
         let bad = || ParseChecksumError(s.to_owned());
         let (name, hex) = s.split_once('=').ok_or_else(bad)?;
         let digits: Option<Vec<u8>> = hex.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-        let bytes: Vec<u8> = digits.ok_or_else(bad)?.chunks(2).map(|d| d.iter().fold(0, |b, d| b << 4 | d)).collect();
+        let bytes: Vec<u8> =
+            digits.ok_or_else(bad)?.chunks(2).map(|d| d.iter().fold(0, |b, d| b << 4 | d)).collect();
         match (name, hex.len()) {
             ("sha256", 64) => Ok(Self::Sha256(bytes)),
             ("sha512", 128) => Ok(Self::Sha512(bytes)),

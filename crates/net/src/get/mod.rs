@@ -1,7 +1,187 @@
 //! One download, driven: the pump that tells `core::fetch` what happens on sockets and does what it asks.
+//!
+//! In: a [`Job`]. Out: the file, a [`Report`], and on the way what a [`Watcher`] wants to see.
+//!
+//! 1. Nothing is sent before the links are chosen and the target can be written.
+//! 2. Whatever ends the run early (an error, the user, the time limit) leaves a file that the next run goes on with.
+//! 3. A URL on this very machine goes over no link at all.
 
 mod job;
+mod limit;
+mod lines;
+mod links;
+mod log;
+mod origins;
+mod place;
+mod pump;
 mod report;
+mod tally;
 
-pub use job::{Checksum, GetError, Job, Links, ParseChecksumError, Target, Watcher};
+use std::future::poll_fn;
+use std::path::Path;
+use std::task::Poll;
+use std::time::Duration;
+
+use marline_core::fetch::Resume;
+use marline_core::link::LinkId;
+use marline_core::units::Instant;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use url::Url;
+
+pub use job::{Checksum, GetError, Job, ParseChecksumError, Target, Watcher};
+pub use log::FetchRecord;
 pub use report::{LinkProgress, LinkReport, Progress, Report};
+
+/// Which links may be used.
+pub type Links = crate::links::Choice;
+
+use crate::http::{file_name, tls_config};
+use crate::store::Store;
+use links::Uplinks;
+use log::Logged;
+use origins::{Origins, is_local};
+use place::Place;
+use pump::Pump;
+
+/// Downloads a file. Needs a tokio runtime with I/O and time, and does everything on the calling task.
+///
+/// SIGINT and SIGTERM end it cleanly with [`GetError::Interrupted`].
+///
+/// # Errors
+/// As [`GetError`] lists them. What has arrived is kept, unless the error says otherwise.
+pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError> {
+    let started = std::time::Instant::now();
+    let (uplinks, lines) = if job.urls.iter().all(is_local) {
+        (Uplinks::local(), Vec::new())
+    } else {
+        Uplinks::find(job.links.clone())?
+    };
+    lines.iter().for_each(|line| watcher.line(line));
+    let (store, resume) = open(&job, watcher)?;
+
+    let mut config = job.config.clone();
+    config.origins = job.urls.len() as u16;
+    config.window = store.window();
+    let resumed = resume.as_ref().map_or(0, |resume| resume.have.iter().map(|span| span.len().bytes()).sum());
+    config.resume = resume;
+    let policy = config.policy.name();
+
+    let logged = Logged::new(config, job.trace.as_deref())?;
+    let origins = Origins::new(&job.urls, &job.headers, job.user.as_ref());
+    let mut pump = Pump::new(logged, Place::new(store), origins, uplinks, job.limit, watcher, started);
+    pump.resumed = resumed;
+    pump.uplinks.free_name = matches!(job.target, Target::Directory(_));
+    if job.urls.iter().any(|url| url.scheme() == "https") {
+        let tls = tls_config(job.ca_file.as_deref(), true);
+        pump.tls = Some(tls.map_err(|error| GetError::Trust(error.to_string()))?);
+    }
+    for link in pump.uplinks.ids() {
+        pump.link_up(link);
+    }
+    let ended = until_end(&mut pump, &job, started).await;
+    let seconds = started.elapsed().as_secs_f64();
+    finish(pump, ended, &job, policy, seconds).await
+}
+
+/// Opens the target and looks for an earlier run.
+fn open(job: &Job, watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>), GetError> {
+    let (mut store, resume) = match &job.target {
+        Target::Stdout => (Store::stdout()?, None),
+        Target::File(path) => open_file(path, &job.urls, watcher)?,
+        Target::Directory(dir) => {
+            let name = job.urls.first().map_or_else(|| "download".to_owned(), |url| file_name(None, url));
+            open_file(&dir.join(name), &job.urls, watcher)?
+        }
+    };
+    if let Some(checksum) = &job.checksum {
+        store.expect(checksum.clone());
+    }
+    Ok((store, resume))
+}
+
+fn open_file(path: &Path, urls: &[Url], watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>), GetError> {
+    let opened = Store::open(path, urls)?;
+    if let Some(why) = &opened.start_over {
+        watcher.line(&why.to_string());
+    }
+    Ok((opened.store, opened.resume))
+}
+
+/// Runs the pump until it has a verdict, the user stops it, or time is up.
+async fn until_end(pump: &mut Pump<'_>, job: &Job, started: std::time::Instant) -> Result<(), GetError> {
+    let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
+        .into_iter()
+        .filter_map(|kind| signal(kind).ok())
+        .collect();
+    let run = poll_fn(|cx| {
+        if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
+            return Poll::Ready(Err(GetError::Interrupted));
+        }
+        pump.poll(cx)
+    });
+    match job.max_time {
+        None => run.await,
+        Some(limit) => {
+            let url = job.urls.first().map(ToString::to_string).unwrap_or_default();
+            let end = (started + limit).into();
+            tokio::time::timeout_at(end, run).await.unwrap_or(Err(GetError::TimeUp { url, limit }))
+        }
+    }
+}
+
+/// Settles the file and counts everything up.
+async fn finish(
+    pump: Pump<'_>,
+    ended: Result<(), GetError>,
+    job: &Job,
+    policy: &'static str,
+    seconds: f64,
+) -> Result<Report, GetError> {
+    let status = pump.logged.machine.status();
+    let Pump { logged, place, tallies, watcher, resumed, .. } = pump;
+    let total = status.total.map_or(status.done, |total| total).bytes();
+    let mut progress =
+        tally::progress(&status, &tallies, resumed, Instant::ZERO + Duration::from_secs_f64(seconds));
+    progress.eta = None;
+    watcher.progress(&progress);
+    let mut store = place.store;
+    if let Err(error) = ended {
+        let logged = logged.finish();
+        let kept = store.suspend()?;
+        tracing::debug!(kept, "the run ends early");
+        logged?;
+        return Err(error);
+    }
+    drain(&mut store, total).await?;
+    let path = store.finish()?;
+    logged.finish()?;
+    Ok(Report {
+        url: job.urls.first().map(ToString::to_string).unwrap_or_default(),
+        bytes: total,
+        seconds,
+        goodput_mbps: tally::mbps(total.saturating_sub(resumed), Duration::from_secs_f64(seconds)),
+        policy,
+        links: tallies
+            .iter()
+            .enumerate()
+            .map(|(n, tally)| tally.report(tally::state_of(&status, LinkId(n as u16))))
+            .collect(),
+        link_delta_s: tally::link_delta(&tallies),
+        wasted_bytes: status.wasted.bytes(),
+        cpu_s: tally::cpu_seconds(),
+        peak_rss_bytes: tally::peak_rss(),
+        resumed_bytes: resumed,
+        path: path.map(|path| path.display().to_string()),
+    })
+}
+
+/// Waits until a stream's reader has taken everything.
+async fn drain(store: &mut Store, total: u64) -> Result<(), GetError> {
+    let Some(wake) = store.wake() else { return Ok(()) };
+    while store.consumed() < total {
+        store.tick(Instant::ZERO)?;
+        // The timeout only covers a wake-up that came between two looks.
+        let _ = tokio::time::timeout(Duration::from_millis(100), wake.notified()).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! A bound on bytes a second, as a bucket that fills at the rate.
+//!
+//! In: bytes taken. Out: how many may be taken now, and when there are some again. What is not read stays in the
+//! kernel's buffer, whose window then holds the sender back; so nothing is dropped and nothing is paid twice.
+
+use std::time::Duration;
+
+use marline_core::units::{Bitrate, DataSize, Instant};
+
+/// The bucket. It holds at most [`DEPTH`] of its rate, so that a pause is not followed by a flood.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    rate: Bitrate,
+    level: DataSize,
+    filled: Instant,
+}
+
+impl Bucket {
+    pub(super) fn new(rate: Bitrate) -> Self {
+        Self { rate, level: DataSize::ZERO, filled: Instant::ZERO }
+    }
+
+    /// How many bytes may be taken now.
+    pub(super) fn level(&mut self, now: Instant) -> DataSize {
+        let gained = self.rate * now.since(self.filled);
+        // Less than a byte's worth of time is kept for the next look.
+        if !gained.is_zero() {
+            self.level = (self.level + gained).min((self.rate * DEPTH).max(LEAST));
+            self.filled = now;
+        }
+        self.level
+    }
+
+    pub(super) fn take(&mut self, len: DataSize) {
+        self.level -= len;
+    }
+
+    /// When it is worth looking again.
+    pub(super) fn next(&self, now: Instant) -> Instant {
+        now + (LEAST / self.rate).clamp(Duration::from_millis(1), Duration::from_millis(50))
+    }
+}
+
+/// chosen: a tenth of a second, two looks at 20 Hz.
+const DEPTH: Duration = Duration::from_millis(100);
+/// One packet and a bit: reading less is not worth a system call.
+const LEAST: DataSize = DataSize::from_kib(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_kept_over_any_time() {
+        let mut bucket = Bucket::new(Bitrate::from_mbps(8));
+        let mut taken = DataSize::ZERO;
+        for ms in (0..10_000).step_by(7) {
+            let level = bucket.level(Instant::from_millis(ms));
+            bucket.take(level);
+            taken += level;
+        }
+        let kb = taken.bytes() / 1000;
+        assert!((9_980..=10_000).contains(&kb), "{kb}");
+    }
+
+    #[test]
+    fn a_pause_is_not_followed_by_a_flood() {
+        let mut bucket = Bucket::new(Bitrate::from_mbps(8));
+        assert_eq!(bucket.level(Instant::from_millis(60_000)), DataSize::from_bytes(100_000));
+    }
+
+    #[test]
+    fn a_crawl_still_crawls() {
+        let mut bucket = Bucket::new(Bitrate::from_bits_per_sec(8000));
+        let mut taken = 0;
+        for ms in 0..10_000 {
+            let level = bucket.level(Instant::from_millis(ms));
+            if level >= DataSize::from_bytes(1000) {
+                bucket.take(level);
+                taken += level.bytes();
+            }
+        }
+        assert!((9000..=10_000).contains(&taken), "{taken}");
+    }
+}

@@ -1,0 +1,38 @@
+//! Notices as lines for people: with the link's own name, and what to do where something can be done.
+
+use marline_core::fetch::{Notice, OriginId};
+use marline_core::link::LinkId;
+
+use super::origins::Origins;
+use super::tally::Tally;
+
+/// One line, without a line end.
+pub(super) fn notice(notice: &Notice, tallies: &[Tally], origins: &Origins) -> String {
+    let name = |link: &LinkId| tallies.get(usize::from(link.0)).map_or("?", |tally| tally.profile.name.as_str());
+    let url = |origin: &OriginId| origins.url(*origin).map_or_else(|| "?".to_owned(), ToString::to_string);
+    match notice {
+        Notice::Banned { link, why, probing: true } => {
+            format!("link {}: not used for now, {why}; it is tried again later", name(link))
+        }
+        Notice::Banned { link, why, probing: false } => format!("link {}: not used, {why}", name(link)),
+        Notice::Back { link } => format!("link {}: carries data again", name(link)),
+        Notice::Silent { link, after } => {
+            format!("link {}: nothing has come for {:.1}s; the others go on", name(link), after.as_secs_f64())
+        }
+        Notice::MeteredInUse { link } => {
+            format!(
+                "link {}: it is metered, and used because no other works (--metered never forbids it)",
+                name(link)
+            )
+        }
+        Notice::BudgetSpent { link, budget } => {
+            format!("link {}: its budget of {budget} is spent; it is not used any more", name(link))
+        }
+        Notice::OneAnswer { why } => format!("only one link can be used: {why}"),
+        Notice::Pause { wait, status } => {
+            format!("the server answers {status}: waiting {:.1}s", wait.as_secs_f64())
+        }
+        Notice::Changed => "the file has changed on the server: starting again".to_owned(),
+        Notice::OriginDropped { origin, why } => format!("{}: not asked any more, {why}", url(origin)),
+    }
+}

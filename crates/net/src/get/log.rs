@@ -1,0 +1,73 @@
+//! The machine with its log: every input with its time, every output behind it (design §2; `docs/replay.md`).
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use marline_core::fetch::{Config, Fetch, Input, Output};
+use marline_core::machine::Machine as _;
+use marline_core::replay::Record;
+use marline_core::units::Instant;
+
+use super::GetError;
+
+/// One line of a download's log.
+pub type FetchRecord = Record<Config, Input, Output>;
+
+/// The machine, and the file that hears what it hears.
+#[derive(Debug)]
+pub(super) struct Logged {
+    pub(super) machine: Fetch,
+    log: Option<(PathBuf, BufWriter<File>)>,
+    error: Option<GetError>,
+}
+
+impl Logged {
+    pub(super) fn new(config: Config, path: Option<&Path>) -> Result<Self, GetError> {
+        let log = match path {
+            None => None,
+            Some(path) => {
+                let file = File::create(path).map_err(|error| GetError::Trace { path: path.to_owned(), error })?;
+                Some((path.to_owned(), BufWriter::new(file)))
+            }
+        };
+        let mut logged = Self { machine: Fetch::new(config.clone()), log, error: None };
+        logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
+        Ok(logged)
+    }
+
+    pub(super) fn handle(&mut self, now: Instant, input: Input) {
+        self.write(|| Record::In { at: now, input: input.clone() });
+        self.machine.handle(now, input);
+    }
+
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.write(|| Record::Tick { at: now });
+        self.machine.tick(now);
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Output> {
+        let output = self.machine.poll()?;
+        self.write(|| Record::Out { output: output.clone() });
+        Some(output)
+    }
+
+    /// Ends the log; tells what went wrong with it, which never disturbs the download itself.
+    pub(super) fn finish(mut self) -> Result<(), GetError> {
+        if let Some((path, file)) = &mut self.log
+            && let Err(error) = file.flush()
+        {
+            self.error.get_or_insert(GetError::Trace { path: path.clone(), error });
+        }
+        self.error.map_or(Ok(()), Err)
+    }
+
+    fn write(&mut self, record: impl FnOnce() -> FetchRecord) {
+        let Some((path, file)) = &mut self.log else { return };
+        let written = serde_json::to_writer(&mut *file, &record()).map_err(std::io::Error::from);
+        if let Err(error) = written.and_then(|()| file.write_all(b"\n")) {
+            self.error = Some(GetError::Trace { path: path.clone(), error });
+            self.log = None;
+        }
+    }
+}
