@@ -226,9 +226,10 @@ mod tests {
     #[test]
     fn the_measured_trace_pair_has_this_ideal() {
         let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-        let mut pair = links(&["wlan0,trace=solis-campus-203027.down", "lte0,trace=umn-4g-driving-50087.down"]);
+        let mut pair =
+            links(&["wlan0,trace=solis-campus-231115-203027.up", "lte0,trace=umn-4g-driving-50087-dr.down"]);
         for link in &mut pair {
-            if let Err(error) = link.load(&[dir.clone()]) {
+            if let Err(error) = link.load(std::slice::from_ref(&dir)) {
                 eprintln!("skipped: {error}");
                 return;
             }

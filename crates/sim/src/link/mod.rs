@@ -17,6 +17,7 @@
 //! and the simulation, where a minute takes milliseconds.
 
 mod codel;
+mod contention;
 mod delay;
 mod lane;
 mod loss;
@@ -28,9 +29,10 @@ use std::collections::VecDeque;
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use crate::medium::{Medium, Retry};
+use crate::medium::Medium;
 use crate::spec::{Carrier, Change, LinkSpec, QueueLimit, TraceFile, Uplink};
 use crate::trace::Trace;
+use contention::contend;
 use delay::DelayLine;
 use lane::Lane;
 use loss::LossProcess;
@@ -253,47 +255,6 @@ impl<P: Packet> Link<P> {
         }
         self.held = held;
         self.lanes.iter_mut().for_each(|lane| lane.set_held(held, now));
-    }
-}
-
-/// Lets both stations send until `now`; the answer is when the next frame will have arrived.
-fn contend<P: Packet>(medium: &mut Medium, lanes: &mut [Lane<P>; 2], now: Instant) -> Option<Instant> {
-    loop {
-        let attempts = [0, 1].map(|lane| lanes[lane].ready_since().map(|since| medium.attempt(lane, since)));
-        let first = match attempts {
-            [Some(down), Some(up)] if up.start < down.start => 1,
-            [Some(_), _] => 0,
-            [None, Some(_)] => 1,
-            [None, None] => return None,
-        };
-        let attempt = attempts[first]?;
-        if attempt.start > now {
-            let size = lanes[first].ready_size();
-            return Some(lanes[first].earliest(medium.arrival(first, size, attempt.start)));
-        }
-        let clash = match attempts {
-            [Some(down), Some(up)] if Medium::collide(down, up) => Some([down, up]),
-            _ => None,
-        };
-        // CoDel may drop what was to be sent; then the contention is another one.
-        let senders: &[usize] = if clash.is_some() { &[0, 1] } else { &[first] };
-        if !senders.iter().all(|lane| lanes[*lane].take_up(attempt.start)) {
-            continue;
-        }
-        match clash {
-            Some(attempts) => {
-                let retries = medium.clash([lanes[0].ready_size(), lanes[1].ready_size()], attempts);
-                for (lane, retry) in lanes.iter_mut().zip(retries) {
-                    if retry == Retry::GivenUp {
-                        lane.give_up();
-                    }
-                }
-            }
-            None => {
-                let arrived = medium.send(first, lanes[first].ready_size(), attempt);
-                lanes[first].sent(arrived);
-            }
-        }
     }
 }
 

@@ -95,17 +95,22 @@ impl Medium {
         self.stations[lane].airtime
     }
 
-    /// When this station would send the packet that it has had since `arrived`, if the other does not come first.
-    pub(crate) fn attempt(&mut self, lane: usize, arrived: Instant) -> Attempt {
+    /// When this station would send the packet that it has had since `arrived`, if the other does not come first;
+    /// none at rate zero.
+    pub(crate) fn attempt(&mut self, lane: usize, arrived: Instant) -> Option<Attempt> {
         let from = self.idle_from + self.phy.difs;
         let slot = self.phy.slot;
         let station = &mut self.stations[lane];
+        if station.rate.is_zero() {
+            return None;
+        }
         if station.wait.is_none() && arrived < self.idle_from {
             station.wait = Some(station.random.below(station.window + 1));
         }
         let ready = from + slot * u32::try_from(station.wait.unwrap_or(0)).unwrap_or(u32::MAX);
         let start = ready.max(arrived);
-        Attempt { start, slot: u64::try_from(start.since(from).as_nanos() / slot.as_nanos().max(1)).unwrap_or(0) }
+        let slot = start.since(from).as_nanos() / slot.as_nanos().max(1);
+        Some(Attempt { start, slot: u64::try_from(slot).unwrap_or(u64::MAX) })
     }
 
     /// Whether the two would collide.
@@ -157,6 +162,9 @@ impl Medium {
 
     /// What the channel carries one way, with the other silent and packets of this size: bits of IP per second.
     pub(crate) fn solo_rate(&self, lane: usize, size: DataSize) -> Bitrate {
-        size / self.phy.mean_exchange(size, self.stations[lane].rate)
+        match self.stations[lane].rate {
+            Bitrate::ZERO => Bitrate::ZERO,
+            rate => size / self.phy.mean_exchange(size, rate),
+        }
     }
 }

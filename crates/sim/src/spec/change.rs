@@ -18,7 +18,7 @@ use marline_core::units::{Bitrate, Duration, parse_duration};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
-use super::written::{print_duration, print_rate};
+use super::print::{print_duration, print_rate};
 use super::{Loss, SpecError};
 
 /// A change of a running link.

@@ -29,6 +29,7 @@
 
 mod change;
 mod loss;
+mod print;
 mod written;
 
 use std::fmt;

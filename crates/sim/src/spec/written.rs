@@ -3,13 +3,17 @@
 //! In: the fields of a line or of a table, as text. Out: a [`LinkSpec`] or the first field that is wrong.
 //!
 //! 1. A field may stand once. Unknown fields are refused with the list of known ones.
-//! 2. Values print exactly: the largest unit that leaves a whole number, so that reading gives the value back.
+//! 2. A field that says no more than its absence does not print.
+//!
+//! Reading each field straight into its type was not done: whether a field may stand depends on others (a rate beside a
+//! trace), and a table's fields come in any order.
 
 use std::path::PathBuf;
 
 use marline_core::units::{Bitrate, DataSize, Duration, parse_duration};
 use serde::{Deserialize, Serialize};
 
+use super::print::{print_duration, print_rate, print_size};
 use super::{Carrier, LinkSpec, Loss, QueueLimit, SpecError, TraceFile, Uplink, kind_of};
 
 /// The fields as text; absent ones are none.
@@ -328,26 +332,4 @@ const MTU: std::ops::RangeInclusive<u64> = 576..=65_535;
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 fn is_off(flag: &bool) -> bool {
     !flag
-}
-
-/// The rate without rounding.
-pub(super) fn print_rate(rate: Bitrate) -> String {
-    exact(rate.bits_per_sec(), &[("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000), ("bit/s", 1)])
-}
-
-/// The duration without rounding.
-pub(super) fn print_duration(time: Duration) -> String {
-    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    exact(nanos, &[("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)])
-}
-
-/// The size without rounding.
-fn print_size(size: DataSize) -> String {
-    exact(size.bytes(), &[("MiB", 1 << 20), ("MB", 1_000_000), ("KiB", 1 << 10), ("kB", 1000), ("B", 1)])
-}
-
-/// In the first unit that leaves a whole number.
-fn exact(value: u64, units: &[(&str, u64)]) -> String {
-    let whole = units.iter().find(|(_, unit)| value % unit == 0);
-    whole.map_or_else(|| value.to_string(), |(name, unit)| format!("{}{name}", value / unit))
 }

@@ -1,0 +1,79 @@
+//! The shared 802.11 medium: what frames cost, who gets how much.
+
+use super::*;
+
+/// Payload rate towards the client with so many small datagrams back for every 8.
+fn shared_cell(medium: &str, back: u64) -> f64 {
+    let mut link = link(&format!("wifi,medium={medium}"));
+    let mut now = ms(0);
+    let (mut delivered, mut owed, mut n) = (0_u64, 0, 0);
+    for _ in 0..20 {
+        link.push(Direction::Down, Numbered { n, bytes: 1492 }, now);
+    }
+    while now < ms(20_000) {
+        now = link.next_event().unwrap();
+        while let Some((direction, _)) = link.pop(now) {
+            if direction == Direction::Up {
+                continue;
+            }
+            n += 1;
+            delivered += 1;
+            link.push(Direction::Down, Numbered { n, bytes: 1492 }, now);
+            owed += back;
+            if owed >= 8 {
+                owed -= 8;
+                link.push(Direction::Up, Numbered { n, bytes: 52 }, now);
+            }
+        }
+    }
+    assert!(is_conserved(&link));
+    (delivered * 1464 * 8) as f64 / 20e6
+}
+
+#[test]
+fn small_frames_cost_a_shared_cell_what_the_paper_measured() {
+    // The emulator's own figures; Super-aggregation figure 2(a): from 20 down to 15 at 4 of 8.
+    for (back, expected) in [(0, 19.1), (1, 17.9), (2, 16.8), (4, 14.9), (8, 12.1)] {
+        let ours = shared_cell("11g-mixed", back);
+        assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
+    }
+    for (back, expected) in [(0, 5.93), (1, 5.65), (2, 5.41), (4, 4.99), (8, 4.26)] {
+        let ours = shared_cell("11b", back);
+        assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
+    }
+    for (medium, back, expected) in [("11g", 0, 29.8), ("11b-rts", 0, 4.42), ("11b-paper", 8, 3.39)] {
+        let ours = shared_cell(medium, back);
+        assert!((ours / expected - 1.0).abs() < 0.03, "{medium}, {back} of 8: {ours} instead of {expected}");
+    }
+}
+
+#[test]
+fn two_saturated_stations_share_a_cell_in_equal_frames() {
+    let mut link = link("wifi,medium=11g");
+    for n in 0..4000 {
+        let now = Instant::from_nanos(n * 500_000);
+        for direction in Direction::BOTH {
+            link.push(direction, full(n), now);
+            link.push(direction, full(n), now);
+        }
+        while link.pop(now).is_some() {}
+    }
+    let [down, up] = Direction::BOTH.map(|direction| link.stats(direction));
+    let (a, b) = (down.delivered.packets, up.delivered.packets);
+    assert!(a.abs_diff(b) * 20 < a, "{a} and {b}");
+    assert!(is_conserved(&link));
+    let busy = down.airtime + up.airtime;
+    assert!(busy > Duration::from_millis(1500) && busy < Duration::from_millis(2100), "{busy:?}");
+}
+
+#[test]
+fn a_held_cell_is_silent_and_goes_on() {
+    let mut link = link("wifi,medium=11g");
+    link.change(&Change::Hold, ms(1));
+    link.push(Direction::Down, full(0), ms(2));
+    assert_eq!((link.next_event(), link.pop(ms(50))), (None, None));
+    link.change(&Change::Back, ms(60));
+    let due = link.next_event().unwrap();
+    assert!(due > ms(60) && due < ms(61), "{due}");
+    assert!(link.pop(due).is_some());
+}

@@ -1,0 +1,153 @@
+//! Random histories: whatever happens, every packet is accounted for and nothing depends on who looks when.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn any_spec() -> impl Strategy<Value = LinkSpec> {
+    let carrier = prop_oneof![
+        (1..200_u64).prop_map(|mbps| format!("rate={mbps}Mbit/s")),
+        Just("rate=5Mbit/s,up=300kbit/s,steps=50ms:0bit/s+100ms:40Mbit/s".to_string()),
+        prop_oneof![Just("11g-mixed"), Just("11g"), Just("11b"), Just("11b-rts"), Just("11b-paper")]
+            .prop_map(|medium| format!("medium={medium}")),
+        Just("trace=t".to_string()),
+    ];
+    let rest = prop_oneof![
+        Just(""),
+        Just(",loss=5%"),
+        Just(",loss=ge:5%/25%/50%,codel"),
+        Just(",jitter=4ms,reorder"),
+        Just(",jitter=10ms,queue=4kB"),
+        Just(",mtu=1280B,codel,queue=20ms"),
+    ];
+    (carrier, rest).prop_map(|(carrier, rest)| {
+        let mut spec: LinkSpec = format!("wifi,{carrier},rtt=20ms{rest}").parse().unwrap();
+        if let Carrier::Trace(file) = &mut spec.down {
+            file.trace = Some(std::sync::Arc::new(Trace::parse("0\n3\n3\n4\n20\n").unwrap()));
+        }
+        spec
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(Direction, u64),
+    Pop,
+    Wait(u64),
+    WaitForEvent,
+    Change(Change),
+    Schedule(u64, Change),
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (0..100_u64).prop_map(|mbps| Change::Rate(Bitrate::from_mbps(mbps))),
+        (0..100_u64).prop_map(|mbps| Change::Up(Bitrate::from_mbps(mbps))),
+        Just(Change::Down),
+        Just(Change::Hold),
+        Just(Change::Back),
+        Just(Change::Back),
+        (0..50_u64).prop_map(|ms| Change::Rtt(Duration::from_millis(ms))),
+        (0..9_u64).prop_map(|ms| Change::Jitter(Duration::from_millis(ms))),
+        Just(Change::Loss(marline_core::units::Ratio::from_percent(20).into())),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let direction = prop_oneof![Just(Direction::Down), Just(Direction::Up)];
+    prop_oneof![
+        8 => (direction, 20..1600_u64).prop_map(|(direction, bytes)| Step::Push(direction, bytes)),
+        4 => Just(Step::Pop),
+        2 => (0..5_000_000_u64).prop_map(Step::Wait),
+        4 => Just(Step::WaitForEvent),
+        1 => any_change().prop_map(Step::Change),
+        1 => (0..100_000_000_u64, any_change()).prop_map(|(after, change)| Step::Schedule(after, change)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_packet_is_delivered_dropped_or_inside_and_never_early(
+        spec in any_spec(),
+        steps in proptest::collection::vec(any_step(), 1..300),
+        seed in any::<u64>(),
+    ) {
+        let (mut link, mut n) = (Link::new(&spec, seed), [0_u64; 2]);
+        let (mut now, mut last) = (Instant::ZERO, [None; 2]);
+        for step in steps {
+            match step {
+                Step::Push(direction, bytes) => {
+                    link.push(direction, Numbered { n: n[direction.lane()], bytes }, now);
+                    n[direction.lane()] += 1;
+                }
+                Step::Pop => {
+                    let foretold = link.next_event();
+                    let Some((due, direction, packet)) = link.pop_due(now) else {
+                        // A driver that waits for the next event must not spin.
+                        prop_assert!(link.next_event().is_none_or(|at| at > now), "{:?} {now}", link.next_event());
+                        continue;
+                    };
+                    prop_assert!(due <= now && foretold.is_some_and(|at| at <= due), "{foretold:?} {due}");
+                    if !spec.reorder {
+                        prop_assert!(last[direction.lane()] < Some(packet.n), "order");
+                        last[direction.lane()] = Some(packet.n);
+                    }
+                }
+                Step::Wait(nanos) => now += Duration::from_nanos(nanos),
+                Step::WaitForEvent => {
+                    let foretold = link.next_event();
+                    now = now.max(foretold.filter(|at| *at < now + Duration::from_secs(1)).unwrap_or(now));
+                }
+                Step::Change(change) => link.change(&change, now),
+                Step::Schedule(after, change) => link.schedule(now + Duration::from_nanos(after), change),
+            }
+            prop_assert!(is_conserved(&link));
+        }
+        // Once everything works again, all that is inside comes out.
+        for change in [Change::Back, Change::Rate(Bitrate::from_mbps(10)), Change::Up(Bitrate::from_mbps(10))] {
+            link.schedule(now + Duration::from_secs(1), change);
+        }
+        let mut turns = 0;
+        now += Duration::from_secs(1);
+        while link.pop(now).is_some() {}
+        while let Some(at) = link.next_event() {
+            turns += 1;
+            prop_assert!(turns < 10_000, "no progress at {at}");
+            now = now.max(at);
+            while link.pop(now).is_some() {}
+        }
+        prop_assert!(is_conserved(&link));
+        prop_assert_eq!(link.stats(Direction::Down).inside, Count::default());
+        prop_assert_eq!(link.stats(Direction::Up).inside, Count::default());
+    }
+
+    #[test]
+    fn the_same_seed_and_times_give_the_same_deliveries(
+        spec in any_spec(),
+        pushes in proptest::collection::vec((0..3_000_000_u64, any::<bool>(), 20..1280_u64), 1..200),
+        seed in any::<u64>(),
+    ) {
+        // Once popped at every event, once only at the end: the same packets at the same due times.
+        let run = |eager: bool| {
+            let (mut link, mut now, mut out) = (Link::new(&spec, seed), Instant::ZERO, Vec::new());
+            for (n, (after, up, bytes)) in pushes.iter().enumerate() {
+                let next = now + Duration::from_nanos(*after);
+                while let Some(at) = link.next_event().filter(|at| eager && *at <= next) {
+                    now = now.max(at);
+                    while let Some(popped) = link.pop_due(now) {
+                        out.push(popped);
+                    }
+                }
+                now = next;
+                let direction = if *up { Direction::Up } else { Direction::Down };
+                link.push(direction, Numbered { n: n as u64, bytes: *bytes }, now);
+            }
+            while let Some(popped) = link.pop_due(now + Duration::from_secs(100)) {
+                out.push(popped);
+            }
+            out.sort_by_key(|(due, direction, packet)| (*due, *direction, packet.n));
+            out
+        };
+        prop_assert_eq!(run(true), run(false));
+    }
+}
