@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use marline_core::fetch::{MeteredUse, Policy};
 use marline_core::units::{Bitrate, parse_duration};
 use marline_net::get::Checksum;
@@ -25,7 +25,7 @@ use crate::Exit;
 #[command(name = "marline", version, max_term_width = 100, subcommand_required = true, after_help = AFTER_HELP)]
 pub struct Cli {
     /// Read this configuration file instead of ~/.config/marline/marline.toml.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     pub config: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
@@ -69,8 +69,10 @@ Examples:
   marline get --checksum sha256=9f86…0a08 https://a.example/f https://b.example/f
       Two mirrors of one file, checked at the end.
 
-Without -o the file gets the name that the server gives, or the last part of the URL.
-Values carry their unit: rates bit/s kbit/s Mbit/s Gbit/s, sizes B kB KiB MB MiB GB GiB, times ms s min h.";
+Terms of a --link, each optional: kind=ethernet|wifi|lte|nr|umts|satellite|tunnel|other, metered=yes|no,
+budget=SIZE, limit=RATE. Without -o the file gets the name that the server gives, or the last part of
+the URL. Values carry their unit: rates bit/s, kbit/s, Mbit/s, Gbit/s; sizes B, kB, KiB, MB, MiB, GB, GiB;
+times ms, s, min, h.";
 
 const AFTER_LINKS: &str = "\
 Examples:
@@ -93,23 +95,22 @@ pub struct GetArgs {
     /// Write to FILE, into a directory, or with `-` in order to standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Use this interface; repeat for more. Without it: every link that works.
-    #[arg(long, value_name = "IFACE[,kind=K][,metered=yes|no][,budget=SIZE][,limit=RATE]")]
+    /// Use this interface, on these terms; repeat for more. Without it: every link that works.
+    #[arg(long, value_name = "IFACE[,…]")]
     pub link: Vec<Named>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub bypass_vpn: bool,
-    /// Links that cost money: `avoid` uses them only when all others have failed [default: avoid].
-    #[arg(long, value_name = "avoid|use|never")]
-    pub metered: Option<Metered>,
-    /// How requests are sized and placed: single, naive, static-limit, dynamic-limit, bdp-limit or marline.
+    /// Links that cost money: avoid (only when all others have failed), use or never [default: avoid].
+    #[arg(long, value_name = "WORD", value_parser = metered_use)]
+    pub metered: Option<MeteredUse>,
+    /// Who decides: single, naive, static-limit, dynamic-limit, bdp-limit or marline.
     #[arg(long, default_value = "marline", value_name = "NAME")]
     pub policy: Policy,
     /// Send this header field too; repeat for more.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub header: Vec<String>,
-    /// Log in to the URL's host. The password is never shown, but other users of this machine can see a command
-    /// line: prefer --user-file or the variable MARLINE_USER.
+    /// Log in to the URL's host; others can see a command line, so prefer --user-file or MARLINE_USER.
     #[arg(long, value_name = "USER:PASS", conflicts_with = "user_file")]
     pub user: Option<String>,
     /// Read USER:PASS from the first line of FILE.
@@ -121,7 +122,7 @@ pub struct GetArgs {
     /// Fail unless the whole file hashes to this.
     #[arg(long, value_name = "sha256=HEX")]
     pub checksum: Option<Checksum>,
-    /// The most per second in all, or of one link: `20Mbit/s`, `wwan0=5Mbit/s`; repeat for more.
+    /// The most per second, of all links together or of one of them; repeat for more.
     #[arg(long, value_name = "[IFACE=]RATE")]
     pub limit_rate: Vec<Limit>,
     /// Give up after this time; what has arrived is kept.
@@ -130,7 +131,7 @@ pub struct GetArgs {
     /// Failed tries in a row, without progress between them, before a link is given up.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub retry: u32,
-    /// Print one JSON object at the end (on standard error when the file goes to standard output).
+    /// Print one JSON object at the end; on standard error when the file goes to standard output.
     #[arg(long)]
     pub json: bool,
     /// Write every decision and its inputs to FILE, for `marline replay`.
@@ -160,27 +161,6 @@ pub struct ReplayArgs {
     pub file: PathBuf,
 }
 
-/// The words of `--metered`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Metered {
-    /// Only when all others have failed.
-    Avoid,
-    /// Like any other.
-    Use,
-    /// Not at all.
-    Never,
-}
-
-impl From<Metered> for MeteredUse {
-    fn from(word: Metered) -> Self {
-        match word {
-            Metered::Avoid => Self::Avoid,
-            Metered::Use => Self::Use,
-            Metered::Never => Self::Never,
-        }
-    }
-}
-
 /// One `--limit-rate`: of one interface, or of all together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -204,6 +184,15 @@ impl std::str::FromStr for Limit {
             return Err("a limit of zero would never end; leave the link out instead".into());
         }
         Ok(Self { link, rate })
+    }
+}
+
+fn metered_use(s: &str) -> Result<MeteredUse, String> {
+    match s {
+        "avoid" => Ok(MeteredUse::Avoid),
+        "use" => Ok(MeteredUse::Use),
+        "never" => Ok(MeteredUse::Never),
+        _ => Err("say avoid, use or never".into()),
     }
 }
 

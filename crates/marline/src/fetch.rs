@@ -71,7 +71,7 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
         user = Some(parse_user(&text.to_string_lossy(), "MARLINE_USER")?);
     }
     let file = ConfigFile::read(config)?;
-    let metered = args.metered.map(Into::into).or(file.metered).unwrap_or_default();
+    let metered = args.metered.or(file.metered).unwrap_or_default();
     let links = links(args.link, args.bypass_vpn, &args.limit_rate, &file)?;
     Ok(Job {
         urls,

@@ -12,6 +12,7 @@
 //! A build script or a tool of its own was not used: `cargo test` is what everybody runs already. Sources are read as
 //! text with comments and strings blanked, not parsed: the laws are about words that stand in the code, and a parser
 //! would be the largest dependency of the workspace.
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
