@@ -300,3 +300,195 @@ const HEAD_MOST: usize = 64 * 1024;
 const FIELDS_MOST: usize = 128;
 /// How much is read at one time while a head is due; what lies behind the head is kept aside, so it must be little.
 const HEAD_READ: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Bodies(Vec<(u32, Vec<u8>)>);
+
+    impl Sink for Bodies {
+        fn body(&mut self, req: ReqId, bytes: &[u8]) {
+            assert!(!bytes.is_empty());
+            match self.0.last_mut().filter(|(last, _)| *last == req.0) {
+                Some((_, body)) => body.extend_from_slice(bytes),
+                None => self.0.push((req.0, bytes.to_vec())),
+            }
+        }
+    }
+
+    /// What a connection with `requests` open requests says of these pieces, followed by an end. Runs of data are one.
+    fn hear(requests: u32, limit: Option<u64>, pieces: &[&[u8]], error: Option<Trouble>) -> (Vec<String>, Bodies) {
+        let (mut answers, mut bodies, mut told) = (Answers::new(), Bodies(Vec::new()), Vec::new());
+        (0..requests).for_each(|req| answers.expect(ReqId(req)));
+        let mut tell = |answers: &mut Answers, event: Event| match event {
+            Event::Head { req, head, .. } => {
+                told.push(format!("head {} {}", req.0, head.status));
+                answers.accept(req, limit.map(DataSize::from_bytes));
+            }
+            Event::Data { .. } => {}
+            Event::End { req } => told.push(format!("end {}", req.0)),
+            Event::Aborted { .. } => panic!("HTTP/1.1 aborts nothing"),
+            Event::Closed { trouble } => told.push(format!("closed {:?}", trouble.kind)),
+        };
+        let mut held = Vec::new();
+        for piece in pieces {
+            held.extend_from_slice(piece);
+            loop {
+                let (used, event) = answers.feed(&held, &mut bodies);
+                held.drain(..used);
+                match event.or_else(|| answers.next()) {
+                    Some(event) => tell(&mut answers, event),
+                    None if used == 0 => break,
+                    None => {}
+                }
+            }
+        }
+        answers.finish(error, held.len());
+        while let Some(event) = answers.next() {
+            tell(&mut answers, event);
+        }
+        (told, bodies)
+    }
+
+    fn kind_of(requests: u32, wire: &[u8]) -> String {
+        hear(requests, None, &[wire], None).0.pop().unwrap_or_default()
+    }
+
+    const PIPELINED: &[u8] =
+        b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nContent-Range: bytes 0-4/9\r\n\r\nhello\
+        HTTP/1.1 100 Continue\r\n\r\n\
+        HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3;x\r\nabc\r\n1\r\nd\r\n0\r\nT: v\r\n\r\n\
+        HTTP/1.1 204 No Content\r\n\r\n\
+        HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n\
+        HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nend";
+
+    #[test]
+    fn pipelined_answers_read_the_same_wherever_they_are_cut() {
+        let want = [
+            "head 0 206",
+            "end 0",
+            "head 1 200",
+            "end 1",
+            "head 2 204",
+            "end 2",
+            "head 3 404",
+            "end 3",
+            "head 4 200",
+            "end 4",
+            "closed Finished",
+        ];
+        let bodies = vec![(0, b"hello".to_vec()), (1, b"abcd".to_vec()), (4, b"end".to_vec())];
+        for cut in 0..=PIPELINED.len() {
+            let (first, second) = PIPELINED.split_at(cut);
+            let (told, got) = hear(6, None, &[first, second], None);
+            assert_eq!(
+                (told.iter().map(String::as_str).collect::<Vec<_>>(), got.0),
+                (want.to_vec(), bodies.clone()),
+                "{cut}"
+            );
+        }
+        let single: Vec<&[u8]> = PIPELINED.chunks(1).collect();
+        assert_eq!(hear(6, None, &single, None).0, want);
+    }
+
+    #[test]
+    fn an_early_end_says_where_it_broke() {
+        let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+        for cut in 1..whole.len() {
+            assert_eq!(kind_of(1, &whole[..cut]), "closed Truncated", "{cut}");
+        }
+        assert_eq!(kind_of(1, whole), "closed Finished");
+        assert_eq!(kind_of(2, whole), "closed Finished");
+        assert_eq!(kind_of(0, b""), "closed Finished");
+        assert_eq!(kind_of(1, b""), "closed Reset");
+        assert_eq!(
+            kind_of(1, b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"),
+            "closed Truncated"
+        );
+    }
+
+    #[test]
+    fn a_reset_is_told_from_an_end() {
+        let reset = || Some(trouble(TroubleKind::Reset, "reset"));
+        let last = |wire: &[u8]| hear(1, None, &[wire], reset()).0.pop().unwrap_or_default();
+        assert_eq!(last(b""), "closed Reset");
+        assert_eq!(last(b"HTTP/1.1 200 OK\r\n\r\nuntil the clo"), "closed Truncated");
+        assert_eq!(hear(0, None, &[], reset()).0, ["closed Finished"]);
+    }
+
+    #[test]
+    fn a_body_until_close_ends_with_the_connection() {
+        for version in ["1.0", "1.1"] {
+            let wire = format!("HTTP/{version} 200 OK\r\n\r\nall of it");
+            let (told, bodies) = hear(1, None, &[wire.as_bytes()], None);
+            assert_eq!(told, ["head 0 200", "end 0", "closed Finished"]);
+            assert_eq!(bodies.0, [(0, b"all of it".to_vec())]);
+        }
+    }
+
+    #[test]
+    fn more_than_was_accepted_is_never_delivered() {
+        for wire in [
+            &b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789"[..],
+            b"HTTP/1.1 200 OK\r\n\r\n123456789",
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n123\r\n6\r\n456789\r\n",
+        ] {
+            let (told, bodies) = hear(1, Some(5), &[wire], None);
+            assert_eq!(told, ["head 0 200", "closed Protocol"]);
+            assert_eq!(bodies.0, [(0, b"12345".to_vec())]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_http_ends_the_connection() {
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(129));
+        let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(70_000));
+        for bad in [
+            &b"SSH-2.0-OpenSSH\r\n"[..],
+            b"<html>",
+            b"HTTP/1.1 abc\r\n\r\n",
+            b"HTTP/2 200\r\n\r\n",
+            b"HTTP/1.1 101 Switching\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
+            many.as_bytes(),
+            long.as_bytes(),
+        ] {
+            assert_eq!(
+                kind_of(1, bad),
+                "closed Protocol",
+                "{}",
+                String::from_utf8_lossy(&bad[..bad.len().min(40)])
+            );
+        }
+        assert_eq!(kind_of(0, b"HTTP/1.1 200 OK\r\n\r\n"), "closed Protocol");
+        assert_eq!(kind_of(0, b"HTTP/1.1 408 Request Timeout\r\n\r\n"), "closed Finished");
+    }
+
+    #[test]
+    fn a_cancelled_answer_stops_everything() {
+        let (mut answers, mut bodies) = (Answers::new(), Bodies(Vec::new()));
+        answers.expect(ReqId(0));
+        let (used, event) = answers.feed(PIPELINED, &mut bodies);
+        assert!(matches!(event, Some(Event::Head { .. })));
+        answers.cancel(ReqId(0));
+        answers.accept(ReqId(0), None);
+        assert_eq!(answers.feed(&PIPELINED[used..], &mut bodies), (0, None));
+        assert!(answers.next().is_none() && bodies.0.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_server_makes_it_panic_or_overrun(
+            noise in prop::collection::vec(any::<u8>(), 0..200),
+            at in 0..PIPELINED.len(),
+            limit in 0_u64..8,
+        ) {
+            let wire = [&PIPELINED[..at], &noise].concat();
+            let (_, bodies) = hear(5, Some(limit), &[&wire], None);
+            prop_assert!(bodies.0.iter().all(|(_, body)| body.len() as u64 <= limit));
+        }
+    }
+}

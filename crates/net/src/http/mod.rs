@@ -29,12 +29,13 @@ mod tls;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use marline_core::fetch::{Head, PathSample, Protocol, ReqId, Trouble, TroubleKind};
 use marline_core::units::DataSize;
+use marline_sys::tcp_info::TcpInfo;
 
 pub use dial::Dial;
 pub use http2::Windows;
@@ -184,7 +185,6 @@ impl Connection {
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd;
         match &self.exchange {
             Exchange::Http1(http) => http.socket(),
             Exchange::Http2(_, socket) => socket.as_fd(),
@@ -199,8 +199,14 @@ impl std::fmt::Debug for Connection {
 }
 
 /// TCP_INFO of a socket.
-fn path_of(_socket: BorrowedFd<'_>) -> PathSample {
-    PathSample::default()
+fn path_of(socket: BorrowedFd<'_>) -> PathSample {
+    let Ok(info) = TcpInfo::of(socket) else { return PathSample::default() };
+    PathSample {
+        rtt: info.rtt,
+        min_rtt: info.min_rtt.unwrap_or_default(),
+        rcv_rtt: info.receiver_rtt.unwrap_or_default(),
+        out_of_order: info.out_of_order.unwrap_or_default(),
+    }
 }
 
 /// A failure of a kind, in words.
