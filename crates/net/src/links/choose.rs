@@ -130,3 +130,177 @@ fn nothing(survey: &Survey, choice: &Choice, warnings: Vec<String>) -> Vec<Strin
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use marline_core::units::{Bitrate, DataSize};
+
+    use super::*;
+    use crate::links::{DefaultRoute, Metered, MeteredSource};
+
+    /// An interface with an address, and a default route of this metric if there is one.
+    fn interface(index: u32, name: &str, kind: LinkKind, metric: Option<u32>, verdict: Verdict) -> Interface {
+        Interface {
+            name: name.into(),
+            index,
+            kind,
+            addresses: vec!["192.0.2.1".parse().unwrap()],
+            networks: Vec::new(),
+            v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
+            v6: None,
+            metered: None,
+            verdict,
+        }
+    }
+
+    fn unused(reason: Reason) -> Verdict {
+        Verdict::Unused(reason)
+    }
+
+    fn laptop() -> Survey {
+        Survey {
+            interfaces: vec![
+                interface(1, "lo", LinkKind::Other, None, unused(Reason::Loopback)),
+                interface(2, "wlan0", LinkKind::Wifi, Some(600), Verdict::Usable),
+                interface(3, "eth0", LinkKind::Ethernet, Some(100), Verdict::Usable),
+                interface(4, "wwan0", LinkKind::Lte, Some(700), Verdict::Usable),
+                interface(5, "eth1", LinkKind::Ethernet, None, unused(Reason::NoDefaultRoute)),
+                interface(6, "docker0", LinkKind::Other, None, unused(Reason::Bridge)),
+                interface(7, "eth2", LinkKind::Ethernet, None, unused(Reason::NoCarrier)),
+            ],
+            vpn: None,
+        }
+    }
+
+    fn laptop_with_vpn() -> Survey {
+        let mut survey = laptop();
+        for interface in &mut survey.interfaces {
+            if interface.is_usable() {
+                interface.verdict = unused(Reason::BelowVpn("tun0".into()));
+            }
+        }
+        survey.interfaces.push(interface(9, "tun0", LinkKind::Tunnel, Some(50), Verdict::Usable));
+        survey.vpn = Some("tun0".into());
+        survey
+    }
+
+    fn auto(bypass_vpn: bool) -> Choice {
+        Choice::Auto { bypass_vpn, known: Vec::new() }
+    }
+
+    fn named(names: &[&str]) -> Choice {
+        Choice::Named(names.iter().map(|name| name.parse().unwrap()).collect())
+    }
+
+    fn names(chosen: &Chosen) -> Vec<&str> {
+        chosen.links.iter().map(|(interface, _)| interface.name.as_str()).collect()
+    }
+
+    #[test]
+    fn each_choice_takes_its_links_and_says_what_it_leaves() {
+        type Row<'a> = (&'a str, Survey, Choice, &'a [&'a str], &'a [&'a str]);
+        let rows: [Row<'_>; 8] = [
+            ("all, the preferred first", laptop(), auto(false), &["eth0", "wlan0", "wwan0"], &[]),
+            ("nothing to bypass", laptop(), auto(true), &["eth0", "wlan0", "wwan0"], &[]),
+            ("a VPN alone", laptop_with_vpn(), auto(false), &["tun0"], &[]),
+            ("a VPN bypassed", laptop_with_vpn(), auto(true), &["eth0", "wlan0", "wwan0"], &[]),
+            ("the user's order", laptop(), named(&["wwan0", "eth0"]), &["wwan0", "eth0"], &[]),
+            (
+                "one absent, one unplugged, one twice",
+                laptop(),
+                named(&["wwan9", "eth2", "wlan0", "wlan0,budget=1GB"]),
+                &["wlan0"],
+                &[
+                    "link wwan9: no such interface; going on with the rest",
+                    "link eth2: it has no carrier (no cable, access point or modem session); going on with the rest",
+                    "link wlan0: named twice; the first one counts",
+                ],
+            ),
+            (
+                "what only the user can want",
+                laptop(),
+                named(&["eth1", "docker0", "lo"]),
+                &["eth1", "docker0", "lo"],
+                &[
+                    "link eth1: it has no default route, so it reaches its own subnets only",
+                    "link docker0: it is a bridge to containers or virtual machines; used because it was named",
+                ],
+            ),
+            (
+                "beside the VPN by name",
+                laptop_with_vpn(),
+                named(&["wlan0", "tun0"]),
+                &["wlan0", "tun0"],
+                &["link wlan0: it goes beside the VPN tun0"],
+            ),
+        ];
+        for (case, survey, choice, links, warnings) in rows {
+            let chosen = choose(&survey, &choice, &MeteredHints::none()).unwrap();
+            assert_eq!(names(&chosen), links, "{case}");
+            assert_eq!(chosen.warnings, warnings, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_vpn_is_never_used_or_bypassed_in_silence() {
+        let line = |bypass| choose(&laptop_with_vpn(), &auto(bypass), &MeteredHints::none()).unwrap().vpn;
+        assert!(
+            line(false).unwrap().contains("the VPN tun0 is this machine's way to the Internet: it is used alone")
+        );
+        assert_eq!(line(true).unwrap(), "the VPN tun0 is bypassed");
+        assert_eq!(choose(&laptop(), &auto(false), &MeteredHints::none()).unwrap().vpn, None);
+    }
+
+    #[test]
+    fn with_no_link_left_the_reason_for_each_is_given() {
+        let none =
+            |survey: &Survey, choice| choose(survey, &choice, &MeteredHints::none()).unwrap_err().to_string();
+        assert_eq!(
+            none(&laptop(), named(&["wwan9", "eth2"])),
+            "no link can be used: link wwan9: no such interface; \
+             link eth2: it has no carrier (no cable, access point or modem session)"
+        );
+        let mut offline = laptop();
+        offline.interfaces.retain(|interface| !interface.is_usable());
+        assert_eq!(
+            none(&offline, auto(false)),
+            "no link can be used: eth1: it has no default route; \
+             docker0: it is a bridge to containers or virtual machines; \
+             eth2: it has no carrier (no cable, access point or modem session)"
+        );
+        let mut only_vpn = laptop_with_vpn();
+        only_vpn.interfaces.retain(|interface| interface.name == "tun0");
+        assert_eq!(none(&only_vpn, auto(true)), "no link can be used: tun0: the VPN, which is bypassed");
+        assert_eq!(none(&Survey { interfaces: Vec::new(), vpn: None }, auto(false)), "no link can be used");
+    }
+
+    #[test]
+    fn on_cost_the_user_has_the_last_word() {
+        let hints: MeteredHints = [("wlan0", true), ("wwan0", true)]
+            .map(|(name, metered)| (name.to_owned(), Metered { metered, source: MeteredSource::NetworkManager }))
+            .into_iter()
+            .collect();
+        let known = vec!["wwan0,metered=no,budget=2GB,limit=10Mbit/s,kind=nr".parse().unwrap()];
+        let chosen = choose(&laptop(), &Choice::Auto { bypass_vpn: false, known }, &hints).unwrap();
+        let [(ethernet, unknown), (wifi, paid), (modem, said)] = &chosen.links[..] else { panic!("three links") };
+        assert_eq!((ethernet.metered, unknown.metered), (None, false));
+        assert_eq!((wifi.metered.unwrap().source, paid.metered), (MeteredSource::NetworkManager, true));
+        assert_eq!(modem.metered, Some(Metered { metered: false, source: MeteredSource::User }));
+        let expected = LinkProfile {
+            name: "wwan0".into(),
+            kind: LinkKind::Nr,
+            metered: false,
+            budget: Some(DataSize::from_bytes(2_000_000_000)),
+            limit: Some(Bitrate::from_mbps(10)),
+        };
+        assert_eq!(*said, expected);
+    }
+
+    #[test]
+    fn the_order_of_the_kernels_list_changes_nothing() {
+        let mut backwards = laptop();
+        backwards.interfaces.reverse();
+        let all = |survey| choose(survey, &auto(false), &MeteredHints::none()).unwrap();
+        assert_eq!(all(&backwards), all(&laptop()));
+    }
+}

@@ -161,7 +161,7 @@ pub enum Reason {
     NoDefaultRoute,
     /// It joins containers or virtual machines to this one.
     Bridge,
-    /// It leads into a container.
+    /// It joins a container to this machine, and leads no further.
     Container,
     /// A tunnel that is not the machine's way to the Internet.
     Tunnel,
@@ -195,7 +195,7 @@ impl fmt::Display for Reason {
             Self::NoAddress => f.write_str("it has no address beyond its link"),
             Self::NoDefaultRoute => f.write_str("it has no default route"),
             Self::Bridge => f.write_str("it is a bridge to containers or virtual machines"),
-            Self::Container => f.write_str("it leads into a container"),
+            Self::Container => f.write_str("it joins a container to this machine"),
             Self::Tunnel => f.write_str("it is a tunnel, and not this machine's way to the Internet"),
             Self::BelowVpn(tunnel) => {
                 write!(

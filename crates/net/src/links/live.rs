@@ -1,1 +1,284 @@
+//! Surveys of real interfaces, in network namespaces that the tests make. They need root and `ip`, and say so where
+//! these are absent.
 
+use std::io;
+use std::net::IpAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use marline_core::link::LinkKind;
+use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
+use marline_sys::tun::Tun;
+
+use super::{Choice, MeteredHints, Monitor, Survey, choose, survey};
+
+/// Runs the work in a fresh network with a `/sys` of its own, or says why not.
+fn in_a_network(work: impl FnOnce() + Send) {
+    if !is_privileged() || Command::new("ip").arg("-V").output().is_err() {
+        eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
+        return;
+    }
+    let network = Network::new().unwrap();
+    network
+        .run(|| -> io::Result<()> {
+            private_mounts()?;
+            mount_sys()?;
+            ip("link set lo up");
+            work();
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// Words are separated by blanks; a `~` is a blank inside a word.
+fn ip(arguments: &str) {
+    let words = arguments.split_whitespace().map(|word| word.replace('~', " "));
+    let output = Command::new("ip").args(words).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A cable with this end's address; its other end is `NAMEx`.
+fn cable(name: &str, address: &str) {
+    ip(&format!("link add name {name} type veth peer name {name}x"));
+    ip(&format!("link set {name}x up"));
+    ip(&format!("link set {name} up"));
+    ip(&format!("address add {address} dev {name} nodad"));
+}
+
+/// A TUN device with an address; it lives as long as the handle.
+fn tun(name: &str, address: &str) -> Tun {
+    let tun = Tun::create(name).unwrap();
+    ip(&format!("link set {name} up"));
+    ip(&format!("address add {address} dev {name}"));
+    tun
+}
+
+/// `name: kind, verdict` of each interface, by name.
+fn lines(survey: &Survey) -> Vec<String> {
+    let mut lines: Vec<String> =
+        survey.interfaces.iter().map(|i| format!("{}: {}, {}", i.name, i.kind, i.verdict)).collect();
+    lines.sort();
+    lines
+}
+
+fn usable(survey: &Survey) -> Vec<&str> {
+    survey.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect()
+}
+
+#[test]
+fn a_survey_judges_each_sort_of_interface() {
+    in_a_network(|| {
+        cable("eth0", "10.1.0.2/24");
+        ip("address add 2001:db8:1::2/64 dev eth0 nodad");
+        ip("route add default via 10.1.0.1 dev eth0 metric 100");
+        ip("route add default via 10.1.0.9 dev eth0 metric 900");
+        cable("eth1", "10.1.0.3/24");
+        ip("route add default via 10.1.0.1 dev eth1 table 1001");
+        cable("eth2", "10.3.0.2/24");
+        cable("eth3", "169.254.7.7/16");
+        ip("route add default dev eth3 metric 5000");
+        cable("six0", "2001:db8:6::2/64");
+        ip("-6 route add 2000::/3 via 2001:db8:6::1 dev six0 metric 700");
+        cable("off0", "10.4.0.2/24");
+        ip("link set off0 down");
+        cable("cut0", "10.5.0.2/24");
+        ip("route add default via 10.5.0.1 dev cut0 metric 50");
+        ip("link set cut0x down");
+        ip("link add name docker0 type bridge");
+        ip("link set docker0 up");
+        ip("address add 172.17.0.1/16 dev docker0");
+        ip("link add name vethab type veth peer name inside");
+        ip("link set vethab master docker0 up");
+        let _tunnel = tun("tun0", "10.8.0.2/24");
+        let _wifi = tun("wifi", "10.9.0.2/24");
+        ip("link set wifi alias marline-lab~kind=wifi");
+        ip("route add default dev wifi metric 800");
+        let survey = survey().unwrap();
+        assert_eq!(
+            lines(&survey),
+            [
+                "cut0: ethernet, not used: it has no carrier (no cable, access point or modem session)",
+                "cut0x: ethernet, not used: it is down",
+                "docker0: other, not used: it is a bridge to containers or virtual machines",
+                "eth0: ethernet, usable",
+                "eth0x: ethernet, not used: it joins a container to this machine",
+                "eth1: ethernet, usable",
+                "eth1x: ethernet, not used: it joins a container to this machine",
+                "eth2: ethernet, not used: it joins a container to this machine",
+                "eth2x: ethernet, not used: it joins a container to this machine",
+                "eth3: ethernet, not used: it has no address beyond its link",
+                "eth3x: ethernet, not used: it joins a container to this machine",
+                "inside: ethernet, not used: it is down",
+                "lo: other, not used: it leads back to this machine",
+                "off0: ethernet, not used: it is down",
+                "off0x: ethernet, not used: it joins a container to this machine",
+                "six0: ethernet, usable",
+                "six0x: ethernet, not used: it joins a container to this machine",
+                "tun0: tunnel, not used: it is a tunnel, and not this machine's way to the Internet",
+                "vethab: ethernet, not used: it is a port of docker0",
+                "wifi: wifi, usable",
+            ]
+        );
+        let eth0 = survey.named("eth0").unwrap();
+        assert_eq!(eth0.addresses, ["10.1.0.2", "2001:db8:1::2"].map(|a| a.parse::<IpAddr>().unwrap()));
+        let route = eth0.v4.unwrap();
+        assert_eq!((route.metric, route.table), (100, 254));
+        assert_eq!(route.gateway, Some("10.1.0.1".parse().unwrap()));
+        assert!(eth0.has_v4() && !eth0.has_v6(), "its IPv6 address leads nowhere");
+        assert!(eth0.is_neighbour("10.1.0.77".parse().unwrap()) && !eth0.is_neighbour("10.2.0.1".parse().unwrap()));
+        assert_eq!(survey.named("eth1").unwrap().v4.unwrap().table, 1001);
+        let six0 = survey.named("six0").unwrap();
+        assert!(six0.has_v6() && !six0.has_v4() && six0.has_public_v6());
+        assert_eq!(survey.loopback().unwrap().addresses.len(), 2);
+        let chosen = choose(&survey, &AUTO, &MeteredHints::none()).unwrap();
+        let names: Vec<_> = chosen.links.iter().map(|(_, profile)| profile.name.as_str()).collect();
+        assert_eq!(names, ["eth1", "eth0", "six0", "wifi"]);
+        assert_eq!(chosen.links[3].1.kind, LinkKind::Wifi);
+        if let Some(path) = std::env::var_os("MARLINE_RECORD_SURVEY") {
+            super::survey::record(std::path::Path::new(&path)).unwrap();
+        }
+    });
+}
+
+const AUTO: Choice = Choice::Auto { bypass_vpn: false, known: Vec::new() };
+
+/// Two cables and an emulated link, and a VPN that the work sets up.
+fn with_a_vpn(set_up: impl FnOnce() + Send) {
+    in_a_network(|| {
+        cable("eth0", "10.1.0.2/24");
+        ip("route add default via 10.1.0.1 dev eth0 metric 100");
+        cable("eth1", "10.2.0.2/24");
+        ip("route add default via 10.2.0.1 dev eth1 metric 200");
+        let _tunnel = tun("tun0", "10.8.0.2/24");
+        assert_eq!(survey().unwrap().vpn, None);
+        set_up();
+        let survey = survey().unwrap();
+        assert_eq!(survey.vpn.as_deref(), Some("tun0"));
+        assert_eq!(usable(&survey), ["tun0"]);
+        let chosen = choose(&survey, &AUTO, &MeteredHints::none()).unwrap();
+        assert_eq!(chosen.links.len(), 1);
+        assert!(chosen.vpn.unwrap().contains("tun0"));
+        let bypass = Choice::Auto { bypass_vpn: true, known: Vec::new() };
+        let below = choose(&survey, &bypass, &MeteredHints::none()).unwrap();
+        assert_eq!(below.links.iter().map(|(i, _)| i.name.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
+    });
+}
+
+#[test]
+fn a_vpn_with_the_best_default_route_is_found() {
+    with_a_vpn(|| ip("route add default dev tun0 metric 50"));
+}
+
+#[test]
+fn a_vpn_with_two_halves_of_the_world_is_found() {
+    with_a_vpn(|| {
+        ip("route add 0.0.0.0/1 via 10.8.0.1 dev tun0");
+        ip("route add 128.0.0.0/1 via 10.8.0.1 dev tun0");
+    });
+}
+
+#[test]
+fn a_vpn_behind_a_rule_and_a_table_of_its_own_is_found() {
+    with_a_vpn(|| {
+        ip("route add default dev tun0 table 51820");
+        ip("rule add not fwmark 51820 table 51820");
+    });
+}
+
+#[test]
+fn an_ipv6_tunnel_beside_ipv4_is_no_vpn_and_an_emulated_link_neither() {
+    in_a_network(|| {
+        cable("eth0", "10.1.0.2/24");
+        ip("route add default via 10.1.0.1 dev eth0 metric 100");
+        let _six = tun("he6", "2001:db8:8::2/64");
+        ip("-6 route add default dev he6");
+        let wide = survey().unwrap();
+        assert_eq!((wide.vpn.as_deref(), usable(&wide)), (None, vec!["eth0"]));
+        let _lab = tun("lte", "10.9.0.2/24");
+        ip("link set lte alias marline-lab~kind=lte");
+        ip("route add default dev lte metric 1");
+        let lab = survey().unwrap();
+        assert_eq!((lab.vpn.as_deref(), usable(&lab)), (None, vec!["eth0", "lte"]));
+    });
+}
+
+#[test]
+fn a_bridge_that_leads_out_is_a_link_and_a_route_over_two_links_is_one_for_each() {
+    in_a_network(|| {
+        cable("eth0", "10.1.0.2/24");
+        ip("link add name br0 type bridge");
+        ip("link set br0 up");
+        ip("link set eth0 master br0");
+        ip("address flush dev eth0");
+        ip("address add 10.1.0.2/24 dev br0");
+        cable("eth1", "10.2.0.2/24");
+        ip("route add default nexthop via 10.1.0.1 dev br0 nexthop via 10.2.0.1 dev eth1");
+        let survey = survey().unwrap();
+        assert_eq!(usable(&survey), ["br0", "eth1"]);
+        assert_eq!(survey.named("eth0").unwrap().verdict.to_string(), "not used: it is a port of br0");
+        assert_eq!(survey.named("br0").unwrap().v4.unwrap().gateway, Some("10.1.0.1".parse().unwrap()));
+    });
+}
+
+#[test]
+fn a_survey_is_quick_with_a_hundred_interfaces() {
+    in_a_network(|| {
+        for number in 0..50 {
+            ip(&format!("link add name v{number} type veth peer name w{number}"));
+        }
+        let start = Instant::now();
+        let rounds = 20;
+        for _ in 0..rounds {
+            assert_eq!(survey().unwrap().interfaces.len(), 101);
+        }
+        eprintln!("a survey of 101 interfaces takes {:?}", start.elapsed() / rounds);
+    });
+}
+
+#[test]
+fn the_monitor_hears_of_links_addresses_and_routes() {
+    in_a_network(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut monitor = Monitor::new().unwrap();
+            let quiet = tokio::time::timeout(Duration::from_millis(50), monitor.changed()).await;
+            assert!(quiet.is_err(), "nothing has changed");
+            let changes = [
+                "link add name eth0 type veth peer name eth0x",
+                "link set eth0 up",
+                "address add 10.1.0.2/24 dev eth0",
+                "route add default via 10.1.0.1 dev eth0",
+                "-6 address add 2001:db8::2/64 dev eth0",
+                "-6 route add default via 2001:db8::1 dev eth0",
+                "link delete eth0",
+            ];
+            for change in changes {
+                // An interface that comes up goes on changing for a moment.
+                while tokio::time::timeout(Duration::from_millis(50), monitor.changed()).await.is_ok() {}
+                ip(change);
+                let heard = tokio::time::timeout(Duration::from_secs(5), monitor.changed()).await;
+                assert!(heard.is_ok(), "not heard: {change}");
+                heard.unwrap().unwrap();
+            }
+            assert!(survey().unwrap().named("eth0").is_none());
+        });
+    });
+}
+
+#[test]
+fn a_flood_of_changes_is_a_change_and_not_an_error() {
+    in_a_network(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut monitor = Monitor::new().unwrap();
+            ip("link add name eth0 type veth peer name eth0x");
+            let commands: String = (0..400).map(|n| format!("link set eth0 mtu {}\n", 1400 + n % 50)).collect();
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), commands).unwrap();
+            ip(&format!("-batch {}", file.path().display()));
+            monitor.changed().await.unwrap();
+            let quiet = tokio::time::timeout(Duration::from_millis(50), monitor.changed()).await;
+            assert!(quiet.is_err(), "one change for all of them");
+        });
+    });
+}

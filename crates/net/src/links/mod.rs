@@ -25,7 +25,7 @@ mod live;
 mod metered;
 mod monitor;
 mod named;
-mod netlink;
+mod routes;
 mod survey;
 
 pub use choose::{Choice, Chosen, choose};

@@ -4,22 +4,30 @@
 //! costs less than a millisecond, and cannot miss what an overflowing socket has dropped.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use rustix::net::{RecvFlags, SocketFlags, recv};
+use marline_core::wire::netlink::group;
+use marline_sys::netlink::RouteSocket;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::{LinksError, netlink};
+use super::LinksError;
 
 /// A subscription to changes. It lives in a tokio runtime with I/O.
 #[derive(Debug)]
 pub struct Monitor {
-    socket: AsyncFd<OwnedFd>,
+    socket: AsyncFd<Listener>,
 }
 
-/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+/// The socket with the trait that tokio asks for.
+#[derive(Debug)]
+struct Listener(RouteSocket);
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
 
 impl Monitor {
     /// Subscribes. Changes count from here: survey afterwards, and nothing is missed.
@@ -27,12 +35,13 @@ impl Monitor {
     /// # Errors
     /// When the kernel gives no netlink socket.
     pub fn new() -> Result<Self, LinksError> {
-        let fd = netlink::open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, GROUPS)?;
+        const GROUPS: u32 = group::LINK | group::ADDRESS_V4 | group::ROUTE_V4 | group::ADDRESS_V6 | group::ROUTE_V6;
+        let listener = Listener(RouteSocket::listen(GROUPS)?);
         #[allow(
             deprecated,
-            reason = "its successor is unsafe for the sake of descriptors that change; OwnedFd does not"
+            reason = "its successor is unsafe for the sake of descriptors that change; this one cannot"
         )]
-        let socket = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        let socket = AsyncFd::with_interest(listener, Interest::READABLE)?;
         Ok(Self { socket })
     }
 
@@ -44,7 +53,7 @@ impl Monitor {
     pub async fn changed(&mut self) -> Result<(), LinksError> {
         loop {
             let mut ready = self.socket.readable().await?;
-            if let Ok(heard) = ready.try_io(|fd| drain(fd.get_ref())) {
+            if let Ok(heard) = ready.try_io(|listener| drain(&listener.get_ref().0)) {
                 return Ok(heard?);
             }
         }
@@ -52,15 +61,17 @@ impl Monitor {
 }
 
 /// Throws away what is there; would block if there is nothing.
-fn drain(fd: &OwnedFd) -> io::Result<()> {
+fn drain(socket: &RouteSocket) -> io::Result<()> {
+    /// The socket's buffer has overflowed.
+    const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
     let mut heard = false;
-    let mut buffer = [0; 4096];
     loop {
-        match recv(fd, &mut buffer[..], RecvFlags::empty()) {
-            Ok(_) | Err(rustix::io::Errno::NOBUFS) => heard = true,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) if heard => return Ok(()),
-            Err(error) => return Err(error.into()),
+        match socket.event() {
+            Ok(_) => heard = true,
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => heard = true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && heard => return Ok(()),
+            Err(error) => return Err(error),
         }
     }
 }
