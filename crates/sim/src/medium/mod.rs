@@ -9,18 +9,18 @@
 //!    packet that comes to an idle channel after that is sent at once; one that comes while the channel is taken
 //!    waits a random number of slots.
 //! 3. Stations whose waits end in the same slot collide: both take the channel for the longer of their frames, double
-//!    their contention windows and try again, at most [`RETRIES`] times.
-//! 4. Times of frames come from [`Phy`]. Nothing else is lost on the air here; loss comes after the medium.
+//!    their contention windows and try again, at most seven times.
+//! 4. Times of frames come from `phy`. Nothing else is lost on the air here; loss comes after the medium.
 //!
 //! A fixed share of the rate per direction was not used: what matters is that small frames cost nearly as much channel
-//! time as large ones, so that the acknowledgements of TCP take a third of a cell (Super-aggregation §2).
+//! time as large ones, so that the acknowledgements of TCP take a quarter of a cell (Super-aggregation, figure 2).
 
 mod phy;
 
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 use crate::rng::{Purpose, Stream};
-pub(crate) use phy::Phy;
+use phy::Phy;
 pub use phy::Preset;
 
 /// How often a frame is tried again before it is given up (dot11ShortRetryLimit).
