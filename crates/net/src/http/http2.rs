@@ -52,10 +52,16 @@ pub(super) struct Http2 {
     streams: VecDeque<Exchange>,
     /// What happened and was not told yet.
     events: VecDeque<Event>,
+    /// Requests so far.
+    asked: u64,
     /// Complete answers so far.
     complete: u64,
     /// The server said GOAWAY.
     going: bool,
+    /// A body broke off with the connection.
+    broken: bool,
+    /// How the connection ended; what it had brought before is still to be told.
+    end: Option<Result<(), h2::Error>>,
     over: bool,
 }
 
@@ -95,13 +101,17 @@ impl Http2 {
             waiting: VecDeque::new(),
             streams: VecDeque::new(),
             events: VecDeque::new(),
+            asked: 0,
             complete: 0,
             going: false,
+            broken: false,
+            end: None,
             over: false,
         })
     }
 
     pub(super) fn request(&mut self, req: ReqId, get: &Get) {
+        self.asked += 1;
         match get.parts(true) {
             Ok(request) => self.waiting.push_back((req, request)),
             Err(error) => self.abort(req, trouble(TroubleKind::Protocol, format!("cannot be asked for: {error}"))),
@@ -143,11 +153,20 @@ impl Http2 {
             if !self.events.is_empty() {
                 continue;
             }
-            if most.is_zero() && self.streams.iter().any(|exchange| matches!(exchange.stage, Stage::Body(..))) {
+            let held = |exchange: &Exchange| match exchange.stage {
+                Stage::Asked(_) => false,
+                Stage::Verdict(_) => self.end.is_some(),
+                Stage::Body(..) => most.is_zero(),
+            };
+            if self.streams.iter().any(held) {
                 return Poll::Pending;
             }
+            if let Some(end) = self.end.take() {
+                self.finish(end);
+                continue;
+            }
             match Pin::new(&mut self.driver).poll(cx) {
-                Poll::Ready(end) => self.finish(end),
+                Poll::Ready(end) => self.end = Some(end),
                 // What the driver has just read wakes the streams, but they may not have been polled since.
                 Poll::Pending => {
                     self.open_streams(cx);
@@ -270,6 +289,7 @@ impl Http2 {
             self.abort(req, words(error, kind));
         } else {
             self.going |= error.is_go_away();
+            self.broken |= kind == TroubleKind::Truncated;
         }
         Turn::Gone
     }
@@ -287,12 +307,10 @@ impl Http2 {
     /// The connection is over.
     fn finish(&mut self, end: Result<(), h2::Error>) {
         self.over = true;
-        let in_body = self.streams.iter().any(|exchange| !matches!(exchange.stage, Stage::Asked(_)));
-        let unanswered = !self.streams.is_empty() || !self.waiting.is_empty();
-        let kind = match (in_body, unanswered) {
+        let kind = match (self.broken, self.going || self.complete > 0 || self.asked == 0) {
             (true, _) => TroubleKind::Truncated,
-            (_, true) if !self.going && self.complete == 0 => TroubleKind::Reset,
-            _ => TroubleKind::Finished,
+            (false, true) => TroubleKind::Finished,
+            (false, false) => TroubleKind::Reset,
         };
         let trouble = match end {
             Ok(()) => trouble(kind, "the server closed the HTTP/2 connection"),

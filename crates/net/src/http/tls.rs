@@ -127,6 +127,9 @@ fn certificate_words(server: &str, bad: &CertificateError) -> String {
         CertificateError::UnknownIssuer => {
             "the certificate's issuer is not trusted; name the authority with --ca-file if you know it".to_owned()
         }
+        CertificateError::BadSignature => {
+            "the certificate was not signed by the authority that it names".to_owned()
+        }
         CertificateError::Revoked => "the certificate has been revoked".to_owned(),
         other => format!("the certificate is not valid: {other:?}"),
     }

@@ -1,0 +1,272 @@
+//! A small pump for one connection, and servers to point it at.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use marline_core::fetch::{Ask, ReqId, Span, Trouble, TroubleKind};
+use marline_core::units::DataSize;
+use marline_net::http::{Connection, Dial, Event, Get, Sink, Windows};
+use tokio::runtime::{Builder, Runtime};
+
+/// Far longer than any test takes: only a hang meets it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bodies by request.
+#[derive(Default)]
+pub(crate) struct Bodies(pub(crate) BTreeMap<u32, Vec<u8>>);
+
+impl Sink for Bodies {
+    fn body(&mut self, req: ReqId, bytes: &[u8]) {
+        self.0.entry(req.0).or_default().extend_from_slice(bytes);
+    }
+}
+
+/// One connection and what came over it.
+pub(crate) struct Client {
+    runtime: Runtime,
+    pub(crate) conn: Connection,
+    pub(crate) bodies: Bodies,
+    scratch: Vec<u8>,
+}
+
+/// A runtime of one thread, as the program's own.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// How to reach a plain server on loopback.
+pub(crate) fn to(address: SocketAddr) -> Dial {
+    Dial {
+        device: None,
+        addresses: vec![address],
+        server_name: "localhost".into(),
+        tls: None,
+        timeout: Duration::from_secs(10),
+        windows: Windows::default(),
+    }
+}
+
+/// A GET of a span of `/data`.
+pub(crate) fn get(ask: Ask) -> Get {
+    Get { path_and_query: "/data".into(), authority: "localhost".into(), ask, if_range: None, headers: Vec::new() }
+}
+
+/// The `n`th piece of a resource.
+pub(crate) fn piece(n: u32, size: u64) -> Ask {
+    Ask::Span(Span::new(u64::from(n) * size, u64::from(n + 1) * size))
+}
+
+impl Client {
+    pub(crate) fn dial(dial: Dial) -> Result<Self, Trouble> {
+        let runtime = runtime();
+        let conn = runtime.block_on(Connection::dial(dial))?;
+        Ok(Self { runtime, conn, bodies: Bodies::default(), scratch: vec![0; 128 * 1024] })
+    }
+
+    /// The next event; a hang fails the test.
+    pub(crate) fn next(&mut self) -> Event {
+        self.next_of(DataSize::MAX)
+    }
+
+    pub(crate) fn next_of(&mut self, most: DataSize) -> Event {
+        let Self { runtime, conn, bodies, scratch } = self;
+        let event = poll_fn(|cx| conn.poll_event(cx, scratch, bodies, most));
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, event).await }).expect("an event in time")
+    }
+
+    /// Accepts every answer until `ends` have ended, or an answer broke off, or the connection is over. Tells all but
+    /// the data; sums of the data are checked against the bodies.
+    pub(crate) fn run(&mut self, ends: usize) -> Vec<Event> {
+        let (mut told, mut ended, mut counted) = (Vec::new(), 0, BTreeMap::<u32, u64>::new());
+        while ended < ends {
+            let event = self.next();
+            match &event {
+                Event::Head { req, .. } => self.conn.accept(*req, None),
+                Event::Data { req, len } => *counted.entry(req.0).or_default() += len.bytes(),
+                Event::End { .. } | Event::Aborted { .. } => ended += 1,
+                Event::Closed { .. } => ended = ends,
+            }
+            if !matches!(event, Event::Data { .. }) {
+                told.push(event);
+            }
+        }
+        for (req, bytes) in counted {
+            assert_eq!(self.bodies.0.get(&req).map_or(0, |body| body.len() as u64), bytes, "request {req}");
+        }
+        told
+    }
+}
+
+/// The kind of the last event's trouble.
+pub(crate) fn last_kind(events: &[Event]) -> Option<TroubleKind> {
+    match events.last() {
+        Some(Event::Closed { trouble } | Event::Aborted { trouble, .. }) => Some(trouble.kind),
+        _ => None,
+    }
+}
+
+/// A server of one connection that does what the test says.
+pub(crate) fn server(script: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        if let Ok((stream, _)) = listener.accept() {
+            script(stream);
+        }
+    });
+    address
+}
+
+/// Reads requests until there are `n` of them; returns their text.
+pub(crate) fn requests(stream: &mut TcpStream, n: usize) -> String {
+    let (mut text, mut buffer) = (String::new(), [0; 4096]);
+    while text.matches("\r\n\r\n").count() < n {
+        match stream.read(&mut buffer) {
+            Ok(got) if got > 0 => text.push_str(&String::from_utf8_lossy(&buffer[..got])),
+            _ => break,
+        }
+    }
+    text
+}
+
+/// A server that takes `n` requests, sends the pieces as segments of their own, and closes.
+pub(crate) fn canned(n: usize, pieces: Vec<Vec<u8>>) -> SocketAddr {
+    server(move |mut stream| {
+        stream.set_nodelay(true).expect("an option");
+        requests(&mut stream, n);
+        for piece in pieces {
+            if stream.write_all(&piece).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    })
+}
+
+/// Bytes without a pattern that a wrong offset could hide in.
+pub(crate) fn content(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().take(len).collect()
+}
+
+/// A certificate for `localhost` by an authority of its own.
+pub(crate) struct Identity {
+    pub(crate) ca_pem: String,
+    pub(crate) cert: rcgen::Certificate,
+    pub(crate) key: rcgen::KeyPair,
+}
+
+/// Makes an identity for one name.
+pub(crate) fn identity(name: &str, not_after: Option<i32>) -> Identity {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca_key = rcgen::KeyPair::generate().expect("a key");
+    // Its own name, or another authority of the same name would be tried with the wrong key.
+    let own = ca_key.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    params.distinguished_name.push(rcgen::DnType::CommonName, &own[own.len() - 16..]);
+    let ca_pem = params.self_signed(&ca_key).expect("an authority").pem();
+    let issuer = rcgen::Issuer::new(params, ca_key);
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+    if let Some(year) = not_after {
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    }
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let cert = params.signed_by(&key, &issuer).expect("a certificate");
+    Identity { ca_pem, cert, key }
+}
+
+/// A real nginx that serves one file as `/data`; ends with the test.
+pub(crate) struct Nginx {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) data: Arc<Vec<u8>>,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Nginx {
+    /// Starts it with directives for its server block; with an identity it speaks TLS and HTTP/2. None, with the reason
+    /// printed, if there is no nginx here.
+    pub(crate) fn start(directives: &str, len: usize, identity: Option<&Identity>) -> Option<Self> {
+        if Command::new("nginx").arg("-v").stderr(Stdio::null()).status().is_err() {
+            eprintln!("skipped: nginx is not installed");
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = Arc::new(content(len));
+        fs::write(dir.path().join("data"), &*data).expect("the file");
+        let address = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+        let (mut listen, mut tls) = (format!("listen {address};"), String::new());
+        if let Some(identity) = identity {
+            fs::write(dir.path().join("cert.pem"), identity.cert.pem()).expect("a certificate");
+            fs::write(dir.path().join("key.pem"), identity.key.serialize_pem()).expect("a key");
+            fs::write(dir.path().join("ca.pem"), &identity.ca_pem).expect("an authority");
+            listen = format!("listen {address} ssl http2;");
+            tls = format!("ssl_certificate {0}/cert.pem; ssl_certificate_key {0}/key.pem;", dir.path().display());
+        }
+        let conf = format!(
+            "daemon off; worker_processes 1; pid {0}/pid; error_log {0}/error.log;\n\
+             events {{ worker_connections 64; }}\n\
+             http {{ access_log off; client_body_temp_path {0}/b; proxy_temp_path {0}/p; fastcgi_temp_path {0}/f;\n\
+             uwsgi_temp_path {0}/u; scgi_temp_path {0}/s;\n\
+             server {{ {listen} {tls} root {0}; {directives} }} }}",
+            dir.path().display()
+        );
+        make_readable(dir.path());
+        fs::write(dir.path().join("conf"), conf).expect("a configuration");
+        let child = Command::new("nginx")
+            .args(["-e", "stderr", "-c"])
+            .arg(dir.path().join("conf"))
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("nginx starts");
+        for _ in 0..500 {
+            if TcpStream::connect(address).is_ok() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self { child, address, data, dir })
+    }
+
+    /// How to reach it over TLS, trusting its authority.
+    pub(crate) fn dial_tls(&self, name: &str, http2: bool) -> Dial {
+        let config = marline_net::http::tls_config(Some(&self.dir.path().join("ca.pem")), http2);
+        Dial { server_name: name.into(), tls: Some(config.expect("an authority")), ..to(self.address) }
+    }
+}
+
+/// nginx's workers may run as another user.
+fn make_readable(dir: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("permissions");
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // The master must be asked, or its workers stay behind; a kill comes only if it does not listen.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        for _ in 0..300 {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,6 @@
+//! HTTP connections against real sockets: servers that follow a script, and a real nginx.
+
+mod driver;
+mod nginx;
+mod scripted;
+mod streams;

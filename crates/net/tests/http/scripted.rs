@@ -1,0 +1,186 @@
+//! What servers do that no good server does.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use marline_core::fetch::{Ask, Protocol, ReqId, TroubleKind};
+use marline_core::units::DataSize;
+use marline_net::http::{Dial, Event};
+
+use crate::driver::{Client, canned, get, last_kind, piece, requests, server, to};
+
+fn client(address: SocketAddr, requests: u32) -> Client {
+    let mut client = Client::dial(to(address)).expect("connected");
+    (0..requests).for_each(|n| client.conn.request(ReqId(n), &get(piece(n, 10))));
+    client
+}
+
+/// What becomes of one request that is answered so.
+fn fate(answer: &[u8]) -> (Vec<Event>, Vec<u8>) {
+    let mut client = client(canned(1, vec![answer.to_vec()]), 1);
+    let events = client.run(2);
+    (events, client.bodies.0.remove(&0).unwrap_or_default())
+}
+
+#[test]
+fn requests_go_out_together_before_any_answer() {
+    let address = server(|mut stream| {
+        let text = requests(&mut stream, 3);
+        let ranges: Vec<&str> = text.lines().filter(|line| line.starts_with("Range")).collect();
+        assert_eq!(ranges, ["Range: bytes=0-9", "Range: bytes=10-19", "Range: bytes=20-29"]);
+        for n in 0..3 {
+            let answer = format!("HTTP/1.1 206 OK\r\nContent-Length: 1\r\n\r\n{n}");
+            stream.write_all(answer.as_bytes()).expect("written");
+        }
+    });
+    let mut client = client(address, 3);
+    assert_eq!(client.conn.protocol(), Protocol::Http1);
+    assert_eq!(client.conn.peer_addr(), address);
+    assert_eq!(client.run(3).iter().filter(|event| matches!(event, Event::End { .. })).count(), 3);
+    let bodies: Vec<Vec<u8>> = client.bodies.0.into_values().collect();
+    assert_eq!(bodies, [b"0", b"1", b"2"]);
+    assert!(client.conn.handshake() > Duration::ZERO && client.conn.path().rtt > Duration::ZERO);
+}
+
+#[test]
+fn pipelined_answers_may_arrive_cut_at_every_byte() {
+    let wire = b"HTTP/1.1 206 OK\r\nContent-Length: 4\r\n\r\nbody\
+        HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nch\r\n3\r\nunk\r\n0\r\n\r\n\
+        HTTP/1.1 200 OK\r\n\r\nrest";
+    let mut client = client(canned(3, wire.chunks(1).map(<[u8]>::to_vec).collect()), 3);
+    let events = client.run(4);
+    assert_eq!(last_kind(&events), Some(TroubleKind::Finished));
+    let bodies: Vec<Vec<u8>> = client.bodies.0.into_values().collect();
+    assert_eq!(bodies, [b"body".to_vec(), b"chunk".to_vec(), b"rest".to_vec()]);
+}
+
+#[test]
+fn each_bad_answer_has_its_kind() {
+    for (answer, kind, body) in [
+        (&b"HTTP/1.1 206 OK\r\nContent-Length: 10\r\n\r\n12345"[..], TroubleKind::Truncated, &b"12345"[..]),
+        (b"HTTP/1.1 206 OK\r\nContent-Le", TroubleKind::Truncated, b""),
+        (b"HTTP/1.1 206 OK\r\nContent-Length: 2\r\n\r\n12345", TroubleKind::Protocol, b"12"),
+        (b"\x15\x03\x01\x00\x02\x02\x50", TroubleKind::Protocol, b""),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz", TroubleKind::Protocol, b"ab"),
+        (b"HTTP/1.0 200 OK\r\n\r\nto the end", TroubleKind::Finished, b"to the end"),
+        (b"", TroubleKind::Reset, b""),
+    ] {
+        let (events, got) = fate(answer);
+        let text = String::from_utf8_lossy(answer);
+        assert_eq!((last_kind(&events), &got[..]), (Some(kind), body), "{text}: {events:?}");
+    }
+}
+
+#[test]
+fn a_reset_behind_a_closing_answer_is_a_good_end() {
+    let address = server(|mut stream| {
+        // Requests that are left unread turn the close into a reset.
+        let _ = stream.read(&mut [0; 16]);
+        let _ = stream.write_all(b"HTTP/1.1 206 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+    });
+    let mut client = client(address, 5);
+    let events = client.run(5);
+    assert_eq!(last_kind(&events), Some(TroubleKind::Finished), "{events:?}");
+    assert_eq!(client.bodies.0[&0], b"ok");
+}
+
+#[test]
+fn a_reset_in_a_body_truncates_it() {
+    let address = server(|mut stream| {
+        let _ = stream.read(&mut [0; 16]);
+        let _ = stream.write_all(b"HTTP/1.1 206 OK\r\nContent-Length: 20\r\n\r\nok");
+    });
+    let events = client(address, 5).run(5);
+    assert_eq!(last_kind(&events), Some(TroubleKind::Truncated), "{events:?}");
+}
+
+#[test]
+fn nothing_of_a_body_is_read_before_the_verdict_or_beyond_the_limit() {
+    let mut wire = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n".to_vec();
+    wire.extend_from_slice(&[b'x'; 100_000]);
+    let mut client = client(canned(1, vec![wire]), 1);
+    assert!(matches!(client.next(), Event::Head { .. }));
+    assert!(client.bodies.0.is_empty());
+    client.conn.accept(ReqId(0), Some(DataSize::from_bytes(50_000)));
+    let events = client.run(1);
+    assert_eq!(last_kind(&events), Some(TroubleKind::Protocol));
+    assert_eq!(client.bodies.0[&0].len(), 50_000);
+}
+
+#[test]
+fn a_turn_reads_about_as_much_as_it_may() {
+    let mut wire = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n".to_vec();
+    wire.extend_from_slice(&[b'x'; 60_000]);
+    let mut client = client(canned(1, vec![wire]), 1);
+    let Event::Head { req, .. } = client.next() else { panic!("no head") };
+    client.conn.accept(req, None);
+    let mut turns = 0;
+    while let Event::Data { len, .. } = client.next_of(DataSize::from_bytes(1000)) {
+        // What lay behind the head is the exception.
+        assert!(len.bytes() <= 1000 || turns == 0, "{len:?}");
+        turns += 1;
+    }
+    assert!(turns > 50 && client.bodies.0[&0].len() == 60_000);
+}
+
+#[test]
+fn a_closed_port_refuses_and_a_missing_device_is_unreachable() {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let trouble = Client::dial(to(free)).err().expect("refused");
+    assert_eq!(trouble.kind, TroubleKind::Refused, "{trouble:?}");
+    assert!(trouble.text.contains(&free.to_string()));
+    let dial = Dial { device: Some("nosuchif0".into()), ..to(free) };
+    let trouble = Client::dial(dial).err().expect("unreachable");
+    assert_eq!(trouble.kind, TroubleKind::Unreachable, "{trouble:?}");
+    let none = Dial { addresses: Vec::new(), ..to(free) };
+    assert_eq!(Client::dial(none).err().expect("no address").kind, TroubleKind::Name);
+}
+
+#[test]
+fn the_next_address_is_tried_at_once_when_one_refuses() {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let live = canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
+    let client = Client::dial(Dial { addresses: vec![free, live], ..to(free) }).expect("connected");
+    assert_eq!(client.conn.peer_addr(), live);
+}
+
+#[test]
+fn the_next_address_is_tried_when_one_stays_silent() {
+    // A full backlog swallows SYNs, as a dead host does.
+    let deaf = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    deaf.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
+    deaf.listen(0).expect("listening");
+    let silent = deaf.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
+    let _filler = std::net::TcpStream::connect(silent).expect("the one place");
+    let live = canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
+    let client = Client::dial(Dial { addresses: vec![silent, live], ..to(silent) }).expect("connected");
+    assert_eq!(client.conn.peer_addr(), live);
+    let alone = Dial { timeout: Duration::from_millis(300), ..to(silent) };
+    assert_eq!(Client::dial(alone).err().expect("late").kind, TroubleKind::TimedOut);
+}
+
+#[test]
+fn a_socket_is_bound_to_its_device() {
+    let address = canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
+    let mut client = Client::dial(Dial { device: Some("lo".into()), ..to(address) }).expect("connected");
+    client.conn.request(ReqId(0), &get(Ask::Whole));
+    assert!(matches!(client.run(1).last(), Some(Event::End { .. })));
+}
+
+#[test]
+fn a_server_that_speaks_no_tls_is_a_tls_trouble() {
+    let address = server(|mut stream| {
+        let _ = stream.read(&mut [0; 512]);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        thread::sleep(Duration::from_millis(50));
+    });
+    let identity = crate::driver::identity("localhost", None);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), &identity.ca_pem).expect("written");
+    let tls = marline_net::http::tls_config(Some(file.path()), true).expect("an authority");
+    let trouble = Client::dial(Dial { tls: Some(tls), ..to(address) }).err().expect("no TLS");
+    assert_eq!(trouble.kind, TroubleKind::Tls);
+    assert!(trouble.text.contains("does not speak TLS"), "{}", trouble.text);
+}

@@ -1,0 +1,168 @@
+//! HTTP/2: against a real nginx, and against servers that refuse.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+
+use bytes::Bytes;
+use h2::Reason;
+use marline_core::fetch::{Ask, Protocol, ReqId, TroubleKind};
+use marline_core::units::DataSize;
+use marline_net::http::{Dial, Event, Windows, tls_config};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use crate::driver::{Client, Nginx, get, identity, last_kind, piece, to};
+
+type Incoming = h2::server::Connection<tokio_rustls::server::TlsStream<tokio::net::TcpStream>, Bytes>;
+
+/// An HTTP/2 server of one connection that does what the test says, and how to reach it.
+fn server<F, Fut>(script: F) -> Dial
+where
+    F: FnOnce(Incoming) -> Fut + Send + 'static,
+    Fut: Future<Output = ()>,
+{
+    let identity = identity("localhost", None);
+    let ca = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(ca.path(), &identity.ca_pem).expect("written");
+    let tls = Some(tls_config(Some(ca.path()), true).expect("an authority"));
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![identity.cert.der().clone()], key)
+        .expect("an identity");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    listener.set_nonblocking(true).expect("an option");
+    let address: SocketAddr = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+            let (tcp, _) = listener.accept().await.expect("a client");
+            let tls = TlsAcceptor::from(Arc::new(config)).accept(tcp).await.expect("TLS");
+            script(h2::server::handshake(tls).await.expect("HTTP/2")).await;
+        });
+    });
+    Dial { tls, ..to(address) }
+}
+
+fn ok() -> http::Response<()> {
+    http::Response::new(())
+}
+
+#[test]
+fn streams_come_side_by_side_over_one_connection() {
+    let identity = identity("localhost", None);
+    let Some(nginx) = Nginx::start("http2_max_concurrent_streams 4;", 4_000_000, Some(&identity)) else { return };
+    let mut client = Client::dial(nginx.dial_tls("localhost", true)).expect("connected");
+    assert_eq!(client.conn.protocol(), Protocol::Http2);
+    (0..40).for_each(|n| client.conn.request(ReqId(n), &get(piece(n, 100_000))));
+    let events = client.run(40);
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::End { .. })).count(), 40);
+    for (n, body) in &client.bodies.0 {
+        let start = *n as usize * 100_000;
+        assert!(nginx.data[start..start + 100_000] == body[..], "piece {n} differs");
+    }
+}
+
+#[test]
+fn a_window_smaller_than_the_file_is_given_back_as_it_is_read() {
+    let identity = identity("localhost", None);
+    let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
+    let windows = Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
+    let mut client = Client::dial(Dial { windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
+    client.conn.request(ReqId(0), &get(Ask::Whole));
+    client.run(1);
+    assert!(client.bodies.0[&0] == *nginx.data);
+}
+
+#[test]
+fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
+    let identity = identity("localhost", None);
+    let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
+    let windows = Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
+    let mut client = Client::dial(Dial { windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
+    for n in 0..20 {
+        client.conn.request(ReqId(n), &get(Ask::Whole));
+        assert!(matches!(client.next(), Event::Head { req, .. } if req == ReqId(n)));
+        client.conn.cancel(ReqId(n));
+    }
+    client.conn.request(ReqId(20), &get(Ask::Whole));
+    let events = client.run(1);
+    assert!(
+        events.iter().all(|event| matches!(event, Event::Head { req, .. } | Event::End { req } if req.0 == 20))
+    );
+    assert!(client.bodies.0.len() == 1 && client.bodies.0[&20] == *nginx.data);
+}
+
+#[test]
+fn a_server_that_says_goaway_ends_well() {
+    let identity = identity("localhost", None);
+    let Some(nginx) = Nginx::start("keepalive_requests 10;", 400_000, Some(&identity)) else { return };
+    let mut client = Client::dial(nginx.dial_tls("localhost", true)).expect("connected");
+    (0..40).for_each(|n| client.conn.request(ReqId(n), &get(piece(n, 10_000))));
+    let events = client.run(41);
+    let ends = events.iter().filter(|event| matches!(event, Event::End { .. })).count();
+    assert!((10..40).contains(&ends), "{events:?}");
+    assert_eq!(last_kind(&events), Some(TroubleKind::Finished), "{:?}", events.last());
+}
+
+#[test]
+fn a_refused_stream_is_aborted_and_the_connection_lives() {
+    let mut client = Client::dial(server(|mut incoming| async move {
+        let mut first = true;
+        while let Some(Ok((_, mut answer))) = incoming.accept().await {
+            if std::mem::take(&mut first) {
+                answer.send_reset(Reason::REFUSED_STREAM);
+            } else {
+                let mut body = answer.send_response(ok(), false).expect("sent");
+                body.send_data(Bytes::from_static(b"hello"), true).expect("sent");
+            }
+        }
+    }))
+    .expect("connected");
+    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(Ask::Whole)));
+    let events = client.run(2);
+    let refused = events.iter().find_map(|event| match event {
+        Event::Aborted { req, trouble } => Some((req.0, trouble.kind)),
+        _ => None,
+    });
+    assert_eq!(refused, Some((0, TroubleKind::Reset)), "{events:?}");
+    assert_eq!(client.bodies.0[&1], b"hello");
+}
+
+#[test]
+fn more_than_was_accepted_aborts_the_stream() {
+    let mut client = Client::dial(server(|mut incoming| async move {
+        while let Some(Ok((_, mut answer))) = incoming.accept().await {
+            let mut body = answer.send_response(ok(), false).expect("sent");
+            body.send_data(Bytes::from_static(b"hello"), true).expect("sent");
+        }
+    }))
+    .expect("connected");
+    client.conn.request(ReqId(0), &get(Ask::Whole));
+    assert!(matches!(client.next(), Event::Head { .. }));
+    client.conn.accept(ReqId(0), Some(DataSize::from_bytes(3)));
+    let events = client.run(1);
+    assert_eq!(last_kind(&events), Some(TroubleKind::Protocol), "{events:?}");
+    assert_eq!(client.bodies.0[&0], b"hel");
+}
+
+#[test]
+fn a_connection_that_breaks_in_a_body_truncates_it() {
+    let mut client = Client::dial(server(|mut incoming| async move {
+        let (_, mut answer) = incoming.accept().await.expect("a request").expect("a stream");
+        let mut body = answer.send_response(ok(), false).expect("sent");
+        body.send_data(Bytes::from_static(b"hello"), false).expect("sent");
+        // Long enough for the frames to leave, then everything is dropped.
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(50), incoming.accept()).await;
+    }))
+    .expect("connected");
+    client.conn.request(ReqId(0), &get(Ask::Whole));
+    let events = client.run(2);
+    assert_eq!(last_kind(&events), Some(TroubleKind::Truncated), "{events:?}");
+}
