@@ -1,0 +1,153 @@
+//! The world itself, tried with a machine that asks for everything at once on the first link.
+
+use std::collections::VecDeque;
+
+use marline_core::fetch::{Ask, Config as FetchConfig, Fetch, OriginId};
+use marline_core::units::{Bitrate, Ratio};
+
+use super::*;
+use crate::spec::{LinkSpec, Loss};
+
+/// One connection on the first link, one request for the whole.
+#[derive(Debug, Default)]
+struct One {
+    out: VecDeque<Output>,
+    heard: Vec<(Instant, Input)>,
+}
+
+impl Machine for One {
+    type Input = Input;
+    type Output = Output;
+    type Reason = ();
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match &input {
+            Input::LinkUp { link, .. } if link.0 == 0 => {
+                self.out.push_back(Output::Connect { conn: ConnId(0), link: *link, origin: OriginId(0) });
+            }
+            Input::Connected { conn, .. } => {
+                let (req, range) = (ReqId(0), Ask::Whole);
+                self.out.push_back(Output::Request { req, conn: *conn, range, if_range: None });
+            }
+            Input::Head { req, head } => {
+                self.out.push_back(Output::Accept { req: *req, at: 0, len: head.length });
+            }
+            Input::End { .. } => self.out.push_back(Output::Done),
+            _ => {}
+        }
+        self.heard.push((now, input));
+    }
+    fn tick(&mut self, _now: Instant) {}
+    fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+    fn deadline(&self) -> Option<(Instant, ())> {
+        None
+    }
+}
+
+const MB: u64 = 1_000_000;
+const LIMIT: Duration = Duration::from_secs(600);
+
+fn wifi(mbps: u64, rtt: u64) -> LinkSpec {
+    LinkSpec::constant("wifi", Bitrate::from_mbps(mbps), Duration::from_millis(rtt))
+}
+
+fn lte(mbps: u64, rtt: u64) -> LinkSpec {
+    LinkSpec::constant("lte", Bitrate::from_mbps(mbps), Duration::from_millis(rtt))
+}
+
+fn size(megabytes: u64) -> DataSize {
+    DataSize::from_bytes(megabytes * MB)
+}
+
+fn one(scene: Scene) -> (Outcome, One) {
+    World::new(scene, One::default()).run_machine(LIMIT)
+}
+
+fn marline(scene: Scene) -> Outcome {
+    World::new(scene, Fetch::new(FetchConfig::default())).run(LIMIT)
+}
+
+fn millis(outcome: &Outcome) -> u128 {
+    outcome.finished.expect("it ends").as_millis()
+}
+
+#[test]
+fn small_files_take_what_curl_takes_in_the_lab() {
+    // Measured with curl and nginx on such links: 54, 137, 215 and 630 ms, the process's start included (4 ms and more).
+    let link = LinkSpec { queue: None, ..wifi(80, 20) };
+    for (bytes, measured) in [(10_000, 54), (262_144, 137), (MB, 215), (5 * MB, 630)] {
+        let (outcome, _) = one(Scene::new(DataSize::from_bytes(bytes), [link.clone()]));
+        assert!(outcome.is_good());
+        println!("{bytes}: {} ms, measured {measured} ms", millis(&outcome));
+    }
+}
+
+#[test]
+fn tls_costs_one_round_trip_more() {
+    let plain = Scene::new(DataSize::from_bytes(10_000), [wifi(80, 20)]);
+    let tls = Scene { tls: true, ..plain.clone() };
+    let more = millis(&one(tls).0) - millis(&one(plain).0);
+    assert!((20..=21).contains(&more), "{more} ms");
+}
+
+#[test]
+fn what_was_heard_adds_up() {
+    let scene = Scene::new(size(3), [LinkSpec { loss: Loss::Each(Ratio::from_percent(1)), ..wifi(20, 30) }]);
+    let (outcome, machine) = one(scene);
+    let data = |input: &Input| if let Input::Data { len, .. } = input { *len } else { DataSize::ZERO };
+    assert_eq!(machine.heard.iter().map(|(_, input)| data(input)).sum::<DataSize>(), size(3));
+    assert_eq!(outcome.links[0].timeline.iter().copied().sum::<DataSize>(), size(3));
+    assert_eq!((outcome.covered, outcome.wasted), (size(3), DataSize::ZERO));
+    let samples = machine.heard.iter().filter(|(_, input)| matches!(input, Input::Sample { .. })).count();
+    let expected = usize::try_from(millis(&outcome) / 50).unwrap();
+    assert!(samples.abs_diff(expected) <= 2, "{samples} samples, {expected} expected");
+}
+
+#[test]
+fn equal_scenes_give_equal_runs() {
+    let scene = Scene::new(size(3), [LinkSpec { loss: Loss::Each(Ratio::from_percent(1)), ..wifi(20, 30) }]);
+    let (first, second) = (one(scene.clone()).1, one(scene).1);
+    assert_eq!(first.heard, second.heard);
+}
+
+#[test]
+fn a_refused_and_a_truncated_connection_are_told() {
+    for (what, kind) in [
+        (What::Refuse, TroubleKind::Refused),
+        (What::Truncate(DataSize::from_kib(100)), TroubleKind::Truncated),
+        (What::Reset(DataSize::from_kib(100)), TroubleKind::Reset),
+    ] {
+        let mut scene = Scene::new(size(3), [wifi(20, 30)]);
+        scene.server.faults.push(Fault::always(what));
+        let (outcome, machine) = one(scene);
+        assert_eq!(outcome.finished, None);
+        let heard = machine.heard.last().map(|(_, input)| input.clone());
+        assert_eq!(heard, Some(Input::Closed { conn: ConnId(0), trouble: trouble(kind) }));
+    }
+}
+
+#[test]
+fn a_stalled_answer_stays_open() {
+    let mut scene = Scene::new(size(3), [wifi(20, 30)]);
+    scene.server.faults.push(Fault::always(What::Stall(DataSize::from_kib(100))));
+    let (outcome, machine) = one(scene);
+    assert_eq!(outcome.covered, DataSize::from_kib(100));
+    assert!(!machine.heard.iter().any(|(_, input)| matches!(input, Input::Closed { .. })));
+}
+
+#[test]
+fn a_paced_server_keeps_its_rate() {
+    let mut scene = Scene::new(size(2), [wifi(80, 20)]);
+    scene.server.per_connection_rate = Some(Bitrate::from_mbps(8));
+    assert!((1900..2100).contains(&millis(&one(scene).0)));
+}
+
+#[test]
+fn marline_puts_two_links_together() {
+    let outcome = marline(Scene::new(size(100), [wifi(80, 20), lte(61, 50)]));
+    assert!(outcome.is_good(), "{:?} {:?}", outcome.failed, outcome.notices);
+    println!("{} ms, delta {:?}, wasted {:?}", millis(&outcome), outcome.link_delta, outcome.wasted);
+    assert!(millis(&outcome) < 7000);
+}
