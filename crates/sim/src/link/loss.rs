@@ -1,4 +1,9 @@
 //! Whether the n-th packet of a direction is lost.
+//!
+//! In: a packet was sent. Out: yes or no, by the model that [`Loss`] describes.
+//!
+//! The state of a burst model moves with each packet, not with time: that is how the model was defined, and how its
+//! mean can be told without knowing the traffic.
 
 use crate::rng::{Purpose, Stream};
 use crate::spec::Loss;
@@ -29,6 +34,7 @@ impl LossProcess {
             Loss::Bursts { enter, leave, bad } => {
                 let turns = self.random.happens(if self.in_bad { leave } else { enter });
                 self.in_bad ^= turns;
+                // Two numbers for each packet, in either state, so that the n-th packet meets the n-th pair.
                 let lost = self.random.happens(bad);
                 self.in_bad && lost
             }

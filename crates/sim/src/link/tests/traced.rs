@@ -62,6 +62,19 @@ fn a_held_trace_runs_on_without_its_packets() {
 }
 
 #[test]
+fn what_was_sent_of_a_packet_before_a_hold_is_not_sent_again() {
+    let mut spec: LinkSpec = "lte,trace=t,mtu=9000B".parse().unwrap();
+    let Carrier::Trace(file) = &mut spec.down else { panic!("a trace") };
+    file.trace = Some(std::sync::Arc::new(Trace::parse("1\n").unwrap()));
+    let mut link = Link::new(&spec, 1);
+    // Three opportunities with its header: one before the hold, two after it.
+    link.push(Direction::Down, Numbered { n: 0, bytes: 3 * 1504 - 4 }, Instant::from_nanos(1));
+    link.change(&Change::Hold, Instant::from_nanos(1_500_000));
+    link.change(&Change::Back, Instant::from_nanos(7_500_000));
+    assert_eq!(due_millis(&mut link), [9]);
+}
+
+#[test]
 fn a_rate_ends_a_trace() {
     let mut link = traced("10\n");
     link.push(Direction::Down, Numbered { n: 0, bytes: 1496 }, ms(0));
