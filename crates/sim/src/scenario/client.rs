@@ -1,0 +1,109 @@
+//! Who downloads: ours with one of its policies, or somebody else's program.
+//!
+//! | written | who |
+//! |---|---|
+//! | `marline`, `naive`, `static-limit`, `dynamic-limit`, `bdp-limit` | `marline get` with that policy, on all links |
+//! | `single:LINK`, `marline:LINK` | the same on one link |
+//! | `aria2-sN` | aria2 with N connections shared over the links, pieces of 1 MiB |
+//! | `curl` | curl on the link that alone is best |
+//! | `curl:LINK` | curl on that link |
+
+use std::fmt;
+use std::str::FromStr;
+
+use marline_core::fetch::Policy;
+use serde::{Serialize, Serializer};
+
+/// A downloading program with its settings.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Client {
+    /// `marline get`.
+    Marline {
+        /// How requests are sized and placed.
+        policy: Policy,
+        /// The one link to use; none: all.
+        only: Option<String>,
+    },
+    /// aria2, on all links.
+    Aria2 {
+        /// Connections in all (`-s`, `-x`).
+        connections: u32,
+    },
+    /// curl, which uses one link.
+    Curl {
+        /// Which; none: the one that alone is best.
+        only: Option<String>,
+    },
+}
+
+impl Client {
+    /// `marline get` as it comes.
+    pub const OURS: Self = Self::Marline { policy: Policy::Marline, only: None };
+
+    /// Whether this is `marline get`, with whatever policy.
+    pub fn is_ours(&self) -> bool {
+        matches!(self, Self::Marline { .. })
+    }
+
+    /// The link that alone is used, where one is named.
+    pub fn only(&self) -> Option<&str> {
+        match self {
+            Self::Marline { only, .. } | Self::Curl { only } => only.as_deref(),
+            Self::Aria2 { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Marline { policy, .. } => write!(f, "{policy}")?,
+            Self::Aria2 { connections } => write!(f, "aria2-s{connections}")?,
+            Self::Curl { .. } => f.write_str("curl")?,
+        }
+        self.only().map_or(Ok(()), |link| write!(f, ":{link}"))
+    }
+}
+
+/// The word names no client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no client: marline, naive, static-limit, dynamic-limit, bdp-limit, single:LINK, aria2-sN or curl"
+)]
+pub struct ClientError(String);
+
+impl FromStr for Client {
+    type Err = ClientError;
+
+    fn from_str(s: &str) -> Result<Self, ClientError> {
+        let refused = || ClientError(s.to_string());
+        let (word, only) = match s.split_once(':') {
+            Some((_, "")) => return Err(refused()),
+            Some((word, link)) => (word, Some(link.to_string())),
+            None => (s, None),
+        };
+        if let Some(connections) = word.strip_prefix("aria2-s") {
+            let connections = connections.parse().map_err(|_| refused())?;
+            // aria2 refuses more than 16 connections to one server.
+            return match (connections, only) {
+                (1..=16, None) => Ok(Self::Aria2 { connections }),
+                _ => Err(refused()),
+            };
+        }
+        if word == "curl" {
+            return Ok(Self::Curl { only });
+        }
+        let policy = word.parse().map_err(|_| refused())?;
+        // A single-link policy with a choice of links would pick by itself, and nobody could tell which.
+        if policy == Policy::Single && only.is_none() {
+            return Err(refused());
+        }
+        Ok(Self::Marline { policy, only })
+    }
+}
+
+impl Serialize for Client {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
