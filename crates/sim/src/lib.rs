@@ -6,6 +6,7 @@
 //! [`spec`] says how a link is written, [`link`] is a running one, on a rate, on a [`trace`] or on a shared 802.11
 //! [`medium`]; [`rng`] is where chance comes from, [`ideal`] what could have been carried at best. [`tcp`] is what runs
 //! over a link, and a [`world`] is a client, its links and a server, with one of core's machines in it.
+pub mod contract;
 pub mod ideal;
 pub mod link;
 pub mod medium;
