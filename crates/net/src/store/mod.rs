@@ -2,14 +2,14 @@
 //!
 //! In: pieces at any offset, from the pump. Out: the complete file under its name, or nothing under that name.
 //!
-//! The discipline, which `docs/` cites and the tests of [`part`] check against a model of a file system that drops
+//! The discipline, which the tests check against a model of a file system that drops
 //! any un-synced subset of writes:
 //!
 //! 1. Bytes go to `FILE.part` at once and once. `FILE` appears by a rename when all of them are there, checked and
 //!    synced; an older `FILE` is replaced in that moment and not before.
 //! 2. `FILE.part.journal` says what is in place. It is begun after 1 MB or 1 s, and only for files with a length and
 //!    a strong validator. After a crash of the process its `written` claims hold, after a crash of the machine only
-//!    its `synced` ones; see [`part`] for the order of system calls behind that.
+//!    its `synced` ones; `part` has the order of system calls behind that.
 //! 3. A journal that is torn, damaged, of another URL, or that claims more than there is, means a start from zero and
 //!    one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
 //! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused.
@@ -21,11 +21,16 @@
 //! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
 //! thread costs more than it saves at these rates.
 
+#[cfg(test)]
+mod crashes;
 mod digest;
 mod disk;
 mod error;
 mod found;
-pub mod part;
+mod log;
+#[cfg(test)]
+mod model;
+mod part;
 mod place;
 mod runs;
 mod stream;

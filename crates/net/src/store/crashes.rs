@@ -1,0 +1,295 @@
+//! Random histories of downloads, kills, power cuts, full and failing disks, on the model of a file system.
+//!
+//! After each crash the file is opened again, and three things must hold, whatever happened before: every byte that
+//! is claimed is there; the final name has a complete file or an older one; a kill costs no more than what was not
+//! recorded yet.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use marline_core::fetch::{Resume, SpanSet, Validator};
+use marline_core::units::{DataSize, Instant};
+use proptest::prelude::*;
+
+use super::model::{Dice, Model};
+use super::part::{Part, UNRECORDED};
+use super::place::Place;
+use super::{StoreError, found};
+
+const TOTAL: u64 = 6 << 20;
+const URL: [u8; 32] = [7; 32];
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The next piece of one of the connections arrives.
+    Write { conn: u8, len: u32 },
+    /// Time passes.
+    Tick { millis: u16 },
+    /// The file changes on the server.
+    Change,
+    /// kill -9, at once or with the caches dropped.
+    Kill { caches: bool },
+    /// The power fails.
+    Cut,
+    /// SIGINT.
+    Suspend,
+    /// The disk is full after so many more bytes; the run ends by that.
+    Full { room: u32 },
+    /// The next sync fails.
+    BadSync,
+    /// Everything that is missing arrives.
+    Finish,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        30 => (0..4_u8, 1..300_000_u32).prop_map(|(conn, len)| Step::Write { conn, len }),
+        20 => (0..2500_u16).prop_map(|millis| Step::Tick { millis }),
+        1 => Just(Step::Change),
+        3 => any::<bool>().prop_map(|caches| Step::Kill { caches }),
+        4 => Just(Step::Cut),
+        1 => Just(Step::Suspend),
+        1 => (0..400_000_u32).prop_map(|room| Step::Full { room }),
+        1 => Just(Step::BadSync),
+        1 => Just(Step::Finish),
+    ]
+}
+
+/// Bytes of the `version`-th file on the server; never zero, so that a hole shows. The period is a prime, so that no
+/// two pages are equal.
+fn content(version: u64, start: u64, end: u64) -> Vec<u8> {
+    const PERIOD: u64 = 65_521;
+    static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let dice = Dice::new(5);
+        (0..PERIOD).map(|_| dice.below(255) as u8 + 1).collect()
+    });
+    let mut from = (start + version * 7919) % PERIOD;
+    let mut bytes = Vec::with_capacity((end - start) as usize);
+    while (bytes.len() as u64) < end - start {
+        let len = (PERIOD - from).min(end - start - bytes.len() as u64);
+        bytes.extend_from_slice(&TABLE[from as usize..(from + len) as usize]);
+        from = 0;
+    }
+    bytes
+}
+
+/// The server, the disk, and one run of the program.
+struct Tale {
+    model: Model,
+    part: Option<Part<Model>>,
+    version: u64,
+    now: Instant,
+    /// Next byte of each connection.
+    cursors: [u64; 4],
+    /// What this run believes to be in place.
+    have: SpanSet,
+    /// Since the present version of the file was begun, nothing has gone wrong but kills.
+    only_kills: bool,
+}
+
+fn path() -> &'static Path {
+    Path::new("/d/file")
+}
+
+impl Tale {
+    fn new(seed: u64) -> Self {
+        let model = Model::new(seed);
+        model.put(path(), &content(0, 0, 1000));
+        let mut tale = Self {
+            model,
+            part: None,
+            version: 1,
+            now: Instant::ZERO,
+            cursors: [0, 1, 2, 3].map(|i| i * TOTAL / 4),
+            have: SpanSet::default(),
+            only_kills: true,
+        };
+        tale.reopen();
+        tale
+    }
+
+    fn validator(&self) -> Validator {
+        Validator::Etag(format!("\"{}\"", self.version))
+    }
+
+    /// A new run: what it finds must be true.
+    fn reopen(&mut self) {
+        self.part = None;
+        self.model.kill();
+        self.check_final_name();
+        let open = || Part::open(self.model.clone(), Place::new(path()), &[URL]);
+        // A failing sync may hit the opening; the next try finds what is left.
+        let (mut part, found) = open().or_else(|_| open()).unwrap();
+        let (resume, _) = found::Found::split(found);
+        let have = resume.as_ref().map(|resume| self.check(resume)).unwrap_or_default();
+        match resume {
+            Some(resume) if resume.validator != self.validator() => part.restart().unwrap(),
+            Some(_) => self.have = have,
+            None => self.have.clear(),
+        }
+        if part.identified(Some(DataSize::from_bytes(TOTAL)), Some(&self.validator())).is_err() {
+            panic!("the file cannot be identified");
+        }
+        self.part = Some(part);
+    }
+
+    /// Every claimed byte is there.
+    fn check(&self, resume: &Resume) -> SpanSet {
+        let version: u64 = resume.validator.text().trim_matches('"').parse().unwrap();
+        let stored = self.model.bytes(Path::new("/d/file.part")).unwrap();
+        for span in &resume.have {
+            let (start, end) = (span.start as usize, span.end as usize);
+            assert!(stored[start..end] == content(version, span.start, span.end), "{span} is not there");
+        }
+        resume.have.iter().copied().collect()
+    }
+
+    fn check_final_name(&self) {
+        let Some(bytes) = self.model.bytes(path()) else { panic!("the older file is gone") };
+        let old = bytes == content(0, 0, 1000);
+        let whole = || (1..=self.version).any(|version| bytes == content(version, 0, TOTAL));
+        assert!(old || whole(), "half a file under the final name: {} bytes", bytes.len());
+    }
+
+    fn put(&mut self, start: u64, end: u64) -> Result<(), StoreError> {
+        let bytes = content(self.version, start, end);
+        let Some(part) = &mut self.part else { return Ok(()) };
+        part.write(start, &bytes)?;
+        self.have.insert(marline_core::fetch::Span::new(start, end));
+        Ok(())
+    }
+
+    fn take(&mut self, step: &Step) {
+        let done = match *step {
+            Step::Write { conn, len } => self.receive(conn, len),
+            Step::Tick { millis } => {
+                self.now += Duration::from_millis(u64::from(millis));
+                self.part.as_mut().map_or(Ok(()), |part| part.tick(self.now))
+            }
+            Step::Change => {
+                self.version += 1;
+                self.part.as_mut().unwrap().restart().unwrap();
+                self.have.clear();
+                let (total, validator) = (DataSize::from_bytes(TOTAL), self.validator());
+                self.part.as_mut().unwrap().identified(Some(total), Some(&validator))
+            }
+            Step::Kill { caches } => {
+                let before = self.have.len();
+                if caches {
+                    self.model.drop_caches();
+                }
+                self.reopen();
+                let lost = before - self.have.len();
+                // Nothing is recorded before the journal begins, and the last piece may come on top.
+                let allowed = UNRECORDED + 300_000;
+                assert!(!self.only_kills || lost.bytes() < allowed, "{lost} lost by a kill");
+                Ok(())
+            }
+            Step::Cut => {
+                self.model.cut_power();
+                self.reopen();
+                Ok(())
+            }
+            Step::Suspend => {
+                let (part, before) = (self.part.take().unwrap(), self.have.len());
+                match part.suspend() {
+                    Ok(kept) => {
+                        self.model.cut_power();
+                        self.reopen();
+                        assert_eq!(kept, !before.is_zero());
+                        assert_eq!(self.have.len(), before, "lost although it was made safe");
+                    }
+                    Err(_) => self.fail(),
+                }
+                Ok(())
+            }
+            Step::Full { room } => {
+                self.model.set_room(Some(u64::from(room)));
+                let mut conn = 0;
+                while self.have.missing(TOTAL) > DataSize::ZERO && self.receive(conn, 200_000).is_ok() {
+                    conn = (conn + 1) % 4;
+                }
+                let _ = self.part.take().unwrap().suspend();
+                self.model.set_room(None);
+                self.model.stop_failing();
+                self.reopen();
+                Ok(())
+            }
+            Step::BadSync => {
+                self.model.fail_next_sync();
+                Ok(())
+            }
+            Step::Finish => self.finish(),
+        };
+        if done.is_err() {
+            self.fail();
+        }
+    }
+
+    /// The run ends by an error, as the pump would end it, and the caches are dropped.
+    fn fail(&mut self) {
+        self.only_kills = false;
+        if let Some(part) = self.part.take() {
+            let _ = part.suspend();
+        }
+        self.model.stop_failing();
+        self.model.drop_caches();
+        self.reopen();
+    }
+
+    fn receive(&mut self, conn: u8, len: u32) -> Result<(), StoreError> {
+        let conn = usize::from(conn);
+        let Some(gap) = self.have.gap(self.cursors[conn], TOTAL).or_else(|| self.have.gap(0, TOTAL)) else {
+            return Ok(());
+        };
+        let end = gap.end.min(gap.start + u64::from(len));
+        self.cursors[conn] = end % TOTAL;
+        self.put(gap.start, end)
+    }
+
+    fn finish(&mut self) -> Result<(), StoreError> {
+        while let Some(gap) = self.have.gap(0, TOTAL) {
+            self.put(gap.start, gap.end.min(gap.start + 250_000))?;
+        }
+        let mut part = self.part.take().unwrap();
+        part.complete()?;
+        part.publish()?;
+        assert!(self.model.bytes(path()).unwrap() == content(self.version, 0, TOTAL));
+        let names = self.model.names();
+        assert_eq!(names, [path()], "litter");
+        self.version += 1;
+        self.only_kills = true;
+        self.reopen();
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_each_claimed_byte_is_there(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
+        let mut tale = Tale::new(seed);
+        for step in &steps {
+            tale.take(step);
+        }
+        tale.model.stop_failing();
+        while tale.finish().is_err() {
+            tale.fail();
+        }
+    }
+}
+
+#[test]
+fn a_kill_at_any_write_costs_less_than_four_mebibytes() {
+    for seed in 0..50 {
+        let dice = Dice::new(seed);
+        let mut tale = Tale::new(seed);
+        for _ in 0..5 + dice.below(60) {
+            tale.take(&Step::Write { conn: dice.below(4) as u8, len: 100_000 });
+            tale.take(&Step::Tick { millis: 20 });
+        }
+        tale.take(&Step::Kill { caches: dice.below(2) == 0 });
+    }
+}

@@ -1,0 +1,149 @@
+//! The journal's file: begun, appended to, written anew.
+//!
+//! In: what is known of the bytes. Out: records behind a header, in the format of `core::wire::journal`. The order of
+//! these calls against the data's is [`super::part`]'s affair.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use marline_core::fetch::{Span, SpanSet, Validator};
+use marline_core::wire::journal::{Header, Mark, RECORD_LEN, Record};
+
+use super::disk::Disk;
+use super::place::Place;
+use super::runs::OPEN;
+
+/// A journal below this is never written anew on the way. Chosen: 32,000 records, a few milliseconds to read.
+const COMPACT_ABOVE: u64 = 1 << 20;
+
+/// A journal that is open.
+#[derive(Debug)]
+pub(super) struct Log<D: Disk> {
+    pub(super) file: Arc<D::File>,
+    nonce: u64,
+    /// Where the next record goes. It grows with each success, so a record that was torn is overwritten by the next.
+    len: u64,
+    /// Its length when it was written anew.
+    compact: u64,
+    /// Its name is on the disk, or a sync of the directory is under way.
+    pub(super) named: bool,
+}
+
+/// What the bytes are of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    pub(super) total: u64,
+    pub(super) validator: Validator,
+    /// Digest of the URL.
+    pub(super) url: [u8; 32],
+}
+
+/// What is in place; no byte is in two of the sets for long, and if it is, both are true.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Given to the kernel, and maybe not on the disk.
+    pub(super) dirty: SpanSet,
+    /// Given to the kernel, and being synced.
+    pub(super) syncing: SpanSet,
+    /// On the disk.
+    pub(super) synced: SpanSet,
+}
+
+impl Claims {
+    /// All bytes that are in place.
+    pub(super) fn all(&self) -> SpanSet {
+        self.dirty.iter().chain(self.syncing.iter()).chain(self.synced.iter()).collect()
+    }
+
+    /// Everything that is in place is on the disk now; tells what that was not known of.
+    pub(super) fn all_synced(&mut self) -> SpanSet {
+        let news: SpanSet = self.dirty.iter().chain(self.syncing.iter()).collect();
+        *self = Self { synced: self.all(), ..Self::default() };
+        news
+    }
+
+    /// What was being synced is on the disk now; tells what that was.
+    pub(super) fn end_sync(&mut self) -> SpanSet {
+        let news = std::mem::take(&mut self.syncing);
+        for span in news.iter() {
+            self.synced.insert(span);
+        }
+        news
+    }
+}
+
+impl<D: Disk> Log<D> {
+    /// Begins a journal under its name. There is none under it.
+    pub(super) fn begin(
+        disk: &D,
+        place: &Place,
+        data: &D::File,
+        identity: &Identity,
+        claims: &Claims,
+    ) -> io::Result<Self> {
+        Self::make(disk, &place.journal, data, identity, claims)
+    }
+
+    /// Writes a journal and puts it in the place of the old one at once; after a crash there is one or the other.
+    pub(super) fn replace(
+        disk: &D,
+        place: &Place,
+        data: &D::File,
+        identity: &Identity,
+        claims: &Claims,
+    ) -> io::Result<Self> {
+        let log = Self::make(disk, &place.new_journal, data, identity, claims)?;
+        disk.sync(&log.file)?;
+        disk.rename(&place.new_journal, &place.journal)?;
+        Ok(log)
+    }
+
+    /// Appends claims.
+    pub(super) fn append(&mut self, disk: &D, claims: impl Iterator<Item = Record>) -> io::Result<()> {
+        let mut bytes = [0; OPEN * RECORD_LEN];
+        let mut claims = claims.peekable();
+        while claims.peek().is_some() {
+            let mut len = 0;
+            for (slot, record) in bytes.as_chunks_mut().0.iter_mut().zip(&mut claims) {
+                *slot = record.emit(self.nonce);
+                len += RECORD_LEN;
+            }
+            disk.write_at(&self.file, self.len, bytes.get(..len).unwrap_or_default())?;
+            self.len += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Whether most of it has been said twice.
+    pub(super) fn grown(&self) -> bool {
+        self.len > COMPACT_ABOVE.max(4 * self.compact)
+    }
+
+    fn make(disk: &D, path: &Path, data: &D::File, identity: &Identity, claims: &Claims) -> io::Result<Self> {
+        let nonce = disk.nonce();
+        let validator = match &identity.validator {
+            Validator::Etag(text) => Mark::Etag(text.clone()),
+            Validator::Date(text) => Mark::Date(text.clone()),
+        };
+        let header = Header { nonce, total: identity.total, url: identity.url, life: disk.life(data), validator };
+        let mut bytes = header.emit();
+        for record in synced(&claims.synced).chain(written(&claims.syncing)).chain(written(&claims.dirty)) {
+            bytes.extend(record.emit(nonce));
+        }
+        let file = disk.create(path)?;
+        disk.write_at(&file, 0, &bytes)?;
+        let len = bytes.len() as u64;
+        Ok(Self { file: Arc::new(file), nonce, len, compact: len, named: false })
+    }
+}
+
+/// Claims that these bytes were given to the kernel.
+pub(super) fn written(spans: &SpanSet) -> impl Iterator<Item = Record> + '_ {
+    spans.iter().map(|Span { start, end }| Record::Written { start, end })
+}
+
+/// Claims that these bytes are on the disk.
+pub(super) fn synced(spans: &SpanSet) -> impl Iterator<Item = Record> + '_ {
+    spans.iter().map(|Span { start, end }| Record::Synced { start, end })
+}
