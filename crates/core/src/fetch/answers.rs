@@ -325,6 +325,7 @@ impl Fetch {
         link.lanes.be_modest();
         let wait = head.retry_after.unwrap_or_else(|| link.backoff()).min(LONGEST_PAUSE);
         link.next_try = self.now + wait;
+        link.paused_until = link.next_try;
         let spent = link.failures > self.config.retries;
         for conn in link.conns.clone() {
             self.drop_conn(conn, true);

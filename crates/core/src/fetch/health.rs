@@ -126,7 +126,7 @@ impl Fetch {
     }
 
     fn end_of_patience(&mut self) {
-        let pause = self.links.values().map(|link| link.next_try).max().unwrap_or(Instant::ZERO);
+        let pause = self.links.values().map(|link| link.paused_until).max().unwrap_or(Instant::ZERO);
         let end = self.last_data.max(pause) + PATIENCE;
         if self.now >= end {
             let trouble = self.links.values().find_map(|link| link.last_trouble.clone());
@@ -148,6 +148,16 @@ impl Fetch {
                 continue;
             }
             self.open_on(id);
+            self.tell_metered(id);
+        }
+    }
+
+    fn tell_metered(&mut self, id: LinkId) {
+        let avoided = self.config.metered == MeteredUse::Avoid;
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if avoided && link.profile.metered && !link.conns.is_empty() && !link.told_metered {
+            link.told_metered = true;
+            self.notice(Notice::MeteredInUse { link: id });
         }
     }
 

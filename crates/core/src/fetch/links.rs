@@ -39,6 +39,9 @@ pub(super) struct LinkState {
     pub(super) lanes: super::lanes::Lanes,
     pub(super) told_silent: bool,
     pub(super) told_budget: bool,
+    pub(super) told_metered: bool,
+    /// The server asked for a pause until then; patience begins after it.
+    pub(super) paused_until: Instant,
     /// An idle connection is kept although the link is not used: it was asked once and answered.
     pub(super) proved: bool,
 }
@@ -86,6 +89,8 @@ impl LinkState {
             lanes: super::lanes::Lanes::default(),
             told_silent: false,
             told_budget: false,
+            told_metered: false,
+            paused_until: Instant::ZERO,
             proved: false,
         }
     }

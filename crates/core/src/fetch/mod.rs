@@ -34,6 +34,8 @@ mod rules;
 mod span;
 mod spans;
 mod tail;
+#[cfg(test)]
+mod tests;
 mod thesis;
 
 use alloc::collections::{BTreeMap, VecDeque};

@@ -1,0 +1,354 @@
+//! What heads mean (rules of `super::super::answers`).
+
+use super::*;
+use crate::fetch::{Ban, OneAnswer, Policy, Resume};
+
+const SIZE: u64 = 3_000_000;
+const TAG: Option<&str> = Some("\"v1\"");
+
+#[test]
+fn the_first_data_request_is_the_probe() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 20);
+    let asked = desk.asked(A);
+    assert!(matches!(asked[0].1.ask, Ask::Span(span) if span.start == 0), "{asked:?}");
+    assert_eq!(asked[0].1.if_range, None);
+    desk.connect(B, 50);
+    let Ask::Span(second) = desk.asked(B)[0].1.ask else { panic!() };
+    let Ask::Span(first) = asked[0].1.ask else { panic!() };
+    assert_eq!(second.start, first.end, "the second link asks for the next bytes");
+}
+
+#[test]
+fn once_identified_every_request_carries_if_range() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 20);
+    desk.part(desk.first(A), SIZE, TAG);
+    assert_eq!(desk.identified, Some((Some(DataSize::from_bytes(SIZE)), Some(Validator::Etag("\"v1\"".into())))));
+    desk.connect(B, 50);
+    assert_eq!(desk.asked(B)[0].1.if_range, Some(Validator::Etag("\"v1\"".into())));
+    desk.deliver_all(B, SIZE, TAG);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_file_smaller_than_the_probe_is_done_with_one_answer() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 20);
+    let req = desk.first(A);
+    desk.part(req, 10_000, None);
+    desk.bytes(req, 10_000);
+    assert!(desk.done && desk.conns.is_empty());
+}
+
+#[test]
+fn an_empty_file_is_done_at_once() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 20);
+    let range = Some(ContentRange { span: None, total: Some(DataSize::ZERO) });
+    desk.tell(Input::Head { req: desk.first(A), head: Head { status: 416, range, ..Head::default() } });
+    assert!(desk.done);
+}
+
+#[test]
+fn a_question_beyond_a_small_file_is_no_failure() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 20);
+    desk.connect(B, 20);
+    let range = Some(ContentRange { span: None, total: Some(DataSize::from_bytes(10_000)) });
+    desk.tell(Input::Head { req: desk.first(B), head: Head { status: 416, range, ..Head::default() } });
+    assert_eq!(desk.failed, None);
+    let req = desk.first(A);
+    desk.part(req, 10_000, TAG);
+    desk.bytes(req, 10_000);
+    assert!(desk.done && desk.notices.is_empty(), "{:?}", desk.notices);
+}
+
+#[test]
+fn a_portal_that_answers_first_is_not_believed() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.whole(desk.first(A), Some(4000), None);
+    assert!(desk.identified.is_none(), "the other link has not spoken");
+    desk.connect(B, 50);
+    desk.part(desk.first(B), SIZE, TAG);
+    let got = Some(DataSize::from_bytes(4000));
+    let want = Some(DataSize::from_bytes(SIZE));
+    let banned = Notice::Banned { link: A, why: Ban::OtherLength { got, want }, probing: true };
+    assert_eq!(desk.notices, [banned]);
+    // The portal's link had the first bytes: they are asked for again.
+    desk.deliver_all(B, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_portal_that_answers_later_is_banned_and_its_bytes_go_elsewhere() {
+    for answer in 0..4 {
+        let mut desk = Desk::two(Config::default());
+        desk.connect(B, 50);
+        desk.part(desk.first(B), SIZE, TAG);
+        desk.connect(A, 5);
+        let req = desk.first(A);
+        match answer {
+            0 => desk.whole(req, Some(4000), None),
+            1 => desk.status(req, 511),
+            2 => desk.part(req, 4000, None),
+            _ => desk.part(req, SIZE, Some("\"v2\"")),
+        }
+        assert!(matches!(desk.notices[..], [Notice::Banned { link: A, .. }]), "{answer}: {:?}", desk.notices);
+        assert!(desk.on(A).is_empty());
+        desk.deliver_all(B, SIZE, TAG);
+        assert!(desk.done, "{answer}");
+    }
+}
+
+#[test]
+fn a_banned_link_is_probed_and_used_again() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(B, 50);
+    desk.part(desk.first(B), 800_000_000, TAG);
+    desk.connect(A, 5);
+    desk.status(desk.first(A), 511);
+    assert!(desk.on(A).is_empty());
+    let mut waited = 0;
+    while desk.on(A).is_empty() && waited < 100 {
+        desk.pass(Duration::from_millis(100));
+        let req = desk.first(B);
+        desk.bytes(req, 1000);
+        waited += 1;
+    }
+    desk.connect(A, 5);
+    desk.part(desk.first(A), 800_000_000, TAG);
+    let req = desk.first(A);
+    desk.bytes(req, 1000);
+    assert!(desk.notices.contains(&Notice::Back { link: A }), "{:?}", desk.notices);
+}
+
+#[test]
+fn the_only_links_word_counts() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.whole(req, Some(4000), None);
+    assert_eq!(desk.notices, [Notice::OneAnswer { why: OneAnswer::NoRanges }]);
+    desk.bytes(req, 4000);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_server_without_ranges_is_read_from_one_link() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.connect(B, 5);
+    let (a, b) = (desk.first(A), desk.first(B));
+    desk.whole(a, Some(SIZE), TAG);
+    assert!(desk.identified.is_none());
+    desk.whole(b, Some(SIZE), TAG);
+    assert_eq!(desk.notices, [Notice::OneAnswer { why: OneAnswer::NoRanges }]);
+    assert_eq!(desk.conns.len(), 1);
+    desk.bytes(a, SIZE);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_body_without_length_ends_where_its_framing_ends() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.whole(req, None, None);
+    desk.bytes(req, 5000);
+    assert!(!desk.done);
+    desk.end(req);
+    assert!(desk.done);
+    assert_eq!(desk.notices, [Notice::OneAnswer { why: OneAnswer::NoLength }]);
+}
+
+#[test]
+fn without_a_validator_answers_are_not_mixed() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, None);
+    assert_eq!(desk.notices, [Notice::OneAnswer { why: OneAnswer::NoValidator }]);
+    desk.pass(Duration::from_millis(10));
+    assert_eq!(desk.conns.len(), 1, "one link only");
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    assert_eq!(desk.reqs[&req].ask, Ask::Whole);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, SIZE);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_checksum_stands_in_for_a_validator() {
+    let mut desk = Desk::two(Config { proven: true, ..Config::default() });
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, None);
+    desk.connect(B, 5);
+    desk.deliver_all(B, SIZE, None);
+    desk.deliver_all(A, SIZE, None);
+    assert!(desk.done && desk.notices.is_empty());
+}
+
+#[test]
+fn a_lost_single_answer_starts_from_zero() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let conn = desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, 1000);
+    desk.close(conn, TroubleKind::Truncated);
+    assert_eq!(desk.restarts, 1);
+    desk.pass(Duration::from_secs(1));
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, SIZE);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_file_that_changes_starts_again_once_all_links_agree() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect(B, 5);
+    desk.part(desk.first(B), SIZE, TAG);
+    let more = |desk: &mut Desk, link| {
+        let req = desk.first(link);
+        desk.bytes(req, 131_072);
+        desk.end(req);
+    };
+    more(&mut desk, A);
+    more(&mut desk, B);
+    desk.whole(desk.first(A), Some(SIZE + 5), Some("\"v2\""));
+    assert_eq!(desk.restarts, 0, "one link alone may be lying");
+    desk.whole(desk.first(B), Some(SIZE + 5), Some("\"v2\""));
+    assert_eq!(desk.restarts, 1);
+    assert!(desk.notices.contains(&Notice::Changed));
+    desk.connect(A, 5);
+    desk.deliver_all(A, SIZE + 5, Some("\"v2\""));
+    assert!(desk.done);
+}
+
+#[test]
+fn a_file_that_keeps_changing_is_given_up() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    for version in 0..5 {
+        if desk.failed.is_some() {
+            break;
+        }
+        desk.connect(A, 5);
+        let tag = alloc::format!("\"v{version}\"");
+        let req = desk.first(A);
+        desk.part(req, SIZE, Some(&tag));
+        desk.bytes(req, 131_072);
+        desk.end(req);
+        desk.whole(desk.first(A), Some(SIZE), Some(&alloc::format!("\"v{}\"", version + 1)));
+        desk.pass(Duration::from_millis(1));
+    }
+    assert_eq!(desk.failed, Some(Failure::KeepsChanging));
+}
+
+#[test]
+fn a_resumed_file_that_changed_starts_again() {
+    let resume = Resume {
+        total: DataSize::from_bytes(SIZE),
+        validator: Validator::Etag("\"v1\"".into()),
+        have: alloc::vec![Span::new(0, 1_000_000)],
+    };
+    let mut desk = Desk::new(Config { resume: Some(resume), ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 5);
+    let (req, asked) = desk.asked(A)[0].clone();
+    assert!(matches!(asked.ask, Ask::Span(span) if span.start == 1_000_000));
+    assert_eq!(asked.if_range, Some(Validator::Etag("\"v1\"".into())));
+    desk.whole(req, Some(SIZE), Some("\"v2\""));
+    assert_eq!(desk.restarts, 1);
+    desk.connect(A, 5);
+    desk.deliver_all(A, SIZE, Some("\"v2\""));
+    assert!(desk.done);
+}
+
+#[test]
+fn a_refusal_by_all_links_is_the_end() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.connect(B, 5);
+    desk.status(desk.first(A), 404);
+    assert_eq!(desk.failed, None);
+    desk.status(desk.first(B), 404);
+    assert_eq!(desk.failed, Some(Failure::Status { status: 404 }));
+}
+
+#[test]
+fn retry_after_is_obeyed() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 5);
+    let retry_after = Some(Duration::from_secs(7));
+    desk.tell(Input::Head { req: desk.first(A), head: Head { status: 503, retry_after, ..Head::default() } });
+    assert_eq!(desk.notices, [Notice::Pause { wait: Duration::from_secs(7), status: 503 }]);
+    desk.pass(Duration::from_millis(6900));
+    assert!(desk.conns.is_empty());
+    desk.pass(Duration::from_millis(200));
+    desk.connect(A, 5);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
+fn redirects_are_followed_by_each_link() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    let head = |to| Head { status: 302, location: Some(OriginId(to)), ..Head::default() };
+    desk.tell(Input::Head { req: desk.first(A), head: head(1) });
+    assert_eq!(desk.conns[&desk.on(A)[0]].1, OriginId(1));
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect(B, 5);
+    desk.tell(Input::Head { req: desk.first(B), head: head(2) });
+    desk.connect(B, 5);
+    desk.deliver_all(B, SIZE, TAG);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
+fn redirects_without_end_are_given_up() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    for _ in 0..20 {
+        if desk.failed.is_some() {
+            break;
+        }
+        desk.connect(A, 5);
+        let head = Head { status: 302, location: Some(OriginId(1)), ..Head::default() };
+        desk.tell(Input::Head { req: desk.first(A), head });
+    }
+    assert_eq!(desk.failed, Some(Failure::Redirect));
+}
+
+#[test]
+fn a_short_answer_gives_the_rest_back() {
+    let mut desk = Desk::new(Config { policy: Policy::Marline, ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    let head = Head {
+        status: 206,
+        range: Some(ContentRange { span: Some(Span::new(0, 1000)), total: Some(DataSize::from_bytes(SIZE)) }),
+        validator: Some(Validator::Etag("\"v1\"".into())),
+        ..Head::default()
+    };
+    desk.tell(Input::Head { req, head });
+    desk.bytes(req, 1000);
+    desk.end(req);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+}

@@ -1,0 +1,183 @@
+//! Links that die, hang, come back, cost money, or are spent (rules of `super::super::health`).
+
+use super::*;
+use crate::fetch::MeteredUse;
+
+const SIZE: u64 = 50_000_000;
+const TAG: Option<&str> = Some("\"v1\"");
+
+/// Both links have delivered a little.
+fn running() -> Desk {
+    let mut desk = Desk::two(Config::default());
+    for link in [A, B] {
+        desk.connect(link, 20);
+        let req = desk.first(link);
+        desk.part(req, SIZE, TAG);
+        desk.bytes(req, 1000);
+    }
+    desk
+}
+
+#[test]
+fn a_dead_link_gives_its_spans_back() {
+    let mut desk = running();
+    desk.tell(Input::LinkDown { link: A });
+    assert!(desk.on(A).is_empty());
+    desk.deliver_all(B, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_silent_link_keeps_its_bytes_until_the_others_have_nothing_else() {
+    let mut desk = running();
+    for _ in 0..10 {
+        desk.pass(Duration::from_millis(100));
+        let req = desk.first(B);
+        desk.bytes(req, 5000);
+    }
+    let held: Vec<Span> = desk.asked(A).iter().filter_map(|(_, a)| span_of(a)).collect();
+    assert!(!held.is_empty());
+    let taken = |desk: &Desk| {
+        desk.asked(B)
+            .iter()
+            .filter_map(|(_, a)| span_of(a))
+            .any(|s| s.start < held[0].end && s.end > 1000 && s.start >= held[0].start)
+    };
+    assert!(!taken(&desk), "asked for at once");
+    desk.deliver_all(B, SIZE, TAG);
+    assert!(desk.done, "and in the end without the silent link");
+}
+
+fn span_of(asked: &Asked) -> Option<Span> {
+    match asked.ask {
+        Ask::Span(span) => Some(span),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_silent_link_is_probed_by_fresh_connections_and_the_first_to_deliver_wins() {
+    let mut desk = running();
+    let old = desk.on(A)[0];
+    for _ in 0..20 {
+        desk.pass(Duration::from_millis(100));
+        let req = desk.first(B);
+        desk.bytes(req, 1000);
+    }
+    let probes = desk.on(A).len() - 1;
+    assert!((2..=4).contains(&probes), "{probes}");
+    assert!(desk.notices.iter().any(|n| matches!(n, Notice::Silent { link: A, .. })));
+    let fresh = desk.connect(A, 20);
+    assert_eq!(desk.on(A), [old, fresh]);
+    let req = desk.asked(A).iter().find(|(_, a)| a.conn == fresh).expect("it is asked").0;
+    desk.part(req, SIZE, TAG);
+    desk.bytes(req, 1000);
+    assert_eq!(desk.on(A), [fresh], "the stuck one is closed");
+    assert!(desk.notices.contains(&Notice::Back { link: A }));
+}
+
+#[test]
+fn a_refused_connection_is_tried_again_with_pauses_and_then_given_up() {
+    let mut desk = Desk::new(Config { retries: 3, ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut tries = 0;
+    while desk.failed.is_none() && tries < 20 {
+        if let Some(conn) = desk.on(A).first().copied() {
+            tries += 1;
+            desk.close(conn, TroubleKind::Refused);
+        }
+        desk.pass(Duration::from_millis(50));
+    }
+    assert_eq!(tries, 4);
+    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
+    assert!(desk.now > Instant::from_millis(1000), "{}", desk.now);
+}
+
+#[test]
+fn a_server_that_closes_after_each_answer_is_no_failure() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut rounds = 0;
+    while !desk.done && rounds < 1000 {
+        rounds += 1;
+        let conn = desk.connect(A, 5);
+        let (req, asked) = desk.asked(A)[0].clone();
+        desk.part(req, 2_000_000, TAG);
+        let len = span_of(&asked).unwrap().intersect(Span::new(0, 2_000_000)).len().bytes();
+        desk.bytes(req, len);
+        if desk.done {
+            break;
+        }
+        desk.end(req);
+        desk.close(conn, TroubleKind::Finished);
+        desk.pass(Duration::from_millis(1));
+    }
+    assert!(desk.done && desk.notices.is_empty(), "{:?}", desk.notices);
+}
+
+#[test]
+fn a_metered_link_stands_by() {
+    let metered = LinkProfile { metered: true, ..LinkProfile::new("lte", LinkKind::Lte) };
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("wifi", LinkKind::Wifi));
+    desk.link(B, metered.clone());
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, TAG);
+    assert!(desk.on(B).is_empty());
+    desk.tell(Input::LinkDown { link: A });
+    assert_eq!(desk.on(B).len(), 1, "now it is needed");
+    assert!(desk.notices.contains(&Notice::MeteredInUse { link: B }));
+
+    let mut desk = Desk::new(Config { metered: MeteredUse::Never, ..Config::default() });
+    desk.link(A, LinkProfile::new("wifi", LinkKind::Wifi));
+    desk.link(B, metered);
+    desk.tell(Input::LinkDown { link: A });
+    desk.pass(Duration::from_secs(60));
+    assert!(desk.on(B).is_empty());
+}
+
+#[test]
+fn a_budget_is_never_exceeded() {
+    let budget = 300_000;
+    let profile =
+        LinkProfile { budget: Some(DataSize::from_bytes(budget)), ..LinkProfile::new("b", LinkKind::Lte) };
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.link(B, profile);
+    desk.connect(A, 20);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect(B, 20);
+    let mut got = 0;
+    while let Some((req, asked)) = desk.asked(B).first().cloned() {
+        desk.part(req, SIZE, TAG);
+        let len = span_of(&asked).unwrap().len().bytes();
+        got += len;
+        desk.pass(Duration::from_millis(20));
+        desk.bytes(req, len);
+        desk.end(req);
+    }
+    assert_eq!(got, budget);
+    assert!(desk.notices.iter().any(|n| matches!(n, Notice::BudgetSpent { link: B, .. })));
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_link_that_appears_half_way_joins() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 20);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.link(B, LinkProfile::new("b", LinkKind::Lte));
+    desk.connect(B, 20);
+    assert_eq!(desk.asked(B).len(), 1);
+}
+
+#[test]
+fn when_nothing_comes_from_anywhere_the_run_ends_resumable() {
+    let mut desk = running();
+    desk.pass(Duration::from_secs(119));
+    assert_eq!(desk.failed, None);
+    desk.pass(Duration::from_secs(3));
+    assert!(matches!(desk.failed, Some(Failure::NoLink { .. })), "{:?}", desk.failed);
+}
