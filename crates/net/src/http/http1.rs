@@ -95,6 +95,10 @@ impl Http1 {
                         return Poll::Ready(event);
                     }
                 }
+                // TLS that ends without saying so: only inside a body is that more than a plain end.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !self.answers.in_body() => {
+                    self.answers.finish(None, self.held.len());
+                }
                 Err(error) => {
                     let trouble = socket_trouble("connection lost", &error);
                     self.answers.finish(Some(trouble), self.held.len());

@@ -24,7 +24,7 @@ use marline_core::fetch::{ReqId, Trouble, TroubleKind};
 use marline_core::units::DataSize;
 
 use super::head::{self, Answer};
-use super::stream::Stream;
+use super::stream::{Meter, Metered, Stream};
 use super::{Event, Get, Sink, socket_trouble, trouble};
 
 /// How much a server may send ahead of what was consumed (RFC 9113 §5.2). At most 2 GiB each.
@@ -46,7 +46,8 @@ impl Default for Windows {
 /// One connection.
 pub(super) struct Http2 {
     sender: SendRequest<Bytes>,
-    driver: client::Connection<Stream, Bytes>,
+    driver: client::Connection<Metered, Bytes>,
+    meter: Meter,
     /// Requests that no stream could be opened for yet.
     waiting: VecDeque<(ReqId, http::Request<()>)>,
     streams: VecDeque<Exchange>,
@@ -88,6 +89,7 @@ enum Turn {
 impl Http2 {
     pub(super) async fn start(stream: Stream, windows: Windows) -> Result<Self, Trouble> {
         let size = |size: DataSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX).min(WINDOW_MOST);
+        let (stream, meter) = Metered::new(stream);
         let built = client::Builder::new()
             .enable_push(false)
             .initial_window_size(size(windows.stream))
@@ -98,6 +100,7 @@ impl Http2 {
         Ok(Self {
             sender,
             driver,
+            meter,
             waiting: VecDeque::new(),
             streams: VecDeque::new(),
             events: VecDeque::new(),
@@ -165,6 +168,7 @@ impl Http2 {
                 self.finish(end);
                 continue;
             }
+            self.meter.set(TURN);
             match Pin::new(&mut self.driver).poll(cx) {
                 Poll::Ready(end) => self.end = Some(end),
                 // What the driver has just read wakes the streams, but they may not have been polled since.
@@ -172,6 +176,9 @@ impl Http2 {
                     self.open_streams(cx);
                     self.poll_streams(cx, sink, most);
                     if self.events.is_empty() {
+                        if self.meter.is_spent() {
+                            cx.waker().wake_by_ref();
+                        }
                         return Poll::Pending;
                     }
                 }
@@ -353,5 +360,7 @@ fn words(error: &h2::Error, kind: TroubleKind) -> Trouble {
     }
 }
 
+/// What a turn of the driver reads at most. Chosen: as much as a turn of HTTP/1.1 on a plain socket.
+const TURN: usize = 256 * 1024;
 /// RFC 9113 §6.9.1.
 const WINDOW_MOST: u32 = (1 << 31) - 1;

@@ -6,6 +6,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
@@ -61,6 +63,63 @@ impl AsyncWrite for Stream {
             Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
+    }
+}
+
+/// A stream of which only so much is read at one time: the HTTP/2 codec would read on for as long as bytes come, and
+/// keep all of them.
+pub(super) struct Metered {
+    stream: Stream,
+    left: Meter,
+}
+
+/// How much may still be read from a [`Metered`] stream; shared with who owns it, for the codec does not give it back.
+#[derive(Clone, Default)]
+pub(super) struct Meter(Arc<AtomicUsize>);
+
+impl Meter {
+    pub(super) fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether reading stopped here and not for want of bytes. Nobody wakes the task then.
+    pub(super) fn is_spent(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Metered {
+    pub(super) fn new(stream: Stream) -> (Self, Meter) {
+        let left = Meter::default();
+        left.set(usize::MAX);
+        (Self { stream, left: left.clone() }, left)
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.left.is_spent() {
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let left = self.left.0.load(Ordering::Relaxed);
+        self.left.set(left.saturating_sub(buf.filled().len() - before));
+        result
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(crate) struct Client {
     pub(crate) conn: Connection,
     pub(crate) bodies: Bodies,
     scratch: Vec<u8>,
+    /// Bytes that the events told, by request.
+    counted: BTreeMap<u32, u64>,
 }
 
 /// A runtime of one thread, as the program's own.
@@ -68,7 +71,13 @@ impl Client {
     pub(crate) fn dial(dial: Dial) -> Result<Self, Trouble> {
         let runtime = runtime();
         let conn = runtime.block_on(Connection::dial(dial))?;
-        Ok(Self { runtime, conn, bodies: Bodies::default(), scratch: vec![0; 128 * 1024] })
+        Ok(Self {
+            runtime,
+            conn,
+            bodies: Bodies::default(),
+            scratch: vec![0; 128 * 1024],
+            counted: BTreeMap::new(),
+        })
     }
 
     /// The next event; a hang fails the test.
@@ -77,20 +86,32 @@ impl Client {
     }
 
     pub(crate) fn next_of(&mut self, most: DataSize) -> Event {
-        let Self { runtime, conn, bodies, scratch } = self;
+        let Self { runtime, conn, bodies, scratch, .. } = self;
         let event = poll_fn(|cx| conn.poll_event(cx, scratch, bodies, most));
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, event).await }).expect("an event in time")
+        let event =
+            runtime.block_on(async { tokio::time::timeout(PATIENCE, event).await }).expect("an event in time");
+        if let Event::Data { req, len } = event {
+            *self.counted.entry(req.0).or_default() += len.bytes();
+        }
+        event
+    }
+
+    /// Whether there is nothing to say when about `most` body bytes may be read.
+    pub(crate) fn is_pending(&mut self, most: DataSize) -> bool {
+        let Self { runtime, conn, bodies, scratch, .. } = self;
+        let once = poll_fn(|cx| Poll::Ready(conn.poll_event(cx, scratch, bodies, most).is_pending()));
+        runtime.block_on(once)
     }
 
     /// Accepts every answer until `ends` have ended, or an answer broke off, or the connection is over. Tells all but
     /// the data; sums of the data are checked against the bodies.
     pub(crate) fn run(&mut self, ends: usize) -> Vec<Event> {
-        let (mut told, mut ended, mut counted) = (Vec::new(), 0, BTreeMap::<u32, u64>::new());
+        let (mut told, mut ended) = (Vec::new(), 0);
         while ended < ends {
             let event = self.next();
             match &event {
                 Event::Head { req, .. } => self.conn.accept(*req, None),
-                Event::Data { req, len } => *counted.entry(req.0).or_default() += len.bytes(),
+                Event::Data { .. } => {}
                 Event::End { .. } | Event::Aborted { .. } => ended += 1,
                 Event::Closed { .. } => ended = ends,
             }
@@ -98,7 +119,7 @@ impl Client {
                 told.push(event);
             }
         }
-        for (req, bytes) in counted {
+        for (&req, &bytes) in &self.counted {
             assert_eq!(self.bodies.0.get(&req).map_or(0, |body| body.len() as u64), bytes, "request {req}");
         }
         told

@@ -184,3 +184,39 @@ fn a_server_that_speaks_no_tls_is_a_tls_trouble() {
     assert_eq!(trouble.kind, TroubleKind::Tls);
     assert!(trouble.text.contains("does not speak TLS"), "{}", trouble.text);
 }
+
+#[test]
+fn ipv6_is_spoken() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        eprintln!("skipped: this machine has no IPv6 loopback");
+        return;
+    };
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        requests(&mut stream, 1);
+        stream.write_all(b"HTTP/1.1 204 No\r\n\r\n").expect("written");
+    });
+    let mut client = client(address, 1);
+    assert!(matches!(client.run(1).last(), Some(Event::End { .. })));
+}
+
+#[test]
+fn an_idle_connection_that_the_server_ends_has_finished() {
+    let mut client = client(canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]), 1);
+    client.run(1);
+    assert_eq!(last_kind(&[client.next()]), Some(TroubleKind::Finished));
+}
+
+#[test]
+fn a_turn_without_leave_to_read_leaves_the_body_alone() {
+    let wire = [&b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n"[..], &[b'x'; 60_000]].concat();
+    let mut client = client(canned(1, vec![wire]), 1);
+    let Event::Head { req, .. } = client.next() else { panic!("no head") };
+    client.conn.accept(req, None);
+    let Event::Data { .. } = client.next() else { panic!("no data") };
+    let before = client.bodies.0[&0].len();
+    assert!(client.is_pending(DataSize::ZERO) && client.bodies.0[&0].len() == before);
+    client.run(1);
+    assert_eq!(client.bodies.0[&0].len(), 60_000);
+}

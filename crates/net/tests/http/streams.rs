@@ -12,7 +12,7 @@ use marline_net::http::{Dial, Event, Windows, tls_config};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::driver::{Client, Nginx, get, identity, last_kind, piece, to};
+use crate::driver::{Client, Identity, Nginx, get, identity, last_kind, piece, to};
 
 type Incoming = h2::server::Connection<tokio_rustls::server::TlsStream<tokio::net::TcpStream>, Bytes>;
 
@@ -26,14 +26,7 @@ where
     let ca = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(ca.path(), &identity.ca_pem).expect("written");
     let tls = Some(tls_config(Some(ca.path()), true).expect("an authority"));
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![identity.cert.der().clone()], key)
-        .expect("an identity");
+    let mut config = acceptor(&identity);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     listener.set_nonblocking(true).expect("an option");
@@ -48,6 +41,18 @@ where
         });
     });
     Dial { tls, ..to(address) }
+}
+
+/// How a server proves this identity.
+fn acceptor(identity: &Identity) -> rustls::ServerConfig {
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![identity.cert.der().clone()], key)
+        .expect("an identity")
 }
 
 fn ok() -> http::Response<()> {
@@ -165,4 +170,46 @@ fn a_connection_that_breaks_in_a_body_truncates_it() {
     client.conn.request(ReqId(0), &get(Ask::Whole));
     let events = client.run(2);
     assert_eq!(last_kind(&events), Some(TroubleKind::Truncated), "{events:?}");
+}
+
+#[test]
+fn without_leave_to_read_the_windows_fill_and_then_all_arrives() {
+    let identity = identity("localhost", None);
+    let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
+    let mut client = Client::dial(nginx.dial_tls("localhost", true)).expect("connected");
+    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(Ask::Whole)));
+    let Event::Head { req, .. } = client.next() else { panic!("no head") };
+    client.conn.accept(req, None);
+    assert!(client.is_pending(DataSize::ZERO) && client.bodies.0.is_empty());
+    let Event::Data { len, .. } = client.next_of(DataSize::from_bytes(1)) else { panic!("no data") };
+    assert!(len <= DataSize::from_kib(16), "{len:?}");
+    client.run(2);
+    assert!(client.bodies.0.values().all(|body| *body == *nginx.data));
+}
+
+#[test]
+fn a_body_without_length_that_tls_does_not_end_is_truncated() {
+    let identity = identity("localhost", None);
+    let ca = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(ca.path(), &identity.ca_pem).expect("written");
+    let tls = Some(tls_config(Some(ca.path()), false).expect("an authority"));
+    for (answer, kind) in [
+        (&b"HTTP/1.1 200 OK\r\n\r\nuntil the clo"[..], TroubleKind::Truncated),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", TroubleKind::Finished),
+    ] {
+        let mut config = acceptor(&identity);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let config = Arc::new(config);
+        let address = crate::driver::server(move |mut tcp| {
+            let mut session = rustls::ServerConnection::new(config).expect("a session");
+            let mut stream = rustls::Stream::new(&mut session, &mut tcp);
+            let mut request = [0; 1024];
+            let _ = std::io::Read::read(&mut stream, &mut request).expect("a request");
+            std::io::Write::write_all(&mut stream, answer).expect("written");
+        });
+        let mut client = Client::dial(Dial { tls: tls.clone(), ..to(address) }).expect("connected");
+        client.conn.request(ReqId(0), &get(Ask::Whole));
+        let events = client.run(2);
+        assert_eq!(last_kind(&events), Some(kind), "{events:?}");
+    }
 }
