@@ -1,10 +1,32 @@
 //! Names asked per link, so that each link may use its own CDN edge.
 //!
 //! In: a host's name and the link that will carry the connection. Out: its addresses, in the order in which to try
-//! them, and who gave them.
+//! them, and who gave them ([`Source`]).
+//!
+//! 1. In this order: an address is itself; `/etc/hosts`; the link's own servers, as systemd-resolved, systemd-networkd
+//!    or NetworkManager know them; the servers of `/etc/resolv.conf`; the system's own resolver.
+//! 2. A server is asked from a socket bound to the link. A stub on the loopback cannot be reached from there, so it
+//!    is passed over, and the system's resolver is asked instead, which may think of another place: the source says so.
+//! 3. A server of `/etc/resolv.conf` belongs to no link. One with a private address is asked only over the link whose
+//!    subnet it is in: over another one it would be somebody else's machine, or nobody's.
+//! 4. What no server over the link knows, the system is asked for: it has search domains, mDNS and modules of its own.
+//! 5. Only families that the link has are asked for and given; IPv6 comes first where the link has a public IPv6
+//!    address (RFC 8305 §4, RFC 6724 §2.1).
+//! 6. Answers are kept as long as they say, at most five minutes.
+//!
+//! `hickory-resolver` was not used: it has no sockets per device and no per-link configuration of Linux, which is all
+//! that is special here; and a message of DNS is two hundred lines. DNSSEC and encrypted DNS are left to the system's
+//! resolver: what a download receives is proved by TLS and by its checksum.
 
 mod answer;
+mod exchange;
+mod hosts;
+mod message;
 mod resolver;
+mod servers;
 
 pub use answer::{Answer, Source};
 pub use resolver::Resolver;
+
+#[cfg(test)]
+mod tests;

@@ -1,24 +1,49 @@
-//! Resolves a name for a link.
+//! Resolves a name for a link, by the rules of [the room](super).
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use marline_core::fetch::{Trouble, TroubleKind};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
-use super::{Answer, Source};
+use super::exchange::{Nothing, ask};
+use super::message::Family;
+use super::servers::{Namer, Places, servers};
+use super::{Answer, Source, hosts};
 use crate::links::Interface;
 
-/// Resolves names, each for the link that will carry the connection.
+/// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
 #[derive(Debug, Default)]
-pub struct Resolver {}
+pub struct Resolver {
+    places: Places,
+    /// By name and the link's number (0: none): until when, and what.
+    known: Mutex<BTreeMap<(String, u32), (Instant, Answer)>>,
+}
+
+/// chosen: a download that lasts longer asks again, so that an edge that moved is found.
+const LONGEST: Duration = Duration::from_secs(300);
+/// chosen: connections that open together share one answer, even where its time to live is zero.
+const SHORTEST: Duration = Duration::from_secs(2);
+/// chosen: the system's resolver does not say how long its answers hold.
+const SYSTEM: Duration = Duration::from_secs(30);
 
 impl Resolver {
     /// Reads the system's configuration when it is asked, not before.
     pub fn new() -> Self {
-        Self {}
+        Self::default()
     }
 
-    /// The addresses of `host` as seen from `link`; from the machine as a whole where there is none.
+    /// A resolver for configuration at other places.
+    #[cfg(test)]
+    pub(super) fn at(places: Places) -> Self {
+        Self { places, known: Mutex::default() }
+    }
+
+    /// The addresses of `host` as seen from `link`; from the machine as a whole where there is none. IPv6 literals
+    /// may wear brackets.
     ///
     /// # Errors
     /// [`TroubleKind::Name`] when the name has no address that the link can reach, or nobody answers in time.
@@ -28,16 +53,158 @@ impl Resolver {
         link: Option<&Interface>,
         timeout: Duration,
     ) -> Result<Answer, Trouble> {
-        let _ = link;
-        if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok(Answer { addresses: vec![address], source: Source::Literal });
+        let deadline = Instant::now() + timeout;
+        if let Some(answer) = literal(host, link)? {
+            return Ok(answer);
         }
-        let asked = (host.to_owned(), 0);
-        let lookup = tokio::task::spawn_blocking(move || std::net::ToSocketAddrs::to_socket_addrs(&asked));
-        let trouble = |text: String| Trouble { kind: TroubleKind::Name, text };
-        match tokio::time::timeout(timeout, lookup).await {
-            Ok(Ok(Ok(found))) => Ok(Answer { addresses: found.map(|a| a.ip()).collect(), source: Source::System }),
-            _ => Err(trouble(format!("{host} cannot be resolved"))),
+        let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        let key = (name.clone(), link.map_or(0, |link| link.index));
+        if let Some((until, answer)) = self.known().get(&key)
+            && Instant::now() < *until
+        {
+            return Ok(answer.clone());
+        }
+        let (answer, lasts) = timeout_at(deadline, self.look_up(&name, link))
+            .await
+            .unwrap_or_else(|_| Err(trouble(format!("{host}: no answer within {} s", timeout.as_secs_f64()))))?;
+        let mut known = self.known();
+        known.retain(|_, (until, _)| Instant::now() < *until);
+        known.insert(key, (Instant::now() + lasts, answer.clone()));
+        Ok(answer)
+    }
+
+    /// Forgets all answers: to be called when links have changed.
+    pub fn forget(&self) {
+        self.known().clear();
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, u32), (Instant, Answer)>> {
+        // The map is whole whoever panicked: nothing that can panic runs under the lock.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer and how long it lasts.
+    async fn look_up(&self, name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), Trouble> {
+        let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.places.read("etc/hosts"), name));
+        if !local.is_empty() {
+            let addresses = reachable(local, link);
+            return some(addresses, Source::Hosts, name).map(|answer| (answer, SHORTEST));
+        }
+        let Some(link) = link else { return system(name, None).await };
+        let families: Vec<Family> = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)]
+            .iter()
+            .filter(|f| f.0)
+            .map(|f| f.1)
+            .collect();
+        let mut why = None;
+        if is_global(name) {
+            let (places, of) = (self.places.clone(), link.clone());
+            let found = apart(move || servers(&places, &of)).await.flatten();
+            for (namer, server) in
+                found.into_iter().flat_map(|(namer, all)| all.into_iter().map(move |s| (namer, s)))
+            {
+                match self.ask(namer, server, name, link, &families).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(Nothing::Denied(text)) => {
+                        why = Some(text);
+                        break;
+                    }
+                    Err(Nothing::Failed(text)) => why = Some(text),
+                }
+            }
+        }
+        let answer = system(name, Some(link)).await;
+        // What the link's own servers said tells more than the system's "no".
+        answer.map_err(|system| why.map_or(system, trouble))
+    }
+
+    async fn ask(
+        &self,
+        namer: Namer,
+        server: std::net::SocketAddr,
+        name: &str,
+        link: &Interface,
+        families: &[Family],
+    ) -> Result<(Answer, Duration), Nothing> {
+        let found = ask(server, Some(&link.name), name, families).await.inspect_err(|why| {
+            tracing::debug!(link = %link.name, %server, name, ?why, "a DNS server of the link gives no address");
+        })?;
+        let answer = Answer { addresses: sorted(found.addresses, link), source: namer.source(server, &link.name) };
+        Ok((answer, found.ttl.clamp(SHORTEST, LONGEST)))
+    }
+}
+
+/// The host as an address, if it is one.
+fn literal(host: &str, link: Option<&Interface>) -> Result<Option<Answer>, Trouble> {
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    if bare.contains('%') {
+        return Err(trouble(format!("{host}: an address with a zone is refused; the link decides the interface")));
+    }
+    let Ok(address) = bare.parse::<IpAddr>() else { return Ok(None) };
+    let addresses = reachable(vec![address], link);
+    some(addresses, Source::Literal, host).map(Some)
+}
+
+/// Whether name servers of the Internet can know the name: single words belong to search domains, `.local` to mDNS
+/// (RFC 6762 §3).
+fn is_global(name: &str) -> bool {
+    name.contains('.') && !name.ends_with(".local")
+}
+
+/// The system's own resolver.
+async fn system(name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), Trouble> {
+    let asked = name.to_owned();
+    let found = apart(move || Ok((asked.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect())).await;
+    let no_answer = || std::io::Error::other("no answer");
+    let mut addresses: Vec<IpAddr> =
+        found.unwrap_or_else(|| Err(no_answer())).map_err(|error| trouble(format!("{name}: {error}")))?;
+    addresses = reachable(addresses, link);
+    if let Some(link) = link {
+        addresses = sorted(addresses, link);
+    }
+    some(addresses, Source::System, name).map(|answer| (answer, SYSTEM))
+}
+
+/// The result of blocking work, on a thread that nobody waits for when the program ends: a resolver can hang for half
+/// a minute, and a runtime waits for the threads of its own.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("resolver".to_owned());
+    thread.spawn(move || drop(tell.send(work()))).ok()?;
+    told.await.ok()
+}
+
+/// Those that the link can reach by their family; this machine itself always.
+fn reachable(mut addresses: Vec<IpAddr>, link: Option<&Interface>) -> Vec<IpAddr> {
+    if let Some(link) = link {
+        addresses.retain(|a| a.is_loopback() || if a.is_ipv4() { link.has_v4() } else { link.has_v6() });
+    }
+    addresses
+}
+
+/// The two families in turn, the better one first (RFC 8305 §4), without doubles.
+fn sorted(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
+    let (six, four): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv6);
+    let (mut first, mut second) = if link.has_public_v6() { (six, four) } else { (four, six) };
+    let longest = first.len().max(second.len());
+    first.reverse();
+    second.reverse();
+    let mut sorted = Vec::new();
+    for address in (0..longest).flat_map(|_| [first.pop(), second.pop()]).flatten() {
+        if !sorted.contains(&address) {
+            sorted.push(address);
         }
     }
+    sorted
+}
+
+fn some(addresses: Vec<IpAddr>, source: Source, name: &str) -> Result<Answer, Trouble> {
+    if addresses.is_empty() {
+        return Err(trouble(format!("{name} has no address that this link can use")));
+    }
+    Ok(Answer { addresses, source })
+}
+
+fn trouble(text: String) -> Trouble {
+    Trouble { kind: TroubleKind::Name, text }
 }

@@ -29,6 +29,7 @@ mod routes;
 mod survey;
 
 pub use choose::{Choice, Chosen, choose};
+pub(crate) use dbus::{Bus, Value as BusValue};
 
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
 pub use metered::MeteredHints;

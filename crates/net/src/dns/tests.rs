@@ -1,0 +1,286 @@
+//! What the tests of this room share, and the resolver against real and scripted servers.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use marline_core::fetch::TroubleKind;
+use marline_core::link::LinkKind;
+use marline_sys::namespace::{Network, is_privileged};
+
+use super::message::tests::answer;
+use super::resolver::Resolver;
+use super::servers::Places;
+use super::{Answer, Source};
+use crate::links::{DefaultRoute, Interface, Network as Subnet, Verdict};
+
+/// A usable interface with these addresses, each with its prefix, and default routes for their families.
+pub(super) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
+    let networks: Vec<Subnet> = addresses
+        .iter()
+        .map(|text| {
+            let (address, prefix) = text.split_once('/').unwrap();
+            Subnet { address: address.parse().unwrap(), prefix: prefix.parse().unwrap() }
+        })
+        .collect();
+    let addresses: Vec<IpAddr> = networks.iter().map(|network| network.address).collect();
+    let route = |is: fn(&IpAddr) -> bool| {
+        addresses.iter().any(is).then_some(DefaultRoute { metric: 0, table: 254, gateway: None })
+    };
+    Interface {
+        name: name.into(),
+        index,
+        kind: LinkKind::Other,
+        v4: route(IpAddr::is_ipv4),
+        v6: route(IpAddr::is_ipv6),
+        addresses,
+        networks,
+        metered: None,
+        verdict: Verdict::Usable,
+    }
+}
+
+/// A root of a file system with these files.
+pub(super) fn places(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    root
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+fn resolve(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Answer, String> {
+    let root = places(files);
+    let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53 });
+    block_on(resolver.resolve(host, link, Duration::from_secs(10))).map_err(|trouble| {
+        assert_eq!(trouble.kind, TroubleKind::Name);
+        trouble.text
+    })
+}
+
+fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn an_address_is_itself() {
+    let four = link("eth0", 2, &["192.0.2.2/24"]);
+    for (host, link, want) in [
+        ("203.0.113.7", None, Ok("203.0.113.7")),
+        ("[2001:db8::7]", None, Ok("2001:db8::7")),
+        ("2001:db8::7", None, Ok("2001:db8::7")),
+        ("127.0.0.1", Some(&four), Ok("127.0.0.1")),
+        ("::1", Some(&four), Ok("::1")),
+        ("[2001:db8::7]", Some(&four), Err("[2001:db8::7] has no address that this link can use")),
+        (
+            "[fe80::1%eth0]",
+            Some(&four),
+            Err("[fe80::1%eth0]: an address with a zone is refused; the link decides the interface"),
+        ),
+        (
+            "fe80::1%25eth0",
+            None,
+            Err("fe80::1%25eth0: an address with a zone is refused; the link decides the interface"),
+        ),
+    ] {
+        let got = resolve(&[], host, link);
+        let want =
+            want.map(|a| Answer { addresses: addresses(&[a]), source: Source::Literal }).map_err(str::to_owned);
+        assert_eq!(got, want, "{host}");
+    }
+}
+
+#[test]
+fn the_hosts_file_is_asked_before_anybody_else() {
+    let files = [("etc/hosts", "192.0.2.9 nas.lan\n2001:db8::9 nas.lan\n")];
+    let four = link("eth0", 2, &["192.0.2.2/24"]);
+    let answer = resolve(&files, "NAS.lan.", Some(&four)).unwrap();
+    assert_eq!(answer, Answer { addresses: addresses(&["192.0.2.9"]), source: Source::Hosts });
+    assert_eq!(resolve(&files, "nas.lan", None).unwrap().addresses.len(), 2);
+    let local = resolve(&files, "localhost", Some(&four)).unwrap();
+    assert_eq!(local.addresses, addresses(&["127.0.0.1", "::1"]));
+}
+
+#[test]
+fn a_name_that_cannot_be_one_is_an_error_and_no_panic() {
+    for host in ["", ".", "..", "a..b", "exa mple.org", &"a".repeat(300), "\u{e4}.example", "a/b.example"] {
+        assert!(resolve(&[], host, Some(&link("lo", 1, &["127.0.0.1/8"]))).is_err(), "{host}");
+    }
+}
+
+/// Runs the work in a fresh network whose loopback also has 10.53.0.1 and fd00:53::1, with that link.
+fn in_a_network(work: impl FnOnce(&Interface) + Send) {
+    if !is_privileged() || Command::new("ip").arg("-V").output().is_err() {
+        eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
+        return;
+    }
+    let ip = |arguments: &str| {
+        assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+    };
+    let inside = || -> io::Result<()> {
+        ip("link set lo up");
+        ip("address add 10.53.0.1/24 dev lo");
+        ip("address add 2001:db8:53::1/64 dev lo nodad");
+        work(&link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]));
+        Ok(())
+    };
+    Network::new().unwrap().run(inside).unwrap();
+}
+
+/// A real server, which ends with the test.
+struct Dnsmasq(Child);
+
+impl Dnsmasq {
+    fn start(options: &[&str]) -> Option<Self> {
+        let program = ["/usr/sbin/dnsmasq", "/usr/bin/dnsmasq"].map(PathBuf::from).into_iter().find(|p| p.exists());
+        let Some(program) = program else {
+            eprintln!("skipped: needs dnsmasq (Debian: dnsmasq-base)");
+            return None;
+        };
+        let child = Command::new(program)
+            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--no-hosts", "--no-resolv", "--user=root"])
+            .args([
+                "--bind-interfaces",
+                "--listen-address=10.53.0.1",
+                "--pid-file=",
+                "--no-daemon",
+                "--log-facility=/dev/null",
+            ])
+            .args(options)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let probe = UdpSocket::bind("10.53.0.1:0").unwrap();
+        probe.connect("10.53.0.1:53").unwrap();
+        probe.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let started = Instant::now();
+        let question = super::message::question(1, "ready.test", super::message::Family::V4, false).unwrap();
+        while started.elapsed() < Duration::from_secs(10) {
+            if probe.send(&question).is_ok() && probe.recv(&mut [0; 512]).is_ok() {
+                return Some(Self(child));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("dnsmasq does not answer");
+    }
+}
+
+impl Drop for Dnsmasq {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const CONF: (&str, &str) = ("run/systemd/netif/links/1", "DNS=10.53.0.1\n");
+
+#[test]
+fn a_real_server_is_asked_over_the_link() {
+    in_a_network(|lo| {
+        let many: Vec<String> =
+            (1..=200).map(|n| format!("--host-record=many.test,10.9.{}.{}", n / 100, n % 100)).collect();
+        let mut options = vec![
+            "--host-record=edge.test,203.0.113.5,2001:db8::5",
+            "--host-record=four.test,203.0.113.6",
+            "--cname=www.test,edge.test",
+            "--address=/nowhere.test/",
+            "--local=/test/",
+        ];
+        options.extend(many.iter().map(String::as_str));
+        let Some(_server) = Dnsmasq::start(&options) else { return };
+        let server = "10.53.0.1".parse().unwrap();
+        let source = Source::Resolved { server, link: "lo".into() };
+        let edge = Answer { addresses: addresses(&["2001:db8::5", "203.0.113.5"]), source: source.clone() };
+        assert_eq!(resolve(&[CONF], "edge.test", Some(lo)), Ok(edge.clone()));
+        assert_eq!(resolve(&[CONF], "WWW.Test.", Some(lo)), Ok(edge), "through a CNAME");
+        assert_eq!(resolve(&[CONF], "four.test", Some(lo)).unwrap().addresses, addresses(&["203.0.113.6"]));
+        let four = link("lo", 1, &["10.53.0.1/24"]);
+        assert_eq!(resolve(&[CONF], "edge.test", Some(&four)).unwrap().addresses, addresses(&["203.0.113.5"]));
+        let many = resolve(&[CONF], "many.test", Some(&four)).unwrap();
+        assert_eq!((many.addresses.len(), many.source), (200, source), "over TCP");
+        let conf = resolve(&[("etc/resolv.conf", "nameserver 10.53.0.1\n")], "four.test", Some(lo)).unwrap();
+        assert_eq!(conf.source.to_string(), "resolv.conf's server 10.53.0.1 over lo");
+        let none = resolve(&[CONF], "nowhere.test", Some(lo)).unwrap_err();
+        assert_eq!(none, "nowhere.test: no such name, says 10.53.0.1");
+    });
+}
+
+#[test]
+fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
+    in_a_network(|lo| {
+        let Some(_server) = Dnsmasq::start(&["--host-record=edge.test,203.0.113.5"]) else { return };
+        // Nobody listens there: the refusal comes at once. Nobody is there: silence.
+        for dead in ["10.53.0.1:54", "10.53.0.77"] {
+            let line = format!("DNS={dead} 10.53.0.1\n");
+            let answer = resolve(&[("run/systemd/netif/links/1", &line)], "edge.test", Some(lo)).unwrap();
+            assert_eq!(answer.addresses, addresses(&["203.0.113.5"]), "{dead}");
+        }
+    });
+}
+
+#[test]
+fn without_a_server_of_the_link_the_system_is_asked_and_the_answer_says_so() {
+    in_a_network(|lo| {
+        // Nothing of the system's configuration reaches this network, so the system knows no name either.
+        let error =
+            resolve(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo)).unwrap_err();
+        assert!(error.starts_with("edge.invalid: "), "{error}");
+    });
+    // A number in another notation is known to the system's resolver alone.
+    let answer = resolve(&[], "0x7f000001", None).unwrap();
+    assert_eq!(answer, Answer { addresses: addresses(&["127.0.0.1"]), source: Source::System });
+    assert_eq!(answer.source.to_string(), "the system's resolver, not asked over the link");
+}
+
+#[test]
+fn an_answer_is_kept_for_the_link_that_asked() {
+    in_a_network(|lo| {
+        let socket = UdpSocket::bind("10.53.0.1:53").unwrap();
+        let root = places(&[CONF]);
+        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53 });
+        let four = link("lo", 1, &["10.53.0.1/24"]);
+        std::thread::scope(|scope| {
+            let server = scope.spawn(move || {
+                let mut asked = 0;
+                socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+                let mut buffer = [0; 512];
+                while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                    asked += 1;
+                    socket
+                        .send_to(&answer(&buffer[..length], 0, &[("", 1, vec![203, 0, 113, asked])]), from)
+                        .unwrap();
+                }
+                asked
+            });
+            block_on(async {
+                let ask = || resolver.resolve("edge.test", Some(&four), Duration::from_secs(5));
+                let first = ask().await.unwrap();
+                assert_eq!(ask().await.unwrap(), first);
+                resolver.forget();
+                assert_ne!(ask().await.unwrap(), first);
+            });
+            assert_eq!(server.join().unwrap(), 2);
+        });
+        let _ = lo;
+    });
+}
+
+#[test]
+fn no_answer_ends_with_the_time_limit() {
+    in_a_network(|lo| {
+        let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
+        let root = places(&[CONF]);
+        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53 });
+        let trouble = block_on(resolver.resolve("edge.test", Some(lo), Duration::from_millis(300))).unwrap_err();
+        assert_eq!(trouble.text, "edge.test: no answer within 0.3 s");
+    });
+}
