@@ -1,11 +1,9 @@
 //! A GET, as the two protocols write it.
 //!
 //! In: what to ask for. Out: the bytes of an HTTP/1.1 head (RFC 9112 §3), or an HTTP/2 request (RFC 9113 §8.3).
-//! Fields come as checked names and values, so no header injection can pass. Identity is asked for, because a range
+//! Fields are checked names and values, so no header injection can pass. Identity is asked for, because a range
 //! of an encoded body is of no use (RFC 9110 §14.2 applies to the encoded bytes); the caller's fields replace the
 //! defaults of the same name, but never Host, Range, If-Range and Accept-Encoding.
-
-use std::fmt::Write as _;
 
 use http::header::{self, HeaderName, HeaderValue};
 
@@ -37,11 +35,12 @@ impl Get {
         };
         let line = format!("GET {} HTTP/1.1\r\nHost", self.path_and_query);
         put(&line, self.authority.as_bytes());
-        self.fields(|name, value| put(title(name), value));
+        self.fields(|name, value| put(title(name), value.as_bytes()));
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The HTTP/2 request, for `https` or `http`.
+    /// The HTTP/2 request, for `https` or `http`. Values that were marked as sensitive stay so, and out of the tables
+    /// of header compression (RFC 7541 §7.1.3).
     pub(super) fn parts(&self, secure: bool) -> Result<http::Request<()>, http::Error> {
         let uri = http::Uri::builder()
             .scheme(if secure { "https" } else { "http" })
@@ -50,48 +49,49 @@ impl Get {
             .build()?;
         let mut request = http::Request::builder().method(http::Method::GET).uri(uri).body(())?;
         let fields = request.headers_mut();
-        let mut bad = None;
-        self.fields(|name, value| match HeaderValue::from_bytes(value) {
-            Ok(value) => {
-                fields.append(name.clone(), value);
-            }
-            Err(error) => bad = Some(error),
+        self.fields(|name, value| {
+            fields.append(name.clone(), value.clone());
         });
-        bad.map_or(Ok(request), |error| Err(error.into()))
+        Ok(request)
     }
 
     /// Every field but Host.
-    fn fields(&self, mut put: impl FnMut(&HeaderName, &[u8])) {
+    fn fields(&self, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
         let given = |name: &HeaderName| self.headers.iter().any(|(n, _)| n == name);
         if !given(&header::USER_AGENT) {
-            put(&header::USER_AGENT, USER_AGENT.as_bytes());
+            put(&header::USER_AGENT, &HeaderValue::from_static(USER_AGENT));
         }
         if !given(&header::ACCEPT) {
-            put(&header::ACCEPT, b"*/*");
+            put(&header::ACCEPT, &HeaderValue::from_static("*/*"));
         }
-        put(&header::ACCEPT_ENCODING, b"identity");
-        if let Some(range) = range(self.ask) {
-            put(&header::RANGE, range.as_bytes());
-            if let Some(validator) = &self.if_range {
-                put(&header::IF_RANGE, validator.text().as_bytes());
+        put(&header::ACCEPT_ENCODING, &HeaderValue::from_static("identity"));
+        let condition =
+            self.if_range.as_ref().map(|validator| HeaderValue::from_bytes(validator.text().as_bytes()));
+        match (range(self.ask), condition) {
+            // A range without its condition could be of another file: rather none.
+            (None, _) | (_, Some(Err(_))) => {}
+            (Some(range), condition) => {
+                put(&header::RANGE, &range);
+                if let Some(Ok(condition)) = condition {
+                    put(&header::IF_RANGE, &condition);
+                }
             }
         }
         for (name, value) in self.headers.iter().filter(|(name, _)| !RESERVED.contains(name)) {
-            put(name, value.as_bytes());
+            put(name, value);
         }
     }
 }
 
 /// The Range field (RFC 9110 §14.2); none for the whole, or for no bytes at all.
-fn range(ask: Ask) -> Option<String> {
-    let mut text = String::with_capacity(48);
-    match ask {
+fn range(ask: Ask) -> Option<HeaderValue> {
+    let text = match ask {
         Ask::Whole => return None,
-        Ask::From(start) => write!(text, "bytes={start}-").ok()?,
+        Ask::From(start) => format!("bytes={start}-"),
         Ask::Span(span) if span.is_empty() => return None,
-        Ask::Span(span) => write!(text, "bytes={}-{}", span.start, span.end - 1).ok()?,
-    }
-    Some(text)
+        Ask::Span(span) => format!("bytes={}-{}", span.start, span.end - 1),
+    };
+    HeaderValue::try_from(text).ok()
 }
 
 /// Our own fields with the capitals that old servers and boxes in between were tested with.
@@ -157,7 +157,16 @@ mod tests {
         get(Ask::Whole).emit(&mut out);
         let text = String::from_utf8_lossy(&out).into_owned();
         assert!(!text.contains("Range"), "{text}");
-        assert_eq!(range(Ask::From(7)).as_deref(), Some("bytes=7-"));
+        assert_eq!(range(Ask::From(7)), Some(HeaderValue::from_static("bytes=7-")));
+    }
+
+    #[test]
+    fn a_validator_from_a_spoilt_journal_injects_nothing() {
+        let mut out = Vec::new();
+        let validator = Some(Validator::Etag("\"x\"\r\nEvil: yes".into()));
+        Get { if_range: validator, ..get(Ask::From(5)) }.emit(&mut out);
+        let text = String::from_utf8_lossy(&out).into_owned();
+        assert!(!text.contains("Evil") && !text.contains("Range"), "{text}");
     }
 
     #[test]
