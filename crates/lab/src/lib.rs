@@ -1,1 +1,41 @@
-//! placeholder
+//! How to fake a net: real programs and real kernel TCP over emulated links, on one machine.
+//!
+//! A [`Lab`] is two network namespaces, a client's and a server's, joined by one pair of TUN devices per link. Between
+//! the two ends of a pair runs sim's link model, driven in real time by one thread. Programs run in the client's
+//! namespace unchanged ([`Lab::run`]), and what they and the links did comes back as a [`Run`].
+//!
+//! ```no_run
+//! use marline_lab::{Lab, LabSpec, Service, Task};
+//! marline_lab::prepare()?; // first thing in main: before any thread
+//! let spec = LabSpec { service: Service::Files("big.iso".into()), ..LabSpec::new(vec!["wifi,rate=80Mbit/s,rtt=20ms".parse()?]) };
+//! let lab = Lab::start(&spec)?;
+//! let run = lab.run(&Task::new("curl").args(["-so/dev/null", "{url}"]))?;
+//! println!("{:?} at p99 lateness {:?}", run.wall, run.emulation.lateness.p99);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! 1. Rootless where the machine allows it; see [`prepare`] and `marline lab check`.
+//! 2. Nothing is left behind, not even after `kill -9`: namespaces have no names and end with their last process,
+//!    processes are born in a room that dies with the lab ([`marline_sys::process::Room`]).
+//! 3. A figure from a machine that was too busy is not hidden but marked ([`Emulation::suspect`]).
+
+mod access;
+pub mod check;
+pub mod cli;
+mod emulator;
+mod error;
+mod lab;
+mod network;
+mod run;
+mod server;
+mod spec;
+mod summary;
+
+pub use access::{Access, prepare};
+pub use emulator::{Emulation, Lateness, LinkRun};
+pub use error::LabError;
+pub use lab::Lab;
+pub use network::CongestionReport;
+pub use run::{Output, Run, Task};
+pub use server::{Folder, Payload};
+pub use spec::{Congestion, LabSpec, Service};

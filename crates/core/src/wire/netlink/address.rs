@@ -59,7 +59,8 @@ impl Address {
         self.flags & TEMPORARY != 0
     }
 
-    /// The request that gives `address` with this prefix to a link, without a check for duplicates.
+    /// The request that gives `address` with this prefix to a link, without a check for duplicates and without the
+    /// route to its neighbours, which the caller installs with what it wants to say of it.
     pub fn assign(link: u32, address: IpAddr, prefix: u8) -> Request {
         let mut body = [0; FIXED];
         body[0] = if address.is_ipv4() { family::V4 } else { family::V6 };
@@ -68,9 +69,7 @@ impl Address {
         let mut request = Request::new(kind::NEW_ADDRESS, Request::CHANGE | Request::CREATE_OR_REPLACE, &body);
         request.address(LOCAL, address);
         request.address(ADDRESS, address);
-        if address.is_ipv6() {
-            request.u32(FLAGS, NO_DAD);
-        }
+        request.u32(FLAGS, if address.is_ipv6() { NO_DAD | NO_PREFIX_ROUTE } else { NO_PREFIX_ROUTE });
         request
     }
 }
@@ -84,6 +83,7 @@ const NO_DAD: u32 = 0x02;
 const DAD_FAILED: u32 = 0x08;
 const DEPRECATED: u32 = 0x20;
 const TENTATIVE: u32 = 0x40;
+const NO_PREFIX_ROUTE: u32 = 0x200;
 
 #[cfg(test)]
 mod tests {

@@ -30,6 +30,8 @@ pub struct Link {
     pub driver: String,
     /// The bridge or bond that it belongs to; 0 if none.
     pub controller: u32,
+    /// Packets that the kernel dropped on their way out, because its queue was full.
+    pub dropped: u64,
 }
 
 impl Link {
@@ -57,6 +59,7 @@ impl Link {
                     link.driver = driver.map(|a| a.text()).unwrap_or_default();
                 }
                 IFALIAS => link.alias = attribute.text(),
+                STATS64 => link.dropped = sent_dropped(attribute.value),
                 _ => {}
             }
         }
@@ -120,6 +123,11 @@ impl LinkChange<'_> {
     }
 }
 
+/// The eighth of the counters of `struct rtnl_link_stats64`.
+fn sent_dropped(counters: &[u8]) -> u64 {
+    counters.get(56..64).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
+
 const IFNAME: u16 = 3;
 const MTU: u16 = 4;
 const MASTER: u16 = 10;
@@ -127,6 +135,7 @@ const TXQLEN: u16 = 13;
 const OPERSTATE: u16 = 16;
 const LINKINFO: u16 = 18;
 const IFALIAS: u16 = 20;
+const STATS64: u16 = 23;
 /// Inside `LINKINFO`.
 const INFO_KIND: u16 = 1;
 

@@ -1,0 +1,199 @@
+//! `marline lab …`: the words of the command line, and what each verb does.
+//!
+//! [`run`] must be called before the process has a second thread (before any runtime): rootless labs need it so.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use marline_core::units::DataSize;
+use marline_sim::spec::{Event, LinkSpec};
+use marline_sys::signal;
+use serde_json::{Value, json};
+
+use crate::{Congestion, Lab, LabError, LabSpec, Payload, Service, Task, check, prepare, summary};
+
+/// Emulated links on this machine.
+#[derive(Clone, Debug, Args)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    verb: LabVerb,
+}
+
+/// The verbs of the lab.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LabVerb {
+    /// Run any command over emulated links, with a real server at the other end.
+    #[command(after_help = AFTER_EXEC)]
+    Exec(ExecArgs),
+    /// Say what this machine can do for a lab, and why not.
+    Check(CheckArgs),
+}
+
+const AFTER_EXEC: &str = "\
+Example:
+  marline lab exec --link wifi,rate=80Mbit/s,rtt=20ms --link lte,rate=61Mbit/s,rtt=50ms \\
+      --at 3s:wifi=down --serve 100MB -- curl -o /dev/null {url}
+
+In the command {url} stands for what is served, {urls} for the same over HTTPS, {ca} for the file of the certificate
+authority; the same are in MARLINE_LAB_URL, MARLINE_LAB_URLS and MARLINE_LAB_CA. The exit code is the command's.
+A link: NAME,rate=R|trace=FILE|medium=PRESET[,up=R][,rtt=T][,queue=T|SIZE][,loss=P][,jitter=T][,kind=K][,mtu=SIZE]
+An event: TIME:LINK=down|hold|up|rate=R|loss=P|rtt=T";
+
+/// `marline lab exec`.
+#[derive(Clone, Debug, Args)]
+pub struct ExecArgs {
+    /// A link; the first one is the default route.
+    #[arg(long = "link", value_name = "LINK", required = true)]
+    links: Vec<LinkSpec>,
+    /// What happens to a link, counted from the start of the command.
+    #[arg(long = "at", value_name = "EVENT")]
+    events: Vec<Event>,
+    /// Serve this file or directory with nginx; a size (100MB) serves random bytes.
+    #[arg(long, value_name = "FILE|DIR|SIZE")]
+    serve: Option<String>,
+    /// Run this command of the shell at the other end (10.99.0.1) instead.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "serve")]
+    server: Option<String>,
+    /// Congestion control at both ends: cubic, bbr or reno.
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    cc: Congestion,
+    /// Decides every loss and every jitter.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// A directory of traces.
+    #[arg(long, value_name = "DIR")]
+    traces: Vec<PathBuf>,
+    /// Write the result to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The command.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// `marline lab check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it, and gives the process's exit code. See the [module](self) for when to call it.
+pub fn run(args: LabArgs) -> u8 {
+    let result = match args.verb {
+        LabVerb::Exec(exec) => run_exec(exec),
+        LabVerb::Check(check) => Ok(run_check(&check)),
+    };
+    result.unwrap_or_else(|error| {
+        say(&format!("marline lab: {error}"));
+        error.exit_code()
+    })
+}
+
+fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
+    prepare()?;
+    for link in &mut args.links {
+        link.load(&args.traces).map_err(|error| LabError::Spec(format!("link {}: {error}", link.name)))?;
+    }
+    // The random file must live as long as the lab.
+    let (service, payload) = service(&args)?;
+    let spec = LabSpec {
+        links: args.links.clone(),
+        events: args.events.clone(),
+        congestion: args.cc,
+        seed: args.seed,
+        service,
+    };
+    signal::catch().map_err(LabError::at("signals"))?;
+    let lab = Lab::start(&spec)?;
+    if !lab.congestion().is_granted() {
+        let got = lab.congestion();
+        say(&format!("marline lab: {} was refused; client {}, server {}", got.wanted, got.client, got.server));
+    }
+    let Some((program, rest)) = args.command.split_first() else {
+        return Err(LabError::Spec("say which command to run after --".into()));
+    };
+    let mut task = Task::new(program).args(rest);
+    if let Some(payload) = &payload {
+        task = task.env("MARLINE_LAB_SHA256", payload.sha256());
+    }
+    let run = lab.run(&task)?;
+    if let Some(file) = &args.json {
+        let text = format!("{:#}\n", record(&args, &lab, payload.as_ref(), run.to_json()));
+        fs::write(file, text).map_err(LabError::at(format!("{}", file.display())))?;
+    }
+    say(summary::table(&run, lab.congestion()).trim_end());
+    let code = run.status.code().unwrap_or_else(|| 128 + run.status.signal().unwrap_or(0));
+    Ok(u8::try_from(code).unwrap_or(1))
+}
+
+fn service(args: &ExecArgs) -> Result<(Service, Option<Payload>), LabError> {
+    if let Some(line) = &args.server {
+        return Ok((Service::Command(line.clone()), None));
+    }
+    let Some(what) = &args.serve else { return Ok((Service::None, None)) };
+    if Path::new(what).exists() {
+        return Ok((Service::Files(what.into()), None));
+    }
+    let size: DataSize = what.parse().map_err(|_| {
+        LabError::Spec(format!("--serve {what}: neither a file or directory that exists, nor a size such as 100MB"))
+    })?;
+    let payload = Payload::new(size).map_err(LabError::at(format!("a file of {size}")))?;
+    Ok((Service::Files(payload.path()), Some(payload)))
+}
+
+/// The file of a run: how it came about, then what came out.
+fn record(args: &ExecArgs, lab: &Lab, payload: Option<&Payload>, run: Value) -> Value {
+    let words = |all: Vec<String>| all;
+    json!({
+        "command": std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>(),
+        "seed": args.seed,
+        "version": env!("CARGO_PKG_VERSION"),
+        "links": words(args.links.iter().map(ToString::to_string).collect()),
+        "events": words(args.events.iter().map(ToString::to_string).collect()),
+        "congestion": {
+            "wanted": lab.congestion().wanted.name(),
+            "client": lab.congestion().client,
+            "server": lab.congestion().server,
+        },
+        "sha256": payload.map(Payload::sha256),
+        "build_s": lab.build_time().as_secs_f64(),
+        "run": run,
+    })
+}
+
+fn run_check(args: &CheckArgs) -> u8 {
+    let findings = check::machine();
+    let code = u8::from(!check::can_run(&findings));
+    if args.json {
+        print(&format!("{:#}", check::to_json(&findings)));
+        return code;
+    }
+    for finding in &findings {
+        let word = match (finding.ok, finding.required) {
+            (true, _) => "yes",
+            (false, true) => "NO",
+            (false, false) => "no",
+        };
+        print(&format!("{word:<4} {:<11} {}", finding.name, finding.says));
+    }
+    print(if code == 0 { "A lab can run here." } else { "No lab can run here: see the lines marked NO." });
+    code
+}
+
+/// A line for people, beside the command's own output.
+fn say(text: &str) {
+    let mut stderr = std::io::stderr();
+    // A progress bar of the command may have left the cursor in the middle of a line.
+    let start = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
+    let _ = writeln!(stderr, "{start}{text}");
+}
+
+fn print(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}

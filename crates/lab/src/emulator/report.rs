@@ -1,0 +1,60 @@
+//! What the emulator saw during a run.
+
+use std::time::Duration;
+
+use marline_core::link::LinkKind;
+use marline_core::units::DataSize;
+use marline_sim::link::Stats;
+
+use super::Lateness;
+
+/// What one link did.
+#[derive(Clone, Debug)]
+pub struct LinkRun {
+    /// Its name.
+    pub name: String,
+    /// Its access technology.
+    pub kind: LinkKind,
+    /// Towards the client.
+    pub down: Stats,
+    /// From the client.
+    pub up: Stats,
+    /// IP bytes that reached the client, by slots of [`Emulation::SLOT`] since the start of the command.
+    pub down_timeline: Vec<DataSize>,
+    /// IP bytes that reached the server.
+    pub up_timeline: Vec<DataSize>,
+    /// When the first and the last packet reached the client, since the start of the command.
+    pub down_span: Option<(Duration, Duration)>,
+    /// Packets that the kernel dropped before the emulator saw them.
+    pub unseen: u64,
+}
+
+/// What all links did, and how well the emulation kept time.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    /// In the order of the description.
+    pub links: Vec<LinkRun>,
+    /// How late packets left.
+    pub lateness: Lateness,
+    /// Processor time of the emulator's thread.
+    pub cpu: Duration,
+    /// Whether the thread ran with real-time priority.
+    pub real_time: bool,
+}
+
+impl Emulation {
+    /// The length of a slot of the timelines.
+    pub const SLOT: Duration = Duration::from_millis(100);
+    /// Later than this in one packet of a hundred, and the links were not what they were said to be.
+    const TOO_LATE: Duration = Duration::from_millis(1);
+
+    /// Why the figures of this run should not be trusted, if so.
+    pub fn suspect(&self) -> Option<String> {
+        let unseen: u64 = self.links.iter().map(|link| link.unseen).sum();
+        if unseen > 0 {
+            return Some(format!("{unseen} packets were lost before the emulator saw them"));
+        }
+        let p99 = self.lateness.p99;
+        (p99 > Self::TOO_LATE).then(|| format!("one packet in a hundred was {p99:.1?} late or more"))
+    }
+}

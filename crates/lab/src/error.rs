@@ -1,0 +1,87 @@
+//! Why a lab could not be built or used, in words that say what to do next.
+
+use std::io;
+
+/// The exit code of a missing privilege.
+const PRIVILEGE: u8 = 77;
+/// The exit code of wrong usage.
+const USAGE: u8 = 64;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The description of the lab makes no sense.
+    #[error("{0}")]
+    Spec(String),
+    /// A user namespace was refused.
+    #[error(
+        "no user namespace: {source}: run as root, or allow it \
+         (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns); `marline lab check` tells more"
+    )]
+    UserNamespace {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// TUN devices are refused.
+    #[error("cannot make the device `{name}`: /dev/net/tun: {source}: {hint}")]
+    Tun {
+        /// The link that it was for.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A step of the setting up was refused.
+    #[error("{step}: {source}")]
+    Setup {
+        /// The step.
+        step: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A program that is needed is not installed.
+    #[error("`{program}` is not installed: apt-get install {package}")]
+    Missing {
+        /// The program.
+        program: String,
+        /// Debian's package of it.
+        package: &'static str,
+    },
+    /// The server did not come up.
+    #[error("the server did not start: {0}")]
+    Server(String),
+    /// The command could not be started.
+    #[error("cannot start `{program}`: {source}")]
+    Start {
+        /// The command.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The emulator's thread is gone.
+    #[error("the emulator ended: {0}")]
+    Emulator(String),
+}
+
+impl LabError {
+    /// For `map_err`: names the step at which it happened.
+    pub(crate) fn at(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let step = step.into();
+        move |source| Self::Setup { step, source }
+    }
+
+    /// The exit code that says so to scripts: 64 usage, 77 missing privilege, 1 anything else.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Spec(_) => USAGE,
+            Self::UserNamespace { .. } => PRIVILEGE,
+            Self::Tun { source, .. } | Self::Setup { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                PRIVILEGE
+            }
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! What a measurement leaves behind: outcomes of runs, their statistics, where they were made, and rows for tables.
+//!
+//! An outcome has the same shape whether virtual or real time made it ([`By`] tells), so that tables, pages and
+//! comparisons are written once.
+
+mod machine;
+mod outcome;
+mod row;
+pub mod stats;
+
+pub use machine::Machine;
+pub use outcome::{By, LinkOutcome, Outcome, ProcessSample, SLOT_S};
+pub use row::Row;

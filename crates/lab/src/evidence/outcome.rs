@@ -1,0 +1,192 @@
+//! What came of one download.
+
+use marline_core::link::LinkKind;
+use serde::{Deserialize, Serialize};
+
+use super::stats;
+
+/// The length of a slot of the timelines, in seconds.
+pub const SLOT_S: f64 = 0.1;
+
+/// Who made the figures.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Virtual time: our machine with a model of TCP.
+    Sim,
+    /// Real time: programs and kernel TCP over emulated links.
+    Lab,
+}
+
+impl By {
+    /// The word in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sim => "sim",
+            Self::Lab => "lab",
+        }
+    }
+}
+
+/// One download by one client. Times are seconds since the start of the command.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The case.
+    pub case: String,
+    /// The client, as it is written in scenarios.
+    pub client: String,
+    /// The repetition, from 0.
+    pub run: u32,
+    /// Who made it.
+    pub by: By,
+    /// The size that was asked for.
+    pub bytes: u64,
+    /// Why it is no good: not whole, wrong SHA-256, a program that failed, out of time.
+    #[serde(default)]
+    pub problem: Option<String>,
+    /// From the start of the command to its end.
+    pub seconds: f64,
+    /// No client could have been faster.
+    #[serde(default)]
+    pub ideal_s: Option<f64>,
+    /// Each link, in the scenario's order.
+    pub links: Vec<LinkOutcome>,
+    /// Between the ends of the links' useful data; null with fewer than two links in use.
+    #[serde(default)]
+    pub link_delta_s: Option<f64>,
+    /// Body bytes received and not needed; of other programs than ours estimated from the packets.
+    #[serde(default)]
+    pub wasted_bytes: Option<u64>,
+    /// User and system time of the client.
+    #[serde(default)]
+    pub cpu_s: Option<f64>,
+    /// The most memory that the client had.
+    #[serde(default)]
+    pub peak_rss_bytes: Option<u64>,
+    /// The client's processor and memory over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<ProcessSample>,
+    /// Why the figures should not be trusted: a late emulator, a busy machine.
+    #[serde(default)]
+    pub suspect: Option<String>,
+}
+
+/// What one link carried.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LinkOutcome {
+    /// Its name.
+    pub name: String,
+    /// Its access technology.
+    pub kind: LinkKind,
+    /// Bytes of IP packets towards the client.
+    pub bytes: u64,
+    /// When its first and last useful data came.
+    #[serde(default)]
+    pub span_s: Option<(f64, f64)>,
+    /// Bytes of IP packets in each slot of [`SLOT_S`].
+    pub timeline: Vec<u64>,
+}
+
+/// The client at one moment.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ProcessSample {
+    /// When.
+    pub at_s: f64,
+    /// Processor time since the sample before, over the time since then, in percent of one core.
+    pub cpu_percent: f64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+}
+
+impl Outcome {
+    /// Whether the file arrived whole and right.
+    pub fn is_good(&self) -> bool {
+        self.problem.is_none()
+    }
+
+    /// Time over ideal.
+    pub fn ratio(&self) -> Option<f64> {
+        self.ideal_s.filter(|ideal| *ideal > 0.0).map(|ideal| self.seconds / ideal)
+    }
+
+    /// Mbit/s of the file.
+    pub fn goodput(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.seconds.max(1e-9)
+    }
+}
+
+impl LinkOutcome {
+    /// Mbit/s of IP packets in each slot.
+    pub fn rates(&self) -> Vec<f64> {
+        self.timeline.iter().map(|bytes| *bytes as f64 * 8.0 / 1e6 / SLOT_S).collect()
+    }
+
+    /// The median of the rates while the link was in use: how the thesis's tables give throughput (§3.4).
+    pub fn median_rate(&self) -> Option<f64> {
+        let (first, last) = self.span_s?;
+        let slot = |at: f64| (at / SLOT_S) as usize;
+        let rates = self.rates();
+        // The first and the last slot are only partly filled.
+        let within = rates.get(slot(first) + 1..slot(last).min(rates.len()));
+        stats::median(within.filter(|within| !within.is_empty()).unwrap_or(&rates))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A plausible outcome: two links of 80 and 61 Mbit/s for so many seconds.
+    pub(crate) fn example(client: &str, run: u32, seconds: f64) -> Outcome {
+        let slots = (seconds / SLOT_S).ceil() as usize;
+        let link = |name: &str, kind, bytes: u64| LinkOutcome {
+            name: name.into(),
+            kind,
+            bytes: bytes * slots as u64,
+            span_s: Some((0.05, seconds)),
+            timeline: (0..slots as u64).map(|n| if n < 3 { bytes * (n + 1) / 4 } else { bytes }).collect(),
+        };
+        Outcome {
+            case: "a".into(),
+            client: client.into(),
+            run,
+            by: By::Lab,
+            bytes: 100_000_000,
+            problem: None,
+            seconds,
+            ideal_s: Some(5.88),
+            links: vec![link("wifi", LinkKind::Wifi, 1_000_000), link("lte", LinkKind::Lte, 762_500)],
+            link_delta_s: Some(0.02),
+            wasted_bytes: Some(1000),
+            cpu_s: Some(0.5),
+            peak_rss_bytes: Some(9_000_000),
+            samples: Vec::new(),
+            suspect: None,
+        }
+    }
+
+    #[test]
+    fn the_median_rate_leaves_the_edges_out() {
+        let outcome = example("marline", 0, 6.0);
+        assert_eq!(outcome.links[0].median_rate(), Some(80.0));
+        let idle = LinkOutcome { span_s: None, ..outcome.links[0].clone() };
+        assert_eq!(idle.median_rate(), None);
+        let short = LinkOutcome { span_s: Some((0.0, 0.05)), timeline: vec![12_500], ..idle };
+        assert_eq!(short.median_rate(), Some(1.0));
+    }
+
+    #[test]
+    fn ratios_and_goodput() {
+        let outcome = example("marline", 0, 6.0);
+        assert!((outcome.ratio().unwrap() - 1.0204).abs() < 1e-4);
+        assert!((outcome.goodput() - 133.33).abs() < 0.01);
+        assert_eq!(Outcome { ideal_s: None, ..outcome }.ratio(), None);
+    }
+
+    #[test]
+    fn an_outcome_survives_its_file() {
+        let outcome = example("aria2-s2", 1, 6.2);
+        let text = serde_json::to_string(&outcome).unwrap();
+        assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+    }
+}

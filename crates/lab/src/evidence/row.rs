@@ -1,0 +1,61 @@
+//! One figure of a paper beside ours: a row of `reproduce --json`.
+
+use serde::{Deserialize, Serialize};
+
+use super::By;
+
+/// A figure. Values that do not exist are null and not left out.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// The table or figure as the paper numbers it: `T5.12`.
+    pub artefact: String,
+    /// The paper's scenario.
+    pub case: String,
+    /// The policy, as it is written in scenarios.
+    pub policy: String,
+    /// What is measured.
+    pub metric: String,
+    /// Its unit.
+    pub unit: String,
+    /// The paper's figure.
+    pub paper: Option<f64>,
+    /// Ours: the median of the runs.
+    pub ours: Option<f64>,
+    /// The standard deviation of the runs.
+    pub spread: Option<f64>,
+    /// What a client could have reached that knew the future.
+    pub clairvoyant: Option<f64>,
+    /// Who made ours.
+    pub by: By,
+    /// How much of the paper's work was done: `1`, `0.1`.
+    pub scale: f64,
+    /// What must be known to compare the two.
+    pub note: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_all_fields_in_their_order_and_nulls() {
+        let row = Row {
+            artefact: "T5.12".into(),
+            case: "LS".into(),
+            policy: "single:lte".into(),
+            metric: "time_lte".into(),
+            unit: "s".into(),
+            paper: None,
+            ours: Some(31.5),
+            spread: None,
+            clairvoyant: None,
+            by: By::Sim,
+            scale: 1.0,
+            note: None,
+        };
+        let text = serde_json::to_string(&row).unwrap();
+        let expected = r#"{"artefact":"T5.12","case":"LS","policy":"single:lte","metric":"time_lte","unit":"s","paper":null,"ours":31.5,"spread":null,"clairvoyant":null,"by":"sim","scale":1.0,"note":null}"#;
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,141 @@
+//! The lab: two ends, the links between them, a server, and commands that run as if these links were the machine's.
+
+use std::time::Duration;
+
+use marline_core::units::DataSize;
+use marline_sim::spec::{Change, LinkSpec};
+use marline_sys::process::Room;
+use marline_sys::{clock, namespace};
+
+use crate::emulator::Emulator;
+use crate::network::{self, Networks};
+use crate::run::Running;
+use crate::server::Server;
+use crate::{CongestionReport, LabError, LabSpec, Run, Task, prepare};
+
+/// A running lab. Dropping it ends everything in it; so does the end of this process, however it comes.
+#[derive(Debug)]
+pub struct Lab {
+    // Declared in the order in which they are dropped: the room waits for the others' children.
+    server: Option<Server>,
+    emulator: Emulator,
+    room: Room,
+    networks: Networks,
+    links: Vec<LinkSpec>,
+    started: Duration,
+}
+
+impl Lab {
+    /// Builds it: namespaces, links, emulator, server. Takes some tens of milliseconds. Nothing passes the links
+    /// before the first command.
+    ///
+    /// # Errors
+    /// When the description makes no sense, the machine does not permit it, a program is missing or the server fails.
+    pub fn start(spec: &LabSpec) -> Result<Self, LabError> {
+        spec.validate()?;
+        let before = clock::now();
+        prepare()?;
+        let (networks, pairs) = network::build(&spec.links, spec.congestion)?;
+        let links = spec.links.iter().cloned().zip(pairs).collect();
+        let place = |name: &str| spec.link(name).unwrap_or_default();
+        let events = spec.events.iter().map(|event| (event.at, place(&event.link), event.change)).collect();
+        let (emulator, room) = Emulator::start(links, events, spec.seed)?;
+        let mut lab =
+            Self { server: None, emulator, room, networks, links: spec.links.clone(), started: Duration::ZERO };
+        lab.server = Server::start(&spec.service, &lab.networks, &lab.room)?;
+        lab.started = Duration::from_nanos(clock::now() - before);
+        Ok(lab)
+    }
+
+    /// Runs a command at the client's end and waits for it. Links, traces, events and counters start with it.
+    ///
+    /// # Errors
+    /// When it cannot be started, or the emulator is gone. A command that fails is a result, not an error.
+    pub fn run(&self, task: &Task) -> Result<Run, LabError> {
+        let mut command = task.command(&self.words());
+        for (name, value) in self.words() {
+            let name = name.trim_matches(['{', '}']).to_uppercase();
+            command.env(format!("MARLINE_LAB_{name}"), value);
+        }
+        let unseen_before = self.unseen()?;
+        let started = self.networks.client.run(|| {
+            // Programs that look under /sys shall see these links. Where it is refused they see the machine's.
+            let _ = namespace::private_mounts().and_then(|()| namespace::mount_sys());
+            self.room.enter()?;
+            let zero = clock::now();
+            if let Err(error) = self.emulator.begin(zero) {
+                return Ok(Err(error));
+            }
+            Ok(Ok((command.spawn()?, zero)))
+        });
+        let program = || task.program.to_string_lossy().into_owned();
+        let (child, zero) = started.map_err(|source| LabError::Start { program: program(), source })??;
+        let ended = Running::new(child, zero)?.wait(task.limit)?;
+        let mut emulation = self.emulator.report()?;
+        for ((link, now), before) in emulation.links.iter_mut().zip(self.unseen()?).zip(unseen_before) {
+            link.unseen = now.saturating_sub(before);
+        }
+        Ok(Run {
+            status: ended.usage.status,
+            timed_out: ended.timed_out,
+            wall: ended.wall,
+            user: ended.usage.user,
+            system: ended.usage.system,
+            peak_memory: DataSize::from_bytes(ended.usage.peak_memory),
+            stdout: ended.stdout,
+            stderr: ended.stderr,
+            emulation,
+        })
+    }
+
+    /// Changes a link now, from any thread, as when a user walks out of reach.
+    ///
+    /// # Errors
+    /// There is no link of this name, or the emulator is gone.
+    pub fn change(&self, link: &str, change: Change) -> Result<(), LabError> {
+        let at = self.links.iter().position(|spec| spec.name == link);
+        let at = at.ok_or_else(|| LabError::Spec(format!("there is no link `{link}`")))?;
+        self.emulator.change(at, change)
+    }
+
+    /// Which congestion control connections have.
+    pub fn congestion(&self) -> &CongestionReport {
+        &self.networks.congestion
+    }
+
+    /// How long the building took.
+    pub fn build_time(&self) -> Duration {
+        self.started
+    }
+
+    /// The addresses of what is served: over HTTP, and over HTTPS; none without a server.
+    pub fn urls(&self) -> Option<(String, String)> {
+        self.server.as_ref().map(|server| (server.url(), server.secure_url()))
+    }
+
+    /// What stands in a command for what.
+    fn words(&self) -> Vec<(&'static str, String)> {
+        let Some(server) = &self.server else { return Vec::new() };
+        let mut words = vec![("{url}", server.url()), ("{urls}", server.secure_url())];
+        words.extend(server.authority().map(|file| ("{ca}", file.to_string_lossy().into_owned())));
+        words
+    }
+
+    /// Packets that the kernel dropped so far before the emulator saw them, link by link, both ends.
+    fn unseen(&self) -> Result<Vec<u64>, LabError> {
+        let ends = [&self.networks.client, &self.networks.server];
+        let [client, server] = ends.map(|end| network::drops(end, &self.links));
+        let read = LabError::at("counters of the devices");
+        let (client, server) = client.and_then(|client| Ok((client, server?))).map_err(read)?;
+        Ok(client.iter().zip(server).map(|(client, server)| client + server).collect())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.room.kill();
+        if let Some(server) = &mut self.server {
+            server.reap();
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Two network namespaces joined by TUN pairs, configured over netlink.
+//!
+//! | | client | server |
+//! |---|---|---|
+//! | link i (from 0) | `10.(i+1).0.2/24`, `fd00:0:0:i+1::2/64` | `10.(i+1).0.1/24`, `fd00:0:0:i+1::1/64` |
+//! | loopback | | `10.99.0.1`, `fd99::1`: where servers are reached over every link |
+//! | routes | a default route per link, metric 100 + i; the same alone in table 1000 + i | the link's network |
+//! | rules | from the link's address by table 1000 + i | |
+//!
+//! 1. A client chooses its link by binding its socket to the device, or to the device's address; else it gets link 0.
+//! 2. Every route names the congestion control (`congctl`): a route may ask for one that the namespace's sysctl may
+//!    not (`tcp_allowed_congestion_control`), and it holds for connections in both directions.
+//! 3. Reverse-path filtering is off before the first device exists: the kernel takes the larger of all and device.
+//! 4. No `ip` command: a stranger's machine may have none, and a process per setting would cost more than the lab.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, Rule, family, messages};
+use marline_sim::spec::LinkSpec;
+use marline_sys::namespace::Network;
+use marline_sys::netlink::RouteSocket;
+use marline_sys::tun::Tun;
+use socket2::{Domain, Socket, Type};
+
+use crate::{Congestion, LabError};
+
+/// Where servers are reached.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+/// The same in IPv6.
+pub(crate) const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1);
+/// Packets that may wait in a TUN for the emulator. Fewer are lost under load (measured: 1000 lose some at full speed).
+const TUN_QUEUE: u32 = 5000;
+
+/// Which end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    /// This end's addresses on link number `at`.
+    fn addresses(self, at: usize) -> (Ipv4Addr, Ipv6Addr) {
+        let link = u8::try_from(at + 1).unwrap_or(u8::MAX);
+        let host = if self == Self::Client { 2 } else { 1 };
+        (Ipv4Addr::new(10, link, 0, host), Ipv6Addr::new(0xfd00, 0, 0, u16::from(link), 0, 0, 0, u16::from(host)))
+    }
+}
+
+/// Which congestion control connections really get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CongestionReport {
+    /// Asked for.
+    pub wanted: Congestion,
+    /// What a new connection of the client has.
+    pub client: String,
+    /// What a new connection of the server has.
+    pub server: String,
+}
+
+impl CongestionReport {
+    /// Whether the kernel did what was asked.
+    pub fn is_granted(&self) -> bool {
+        self.client == self.wanted.name() && self.server == self.wanted.name()
+    }
+}
+
+/// Both ends, configured.
+#[derive(Debug)]
+pub(crate) struct Networks {
+    pub(crate) client: Network,
+    pub(crate) server: Network,
+    pub(crate) congestion: CongestionReport,
+}
+
+/// The two ends of one link, for the emulator.
+#[derive(Debug)]
+pub(crate) struct TunPair {
+    pub(crate) client: Tun,
+    pub(crate) server: Tun,
+}
+
+/// Builds both ends.
+pub(crate) fn build(links: &[LinkSpec], wanted: Congestion) -> Result<(Networks, Vec<TunPair>), LabError> {
+    let new = |side| Network::new().map_err(LabError::at(format!("network namespace of the {side}")));
+    let (client, server) = (new("client")?, new("server")?);
+    let client_ends = end(&client, Side::Client, links, wanted)?;
+    let server_ends = end(&server, Side::Server, links, wanted)?;
+    let pairs =
+        client_ends.into_iter().zip(server_ends).map(|(client, server)| TunPair { client, server }).collect();
+    let probe =
+        |network: &Network, to| network.run(move || congestion_towards(to)).map_err(LabError::at("congestion"));
+    let congestion = CongestionReport {
+        wanted,
+        client: probe(&client, SERVER)?,
+        server: probe(&server, Side::Client.addresses(0).0)?,
+    };
+    Ok((Networks { client, server, congestion }, pairs))
+}
+
+/// Packets that each link's TUN has dropped so far because the emulator was late, in the order of `links`.
+pub(crate) fn drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64>> {
+    let all = network.run(|| all_links(&RouteSocket::open()?))?;
+    let dropped = |link: &LinkSpec| all.iter().find(|l| l.name == link.name).map_or(0, |l| l.dropped);
+    Ok(links.iter().map(dropped).collect())
+}
+
+fn end(network: &Network, side: Side, links: &[LinkSpec], wanted: Congestion) -> Result<Vec<Tun>, LabError> {
+    let mut failed = None;
+    let built = network.run(|| {
+        End::begin(side, wanted)
+            .and_then(|end| {
+                links.iter().enumerate().map(|(at, link)| end.add(at, link)).collect::<Result<Vec<_>, _>>()
+            })
+            .map_err(|error| {
+                failed = Some(error);
+                io::Error::other("see `failed`")
+            })
+    });
+    built.map_err(|source| failed.unwrap_or(LabError::Setup { step: "entering a namespace".into(), source }))
+}
+
+/// One end under construction, on a thread in its namespace.
+struct End {
+    socket: RouteSocket,
+    side: Side,
+    congestion: Congestion,
+}
+
+impl End {
+    fn begin(side: Side, congestion: Congestion) -> Result<Self, LabError> {
+        for (name, value) in SETTINGS {
+            // What this kernel lacks (IPv6, mostly) need not be set.
+            let _ = fs::write(format!("/proc/sys/net/{name}"), value);
+        }
+        let socket = RouteSocket::open().map_err(LabError::at("netlink socket"))?;
+        let end = Self { socket, side, congestion };
+        end.ask("loopback", LinkChange { up: Some(true), ..LinkChange::default() }.request(1))?;
+        if side == Side::Server {
+            end.ask("server's address", Address::assign(1, SERVER.into(), 32))?;
+            let _ = end.ask("server's address", Address::assign(1, SERVER_V6.into(), 128));
+        }
+        Ok(end)
+    }
+
+    fn ask(&self, step: &str, request: Request) -> Result<(), LabError> {
+        self.socket.request(&request.finish(1)).map(|_| ()).map_err(LabError::at(step))
+    }
+
+    fn add(&self, at: usize, link: &LinkSpec) -> Result<Tun, LabError> {
+        let name = &link.name;
+        let tun = Tun::create(name).map_err(|source| tun_error(name, source))?;
+        let step = format!("link {name}");
+        let all = all_links(&self.socket).map_err(LabError::at(&step))?;
+        let index = all.iter().find(|l| l.name == *name).map_or(0, |l| l.index);
+        let alias = format!("marline-lab kind={}", link.kind);
+        let change = LinkChange {
+            up: Some(true),
+            mtu: u32::try_from(link.mtu.bytes()).ok(),
+            queue: Some(TUN_QUEUE),
+            alias: Some(&alias),
+        };
+        self.ask(&step, change.request(index))?;
+        let (v4, v6) = self.side.addresses(at);
+        self.address_and_routes(&step, at, index, v4.into(), 24)?;
+        // IPv6 may be absent from the kernel, and needs an MTU of 1280.
+        let _ = self.address_and_routes(&step, at, index, v6.into(), 64);
+        Ok(tun)
+    }
+
+    fn address_and_routes(
+        &self,
+        step: &str,
+        at: usize,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<(), LabError> {
+        let number = u32::try_from(at).unwrap_or(0);
+        let family = if address.is_ipv4() { family::V4 } else { family::V6 };
+        let route = Route { source: Some(address), ..Route::default_over(family, index) };
+        let source = if self.side == Side::Server { server_address(address) } else { address };
+        self.ask(step, Address::assign(index, address, prefix))?;
+        self.route(
+            step,
+            Route { destination: Some((network_of(address), prefix)), source: Some(source), ..route.clone() },
+        )?;
+        if self.side == Side::Client {
+            let table = 1000 + number;
+            self.route(step, Route { metric: 100 + number, ..route.clone() })?;
+            self.route(step, Route { table, ..route })?;
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            self.ask(step, Rule { source: (address, bits), table, priority: table }.add())?;
+        }
+        Ok(())
+    }
+
+    /// Installs the route with the congestion control, and without it where the kernel knows none of that name; the
+    /// report then says what connections got instead.
+    fn route(&self, step: &str, route: Route) -> Result<(), LabError> {
+        let with = Route { congestion: self.congestion.name().into(), ..route.clone() };
+        self.ask(step, with.install()).or_else(|_| self.ask(step, route.install()))
+    }
+}
+
+/// Everything before the first device exists.
+const SETTINGS: [(&str, &str); 10] = [
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    // A rootless server may listen on port 80 and a rootless client may ping.
+    ("ipv4/ip_unprivileged_port_start", "0"),
+    ("ipv4/ping_group_range", "0 0"),
+    // Addresses work at once, and nothing is sent that nobody asked for.
+    ("ipv6/conf/all/accept_dad", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/all/accept_ra", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/router_solicitations", "0"),
+    ("ipv6/conf/default/addr_gen_mode", "1"),
+];
+
+fn all_links(socket: &RouteSocket) -> io::Result<Vec<Link>> {
+    let reply = socket.request(&Request::dump_links().finish(1))?;
+    Ok(messages(&reply).filter_map(|message| Link::parse(&message)).collect())
+}
+
+/// The address with its last byte cleared; all networks here end before it.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            Ipv4Addr::new(a, b, c, 0).into()
+        }
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+fn server_address(like: IpAddr) -> IpAddr {
+    if like.is_ipv4() { SERVER.into() } else { SERVER_V6.into() }
+}
+
+/// The congestion control of a connection towards `to`: the kernel settles it with the first packet, before any answer.
+fn congestion_towards(to: Ipv4Addr) -> io::Result<String> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SocketAddr::from((to, 9)).into()) {
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
+            return Err(error);
+        }
+        _ => {}
+    }
+    let name = socket.tcp_congestion()?;
+    Ok(String::from_utf8_lossy(&name).trim_end_matches('\0').to_string())
+}
+
+fn tun_error(name: &str, source: io::Error) -> LabError {
+    let hint = match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "run as root, or open the node to everybody as most systems do: sudo chmod 666 /dev/net/tun"
+        }
+        io::ErrorKind::NotFound => "the kernel's TUN driver is not loaded: sudo modprobe tun",
+        _ => "`marline lab check` tells more",
+    };
+    LabError::Tun { name: name.into(), source, hint }
+}

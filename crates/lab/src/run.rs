@@ -1,0 +1,263 @@
+//! A command in the client's namespace: how it is told, started and waited for, and what comes back.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use marline_core::units::DataSize;
+use marline_sys::{clock, process, signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::{Emulation, LabError};
+
+/// What becomes of a command's output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// It goes where ours goes.
+    #[default]
+    Inherit,
+    /// It is kept in the [`Run`].
+    Capture,
+    /// It is thrown away.
+    Discard,
+}
+
+/// A command to run. Its arguments and environment may contain `{url}`, `{urls}` and `{ca}`: what the server serves,
+/// the same over TLS, and the file of the certificate authority.
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) output: Output,
+    pub(crate) limit: Option<Duration>,
+}
+
+impl Task {
+    /// A command without arguments, with our output.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            directory: None,
+            output: Output::Inherit,
+            limit: None,
+        }
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// One more variable in its environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// The directory that it starts in.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// What becomes of its output, standard error included.
+    #[must_use]
+    pub fn output(mut self, output: Output) -> Self {
+        self.output = output;
+        self
+    }
+
+    /// It is killed after this time.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// The command, with each of these words replaced by its value.
+    pub(crate) fn command(&self, words: &[(&str, String)]) -> Command {
+        let fill = |text: &OsString| match text.to_str() {
+            Some(text) => words.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into(),
+            None => text.clone(),
+        };
+        let mut command = Command::new(fill(&self.program));
+        command.args(self.args.iter().map(fill)).envs(self.env.iter().map(|(name, value)| (name, fill(value))));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        let stdio = || match self.output {
+            Output::Inherit => Stdio::inherit(),
+            Output::Capture => Stdio::piped(),
+            Output::Discard => Stdio::null(),
+        };
+        command.stdout(stdio()).stderr(stdio());
+        if self.output != Output::Inherit {
+            command.stdin(Stdio::null());
+        }
+        command
+    }
+}
+
+/// What a command did.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Whether it was killed because its time was over.
+    pub timed_out: bool,
+    /// From its start to its end.
+    pub wall: Duration,
+    /// Processor time in its own code, with the children that it waited for.
+    pub user: Duration,
+    /// Processor time in the kernel on its behalf.
+    pub system: Duration,
+    /// The most memory that it, or one of those children, held at once.
+    pub peak_memory: DataSize,
+    /// What it printed, if that was captured.
+    pub stdout: Vec<u8>,
+    /// What it printed on standard error, if that was captured.
+    pub stderr: Vec<u8>,
+    /// What the links did meanwhile.
+    pub emulation: Emulation,
+}
+
+/// A started command.
+pub(crate) struct Running {
+    child: Child,
+    /// When it was started, by the clock.
+    zero: u64,
+    pidfd: OwnedFd,
+    stdout: Receiver<Vec<u8>>,
+    stderr: Receiver<Vec<u8>>,
+}
+
+/// A [`Run`] without the links.
+pub(crate) struct Ended {
+    pub(crate) usage: process::Usage,
+    pub(crate) timed_out: bool,
+    pub(crate) wall: Duration,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+impl Running {
+    pub(crate) fn new(mut child: Child, zero: u64) -> Result<Self, LabError> {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).unwrap_or(Pid::INIT);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty());
+        let pidfd = pidfd.map_err(|e| LabError::Setup { step: "pidfd".into(), source: e.into() })?;
+        let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+        Ok(Self { child, zero, pidfd, stdout, stderr })
+    }
+
+    /// Waits for its end. A signal that we get meanwhile (see [`signal::catch`]) is passed on to it; if it is still
+    /// there some seconds later, it is killed.
+    pub(crate) fn wait(self, limit: Option<Duration>) -> Result<Ended, LabError> {
+        let mut passed_on = false;
+        let mut deadline = limit.map(|limit| self.zero + limit.as_nanos() as u64);
+        let mut timed_out = false;
+        while !self.has_ended() {
+            if let (Some(number), false) = (signal::caught(), passed_on) {
+                passed_on = true;
+                self.pass_on(number);
+                deadline = Some(clock::now() + GRACE.as_nanos() as u64);
+            }
+            if deadline.is_some_and(|at| clock::now() >= at) {
+                timed_out = !passed_on;
+                let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+                deadline = None;
+            }
+        }
+        let wall = Duration::from_nanos(clock::now().saturating_sub(self.zero));
+        let usage = process::wait(self.child.id()).map_err(LabError::at("wait"))?;
+        // A child of the command may hold the pipe for longer; what came until now is what counts.
+        let text = |from: &Receiver<Vec<u8>>| {
+            let mut all = Vec::new();
+            while let Ok(part) = from.recv_timeout(Duration::from_millis(500)) {
+                all.extend(part);
+            }
+            all
+        };
+        Ok(Ended { usage, timed_out, wall, stdout: text(&self.stdout), stderr: text(&self.stderr) })
+    }
+
+    /// Sleeps until it ends, but not long enough to miss a signal or a deadline for long.
+    fn has_ended(&self) -> bool {
+        let turn = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        matches!(poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&turn)), Ok(1..))
+    }
+
+    fn pass_on(&self, number: i32) {
+        // Ctrl-C reaches all programs of a terminal: the command has got it already, and a second one may mean
+        // something else to it.
+        let interrupt = number == Signal::INT.as_raw();
+        if interrupt && std::io::stderr().is_terminal() {
+            return;
+        }
+        let signal = if interrupt { Signal::INT } else { Signal::TERM };
+        let _ = pidfd_send_signal(&self.pidfd, signal);
+    }
+}
+
+/// A command that was asked to end is given this long.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Reads a pipe to its end on a thread of its own, so that its writer never waits.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (parts, all) = mpsc::channel();
+    if let Some(mut pipe) = pipe {
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = pipe.read(&mut buffer) {
+                if parts.send(buffer.get(..length).unwrap_or_default().to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_in_braces_are_replaced() {
+        let task = Task::new("curl").args(["-o", "x", "{url}?a={ca}"]).env("U", "{urls}");
+        let words = [("{url}", "http://h/f".to_string()), ("{urls}", "https://h/f".into()), ("{ca}", "/c".into())];
+        let command = task.command(&words);
+        let args: Vec<_> = command.get_args().collect();
+        assert_eq!(args, ["-o", "x", "http://h/f?a=/c"]);
+        assert!(command.get_envs().any(|(name, value)| name == "U" && value == Some("https://h/f".as_ref())));
+    }
+
+    #[test]
+    fn a_command_is_waited_for_and_its_output_kept() {
+        let task = Task::new("sh").args(["-c", "echo out; echo err >&2; exit 4"]).output(Output::Capture);
+        let child = task.command(&[]).spawn().unwrap();
+        let ended = Running::new(child, clock::now()).unwrap().wait(None).unwrap();
+        assert_eq!(ended.usage.status.code(), Some(4));
+        assert_eq!((ended.stdout.as_slice(), ended.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
+        assert!(!ended.timed_out);
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_killed() {
+        let child = Task::new("sleep").args(["1000"]).command(&[]).spawn().unwrap();
+        let ended = Running::new(child, clock::now()).unwrap().wait(Some(Duration::from_millis(1))).unwrap();
+        assert!(ended.timed_out && ended.usage.status.code().is_none());
+    }
+}

@@ -1,0 +1,68 @@
+//! nginx's configuration: one process in the foreground that serves one directory, over HTTP, HTTPS and HTTP/2.
+//!
+//! One process, not a master with workers: nothing to hand privileges to in a user namespace, and one pid to end.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::certificate::Certificate;
+
+/// Writes `nginx.conf` into `directory`, to serve `root`.
+pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate) -> io::Result<()> {
+    let root = quoted(root)?;
+    let (pid, log) = (quoted(&directory.join("nginx.pid"))?, quoted(&directory.join("error.log"))?);
+    let v6 =
+        if Path::new("/proc/net/if_inet6").exists() { "listen [::]:80; listen [::]:443 ssl http2;" } else { "" };
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|kind| Ok(format!("    {kind}_temp_path {};\n", quoted(&directory.join(kind))?)))
+        .collect::<io::Result<_>>()?;
+    let text = format!(
+        "daemon off;\n\
+         master_process off;\n\
+         pid {pid};\n\
+         error_log {log};\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{\n\
+         {temporary}\
+         \x20   access_log off;\n\
+         \x20   default_type application/octet-stream;\n\
+         \x20   sendfile on;\n\
+         \x20   tcp_nopush on;\n\
+         \x20   keepalive_requests 1000000;\n\
+         \x20   server {{\n\
+         \x20       listen 80; listen 443 ssl http2; {v6}\n\
+         \x20       ssl_certificate {};\n\
+         \x20       ssl_certificate_key {};\n\
+         \x20       ssl_protocols TLSv1.2 TLSv1.3;\n\
+         \x20       ssl_session_cache shared:lab:1m;\n\
+         \x20       root {root};\n\
+         \x20       autoindex on;\n\
+         \x20   }}\n\
+         }}\n",
+        quoted(&certificate.certificate)?,
+        quoted(&certificate.key)?,
+    );
+    fs::write(directory.join("nginx.conf"), text)
+}
+
+/// A path as nginx reads it.
+fn quoted(path: &Path) -> io::Result<String> {
+    match path.to_str() {
+        Some(text) if !text.contains(['"', '\\', '$', '\n']) => Ok(format!("\"{text}\"")),
+        _ => Err(io::Error::other(format!("{}: nginx cannot be told of such a name", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_blanks_are_quoted_and_names_with_quotes_refused() {
+        assert_eq!(quoted(Path::new("/a b/c")).unwrap(), "\"/a b/c\"");
+        assert!(quoted(Path::new("/a\"b")).is_err());
+        assert!(quoted(Path::new("/a$b")).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! What a lab consists of: links, what happens to them, what is served, and by which rules TCP sends.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use marline_sim::spec::{Event, LinkSpec};
+
+use crate::LabError;
+
+/// The congestion control of both ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 9438; what most of the Internet's servers use.
+    #[default]
+    Cubic,
+    /// BBR.
+    Bbr,
+    /// RFC 5681.
+    Reno,
+}
+
+impl Congestion {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cubic, Self::Bbr, Self::Reno];
+
+    /// The kernel's name of it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+            Self::Reno => "reno",
+        }
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Congestion {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|c| c.name() == s);
+        found.ok_or_else(|| format!("`{s}` is none of cubic, bbr, reno"))
+    }
+}
+
+/// What stands at the other end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Service {
+    /// Nothing; the machine answers pings.
+    #[default]
+    None,
+    /// nginx with this file, or this directory, over HTTP and HTTPS.
+    Files(PathBuf),
+    /// This command of the shell.
+    Command(String),
+}
+
+/// The description of a lab.
+#[derive(Clone, Debug)]
+pub struct LabSpec {
+    /// The links, the client's default route first. Traces must be loaded.
+    pub links: Vec<LinkSpec>,
+    /// What happens to them, counted from the start of each command.
+    pub events: Vec<Event>,
+    /// TCP's congestion control at both ends.
+    pub congestion: Congestion,
+    /// Decides every loss and every jitter.
+    pub seed: u64,
+    /// What stands at the other end.
+    pub service: Service,
+}
+
+impl LabSpec {
+    /// A lab of these links, without events or server; cubic, seed 1.
+    pub fn new(links: Vec<LinkSpec>) -> Self {
+        Self { links, events: Vec::new(), congestion: Congestion::Cubic, seed: 1, service: Service::None }
+    }
+
+    /// The place of the link called `name`.
+    pub(crate) fn link(&self, name: &str) -> Option<usize> {
+        self.links.iter().position(|link| link.name == name)
+    }
+
+    /// What cannot be built is refused before anything is.
+    pub(crate) fn validate(&self) -> Result<(), LabError> {
+        if self.links.is_empty() {
+            return Err(LabError::Spec("a lab needs at least one link: --link wifi,rate=80Mbit/s,rtt=20ms".into()));
+        }
+        if self.links.len() > MOST_LINKS {
+            return Err(LabError::Spec(format!("a lab has at most {MOST_LINKS} links")));
+        }
+        for (at, link) in self.links.iter().enumerate() {
+            let name = &link.name;
+            if name == "lo" || name == "all" || name == "default" || name == "." || name == ".." {
+                return Err(LabError::Spec(format!("a link cannot be called `{name}`")));
+            }
+            if self.links.iter().take(at).any(|other| other.name == *name) {
+                return Err(LabError::Spec(format!("two links are called `{name}`")));
+            }
+            if !link.is_loaded() {
+                return Err(LabError::Spec(format!(
+                    "link {name}: its trace was not loaded; name its directory with --traces"
+                )));
+            }
+        }
+        match self.events.iter().find(|event| self.link(&event.link).is_none()) {
+            Some(event) => Err(LabError::Spec(format!("event `{event}`: there is no link `{}`", event.link))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The link's number is one byte of its addresses.
+const MOST_LINKS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(links: &[&str], events: &[&str]) -> LabSpec {
+        let mut spec = LabSpec::new(links.iter().map(|l| l.parse().unwrap()).collect());
+        spec.events = events.iter().map(|e| e.parse().unwrap()).collect();
+        spec
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused() {
+        let wifi = "wifi,rate=8Mbit/s";
+        assert!(spec(&[wifi], &["3s:wifi=down"]).validate().is_ok());
+        assert!(spec(&[], &[]).validate().is_err());
+        assert!(spec(&[wifi, wifi], &[]).validate().is_err());
+        assert!(spec(&["lo,rate=8Mbit/s"], &[]).validate().is_err());
+        assert!(spec(&[wifi], &["3s:lte=down"]).validate().is_err());
+        assert!(spec(&["lte,trace=none.down"], &[]).validate().is_err());
+    }
+
+    #[test]
+    fn congestion_controls_read_their_names() {
+        for congestion in Congestion::ALL {
+            assert_eq!(congestion.name().parse(), Ok(congestion));
+        }
+        assert!("vegas".parse::<Congestion>().is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! A run for people (a short table) and for programs (one JSON object).
+
+use std::fmt::Write as _;
+
+use marline_core::units::{DataSize, Duration};
+use marline_sim::link::Stats;
+use serde_json::{Value, json};
+
+use crate::{CongestionReport, Emulation, LinkRun, Run};
+
+/// The table that `marline lab exec` prints.
+pub(crate) fn table(run: &Run, congestion: &CongestionReport) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "{:<12} {:>9} {:>9} {:>12} {:>9} {:>10} {:>10}",
+        "link", "down", "up", "rate down", "dropped", "of these", "max queue"
+    );
+    for link in &run.emulation.links {
+        let dropped = link.down.dropped() + link.up.dropped();
+        let _ = writeln!(
+            text,
+            "{:<12} {:>9} {:>9} {:>12} {:>9} {:>10} {:>10}",
+            link.name,
+            link.down.delivered.size.to_string(),
+            link.up.delivered.size.to_string(),
+            rate(link).to_string(),
+            dropped.packets,
+            causes(link),
+            format!("{:.1}ms", link.down.max_queue_delay.as_secs_f64() * 1e3),
+        );
+    }
+    let lateness = &run.emulation.lateness;
+    let _ = writeln!(
+        text,
+        "time {:.3}s, cpu {:.3}s, memory {}; lateness p50 {:.3}ms p99 {:.3}ms max {:.3}ms; congestion control {}",
+        run.wall.as_secs_f64(),
+        (run.user + run.system).as_secs_f64(),
+        run.peak_memory,
+        lateness.p50.as_secs_f64() * 1e3,
+        lateness.p99.as_secs_f64() * 1e3,
+        lateness.max.as_secs_f64() * 1e3,
+        cc(congestion),
+    );
+    if let Some(why) = run.emulation.suspect() {
+        let _ = writeln!(text, "suspect: {why}");
+    }
+    text
+}
+
+/// One line about the congestion control.
+fn cc(report: &CongestionReport) -> String {
+    if report.is_granted() {
+        return report.wanted.to_string();
+    }
+    format!("{} was refused by this kernel: client {}, server {}", report.wanted, report.client, report.server)
+}
+
+/// Why packets were dropped, in letters: full queue, CoDel, loss, down, too large.
+fn causes(link: &LinkRun) -> String {
+    let of = |s: &Stats| [s.dropped_full, s.dropped_codel, s.dropped_loss, s.dropped_down, s.dropped_large];
+    let names = ["queue", "codel", "loss", "down", "large"];
+    let counts = of(&link.down).into_iter().zip(of(&link.up)).map(|(down, up)| (down + up).packets);
+    let parts: Vec<_> =
+        names.iter().zip(counts).filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+    if parts.is_empty() { "-".into() } else { parts.join(" ") }
+}
+
+/// IP bytes towards the client over the time between its first and its last packet.
+fn rate(link: &LinkRun) -> marline_core::units::Bitrate {
+    let (first, last) = link.down_span.unwrap_or_default();
+    if last > first { link.down.delivered.size / (last - first) } else { marline_core::units::Bitrate::ZERO }
+}
+
+impl Run {
+    /// The run as one JSON value: times in seconds, sizes in bytes.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "exit": self.status.code(),
+            "timed_out": self.timed_out,
+            "seconds": self.wall.as_secs_f64(),
+            "user_s": self.user.as_secs_f64(),
+            "system_s": self.system.as_secs_f64(),
+            "peak_rss_bytes": self.peak_memory.bytes(),
+            "suspect": self.emulation.suspect(),
+            "lateness_s": {
+                "packets": self.emulation.lateness.packets,
+                "p50": self.emulation.lateness.p50.as_secs_f64(),
+                "p99": self.emulation.lateness.p99.as_secs_f64(),
+                "max": self.emulation.lateness.max.as_secs_f64(),
+            },
+            "emulator_cpu_s": self.emulation.cpu.as_secs_f64(),
+            "real_time": self.emulation.real_time,
+            "slot_s": Emulation::SLOT.as_secs_f64(),
+            "links": self.emulation.links.iter().map(link_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn link_json(link: &LinkRun) -> Value {
+    let slots = |all: &[DataSize]| all.iter().map(|slot| slot.bytes()).collect::<Vec<_>>();
+    let seconds = |time: Duration| time.as_secs_f64();
+    json!({
+        "name": link.name,
+        "kind": link.kind.name(),
+        "down": stats_json(&link.down),
+        "up": stats_json(&link.up),
+        "first_byte_s": link.down_span.map(|(first, _)| seconds(first)),
+        "last_byte_s": link.down_span.map(|(_, last)| seconds(last)),
+        "unseen_packets": link.unseen,
+        "down_timeline_bytes": slots(&link.down_timeline),
+        "up_timeline_bytes": slots(&link.up_timeline),
+    })
+}
+
+fn stats_json(stats: &Stats) -> Value {
+    json!({
+        "bytes": stats.delivered.size.bytes(),
+        "packets": stats.delivered.packets,
+        "offered_packets": stats.pushed.packets,
+        "dropped_packets": {
+            "queue": stats.dropped_full.packets,
+            "codel": stats.dropped_codel.packets,
+            "loss": stats.dropped_loss.packets,
+            "down": stats.dropped_down.packets,
+            "large": stats.dropped_large.packets,
+        },
+        "max_queue_delay_s": stats.max_queue_delay.as_secs_f64(),
+        "airtime_s": stats.airtime.as_secs_f64(),
+    })
+}
