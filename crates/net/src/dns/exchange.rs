@@ -203,3 +203,177 @@ fn udp(server: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket> {
 fn random_id() -> u16 {
     RandomState::new().build_hasher().finish() as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, UdpSocket as Server};
+    use std::thread;
+
+    use super::*;
+    use crate::dns::message::tests::answer;
+
+    const A: u16 = 1;
+    const AAAA: u16 = 28;
+
+    /// The type that a question asks for.
+    fn kind(question: &[u8]) -> u16 {
+        let name = question[12..].iter().position(|b| *b == 0).unwrap();
+        u16::from_be_bytes([question[13 + name], question[14 + name]])
+    }
+
+    /// Asks a server that answers each datagram with those that the script makes of it, until the exchange ends.
+    fn with(families: &[Family], script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send) -> Result<Found, Nothing> {
+        let server = Server::bind("127.0.0.1:0").unwrap();
+        run(server, families, script)
+    }
+
+    fn run(
+        server: Server,
+        families: &[Family],
+        mut script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send,
+    ) -> Result<Found, Nothing> {
+        server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let address = server.local_addr().unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let result = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut buffer = [0; 1500];
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let Ok((length, from)) = server.recv_from(&mut buffer) else { continue };
+                    for datagram in script(&buffer[..length]) {
+                        server.send_to(&datagram, from).unwrap();
+                    }
+                }
+            });
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let result = runtime.block_on(ask(address, None, "edge.test", families));
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            result
+        });
+        result
+    }
+
+    fn four(question: &[u8]) -> Vec<u8> {
+        answer(question, 0, &[("", A, vec![203, 0, 113, 5])])
+    }
+
+    fn found(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn lies_are_ignored_and_the_true_answer_is_awaited() {
+        let result = with(&[Family::V4], |question| {
+            let evil = |question: &[u8]| answer(question, 0, &[("", A, vec![6, 6, 6, 6])]);
+            let mut other_id = question.to_vec();
+            other_id[0] ^= 0x55;
+            let mut other_name = question.to_vec();
+            other_name[13] = b'f';
+            let mut other_type = question.to_vec();
+            let at = 12 + 11 + 1;
+            other_type[at] = 28;
+            let mut not_an_answer = four(question);
+            not_an_answer[2] &= 0x7f;
+            vec![
+                Vec::new(),
+                vec![0xff; 700],
+                question.to_vec(),
+                evil(&other_id),
+                evil(&other_name),
+                evil(&other_type),
+                not_an_answer,
+                four(question)[..20].to_vec(),
+                four(question),
+            ]
+        });
+        assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
+    }
+
+    #[test]
+    fn a_lost_datagram_is_sent_again() {
+        let mut asked = 0;
+        let result = with(&[Family::V4], |question| {
+            asked += 1;
+            if asked == 1 { Vec::new() } else { vec![four(question)] }
+        });
+        assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
+        assert_eq!(asked, 2);
+    }
+
+    #[test]
+    fn a_family_that_stays_silent_does_not_hold_the_other() {
+        let result =
+            with(
+                &[Family::V4, Family::V6],
+                |question| {
+                    if kind(question) == AAAA { Vec::new() } else { vec![four(question)] }
+                },
+            );
+        assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
+        let both = with(&[Family::V4, Family::V6], |question| {
+            let six = vec![0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
+            vec![if kind(question) == AAAA { answer(question, 0, &[("", AAAA, six)]) } else { four(question) }]
+        });
+        let mut addresses = both.unwrap().addresses;
+        addresses.sort();
+        assert_eq!(addresses, found(&["203.0.113.5", "2001:db8::5"]));
+    }
+
+    #[test]
+    fn a_silent_server_and_a_closed_one_are_failures_and_a_no_is_a_denial() {
+        let silent = with(&[Family::V4, Family::V6], |_| Vec::new()).unwrap_err();
+        assert!(matches!(&silent, Nothing::Failed(why) if why.ends_with("does not answer")), "{silent:?}");
+        let broken = with(&[Family::V4], |question| vec![answer(question, 2, &[])]).unwrap_err();
+        assert!(matches!(&broken, Nothing::Failed(why) if why.ends_with("response code 2")), "{broken:?}");
+        let no = with(&[Family::V4, Family::V6], |question| vec![answer(question, 3, &[])]).unwrap_err();
+        assert_eq!(no, Nothing::Denied("edge.test: no such name, says 127.0.0.1".into()));
+        let empty = with(&[Family::V4, Family::V6], |question| vec![answer(question, 0, &[])]).unwrap_err();
+        assert_eq!(empty, Nothing::Denied("edge.test has no address that this link can use".into()));
+        let closed = Server::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let refused = runtime.block_on(ask(closed, None, "edge.test", &[Family::V4])).unwrap_err();
+        assert!(matches!(&refused, Nothing::Failed(_)), "{refused:?}");
+    }
+
+    #[test]
+    fn a_server_without_edns_is_asked_without() {
+        let result = with(&[Family::V4], |question| {
+            let additional = question[11];
+            vec![if additional == 1 { answer(question, FORMAT_ERROR.into(), &[]) } else { four(question) }]
+        });
+        assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
+    }
+
+    /// A scripted server that truncates over UDP, and answers over TCP with what the script makes of the question.
+    fn truncating(script: impl Fn(&[u8]) -> Vec<u8> + Send) -> Result<Found, Nothing> {
+        let server = Server::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind(server.local_addr().unwrap()).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut length = [0; 2];
+                stream.read_exact(&mut length).unwrap();
+                let mut question = vec![0; u16::from_be_bytes(length).into()];
+                stream.read_exact(&mut question).unwrap();
+                stream.write_all(&script(&question)).unwrap();
+            });
+            run(server, &[Family::V4], |question| vec![answer(question, 0x0200, &[])])
+        })
+    }
+
+    #[test]
+    fn a_truncated_answer_is_fetched_over_tcp() {
+        let framed = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
+        let whole = truncating(|question| framed(four(question)));
+        assert_eq!(whole.unwrap().addresses, found(&["203.0.113.5"]));
+        for lie in [
+            truncating(|question| framed(answer(question, 0x0200, &[]))),
+            truncating(|question| framed(four(question))[..9].to_vec()),
+            truncating(|_| framed(vec![7; 40])),
+            truncating(|_| Vec::new()),
+        ] {
+            assert!(matches!(&lie, Err(Nothing::Failed(why)) if why.contains("over TCP")), "{lie:?}");
+        }
+    }
+}

@@ -218,8 +218,9 @@ fn a_real_server_is_asked_over_the_link() {
 fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
     in_a_network(|lo| {
         let Some(_server) = Dnsmasq::start(&["--host-record=edge.test,203.0.113.5"]) else { return };
-        // Nobody listens there: the refusal comes at once. Nobody is there: silence.
-        for dead in ["10.53.0.1:54", "10.53.0.77"] {
+        // Nobody listens on the first; the second is there and says nothing.
+        let _silent = UdpSocket::bind("10.53.0.2:53").unwrap();
+        for dead in ["10.53.0.1:54", "10.53.0.2"] {
             let line = format!("DNS={dead} 10.53.0.1\n");
             let answer = resolve(&[("run/systemd/netif/links/1", &line)], "edge.test", Some(lo)).unwrap();
             assert_eq!(answer.addresses, addresses(&["203.0.113.5"]), "{dead}");
