@@ -17,10 +17,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_core::wire::journal::Life;
-use rustix::fs::{AtFlags, CWD, FlockOperation, RenameFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, RenameFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::syncer::Syncer;
+
+/// File systems that reserve extents in a millisecond: ext4, XFS, F2FS. Measured for 512 MB in pieces of 64 KiB, CPU
+/// without and with: ext4 0.14 to 0.24 s and 0.10 s, 1 ms of it at once. tmpfs, which is not here: 0.18 s and
+/// 0.19 s, but 0.14 s of it before the first byte. Btrfs is not here because it would not compress the file.
+const RESERVING: [u64; 3] = [0xEF53, 0x5846_5342, 0xF2F5_2010];
 
 /// A file system.
 pub(super) trait Disk {
@@ -63,6 +68,8 @@ pub(super) trait Disk {
     fn life(&self, file: &Self::File) -> Life;
     /// A number that no other journal has.
     fn nonce(&self) -> u64;
+    /// Takes the room for a file of this length, where that costs next to nothing; its length stays.
+    fn reserve(&self, file: &Self::File, len: u64) -> io::Result<()>;
     /// Bytes that this user may still allocate beside the file.
     fn free(&self, file: &Self::File) -> io::Result<u64>;
 }
@@ -178,6 +185,17 @@ impl Disk for Os {
     fn nonce(&self) -> u64 {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         u64::try_from(since).unwrap_or_default().rotate_left(16) ^ u64::from(std::process::id())
+    }
+
+    fn reserve(&self, file: &File, len: u64) -> io::Result<()> {
+        if !RESERVING.contains(&u64::try_from(rustix::fs::fstatfs(file)?.f_type).unwrap_or_default()) {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
+            // An ext4 without extents.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            done => Ok(done?),
+        }
     }
 
     fn free(&self, file: &File) -> io::Result<u64> {

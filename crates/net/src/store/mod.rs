@@ -13,8 +13,9 @@
 //! 3. A journal that is torn, damaged, of another URL, or that claims more than there is, means a start from zero and
 //!    one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
 //! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused.
-//! 5. Disk space is looked up when the size is known, not reserved: `fallocate` takes the time of writing zeros on
-//!    some file systems and memory at once on tmpfs, all before the first byte; see the measurement below.
+//! 5. When the size is known, the free space is looked up, and on file systems where that takes a millisecond the
+//!    room is reserved (`disk` has the measurement), so that a full disk is known before the first byte. A disk that
+//!    becomes full on the way is an error, and what is there can be resumed.
 //! 6. What is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory, no journal.
 //!    `/dev/null` takes bytes in any order.
 //!
@@ -35,6 +36,8 @@ mod place;
 mod runs;
 mod stream;
 mod syncer;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -369,6 +369,10 @@ impl Disk for Model {
         world.nonces
     }
 
+    fn reserve(&self, _: &Handle, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     fn free(&self, _: &Handle) -> io::Result<u64> {
         Ok(u64::MAX)
     }

@@ -19,7 +19,7 @@
 //! 8. No journal is begun before [`JOURNAL_AFTER_BYTES`] or [`JOURNAL_AFTER`], nor for a file without length and
 //!    strong validator, which could not be resumed anyway.
 //!
-//! Not used: `fallocate` (see the module above); O_DSYNC or a sync before each claim, which binds the download to the
+//! Not used: O_DSYNC or a sync before each claim, which binds the download to the
 //! disk's latency; a checksum of each span, which costs as much as receiving it.
 
 use std::io;
@@ -110,7 +110,7 @@ impl<D: Disk> Part<D> {
         Ok((part, found))
     }
 
-    /// The file is known. Checks that it fits on the disk, and from now on a journal may be kept.
+    /// The file is known. Makes sure that it fits on the disk, and from now on a journal may be kept.
     pub(super) fn identified(
         &mut self,
         total: Option<DataSize>,
@@ -128,7 +128,7 @@ impl<D: Disk> Part<D> {
             (Some(_), Some(_)) if other => self.compact()?,
             _ => {}
         }
-        self.total.map_or(Ok(()), |total| self.check_space(total))
+        self.total.map_or(Ok(()), |total| self.take_room(total))
     }
 
     /// Puts bytes in their place.
@@ -142,7 +142,8 @@ impl<D: Disk> Part<D> {
             self.claims.dirty.insert(run);
             self.append([Record::Written { start: run.start, end: run.end }].into_iter())?;
         }
-        if self.unrecorded >= UNRECORDED { self.record() } else { Ok(()) }
+        let begins = self.log.is_none() && self.identity.is_some() && self.bytes >= JOURNAL_AFTER_BYTES;
+        if begins || self.unrecorded >= UNRECORDED { self.record() } else { Ok(()) }
     }
 
     /// Keeps the cadence of claims and syncs.
@@ -288,15 +289,16 @@ impl<D: Disk> Part<D> {
         }
     }
 
-    /// Whether the disk has room for what is not allocated yet.
-    fn check_space(&self, total: u64) -> Result<(), StoreError> {
+    /// Whether the disk has room for what is not allocated yet; takes it where that is cheap. Small files pay nothing.
+    fn take_room(&self, total: u64) -> Result<(), StoreError> {
         // Who cannot tell is believed to have enough; the write will show.
         let (Ok((_, allocated)), Ok(free)) = (self.disk.len(&self.data), self.disk.free(&self.data)) else {
             return Ok(());
         };
         let need = total.saturating_sub(allocated);
         if need <= free {
-            return Ok(());
+            let reserved = if total >= JOURNAL_AFTER_BYTES { self.disk.reserve(&self.data, total) } else { Ok(()) };
+            return reserved.map_err(|e| StoreError::io(&self.place.part, "reserving room", e));
         }
         let [need, free] = [need, free].map(DataSize::from_bytes);
         Err(StoreError::WillNotFit { path: self.place.path.clone(), need, free, on: self.place.dir.clone() })

@@ -265,3 +265,125 @@ fn next_piece(shared: &Shared) -> Option<Vec<u8>> {
         queue = shared.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::time::{Duration, Instant};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pipe(window: u64) -> (Stream, std::io::PipeReader) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        (Stream::new(PathBuf::from("pipe"), Sink::Open(file), DataSize::from_bytes(window)), reader)
+    }
+
+    fn content(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 7919 >> 5) as u8).collect()
+    }
+
+    fn held(stream: &Stream) -> usize {
+        let queued: usize = stream.shared.lock().pieces.iter().map(Vec::len).sum();
+        queued + stream.held.values().map(Vec::len).sum::<usize>()
+    }
+
+    #[test]
+    fn pieces_in_any_order_come_out_in_order() {
+        let data = content(300);
+        let (mut stream, mut reader) = pipe(300);
+        for (from, to) in [(200, 300), (50, 120), (100, 210), (0, 60), (0, 300)] {
+            stream.write(from, &data[from as usize..to]).unwrap();
+        }
+        stream.finish(Some(300)).unwrap();
+        let mut out = Vec::new();
+        reader.read_to_end(&mut out).unwrap();
+        assert_eq!(out, data);
+    }
+
+    #[test]
+    fn nothing_is_held_beyond_the_window_of_a_slow_reader() {
+        const WINDOW: usize = 1 << 20;
+        let data = content(4 << 20);
+        let (mut stream, mut reader) = pipe(WINDOW as u64);
+        let mut out = vec![0; data.len()];
+        let (mut front, mut seen) = (0_usize, 0);
+        while seen < data.len() {
+            // As far ahead as it goes, the far end first.
+            let limit = (stream.taken() as usize + WINDOW).min(data.len());
+            let middle = front + (limit - front) / 2;
+            stream.write(middle as u64, &data[middle..limit]).unwrap();
+            stream.write(front as u64, &data[front..middle]).unwrap();
+            assert!(held(&stream) <= WINDOW);
+            if limit < data.len() {
+                let beyond = stream.taken() as usize + WINDOW + 1;
+                let past = stream.write(beyond as u64, &[0]);
+                assert!(matches!(past, Err(StoreError::Window { .. })));
+            }
+            front = limit;
+            seen += reader.read(&mut out[seen..]).unwrap();
+        }
+        stream.finish(Some(data.len() as u64)).unwrap();
+        assert!(out == data);
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_is_an_error_and_no_signal() {
+        let (mut stream, reader) = pipe(1 << 20);
+        drop(reader);
+        let begun = Instant::now();
+        let error = loop {
+            assert!(begun.elapsed() < Duration::from_secs(20), "no error");
+            if let Err(error) = stream.write(stream.next, &[0; 100]).and_then(|()| stream.check()) {
+                break error;
+            }
+        };
+        assert!(matches!(error, StoreError::ReaderGone { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_checksum_is_computed_while_the_bytes_pass() {
+        let want = "sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".parse().unwrap();
+        for (text, good) in [(b"abc", true), (b"abd", false)] {
+            let (mut stream, _reader) = pipe(10);
+            stream.expect(Hasher::new(&want));
+            stream.write(1, &text[1..]).unwrap();
+            stream.write(0, &text[..1]).unwrap();
+            let done = stream.finish(Some(3));
+            assert_eq!(done.is_ok(), good, "{done:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_passed_on_cannot_be_taken_back() {
+        let (mut stream, _reader) = pipe(10);
+        stream.write(5, b"x").unwrap();
+        stream.restart().unwrap();
+        stream.write(0, b"abc").unwrap();
+        assert!(matches!(stream.restart(), Err(StoreError::PassedOn { .. })));
+        assert!(matches!(stream.finish(Some(10)), Err(StoreError::Incomplete { first: 3, .. })));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_byte_comes_once_whatever_the_order(
+            pieces in prop::collection::vec((0_usize..2000, 1_usize..300), 0..60)
+        ) {
+            let data = content(2300);
+            let (mut stream, mut reader) = pipe(2300);
+            for (at, len) in pieces {
+                stream.write(at as u64, &data[at..at + len]).unwrap();
+                prop_assert!(held(&stream) <= 2300);
+            }
+            stream.write(0, &data).unwrap();
+            stream.finish(Some(2300)).unwrap();
+            let mut out = Vec::new();
+            reader.read_to_end(&mut out).unwrap();
+            prop_assert!(out == data);
+        }
+    }
+}

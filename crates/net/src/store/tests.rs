@@ -1,0 +1,403 @@
+//! The store on real files: what a user meets.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use marline_core::fetch::Span;
+
+use super::*;
+
+const URL: &str = "http://example.net/file";
+
+fn urls() -> Vec<Url> {
+    vec![URL.parse().unwrap()]
+}
+
+fn etag(text: &str) -> Validator {
+    Validator::Etag(format!("\"{text}\""))
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7919 >> 5) as u8).collect()
+}
+
+fn fresh(path: &Path) -> Store {
+    let opened = Store::open(path, &urls()).unwrap();
+    assert_eq!((opened.resume, opened.start_over), (None, None));
+    opened.store
+}
+
+fn part(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.part", path.display()))
+}
+
+fn journal(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.part.journal", path.display()))
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn identify(store: &mut Store, total: usize) {
+    store.identified(Some(DataSize::from_bytes(total as u64)), Some(&etag("a"))).unwrap();
+}
+
+#[test]
+fn a_small_file_leaves_nothing_but_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    identify(&mut store, 10);
+    store.write(5, b"world").unwrap();
+    assert_eq!(names(dir.path()), ["file.part"]);
+    store.write(0, b"hello").unwrap();
+    assert_eq!(store.finish().unwrap(), Some(path.clone()));
+    assert_eq!(std::fs::read(&path).unwrap(), b"helloworld");
+    assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[test]
+fn an_empty_file_and_one_of_unknown_length_are_files_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = fresh(&dir.path().join("empty"));
+    identify(&mut store, 0);
+    store.finish().unwrap();
+    let mut store = fresh(&dir.path().join("unknown"));
+    store.identified(None, None).unwrap();
+    store.write(0, b"abc").unwrap();
+    store.finish().unwrap();
+    assert_eq!(names(dir.path()), ["empty", "unknown"]);
+    assert_eq!(std::fs::read(dir.path().join("unknown")).unwrap(), b"abc");
+}
+
+#[test]
+fn an_older_file_stays_until_the_new_one_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(&path, "old").unwrap();
+    let mut store = fresh(&path);
+    identify(&mut store, 6);
+    store.write(0, b"new").unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    store.write(3, b"est").unwrap();
+    store.finish().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"newest");
+}
+
+#[test]
+fn what_a_killed_run_has_written_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let data = bytes(5_000_000);
+    let mut store = fresh(&path);
+    identify(&mut store, data.len());
+    for at in (1_000_000..4_000_000).step_by(50_000) {
+        store.write(at as u64, &data[at..at + 50_000]).unwrap();
+    }
+    // As a kill does: no suspend, no more claims.
+    drop(store);
+    let Opened { mut store, resume, start_over } = Store::open(&path, &urls()).unwrap();
+    let resume = resume.unwrap();
+    assert_eq!((start_over, resume.total.bytes(), &resume.validator), (None, 5_000_000, &etag("a")));
+    let [have] = resume.have[..] else { panic!("{:?}", resume.have) };
+    assert_eq!(have.start, 1_000_000);
+    assert!(have.end > 4_000_000 - (1 << 20) && have.end <= 4_000_000, "{have}");
+    identify(&mut store, data.len());
+    for (from, to) in [(0, 1_000_000), (have.end as usize, 5_000_000)] {
+        store.write(from as u64, &data[from..to]).unwrap();
+    }
+    store.finish().unwrap();
+    assert!(std::fs::read(&path).unwrap() == data);
+    assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[test]
+fn a_stopped_run_keeps_every_byte_even_before_its_first_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    identify(&mut store, 1000);
+    store.write(10, &[1; 90]).unwrap();
+    assert!(store.suspend().unwrap());
+    let resume = Store::open(&path, &urls()).unwrap().resume.unwrap();
+    assert_eq!(resume.have, [Span::new(10, 100)]);
+}
+
+#[test]
+fn a_run_that_got_nothing_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = fresh(&dir.path().join("file"));
+    assert!(!store.suspend().unwrap());
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn after_a_second_the_journal_is_there_and_a_sync_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    identify(&mut store, 1000);
+    store.write(0, &[1; 90]).unwrap();
+    for millis in [0, 900] {
+        store.tick(Instant::from_millis(millis)).unwrap();
+        assert!(!journal(&path).exists());
+    }
+    store.tick(Instant::from_millis(1000)).unwrap();
+    let begun = std::fs::metadata(journal(&path)).unwrap().len();
+    store.tick(Instant::from_millis(4000)).unwrap();
+    // The syncing thread needs real time; each tick looks for its answer.
+    for millis in 4001..9000 {
+        store.tick(Instant::from_millis(millis)).unwrap();
+        if std::fs::metadata(journal(&path)).unwrap().len() > begun {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("never synced");
+}
+
+#[test]
+fn no_journal_for_a_file_that_could_not_be_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    store.identified(Some(DataSize::from_mib(4)), None).unwrap();
+    store.write(0, &bytes(3 << 20)).unwrap();
+    assert!(!store.suspend().unwrap());
+    assert_eq!(names(dir.path()), ["file.part"]);
+    let opened = Store::open(&path, &urls()).unwrap();
+    assert_eq!((opened.resume, opened.start_over), (None, Some(StartOver::NoJournal)));
+    assert_eq!(std::fs::metadata(part(&path)).unwrap().len(), 0);
+}
+
+#[test]
+fn a_journal_that_cannot_be_used_means_zero_and_one_line_why() {
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm, &str); 4] = [
+        (URL, |path| std::fs::write(journal(path), "hello").unwrap(), "not a journal of marline"),
+        (
+            URL,
+            |path| std::fs::File::options().write(true).open(part(path)).unwrap().set_len(99).unwrap(),
+            "where 99B are left",
+        ),
+        (URL, |path| std::fs::remove_file(part(path)).unwrap(), "where 0B are left"),
+        ("http://example.net/another", |_| {}, "another URL"),
+    ];
+    for (url, harm, line) in harms {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mut store = fresh(&path);
+        identify(&mut store, 1000);
+        store.write(10, &[1; 90]).unwrap();
+        store.suspend().unwrap();
+        harm(&path);
+        let opened = Store::open(&path, &[url.parse().unwrap()]).unwrap();
+        assert_eq!(opened.resume, None);
+        let why = opened.start_over.unwrap().to_string();
+        assert!(why.starts_with("starting from zero: ") && why.contains(line), "{why}");
+        assert_eq!(names(dir.path()), ["file.part"]);
+        assert_eq!(std::fs::metadata(part(&path)).unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn a_mirror_goes_on_where_the_first_url_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    identify(&mut store, 1000);
+    store.write(10, &[1; 90]).unwrap();
+    store.suspend().unwrap();
+    let mirrors: Vec<Url> = ["http://mirror.example/x", URL].iter().map(|url| url.parse().unwrap()).collect();
+    assert!(Store::open(&path, &mirrors).unwrap().resume.is_some());
+}
+
+#[test]
+fn a_changed_file_starts_from_zero() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    identify(&mut store, 3 << 20);
+    store.write(0, &bytes(2 << 20)).unwrap();
+    store.restart().unwrap();
+    assert_eq!(names(dir.path()), ["file.part"]);
+    identify(&mut store, 3);
+    store.write(0, b"abc").unwrap();
+    store.finish().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"abc");
+}
+
+#[test]
+fn a_file_with_a_hole_is_never_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    identify(&mut store, 10);
+    store.write(0, b"abc").unwrap();
+    store.write(5, b"fghij").unwrap();
+    let error = store.finish().unwrap_err();
+    assert!(matches!(error, StoreError::Incomplete { first: 3, .. }), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_second_run_on_the_same_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let store = fresh(&path);
+    let error = Store::open(&path, &urls()).unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }));
+    assert!(error.to_string().contains("another run of marline"), "{error}");
+    drop(store);
+    fresh(&path);
+}
+
+#[test]
+fn a_wrong_checksum_gives_the_file_no_name() {
+    let right = "sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    for (content, good) in [(b"abd", false), (b"abc", true)] {
+        let mut store = Store::open(&path, &urls()).unwrap().store;
+        store.expect(right.parse().unwrap());
+        identify(&mut store, 3);
+        store.write(0, content).unwrap();
+        match store.finish() {
+            Ok(_) => assert!(good),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!good && text.contains("ba7816bf") && text.contains("file.part"), "{text}");
+                assert!(!path.exists() && part(&path).exists());
+            }
+        }
+    }
+    assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[test]
+fn a_name_that_the_server_chose_replaces_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("nice.iso"), "mine").unwrap();
+    let mut store = fresh(&dir.path().join("download"));
+    store.name(OsStr::new("nice.iso"));
+    identify(&mut store, 1);
+    store.write(0, b"x").unwrap();
+    assert_eq!(store.finish().unwrap(), Some(dir.path().join("nice.iso.1")));
+    assert_eq!(names(dir.path()), ["nice.iso", "nice.iso.1"]);
+}
+
+#[test]
+fn a_symbolic_link_is_written_through() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("real"), "old").unwrap();
+    std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
+    let mut store = fresh(&dir.path().join("link"));
+    identify(&mut store, 3);
+    store.write(0, b"new").unwrap();
+    store.finish().unwrap();
+    assert_eq!(names(dir.path()), ["link", "real"]);
+    assert_eq!(std::fs::read(dir.path().join("real")).unwrap(), b"new");
+}
+
+#[test]
+fn places_that_cannot_take_a_file_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &Path| Store::open(path, &urls()).unwrap_err().to_string();
+    assert!(at(dir.path()).contains("is a directory"));
+    assert!(at(&dir.path().join("no/file")).contains("does not exist"));
+    assert!(at(&dir.path().join("x".repeat(NAME_MAX + 1))).contains("too long"));
+    fresh(&dir.path().join("x".repeat(NAME_MAX)));
+    assert!(at(Path::new("/proc/file")).contains("/proc/file.part"));
+}
+
+#[test]
+fn dev_null_takes_bytes_in_any_order() {
+    let mut store = fresh(Path::new("/dev/null"));
+    assert_eq!(store.window(), None);
+    store.write(1 << 40, b"far").unwrap();
+    assert_eq!(store.finish().unwrap(), None);
+}
+
+/// Runs one ignored test of this binary in a mount namespace of its own, after the given commands.
+fn in_namespace(test: &str, script: &str) {
+    let me = std::env::current_exe().unwrap();
+    let run = format!("set -e; {script}; exec \"$0\" --ignored --exact {test}");
+    let ran = Command::new("unshare").args(["-m", "sh", "-c", &run]).arg(me).output();
+    let Ok(out) = ran else { return eprintln!("skipped: unshare is not there") };
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    if text.contains("ermi") && text.contains("unshare") || text.contains("mount: ") {
+        return eprintln!("skipped: no mount namespace here: {text}");
+    }
+    assert!(out.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn a_full_disk_is_said_before_and_survived_on_the_way() {
+    in_namespace("store::tests::inside_a_full_disk", "mount -t tmpfs -o size=4m tmpfs /mnt");
+}
+
+#[test]
+#[ignore = "run by a_full_disk_is_said_before_and_survived_on_the_way, on a disk of 4 MiB"]
+fn inside_a_full_disk() {
+    let path = Path::new("/mnt/file");
+    let mut store = fresh(path);
+    let error = store.identified(Some(DataSize::from_mib(250)), Some(&etag("a"))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "disk full: /mnt/file needs 262.1MB more, 4.1MB free on /mnt; free some space or choose another place with -o"
+    );
+    drop(store);
+    std::fs::remove_file("/mnt/file.part").unwrap();
+    // Somebody else takes the room that was free at the start.
+    let data = bytes(3 << 20);
+    let mut store = fresh(path);
+    identify(&mut store, data.len());
+    let mut other = std::fs::File::create("/mnt/other").unwrap();
+    other.write_all(&[1; 2 << 20]).unwrap();
+    let full = (0..data.len()).step_by(65536).find_map(|at| store.write(at as u64, &data[at..at + 65536]).err());
+    let full = full.unwrap();
+    assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    assert!(full.to_string().starts_with("disk full: /mnt/file.part"), "{full}");
+    let _ = store.suspend();
+    drop(other);
+    std::fs::remove_file("/mnt/other").unwrap();
+    let Opened { mut store, resume, .. } = Store::open(path, &urls()).unwrap();
+    let have = resume.unwrap().have;
+    assert_eq!((have.len(), have[0].start), (1, 0));
+    identify(&mut store, data.len());
+    let from = have[0].end as usize;
+    assert!(from > 1 << 20);
+    store.write(from as u64, &data[from..]).unwrap();
+    store.finish().unwrap();
+    assert!(std::fs::read(path).unwrap() == data);
+}
+
+#[test]
+fn a_read_only_place_says_so() {
+    in_namespace("store::tests::inside_a_read_only_place", "mount -t tmpfs -o ro tmpfs /mnt");
+}
+
+#[test]
+#[ignore = "run by a_read_only_place_says_so, on a read-only file system"]
+fn inside_a_read_only_place() {
+    let error = Store::open(Path::new("/mnt/file"), &urls()).unwrap_err();
+    assert!(matches!(error, StoreError::NotWritable { .. }), "{error:?}");
+    assert!(error.to_string().contains("/mnt/file.part: cannot be written: Read-only file system"), "{error}");
+}
+
+#[test]
+fn a_directory_without_permission_says_so() {
+    if rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: root may write everywhere");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
+    let error = Store::open(&dir.path().join("file"), &urls()).unwrap_err();
+    assert!(matches!(error, StoreError::NotWritable { .. }), "{error:?}");
+}
