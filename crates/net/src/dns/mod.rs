@@ -29,4 +29,4 @@ pub use answer::{Answer, Source};
 pub use resolver::Resolver;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -18,7 +18,7 @@ use super::{Answer, Source};
 use crate::links::{DefaultRoute, Interface, Network as Subnet, Verdict};
 
 /// A usable interface with these addresses, each with its prefix, and default routes for their families.
-pub(super) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
+pub(crate) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
     let networks: Vec<Subnet> = addresses
         .iter()
         .map(|text| {
@@ -41,6 +41,12 @@ pub(super) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
         metered: None,
         verdict: Verdict::Usable,
     }
+}
+
+/// The name servers that the services below this root give for a link.
+pub(crate) fn servers_in(root: &std::path::Path, link: &Interface) -> Vec<IpAddr> {
+    let found = super::servers::servers(&Places { root: root.to_owned(), port: 53 }, link);
+    found.map(|(_, servers)| servers.iter().map(std::net::SocketAddr::ip).collect()).unwrap_or_default()
 }
 
 /// A root of a file system with these files.

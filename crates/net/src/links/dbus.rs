@@ -317,7 +317,12 @@ impl<'a> Reader<'a> {
         let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len())?;
         let mut values = Vec::new();
         while self.at < end {
+            let before = self.at;
             values.push(self.value(element, depth + 1)?.0);
+            // An element of no bytes, `()`, would go on for ever.
+            if self.at == before {
+                return None;
+            }
         }
         (self.at == end).then_some((Value::List(values), rest))
     }
@@ -376,4 +381,180 @@ fn width(signature: &[u8]) -> Option<usize> {
         }
     }
     None
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::thread::JoinHandle;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A call that a service received; its arguments are strings.
+    pub(in crate::links) struct Call {
+        pub(in crate::links) object: String,
+        pub(in crate::links) method: String,
+        pub(in crate::links) arguments: Vec<String>,
+        sender: String,
+        serial: u32,
+    }
+
+    /// A service on a bus, until it is dropped.
+    pub(in crate::links) struct Service {
+        stream: UnixStream,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Service {
+        /// Takes the name and answers each call with signature and body, or with an error.
+        pub(in crate::links) fn start(
+            socket: &Path,
+            name: &str,
+            behaviour: fn(&Call) -> Option<(&'static str, Vec<u8>)>,
+        ) -> Self {
+            let mut bus = Bus::connect(socket, Duration::from_secs(60)).unwrap();
+            let stream = bus.stream.try_clone().unwrap();
+            // RequestName(name, flags): the only call here that needs a number too.
+            const SELF: &str = "org.freedesktop.DBus";
+            let mut request = call(2, ["/org/freedesktop/DBus", SELF, "RequestName", SELF], &[name, ""]);
+            let signature = request.windows(3).position(|w| w == b"ss\0").unwrap();
+            request[signature + 1] = b'u';
+            // An empty string is four zeros and one more; as a number it is those four.
+            request.pop();
+            let body = u32::from_le_bytes(request[4..8].try_into().unwrap()) - 1;
+            request[4..8].copy_from_slice(&body.to_le_bytes());
+            bus.serial = 2;
+            bus.stream.write_all(&request).unwrap();
+            while bus.message().unwrap().replies_to != 2 {}
+            let thread = std::thread::spawn(move || {
+                while let Some(call) = bus.receive() {
+                    let answer = answer_to(&call, behaviour(&call));
+                    bus.stream.write_all(&answer).unwrap();
+                }
+            });
+            Self { stream, thread: Some(thread) }
+        }
+    }
+
+    impl Drop for Service {
+        fn drop(&mut self) {
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            let _ = self.thread.take().map(JoinHandle::join);
+        }
+    }
+
+    impl Bus {
+        /// The next call; nothing when the connection is over.
+        fn receive(&mut self) -> Option<Call> {
+            loop {
+                let mut head = [0; 16];
+                self.fill(&mut head).ok()?;
+                let order = order(&head)?;
+                let (body, fields) = (order.u32(&head[4..8]) as usize, order.u32(&head[12..16]) as usize);
+                let mut bytes = head.to_vec();
+                bytes.resize(16 + fields.div_ceil(8) * 8 + body, 0);
+                self.fill(&mut bytes[16..]).ok()?;
+                if bytes[1] != 1 {
+                    continue;
+                }
+                let fields = Reader { order, bytes: &bytes, at: 12 }.value(b"a(yv)", 0)?.0;
+                let field = |number: u64| {
+                    let is = |entry: &&Value| entry.list()[0] == Value::Number(number);
+                    fields
+                        .list()
+                        .iter()
+                        .find(is)
+                        .and_then(|entry| entry.list()[1].text())
+                        .unwrap_or_default()
+                        .to_owned()
+                };
+                let arguments = answer(&bytes)?.values.iter().filter_map(|v| v.text().map(str::to_owned)).collect();
+                let serial = order.u32(&bytes[8..12]);
+                return Some(Call { object: field(1), method: field(3), arguments, sender: field(7), serial });
+            }
+        }
+    }
+
+    /// METHOD_RETURN or ERROR.
+    fn answer_to(call: &Call, said: Option<(&str, Vec<u8>)>) -> Vec<u8> {
+        let kind = if said.is_some() { 2 } else { 3 };
+        let (signature, body) = said.unwrap_or_default();
+        let mut fields = vec![5, 1, b'u', 0];
+        fields.extend(call.serial.to_le_bytes());
+        fields.extend([6, 1, b's', 0]);
+        string(&mut fields, &call.sender);
+        pad(&mut fields, 8);
+        if kind == 3 {
+            fields.extend([4, 1, b's', 0]);
+            string(&mut fields, "org.example.Unknown");
+        } else {
+            fields.extend([8, 1, b'g', 0, signature.len() as u8]);
+            fields.extend(signature.as_bytes());
+            fields.push(0);
+        }
+        let mut message = vec![b'l', kind, 1, 1];
+        for number in [body.len() as u32, call.serial + 100, fields.len() as u32] {
+            message.extend(number.to_le_bytes());
+        }
+        message.extend(fields);
+        pad(&mut message, 8);
+        message.extend(body);
+        message
+    }
+
+    fn read(signature: &str, order: Order, bytes: &[u8]) -> Option<Value> {
+        Reader { order, bytes, at: 0 }.value(signature.as_bytes(), 0).map(|(value, _)| value)
+    }
+
+    #[test]
+    fn values_of_each_type_and_byte_order_are_read() {
+        let number = |n| Some(Value::Number(n));
+        assert_eq!(read("u", Order::Little, &[1, 2, 0, 0]), number(0x201));
+        assert_eq!(read("u", Order::Big, &[0, 0, 2, 1]), number(0x201));
+        assert_eq!(read("q", Order::Big, &[2, 1]), number(0x201));
+        assert_eq!(read("t", Order::Little, &[1; 8]), number(0x0101_0101_0101_0101));
+        assert_eq!(read("v", Order::Little, &[1, b'y', 0, 9]), number(9));
+        assert_eq!(read("s", Order::Little, b"\x02\0\0\0hi\0"), Some(Value::Text("hi".into())));
+        assert_eq!(read("ay", Order::Little, b"\x02\0\0\0\x07\x08"), Some(Value::Bytes(vec![7, 8])));
+        let list = Some(Value::List(vec![Value::Number(1), Value::Number(2)]));
+        assert_eq!(read("(uu)", Order::Little, &[1, 0, 0, 0, 2, 0, 0, 0]), list);
+        assert_eq!(read("au", Order::Little, &[8, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]), list);
+        let empty = read("aa{sv}", Order::Little, &[0; 4]);
+        assert_eq!(empty, Some(Value::List(Vec::new())));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_nothing() {
+        for (signature, bytes) in [
+            ("u", &[1, 2][..]),
+            ("s", b"\xff\xff\xff\xffhi\0"),
+            ("s", b"\x02\0\0\0\xff\xff\0"),
+            ("au", &[3, 0, 0, 0, 1, 0, 0, 0]),
+            ("(u", &[1, 0, 0, 0]),
+            ("a", &[0; 8]),
+            ("z", &[0; 8]),
+            ("", &[]),
+            ("v", &[1, b'v', 0]),
+            ("a()", &[8; 32]),
+        ] {
+            assert_eq!(read(signature, Order::Little, bytes), None, "{signature}");
+        }
+        let deep = [&b"\x01v\0"[..]].concat().repeat(40);
+        assert_eq!(read("v", Order::Little, &deep), None, "variants in variants");
+        assert_eq!(read(&format!("{}u", "a".repeat(60)), Order::Little, &[4, 0, 0, 0].repeat(80)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            signature in "[a(){}vsuyg]{0,12}",
+        ) {
+            read(&signature, Order::Little, &bytes);
+            let mut message = vec![b'l', 2, 0, 1];
+            message.extend(bytes);
+            answer(&message);
+        }
+    }
 }

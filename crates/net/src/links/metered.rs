@@ -38,7 +38,7 @@ impl MeteredHints {
         Self::ask_at(Path::new(SYSTEM_BUS), usable.map(|interface| interface.name.as_str()))
     }
 
-    fn ask_at<'a>(bus: &Path, names: impl Iterator<Item = &'a str>) -> Self {
+    pub(super) fn ask_at<'a>(bus: &Path, names: impl Iterator<Item = &'a str>) -> Self {
         let mut bus = match Bus::connect(bus, LIMIT) {
             Ok(bus) => bus,
             Err(error) => {

@@ -16,6 +16,8 @@
 //! thing next year. A subscription that keeps a copy of the kernel's tables was not used either: a fresh survey takes
 //! less than a millisecond and cannot drift, so [`Monitor`] only says that it is time for one.
 
+#[cfg(test)]
+mod bus_tests;
 mod choose;
 mod dbus;
 mod interface;
