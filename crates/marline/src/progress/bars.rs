@@ -6,7 +6,8 @@
 //! 2. A drawing is one write: cursor up, then each line with "erase to the end", so that nothing flickers.
 //! 3. No line is wider than the terminal, which is asked at each drawing; a line that wraps would break the next one.
 //! 4. With more links than lines there is only the bar in all.
-//! 5. After [`Bars::clear`] the terminal looks as if nothing had been drawn.
+//! 5. A single link is the sum already: its name stands before the bar in all, and there is no other.
+//! 6. After [`Bars::clear`] the terminal looks as if nothing had been drawn.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -116,7 +117,11 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
     let carried: u64 = progress.links.iter().map(|link| link.bytes).sum();
     let width = columns.saturating_sub(names + FIGURES).min(50);
     let mut lines = Vec::new();
-    if progress.links.len() + 1 < rows {
+    let only = match progress.links.as_slice() {
+        [link] => Some(link),
+        _ => None,
+    };
+    if only.is_none() && progress.links.len() + 1 < rows {
         for link in &progress.links {
             let bar = ink.bar(link.bytes, progress.total, width);
             let mut line = format!("{:<names$} {bar} {:>8} {:>12}", link.name, size(link.bytes), rate(link.rate));
@@ -128,10 +133,14 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
         }
     }
     let bar = ink.bar(progress.done, progress.total, width);
-    let mut all = format!("{:<names$} {bar} {:>8} {:>12}", "all", size(progress.done), rate(progress.rate));
+    let name = only.map_or("all", |link| link.name.as_str());
+    let mut all = format!("{name:<names$} {bar} {:>8} {:>12}", size(progress.done), rate(progress.rate));
     if let Some(total) = progress.total {
         all += &format!(" {:>3}%", percent(progress.done, total));
         all += &format!("  {} left", progress.eta.map_or_else(|| "--:--".into(), clock));
+    }
+    if let Some(link) = only.filter(|link| link.state != "up") {
+        all += &format!("  {}", link.state);
     }
     lines.push(all);
     for line in &mut lines {
@@ -211,6 +220,15 @@ mod tests {
     fn a_low_terminal_shows_the_sum_only() {
         assert_eq!(draw(&two_links(), Ink::Ascii, 80, 3).len(), 1);
         assert_eq!(draw(&two_links(), Ink::Ascii, 80, 4).len(), 3);
+    }
+
+    #[test]
+    fn a_single_link_has_one_bar() {
+        let mut progress = two_links();
+        progress.links.remove(0);
+        let lines = draw(&progress, Ink::Ascii, 200, 24);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].starts_with("wwan0 ===") && lines[0].contains(" left  banned: "), "{}", lines[0]);
     }
 
     #[test]
