@@ -79,7 +79,7 @@ pub struct Store {
 #[derive(Debug)]
 enum Kind {
     File(Box<Part<Os>>),
-    Stream(Stream),
+    Stream(Box<Stream>),
     /// `/dev/null`.
     Nowhere,
 }
@@ -110,7 +110,7 @@ impl Store {
         };
         if let Some(meta) = meta.as_ref().filter(|meta| !meta.is_file()) {
             let null = meta.file_type().is_char_device() && path == Path::new("/dev/null");
-            let stream = || Stream::new(path.to_owned(), Sink::Path(path.to_owned()), WINDOW);
+            let stream = || Box::new(Stream::new(path.to_owned(), Sink::Path(path.to_owned()), WINDOW));
             let kind = if null { Kind::Nowhere } else { Kind::Stream(stream()) };
             return Ok(Opened { store: Self::of(kind), resume: None, start_over: None });
         }
@@ -136,7 +136,7 @@ impl Store {
     pub fn stdout() -> Result<Self, StoreError> {
         let path = PathBuf::from("standard output");
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(|e| StoreError::io(&path, "opening", e))?;
-        Ok(Self::of(Kind::Stream(Stream::new(path, Sink::Open(File::from(fd)), WINDOW))))
+        Ok(Self::of(Kind::Stream(Box::new(Stream::new(path, Sink::Open(File::from(fd)), WINDOW)))))
     }
 
     fn of(kind: Kind) -> Self {
@@ -152,7 +152,7 @@ impl Store {
                 let path = PathBuf::from("/dev/null");
                 let mut stream = Stream::new(path.clone(), Sink::Path(path), WINDOW);
                 stream.expect(Hasher::new(&checksum));
-                self.kind = Kind::Stream(stream);
+                self.kind = Kind::Stream(Box::new(stream));
             }
         }
     }

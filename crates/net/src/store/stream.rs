@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn content(len: usize) -> Vec<u8> {
-        (0..len).map(|i| (i * 7919 >> 5) as u8).collect()
+        (0..len).map(|i| ((i * 7919) >> 5) as u8).collect()
     }
 
     fn held(stream: &Stream) -> usize {

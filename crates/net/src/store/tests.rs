@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use marline_core::fetch::Span;
+use marline_core::fetch::{Span, SpanSet};
 
 use super::*;
 
@@ -19,8 +19,12 @@ fn etag(text: &str) -> Validator {
     Validator::Etag(format!("\"{text}\""))
 }
 
+/// Bytes with a prime period, so that no two pages are equal.
 fn bytes(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7919 >> 5) as u8).collect()
+    let table: Vec<u8> = (0..65_521_usize).map(|i| (i.wrapping_mul(i) >> 3) as u8 | 1).collect();
+    let mut bytes = table.repeat(len / table.len() + 1);
+    bytes.truncate(len);
+    bytes
 }
 
 fn fresh(path: &Path) -> Store {
@@ -324,11 +328,22 @@ fn dev_null_takes_bytes_in_any_order() {
     assert_eq!(store.finish().unwrap(), None);
 }
 
+/// Names the file for those tests that only make sense when another test has prepared its place.
+const INSIDE: &str = "MARLINE_TEST_FILE";
+
+fn inside() -> Option<PathBuf> {
+    let path = std::env::var_os(INSIDE).map(PathBuf::from);
+    if path.is_none() {
+        eprintln!("skipped: another test runs this one");
+    }
+    path
+}
+
 /// Runs one ignored test of this binary in a mount namespace of its own, after the given commands.
 fn in_namespace(test: &str, script: &str) {
     let me = std::env::current_exe().unwrap();
     let run = format!("set -e; {script}; exec \"$0\" --ignored --exact {test}");
-    let ran = Command::new("unshare").args(["-m", "sh", "-c", &run]).arg(me).output();
+    let ran = Command::new("unshare").args(["-m", "sh", "-c", &run]).arg(me).env(INSIDE, "/mnt/file").output();
     let Ok(out) = ran else { return eprintln!("skipped: unshare is not there") };
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     if text.contains("ermi") && text.contains("unshare") || text.contains("mount: ") {
@@ -345,8 +360,8 @@ fn a_full_disk_is_said_before_and_survived_on_the_way() {
 #[test]
 #[ignore = "run by a_full_disk_is_said_before_and_survived_on_the_way, on a disk of 4 MiB"]
 fn inside_a_full_disk() {
-    let path = Path::new("/mnt/file");
-    let mut store = fresh(path);
+    let Some(path) = inside() else { return };
+    let mut store = fresh(&path);
     let error = store.identified(Some(DataSize::from_mib(250)), Some(&etag("a"))).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -356,7 +371,7 @@ fn inside_a_full_disk() {
     std::fs::remove_file("/mnt/file.part").unwrap();
     // Somebody else takes the room that was free at the start.
     let data = bytes(3 << 20);
-    let mut store = fresh(path);
+    let mut store = fresh(&path);
     identify(&mut store, data.len());
     let mut other = std::fs::File::create("/mnt/other").unwrap();
     other.write_all(&[1; 2 << 20]).unwrap();
@@ -367,7 +382,7 @@ fn inside_a_full_disk() {
     let _ = store.suspend();
     drop(other);
     std::fs::remove_file("/mnt/other").unwrap();
-    let Opened { mut store, resume, .. } = Store::open(path, &urls()).unwrap();
+    let Opened { mut store, resume, .. } = Store::open(&path, &urls()).unwrap();
     let have = resume.unwrap().have;
     assert_eq!((have.len(), have[0].start), (1, 0));
     identify(&mut store, data.len());
@@ -375,7 +390,7 @@ fn inside_a_full_disk() {
     assert!(from > 1 << 20);
     store.write(from as u64, &data[from..]).unwrap();
     store.finish().unwrap();
-    assert!(std::fs::read(path).unwrap() == data);
+    assert!(std::fs::read(&path).unwrap() == data);
 }
 
 #[test]
@@ -386,7 +401,8 @@ fn a_read_only_place_says_so() {
 #[test]
 #[ignore = "run by a_read_only_place_says_so, on a read-only file system"]
 fn inside_a_read_only_place() {
-    let error = Store::open(Path::new("/mnt/file"), &urls()).unwrap_err();
+    let Some(path) = inside() else { return };
+    let error = Store::open(&path, &urls()).unwrap_err();
     assert!(matches!(error, StoreError::NotWritable { .. }), "{error:?}");
     assert!(error.to_string().contains("/mnt/file.part: cannot be written: Read-only file system"), "{error}");
 }
@@ -400,4 +416,67 @@ fn a_directory_without_permission_says_so() {
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
     let error = Store::open(&dir.path().join("file"), &urls()).unwrap_err();
     assert!(matches!(error, StoreError::NotWritable { .. }), "{error:?}");
+}
+
+/// What the child of the next test downloads, from a server that is never wrong.
+const KILLED: usize = 12 << 20;
+
+#[test]
+fn fifty_kills_at_any_moment_cost_less_than_four_mebibytes_each_and_no_wrong_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let (me, data) = (std::env::current_exe().unwrap(), bytes(KILLED));
+    let seed = std::process::id();
+    let dice = super::model::Dice::new(seed.into());
+    let mut kills = 0;
+    while kills < 50 {
+        let mut child = Command::new(&me)
+            .args(["--ignored", "--exact", "store::tests::inside_a_run_that_is_killed"])
+            .env(INSIDE, &path)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(dice.below(80_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if path.exists() {
+            assert!(std::fs::read(&path).unwrap() == data, "seed {seed}");
+            std::fs::remove_file(&path).unwrap();
+            continue;
+        }
+        kills += 1;
+        let opened = Store::open(&path, &urls()).unwrap();
+        let claimed: SpanSet = opened.resume.into_iter().flat_map(|resume| resume.have).collect();
+        let stored = std::fs::read(part(&path)).unwrap();
+        for span in claimed.iter() {
+            let span = span.start as usize..span.end as usize;
+            assert!(stored[span.clone()] == data[span.clone()], "{span:?}, seed {seed}");
+        }
+        let pages = stored.chunks(4096).zip(data.chunks(4096)).filter(|(stored, data)| stored == data);
+        let lost = (pages.count() as u64 * 4096).saturating_sub(claimed.len().bytes());
+        assert!(lost < 4 << 20, "{lost} bytes lost, seed {seed}");
+    }
+}
+
+#[test]
+#[ignore = "run and killed by fifty_kills_at_any_moment_cost_less_than_four_mebibytes_each_and_no_wrong_byte"]
+fn inside_a_run_that_is_killed() {
+    let Some(path) = inside() else { return };
+    let data = bytes(KILLED);
+    let Opened { mut store, resume, .. } = Store::open(&path, &urls()).unwrap();
+    identify(&mut store, data.len());
+    let mut have: SpanSet = resume.iter().flat_map(|resume| resume.have.clone()).collect();
+    // Two connections, half the file apart.
+    let begun = std::time::Instant::now();
+    let mut from = 0;
+    while let Some(gap) = have.gap(from, KILLED as u64).or_else(|| have.gap(0, KILLED as u64)) {
+        let end = gap.end.min(gap.start + 20_000);
+        store.write(gap.start, &data[gap.start as usize..end as usize]).unwrap();
+        have.insert(Span::new(gap.start, end));
+        from = (end + KILLED as u64 / 2) % KILLED as u64;
+        store.tick(Instant::from_nanos(begun.elapsed().as_nanos() as u64 * 50)).unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+    store.finish().unwrap();
 }
