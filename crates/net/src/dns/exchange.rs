@@ -236,7 +236,7 @@ mod tests {
         server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = server.local_addr().unwrap();
         let over = std::sync::atomic::AtomicBool::new(false);
-        let result = thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
                 let mut buffer = [0; 1500];
                 while !over.load(std::sync::atomic::Ordering::Relaxed) {
@@ -250,8 +250,7 @@ mod tests {
             let result = runtime.block_on(ask(address, None, "edge.test", families));
             over.store(true, std::sync::atomic::Ordering::Relaxed);
             result
-        });
-        result
+        })
     }
 
     fn four(question: &[u8]) -> Vec<u8> {

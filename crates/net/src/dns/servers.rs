@@ -65,6 +65,8 @@ pub(super) fn servers(places: &Places, link: &Interface) -> Option<(Namer, Vec<S
     let mut bus = None;
     for namer in [Namer::Resolved, Namer::NetworkManager, Namer::ResolvConf] {
         let mut servers = match namer {
+            // Services name links by number and name, and an emulated one has both in a network of its own.
+            Namer::Resolved | Namer::NetworkManager if link.emulated => continue,
             Namer::Resolved => of_resolved(places, link, &mut bus),
             Namer::NetworkManager => of_network_manager(places, link, &mut bus),
             Namer::ResolvConf => of_resolv_conf(places, link),
@@ -238,6 +240,8 @@ mod tests {
         assert_eq!(of(&[conf], &wifi), named(Namer::ResolvConf, &["1.1.1.1:53"]));
         assert_eq!(of(&[("run/systemd/netif/links/4", "DNS=192.168.1.2\n")], &wifi), None, "another link's");
         assert_eq!(of(&[], &wifi), None);
+        let emulated = Interface { emulated: true, ..wifi };
+        assert_eq!(of(&[resolved, networkd, conf], &emulated), named(Namer::ResolvConf, &["1.1.1.1:53"]));
     }
 
     #[test]

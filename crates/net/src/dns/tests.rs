@@ -39,6 +39,7 @@ pub(crate) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
         addresses,
         networks,
         metered: None,
+        emulated: false,
         verdict: Verdict::Usable,
     }
 }
@@ -152,7 +153,8 @@ impl Dnsmasq {
             eprintln!("skipped: needs dnsmasq (Debian: dnsmasq-base)");
             return None;
         };
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(["--keep-in-foreground", "--conf-file=/dev/null", "--no-hosts", "--no-resolv", "--user=root"])
             .args([
                 "--bind-interfaces",
@@ -162,9 +164,8 @@ impl Dnsmasq {
                 "--log-facility=/dev/null",
             ])
             .args(options)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::null());
+        let server = Self(command.spawn().unwrap());
         let probe = UdpSocket::bind("10.53.0.1:0").unwrap();
         probe.connect("10.53.0.1:53").unwrap();
         probe.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -172,7 +173,7 @@ impl Dnsmasq {
         let question = super::message::question(1, "ready.test", super::message::Family::V4, false).unwrap();
         while started.elapsed() < Duration::from_secs(10) {
             if probe.send(&question).is_ok() && probe.recv(&mut [0; 512]).is_ok() {
-                return Some(Self(child));
+                return Some(server);
             }
             std::thread::sleep(Duration::from_millis(10));
         }

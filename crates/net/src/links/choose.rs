@@ -149,6 +149,7 @@ mod tests {
             v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
             v6: None,
             metered: None,
+            emulated: false,
             verdict,
         }
     }

@@ -400,6 +400,9 @@ pub(super) mod tests {
         serial: u32,
     }
 
+    /// Signature and body of an answer; an error if there is none.
+    type Said = Option<(&'static str, Vec<u8>)>;
+
     /// A service on a bus, until it is dropped.
     pub(in crate::links) struct Service {
         stream: UnixStream,
@@ -408,11 +411,7 @@ pub(super) mod tests {
 
     impl Service {
         /// Takes the name and answers each call with signature and body, or with an error.
-        pub(in crate::links) fn start(
-            socket: &Path,
-            name: &str,
-            behaviour: fn(&Call) -> Option<(&'static str, Vec<u8>)>,
-        ) -> Self {
+        pub(in crate::links) fn start(socket: &Path, name: &str, behaviour: fn(&Call) -> Said) -> Self {
             let mut bus = Bus::connect(socket, Duration::from_secs(60)).unwrap();
             let stream = bus.stream.try_clone().unwrap();
             // RequestName(name, flags): the only call here that needs a number too.
@@ -477,7 +476,7 @@ pub(super) mod tests {
     }
 
     /// METHOD_RETURN or ERROR.
-    fn answer_to(call: &Call, said: Option<(&str, Vec<u8>)>) -> Vec<u8> {
+    fn answer_to(call: &Call, said: Said) -> Vec<u8> {
         let kind = if said.is_some() { 2 } else { 3 };
         let (signature, body) = said.unwrap_or_default();
         let mut fields = vec![5, 1, b'u', 0];

@@ -33,6 +33,9 @@ pub struct Interface {
     pub v6: Option<DefaultRoute>,
     /// Whether its bytes cost money, if anybody said so.
     pub metered: Option<Metered>,
+    /// Whether it is an emulated link of the lab. The system's services know nothing of it, even where they know
+    /// another interface of this name or number.
+    pub emulated: bool,
     /// Whether it is used when the user names no link.
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -239,11 +242,12 @@ mod tests {
             v4: None,
             v6: None,
             metered: Some(Metered { metered: true, source: MeteredSource::NetworkManagerGuess }),
+            emulated: false,
             verdict: Verdict::Unused(Reason::Bridge),
         };
         assert_eq!(
             serde_json::to_string(&interface).unwrap(),
-            r#"{"name":"docker0","index":7,"kind":"other","addresses":["172.17.0.1"],"v4":null,"v6":null,"metered":{"metered":true,"source":"network_manager_guess"},"verdict":"unused","reason":"bridge"}"#
+            r#"{"name":"docker0","index":7,"kind":"other","addresses":["172.17.0.1"],"v4":null,"v6":null,"metered":{"metered":true,"source":"network_manager_guess"},"emulated":false,"verdict":"unused","reason":"bridge"}"#
         );
         assert_eq!(interface.verdict.to_string(), "not used: it is a bridge to containers or virtual machines");
     }

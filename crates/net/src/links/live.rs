@@ -155,6 +155,7 @@ fn with_a_vpn(set_up: impl FnOnce() + Send) {
         let survey = survey().unwrap();
         assert_eq!(survey.vpn.as_deref(), Some("tun0"));
         assert_eq!(usable(&survey), ["tun0"]);
+        assert!(survey.named("tun0").is_some_and(|tun| tun.v4.is_some() && tun.has_v4() && !tun.has_v6()));
         let chosen = choose(&survey, &AUTO, &MeteredHints::none()).unwrap();
         assert_eq!(chosen.links.len(), 1);
         assert!(chosen.vpn.unwrap().contains("tun0"));

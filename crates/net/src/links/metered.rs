@@ -34,7 +34,7 @@ impl MeteredHints {
         if !Path::new("/run/NetworkManager").exists() || !Path::new(SYSTEM_BUS).exists() {
             return Self::none();
         }
-        let usable = survey.interfaces.iter().filter(|i| i.v4.is_some() || i.v6.is_some());
+        let usable = survey.interfaces.iter().filter(|i| (i.v4.is_some() || i.v6.is_some()) && !i.emulated);
         Self::ask_at(Path::new(SYSTEM_BUS), usable.map(|interface| interface.name.as_str()))
     }
 

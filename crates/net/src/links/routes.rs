@@ -115,8 +115,19 @@ pub(super) fn way(family: u8, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// The interface that the answer to a [`way`] names.
-pub(super) fn exit(answer: &[u8]) -> Option<u32> {
+/// The interface that the answer to a [`way`] names, and the route over it.
+pub(super) fn exit(answer: &[u8]) -> Option<(u32, DefaultRoute)> {
     let message = messages(answer).find(|message| message.kind == kind::NEW_ROUTE)?;
-    Attributes::of(message.body.get(FIXED..)?).find(|attribute| attribute.kind == RTA_OIF)?.u32()
+    let table = u32::from(*message.body.get(4)?);
+    let (mut route, mut over) = (DefaultRoute { metric: 0, table, gateway: None }, None);
+    for attribute in Attributes::of(message.body.get(FIXED..)?) {
+        match attribute.kind {
+            RTA_OIF => over = attribute.u32(),
+            RTA_GATEWAY => route.gateway = attribute.address(),
+            RTA_VIA => route.gateway = via(attribute.value),
+            RTA_TABLE => route.table = attribute.u32()?,
+            _ => {}
+        }
+    }
+    over.map(|index| (index, route))
 }

@@ -94,7 +94,14 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
     for (index, family, route) in messages(&recording.routes).flat_map(|m| default_routes(&m)) {
         routes.entry((index, family)).and_modify(|best| *best = route.min(*best)).or_insert(route);
     }
-    let exit = exit(&recording.way_v4).or_else(|| exit(&recording.way_v6));
+    let ways = [(family::V4, exit(&recording.way_v4)), (family::V6, exit(&recording.way_v6))];
+    for (family, way) in ways {
+        if let Some((index, route)) = way {
+            // Two halves of the world are no default route, but lead there.
+            routes.entry((index, family)).or_insert(route);
+        }
+    }
+    let exit = ways.iter().find_map(|(_, way)| way.map(|(index, _)| index));
     let mut interfaces: Vec<Interface> = facts
         .values()
         .map(|link| {
@@ -112,6 +119,7 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
                 v4: routes.get(&(link.index, family::V4)).copied(),
                 v6: routes.get(&(link.index, family::V6)).copied(),
                 metered: None,
+                emulated: link.emulated().is_some(),
                 verdict: Verdict::Usable,
             };
             interface.verdict = verdict(link, &facts, &interface, exit == Some(link.index));
@@ -140,10 +148,9 @@ const IFF_RUNNING: u32 = 0x40;
 
 /// `is_exit`: the kernel would send packets to the Internet over it.
 fn verdict(link: &Facts, all: &BTreeMap<u32, Facts>, interface: &Interface, is_exit: bool) -> Verdict {
-    let leads = is_exit
-        || (interface.v4.is_some() && interface.addresses.iter().any(IpAddr::is_ipv4))
+    let leads = (interface.v4.is_some() && interface.addresses.iter().any(IpAddr::is_ipv4))
         || (interface.v6.is_some() && interface.addresses.iter().any(IpAddr::is_ipv6));
-    let routed = is_exit || interface.v4.is_some() || interface.v6.is_some();
+    let routed = interface.v4.is_some() || interface.v6.is_some();
     let master =
         link.master.and_then(|master| all.get(&master)).filter(|m| m.is("bridge") || m.is("bond") || m.is("team"));
     Verdict::Unused(if link.flags & IFF_LOOPBACK != 0 {
