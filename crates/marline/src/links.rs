@@ -126,6 +126,7 @@ mod tests {
             v4: None,
             v6: None,
             metered: None,
+            emulated: false,
             verdict,
         }
     }

@@ -1,0 +1,161 @@
+//! Connections that break, stall, lie or end too soon.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use crate::program::{Ended, Program};
+use crate::server::{Answer, Asked, Resource, Server, Step};
+
+const SIZE: usize = 6_000_000;
+
+/// Downloads a file whose answers `spoil` changes; the file must be right all the same.
+#[track_caller]
+fn survives(spoil: impl Fn(&Asked, Answer) -> Answer + Send + Sync + 'static) -> (Ended, Server) {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| spoil(asked, all.answer(asked)));
+    let program = Program::new();
+    let ended = program.get(&server.url("/file"));
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
+    assert_eq!(program.files(), ["out"]);
+    (ended, server)
+}
+
+#[test]
+fn every_third_answer_is_truncated() {
+    survives(|asked, answer| {
+        if asked.nth % 3 == 2 { answer.broken_after(70_000, [Step::Close]) } else { answer }
+    });
+}
+
+#[test]
+fn every_third_answer_is_reset_in_its_body() {
+    survives(|asked, answer| {
+        if asked.nth % 3 == 2 { answer.broken_after(70_000, [Step::Reset]) } else { answer }
+    });
+}
+
+#[test]
+fn the_first_connection_is_reset_before_it_answers() {
+    survives(|asked, answer| if asked.conn == 0 { answer.then([Step::Reset]) } else { answer });
+}
+
+#[test]
+fn an_answer_longer_than_it_says_does_no_harm() {
+    let (ended, _) = survives(|asked, mut answer| {
+        if asked.nth == 1 {
+            answer.steps.push(Step::Raw(vec![b'x'; 5000]));
+        }
+        answer
+    });
+    assert!(ended.report()["links"][0]["retries"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn an_answer_that_claims_more_than_its_range_does_no_harm() {
+    survives(|asked, mut answer| {
+        if asked.nth == 1
+            && let [Step::Data(span)] = &answer.steps[..]
+        {
+            let length = span.end - span.start + 777;
+            answer.steps.push(Step::Raw(vec![b'x'; 777]));
+            return answer.with("Content-Length", &length.to_string());
+        }
+        answer
+    });
+}
+
+#[test]
+fn garbage_instead_of_a_head_is_tried_again() {
+    for garbage in [&b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"\r\n\r\n\0\0\0"] {
+        let garbage = garbage.to_vec();
+        survives(move |asked, answer| if asked.nth == 1 { Answer::garbage(&garbage) } else { answer });
+    }
+}
+
+#[test]
+fn nothing_but_garbage_is_given_up_with_the_reason() {
+    let server = Server::start(|_| Answer::garbage(b"SSH-2.0-OpenSSH_9.2\r\n"));
+    let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 1);
+    assert!(line.contains("the server does not speak HTTP/1.1"), "{line}");
+    assert_eq!(server.asked().len(), 3);
+}
+
+#[test]
+fn two_lengths_in_one_head_are_not_believed() {
+    survives(|asked, answer| if asked.nth == 1 { answer.with("content-length ", "7") } else { answer });
+    survives(|asked, answer| if asked.nth == 1 { answer.with("Content-Length", "7, 8") } else { answer });
+}
+
+#[test]
+fn a_hang_in_the_middle_is_waited_out_or_worked_around() {
+    let (ended, _) = survives(|asked, answer| {
+        if asked.nth == 1 { answer.broken_after(50_000, [Step::Wait(Duration::from_secs(2))]) } else { answer }
+    });
+    assert!(ended.report()["wasted_bytes"].as_u64().unwrap() < 1_000_000, "{}", ended.report());
+}
+
+#[test]
+fn a_hang_before_the_first_byte_is_waited_out_or_worked_around() {
+    survives(|asked, answer| {
+        let mut answer = answer;
+        if asked.conn == 0 {
+            answer.steps.insert(0, Step::Wait(Duration::from_secs(2)));
+        }
+        answer
+    });
+}
+
+#[test]
+fn an_answer_that_comes_byte_by_byte_is_read() {
+    let resource = Resource::new(60);
+    let server = Server::honest(&resource).pace(100);
+    let program = Program::new();
+    program.get(&server.url("/file")).report();
+    assert_eq!(program.file("out").unwrap(), *resource.data);
+}
+
+#[test]
+fn a_refused_connection_is_given_up_after_the_retries() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let line = Program::new().refused(&[&format!("http://{closed}/file"), "--retry", "2"], 1);
+    assert!(line.contains("refused"), "{line}");
+}
+
+#[test]
+fn a_server_that_resets_every_connection_is_given_up() {
+    let server = Server::start(|_| Answer::status(200).then([Step::Reset]));
+    let server = (server.url("/file"), server);
+    let line = Program::new().refused(&[&server.0, "--retry", "2"], 1);
+    assert!(line.contains("reset") || line.contains("closed"), "{line}");
+}
+
+#[test]
+fn one_answer_that_breaks_off_is_asked_for_again_from_its_start() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| {
+        let whole = all.whole();
+        if asked.nth < 2 { whole.broken_after(1_000_000, [Step::Close]) } else { whole }
+    });
+    let program = Program::new();
+    let ended = program.get(&server.url("/file"));
+    ended.report();
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn the_time_limit_ends_a_crawl_and_keeps_what_came() {
+    let resource = Resource::new(SIZE);
+    let server = Server::honest(&resource).pace(1_500_000);
+    let program = Program::new();
+    let url = server.url("/file");
+    let line = program.refused(&[&url, "--max-time", "1500ms"], 1);
+    assert!(line.ends_with("not complete within 1.5s; run the same command again to go on"), "{line}");
+    let server = server.pace(0);
+    let report = program.get(&url).report();
+    assert!(report["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{report}");
+    assert!(program.file("out").unwrap() == *resource.data);
+    assert!(server.sent() < resource.len() + 1_000_000);
+}

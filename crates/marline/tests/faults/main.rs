@@ -1,0 +1,10 @@
+//! `marline get` against servers and links that misbehave, as a user meets them: the built program, real sockets.
+//!
+//! Each test says what the server or the link does, and checks the file's bytes (or that there is no file), the exit
+//! code, the one line of explanation, and the report. `program` replays every log of decisions on the way.
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod broken;
+mod program;
+mod ranges;
+mod server;

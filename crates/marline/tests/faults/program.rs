@@ -1,0 +1,218 @@
+//! The built program on one download: how it is started, watched, stopped, and what it leaves.
+//!
+//! In: words of a command line. Out: [`Ended`]: exit code, what it said, its report, its files.
+//!
+//! 1. Every download writes a log of its decisions, and every log is replayed at its end and must come out equal; a
+//!    test that does not ask for that still gets it.
+//! 2. A download that ends with an error says so in one line, and leaves no file under the file's name.
+//! 3. Nothing of this machine's configuration shows through: the home is empty, the environment too.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Far longer than any download here takes: only a hang meets it.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A directory, and how the program is started in it.
+pub(crate) struct Program {
+    dir: TempDir,
+    /// What stands before the program: another namespace, for example.
+    before: Vec<String>,
+    replays: bool,
+}
+
+impl Program {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), before: Vec::new(), replays: true }
+    }
+
+    /// Started by these words.
+    pub(crate) fn behind(mut self, words: impl IntoIterator<Item = String>) -> Self {
+        self.before.extend(words);
+        self
+    }
+
+    /// Without a log of decisions, where its file could not be written.
+    pub(crate) fn without_log(mut self) -> Self {
+        self.replays = false;
+        self
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    /// A file's bytes; none: there is no such file.
+    pub(crate) fn file(&self, name: &str) -> Option<Vec<u8>> {
+        std::fs::read(self.path(name)).ok()
+    }
+
+    /// The names of all files, the log left out.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name != LOG);
+        names.sort();
+        names
+    }
+
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut all: Vec<String> = self.before.clone();
+        all.extend([env!("CARGO_BIN_EXE_marline"), "get"].map(str::to_owned));
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        if self.replays {
+            all.extend(["--trace".to_owned(), self.path(LOG).display().to_string()]);
+        }
+        let mut command = Command::new(&all[0]);
+        command.args(&all[1..]).env_clear().env("HOME", self.dir()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.current_dir(self.dir()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Downloads to `out`, reporting as JSON.
+    pub(crate) fn get(&self, url: &str) -> Ended {
+        self.run(&[url, "-o", "out", "--json"])
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Ended {
+        self.start(words).wait()
+    }
+
+    pub(crate) fn start(&self, words: &[&str]) -> Running {
+        let _ = std::fs::remove_file(self.path(LOG));
+        Running::new(self.command(words).spawn().unwrap(), self.replays.then(|| self.path(LOG)))
+    }
+
+    /// The program must fail with `code` and one line that says why; nothing may stand at `out`.
+    pub(crate) fn refused(&self, words: &[&str], code: i32) -> String {
+        let mut all = words.to_vec();
+        all.extend(["-o", "out", "-q"]);
+        let ended = self.run(&all);
+        assert_eq!(ended.code, Some(code), "{words:?}: {}", ended.err);
+        assert!(ended.out.is_empty(), "{words:?}: results after an error");
+        assert_eq!(ended.err.matches('\n').count(), 1, "{words:?}: not one line: {}", ended.err);
+        assert!(self.file("out").is_none(), "{words:?}: a file in spite of the error");
+        ended.err.strip_prefix("marline: ").unwrap().trim_end().to_owned()
+    }
+}
+
+/// A download under way.
+pub(crate) struct Running {
+    child: Child,
+    out: Option<JoinHandle<Vec<u8>>>,
+    err: JoinHandle<Vec<u8>>,
+    log: Option<PathBuf>,
+}
+
+impl Running {
+    pub(crate) fn new(mut child: Child, log: Option<PathBuf>) -> Self {
+        let drain = |mut pipe: Box<dyn Read + Send>| {
+            thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let _ = pipe.read_to_end(&mut bytes);
+                bytes
+            })
+        };
+        let out = child.stdout.take().map(|pipe| drain(Box::new(pipe)));
+        let err = drain(Box::new(child.stderr.take().unwrap()));
+        Self { child, out, err, log }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Ends it without warning.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn wait(mut self) -> Ended {
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > end {
+                self.child.kill().unwrap();
+                let said = self.err.join().unwrap();
+                panic!("the program hangs: {}", String::from_utf8_lossy(&said));
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        let out = self.out.map(|out| out.join().unwrap()).unwrap_or_default();
+        let err = String::from_utf8(self.err.join().unwrap()).unwrap();
+        if let Some(log) = self.log.filter(|log| log.exists()) {
+            let replay = Command::new(env!("CARGO_BIN_EXE_marline")).arg("replay").arg(&log).output().unwrap();
+            let said = String::from_utf8_lossy(&replay.stdout).into_owned();
+            let wrong = String::from_utf8_lossy(&replay.stderr).into_owned();
+            assert!(replay.status.success() && said.starts_with("equal: "), "replay: {said}{wrong}");
+        }
+        Ended { code: status.code(), out, err }
+    }
+}
+
+/// A download that is over.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    /// It succeeded; its report.
+    pub(crate) fn report(&self) -> serde_json::Value {
+        assert_eq!(self.code, Some(0), "{}", self.err);
+        serde_json::from_slice(&self.out).unwrap_or_else(|why| panic!("{why}: {self:?}"))
+    }
+
+    /// What it said on standard error, the lines that tell progress left out.
+    pub(crate) fn notices(&self) -> Vec<&str> {
+        let lines = self.err.lines().map(|line| line.strip_prefix("marline: ").unwrap_or(line));
+        lines.filter(|line| !line.contains("bit/s")).collect()
+    }
+
+    /// The one line that says this.
+    pub(crate) fn says(&self, what: &str) {
+        let count = self.notices().iter().filter(|line| line.contains(what)).count();
+        assert_eq!(count, 1, "`{what}` is not said once: {}", self.err);
+    }
+
+    /// Nothing is worth a line.
+    pub(crate) fn is_quiet(&self) {
+        assert!(self.notices().is_empty(), "{}", self.err);
+    }
+}
+
+/// What one link of a report says.
+pub(crate) fn link<'a>(report: &'a serde_json::Value, name: &str) -> &'a serde_json::Value {
+    report["links"].as_array().unwrap().iter().find(|link| link["name"] == name).unwrap()
+}
+
+/// The digest of bytes, by the system's own program.
+pub(crate) fn digest(program: &str, bytes: &[u8]) -> String {
+    let mut child =
+        Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()
+}
+
+const LOG: &str = "decisions.log";

@@ -1,0 +1,293 @@
+//! Servers that serve ranges in their own way, or not at all.
+
+use std::time::Duration;
+
+use crate::program::Program;
+use crate::server::{Answer, Resource, Server, Step};
+
+const SIZE: usize = 6_000_000;
+
+/// Downloads from `server`; the file must be `resource`, whole.
+#[track_caller]
+fn fetched(server: &Server, resource: &Resource) -> crate::program::Ended {
+    let program = Program::new();
+    let ended = program.get(&server.url("/file"));
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
+    assert_eq!(report["bytes"], resource.len());
+    assert_eq!(program.files(), ["out"]);
+    ended
+}
+
+#[test]
+fn an_honest_server_is_worth_no_line() {
+    let resource = Resource::new(SIZE);
+    let server = Server::honest(&resource);
+    let ended = fetched(&server, &resource);
+    ended.is_quiet();
+    assert_eq!(ended.report()["wasted_bytes"], 0);
+    assert_eq!(server.sent(), resource.len());
+}
+
+#[test]
+fn an_empty_file_is_a_file() {
+    let resource = Resource::new(0);
+    fetched(&Server::honest(&resource), &resource).is_quiet();
+}
+
+#[test]
+fn a_server_that_ignores_ranges_gives_one_answer() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    fetched(&Server::start(move |_| all.whole()), &resource)
+        .says("only one link can be used: the server does not serve ranges");
+    let all = resource.clone();
+    fetched(&Server::start(move |_| all.whole().with("Accept-Ranges", "none")), &resource)
+        .says("only one link can be used: the server does not serve ranges");
+}
+
+#[test]
+fn a_chunked_body_has_no_length_and_is_read_to_its_end() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |_| {
+        let chunks = (0..all.len()).step_by(70_001).map(|at| Step::Chunk(at..(at + 70_001).min(all.len())));
+        let steps: Vec<Step> = chunks.chain([Step::Raw(b"0\r\n\r\n".to_vec())]).collect();
+        all.whole().without("Content-Length").with("Transfer-Encoding", "chunked").then(steps)
+    });
+    fetched(&server, &resource).says("the server does not say how long the file is");
+}
+
+#[test]
+fn a_chunked_body_that_breaks_off_is_no_file() {
+    let all = Resource::new(SIZE);
+    let server = Server::start(move |_| {
+        all.whole()
+            .without("Content-Length")
+            .with("Transfer-Encoding", "chunked")
+            .then([Step::Chunk(0..1_000_000), Step::Close])
+    });
+    let line = Program::new().refused(&[&server.url("/file"), "--retry", "1"], 1);
+    assert!(line.contains("in the middle of an answer"), "{line}");
+}
+
+#[test]
+fn an_old_server_closes_at_the_end_of_the_file() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server =
+        Server::start(move |_| all.whole().old().without("Content-Length").then([Step::Data(0..all.len()), Step::Close]));
+    fetched(&server, &resource).says("the server does not say how long the file is");
+}
+
+#[test]
+fn a_server_that_closes_after_each_answer_is_used_to_the_end() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| all.answer(asked).with("Connection", "close"));
+    fetched(&server, &resource).is_quiet();
+}
+
+#[test]
+fn a_server_that_closes_without_a_word_is_used_to_the_end() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    // HTTP/1.1 would announce it; some servers do not.
+    let server = Server::start(move |asked| {
+        let mut answer = all.answer(asked);
+        answer.steps.push(Step::Close);
+        answer
+    });
+    fetched(&server, &resource).is_quiet();
+}
+
+#[test]
+fn ranges_that_stop_short_are_continued() {
+    let resource = Resource::new(2_000_000);
+    let all = resource.clone();
+    // RFC 9110 §15.3.7 lets a server send less than was asked for.
+    let server = Server::start(move |asked| match &asked.range {
+        Some(range) if range.start < all.len() => {
+            all.part(range.start..range.end.min(range.start + 50_000).min(all.len()))
+        }
+        _ => all.answer(asked),
+    });
+    fetched(&server, &resource).is_quiet();
+}
+
+#[test]
+fn a_length_that_is_unknown_in_each_range_makes_one_answer() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| match &asked.range {
+        Some(range) => {
+            let end = range.end.min(all.len());
+            let answer = all.part(range.start..end);
+            answer.with("Content-Range", &format!("bytes {}-{}/*", range.start, end - 1))
+        }
+        None => all.whole(),
+    });
+    fetched(&server, &resource).says("the server does not say how long the file is");
+}
+
+#[test]
+fn without_a_validator_answers_are_never_put_together() {
+    for resource in
+        [Resource::new(SIZE).with("ETag", ""), Resource::new(SIZE).with("ETag", "W/\"1\"")]
+    {
+        let server = Server::honest(&resource);
+        fetched(&server, &resource).says("the server gives no strong validator");
+        assert!(server.asked().last().unwrap().range.is_none());
+    }
+}
+
+#[test]
+fn a_checksum_is_proof_enough_to_put_answers_together() {
+    let resource = Resource::new(SIZE).with("ETag", "");
+    let server = Server::honest(&resource);
+    let program = Program::new();
+    let sum = format!("sha256={}", crate::program::digest("sha256sum", &resource.data));
+    let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--checksum", &sum]);
+    ended.report();
+    ended.is_quiet();
+    assert!(program.file("out").unwrap() == *resource.data);
+    assert!(server.asked().iter().all(|asked| asked.range.is_some()));
+}
+
+#[test]
+fn a_date_is_a_validator_if_it_is_old_enough() {
+    let resource = Resource::new(SIZE)
+        .with("ETag", "")
+        .with("Date", "Sun, 06 Nov 1994 08:49:37 GMT")
+        .with("Last-Modified", "Sat, 05 Nov 1994 08:49:37 GMT");
+    let server = Server::honest(&resource);
+    fetched(&server, &resource).is_quiet();
+    assert!(server.asked().iter().any(|asked| asked.field("If-Range") == Some("Sat, 05 Nov 1994 08:49:37 GMT")));
+    // Two versions within one second have the same date (RFC 9110 §8.8.2.2).
+    let fresh = resource.with("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+    fetched(&Server::honest(&fresh), &fresh).says("the server gives no strong validator");
+}
+
+#[test]
+fn a_file_that_changes_half_way_is_fetched_again_as_a_whole() {
+    let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE + 1000, 2));
+    let (before, after) = (old, new.clone());
+    let server = Server::start(move |asked| {
+        if asked.nth < 3 { before.answer(asked) } else { after.answer(asked) }
+    });
+    fetched(&server, &new).says("the file has changed on the server: starting again");
+}
+
+#[test]
+fn a_file_that_always_changes_is_given_up() {
+    let server = Server::start(|asked| Resource::other(3_000_000, asked.nth as u64).answer(asked));
+    let line = Program::new().refused(&[&server.url("/file")], 1);
+    assert!(line.contains("the file keeps changing on the server"), "{line}");
+}
+
+#[test]
+fn a_range_beyond_the_end_means_another_length() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    // One answer in the middle claims that the file has become shorter; the next ones do not.
+    let server = Server::start(move |asked| {
+        if asked.nth == 2 {
+            return Answer::status(416).with("Content-Range", "bytes */1000");
+        }
+        all.answer(asked)
+    });
+    fetched(&server, &resource).says("its answer is 1000 bytes long instead of 6000000");
+}
+
+#[test]
+fn an_encoded_body_is_refused() {
+    let resource = Resource::new(SIZE).with("Content-Encoding", "gzip");
+    let line = Program::new().refused(&[&Server::honest(&resource).url("/file")], 1);
+    assert!(line.contains("an encoded range although identity was asked for"), "{line}");
+    let server = Server::start(move |_| resource.whole());
+    let line = Program::new().refused(&[&server.url("/file")], 1);
+    assert!(line.contains("an encoded body although identity was asked for"), "{line}");
+}
+
+#[test]
+fn a_range_that_was_not_asked_for_is_never_written() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| match (&asked.range, asked.nth) {
+        (Some(range), 1) => {
+            let end = range.end.min(all.len());
+            let answer = all.part(range.start..end);
+            answer.with("Content-Range", &format!("bytes {}-{}/{}", range.start + 1, end, all.len()))
+        }
+        _ => all.answer(asked),
+    });
+    fetched(&server, &resource).says("another range than the one that was asked for");
+}
+
+#[test]
+fn a_range_of_a_file_of_another_size_is_never_written() {
+    let (resource, other) = (Resource::new(SIZE), Resource::other(SIZE / 2, 1));
+    let all = resource.clone();
+    let server =
+        Server::start(move |asked| if asked.nth == 1 { other.answer(asked) } else { all.answer(asked) });
+    fetched(&server, &resource).says("3000000 bytes long instead of 6000000");
+}
+
+#[test]
+fn a_busy_server_is_left_alone_as_long_as_it_says() {
+    for fields in [
+        vec![("Retry-After", "1")],
+        vec![("Date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("Retry-After", "Sun, 06 Nov 1994 08:49:38 GMT")],
+    ] {
+        for status in [429, 503] {
+            let resource = Resource::new(1_000_000);
+            let (all, fields) = (resource.clone(), fields.clone());
+            let server = Server::start(move |asked| {
+                let busy = fields.iter().fold(Answer::status(status), |busy, (name, value)| busy.with(name, value));
+                if asked.nth == 0 { busy } else { all.answer(asked) }
+            });
+            let ended = fetched(&server, &resource);
+            ended.says(&format!("the server answers {status}: waiting 1.0s"));
+            assert!(ended.report()["seconds"].as_f64().unwrap() >= 1.0);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_stays_busy_is_given_up() {
+    let server = Server::start(|_| Answer::status(503).with("Retry-After", "0"));
+    let line = Program::new().refused(&[&server.url("/file"), "--retry", "3"], 1);
+    assert!(line.contains("the server answers 503"), "{line}");
+    assert_eq!(server.asked().len(), 4);
+}
+
+#[test]
+fn an_error_that_passes_costs_a_moment() {
+    for status in [500, 502, 504, 408] {
+        let resource = Resource::new(1_000_000);
+        let all = resource.clone();
+        let server =
+            Server::start(move |asked| if asked.nth == 0 { Answer::status(status) } else { all.answer(asked) });
+        fetched(&server, &resource).says(&format!("the server answers {status}"));
+    }
+}
+
+#[test]
+fn an_answer_that_stays_is_final() {
+    for status in [400, 401, 403, 404, 410, 451, 501, 511] {
+        let server = Server::start(move |_| Answer::page(status, "<p>no"));
+        let line = Program::new().refused(&[&server.url("/file")], 1);
+        assert!(line.ends_with(&format!("the server answers {status}")), "{line}");
+        assert_eq!(server.asked().len(), 1);
+    }
+}
+
+#[test]
+fn a_pause_in_the_middle_loses_nothing() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| {
+        all.answer(asked).broken_after(100_000, [Step::Wait(Duration::from_millis(600))])
+    });
+    fetched(&server, &resource);
+}
