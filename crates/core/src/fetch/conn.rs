@@ -27,6 +27,8 @@ pub(super) struct Conn {
     /// The server closes after what is on its way: no more requests.
     pub(super) draining: bool,
     pub(super) path: PathSample,
+    /// When packets last came out of order.
+    pub(super) disorder: Option<Instant>,
 }
 
 impl Conn {
@@ -42,6 +44,7 @@ impl Conn {
             last: now,
             draining: false,
             path: PathSample::default(),
+            disorder: None,
         }
     }
 
@@ -52,6 +55,18 @@ impl Conn {
     /// Whether another request may be sent.
     pub(super) fn takes_requests(&self) -> bool {
         self.is_open() && !self.draining
+    }
+
+    pub(super) fn on_sample(&mut self, now: Instant, path: PathSample) {
+        if path.out_of_order > self.path.out_of_order {
+            self.disorder = Some(now);
+        }
+        self.path = path;
+    }
+
+    /// Whether packets have been lost lately, as far as a receiver can tell.
+    pub(super) fn lossy(&self, now: Instant) -> bool {
+        self.disorder.is_some_and(|at| at + LOSS_MEMORY > now)
     }
 
     /// The round trip now, the queue included: how long before it is needed a request must leave.
@@ -138,7 +153,7 @@ impl Req {
 
 /// What a connection is asked for before anything is known of it.
 /// chosen: nine initial windows (RFC 6928) cover the first three round trips of slow start.
-pub(super) const FIRST_SPAN: DataSize = DataSize::from_kib(128);
+pub(super) const FIRST_SPAN: DataSize = DataSize::from_kib(64);
 
 /// Shorter round trips than this are taken for this: the timers of a busy machine are no finer.
 const LEAST_RTT: Duration = Duration::from_millis(4);
@@ -151,6 +166,9 @@ const RAMP_ROUNDS: u32 = 14;
 
 /// Bounds of the window over which a pace is taken. chosen: `docs/algorithms.md`, table of windows.
 const PACE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
+
+/// Losses older than this say nothing of now.
+const LOSS_MEMORY: Duration = Duration::from_millis(1500);
 
 /// Requests closer than this are sent as one.
 const BATCH: Duration = Duration::from_millis(40);

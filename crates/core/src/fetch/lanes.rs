@@ -4,10 +4,12 @@
 //! capacity: random loss that it takes for congestion, or a server that gives each connection only so much. Both look
 //! the same from here: bytes come at a steady rate although nothing waits in the link's queue. So:
 //!
-//! 1. A link is *slack* when its connections have left slow start and the round trip is that of the empty path.
-//! 2. A slack link gets half as many connections again (at least one), if enough is left to fetch for that to pay.
-//! 3. After a few round trips the new rate is compared with the old. Less than a tenth more: that was the right
-//!    number, and the question rests for a while, twice as long after each failure.
+//! 1. A link is *slack* when its connections have left slow start and the round trip is that of the empty path: at
+//!    once if packets were lost lately, otherwise if it stays so, since an empty queue may just be filling.
+//! 2. A slack link gets twice as many connections, if enough is left to fetch for that to pay.
+//! 3. After a few round trips the new rate is compared with the old. Less than a tenth more: the number was right, and
+//!    the question rests, twice as long after each time. Without losses the new connections are taken back; with them
+//!    they stay, for what one loses the others keep.
 //!
 //! A fixed number was not used: on the measured peers, 16 connections win on the lossy link and lose 30 % on unequal
 //! ones, two the other way round (`docs/algorithms.md`).
@@ -25,6 +27,8 @@ pub(super) struct Lanes {
     /// No new trial before this.
     rest_until: Instant,
     rest: Duration,
+    /// Since when the link has been slack.
+    slack_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +44,15 @@ struct Trial {
 
 impl Default for Lanes {
     fn default() -> Self {
-        Self { wanted: 1, trial: None, rest_until: Instant::ZERO, rest: FIRST_REST }
+        Self { wanted: 1, trial: None, rest_until: Instant::ZERO, rest: FIRST_REST, slack_since: None }
     }
 }
 
 /// What a link looks like to [`Lanes::review`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
+    /// Packets were lost lately.
+    pub(super) lossy: bool,
     /// All connections have left slow start, and this many deliver.
     pub(super) settled: bool,
     pub(super) delivering: u32,
@@ -71,8 +77,14 @@ impl Lanes {
 
     fn begin(&mut self, now: Instant, view: View, most: u32) -> bool {
         let slack = view.rtt <= view.floor_rtt + view.floor_rtt / 4 + QUEUE_NOISE;
+        if !slack || !view.settled {
+            self.slack_since = None;
+            return false;
+        }
+        let since = *self.slack_since.get_or_insert(now);
+        let sure = view.lossy || since + PERSISTENT <= now;
         let worth = view.left >= (view.floor_rtt * WORTH_ROUNDS).max(WORTH);
-        if now < self.rest_until || !view.settled || !slack || !worth || self.wanted >= most {
+        if now < self.rest_until || !sure || !worth || self.wanted >= most {
             return false;
         }
         self.trial = Some(Trial { before: view.rate, from: self.wanted, read_at: None, began: now });
@@ -94,12 +106,15 @@ impl Lanes {
             }
             Some(at) if now >= at => {
                 self.trial = None;
-                if view.rate < trial.before + trial.before / GAIN {
+                if view.rate >= trial.before + trial.before / GAIN {
+                    self.rest = FIRST_REST;
+                } else if view.lossy {
+                    self.rest_until = now + LOSSY_REST;
+                } else {
                     self.wanted = trial.from;
                     self.tire(now);
                     return true;
                 }
-                self.rest = FIRST_REST;
             }
             _ => {}
         }
@@ -133,6 +148,9 @@ const WORTH_ROUNDS: u32 = 20;
 /// How long new connections take to show what they can do.
 const SETTLE: Duration = Duration::from_millis(250);
 const SETTLE_ROUNDS: u32 = 8;
+/// An empty queue that stays empty this long is not filling.
+const PERSISTENT: Duration = Duration::from_millis(1500);
+const LOSSY_REST: Duration = Duration::from_millis(500);
 const FIRST_REST: Duration = Duration::from_secs(4);
 const LONGEST_REST: Duration = Duration::from_secs(60);
 /// How often a link is looked at.
@@ -145,6 +163,7 @@ mod tests {
 
     fn view(rate: u64, rtt: u64, delivering: u32) -> View {
         View {
+            lossy: false,
             settled: true,
             delivering,
             rate: Bitrate::from_mbps(rate),

@@ -27,6 +27,21 @@ impl Lane {
     }
 }
 
+/// The mean pace over `horizon` of a connection that doubles its pace every `rtt` until it reaches `ceiling`.
+///
+/// Over `m` doublings from `p` the mean is `p (2^m - 1) / (m ln 2)`; after them it is `p 2^m`.
+pub(super) fn climb(pace: Bitrate, ceiling: Bitrate, rtt: Duration, horizon: Duration) -> Bitrate {
+    if pace.is_zero() || ceiling <= pace || horizon.is_zero() {
+        return pace;
+    }
+    let rounds = horizon.as_secs_f64() / rtt.as_secs_f64().max(1e-6);
+    let to_ceiling = libm::log2(ceiling.bits_per_sec() as f64 / pace.bits_per_sec() as f64);
+    let m = rounds.min(to_ceiling);
+    let top = libm::exp2(m);
+    let climbed = (top - 1.0) / core::f64::consts::LN_2 + top * (rounds - m);
+    Bitrate::from_bits_per_sec((pace.bits_per_sec() as f64 * climbed / rounds) as u64).clamp(pace, ceiling)
+}
+
 /// The time from now at which `free` more bytes are there; the longest duration if no lane moves.
 pub(super) fn level(lanes: &[Lane], free: DataSize) -> Duration {
     let mut order: Vec<Lane> = lanes.iter().copied().filter(|lane| !lane.pace.is_zero()).collect();
@@ -80,6 +95,20 @@ mod tests {
         let (a, b, c) = (lane(10, 30), lane(50, 10), lane(3, 0));
         let left = DataSize::from_mib(1);
         assert_eq!(level(&[a, b, c], left), level(&[c, a, b], left));
+    }
+
+    #[test]
+    fn a_climb_lies_between_its_start_and_its_ceiling() {
+        let mbps = Bitrate::from_mbps;
+        let ms = Duration::from_millis;
+        assert_eq!(climb(mbps(10), mbps(80), ms(50), ms(0)), mbps(10));
+        assert_eq!(climb(mbps(10), mbps(5), ms(50), ms(500)), mbps(10));
+        // One round: between 10 and 20.
+        let one = climb(mbps(10), mbps(80), ms(50), ms(50)).as_mbps_f64();
+        assert!((14.0..15.0).contains(&one), "{one}");
+        // Three rounds up to 80 and three at 80.
+        let six = climb(mbps(10), mbps(80), ms(50), ms(300)).as_mbps_f64();
+        assert!((56.0..58.0).contains(&six), "{six}");
     }
 
     #[test]

@@ -76,8 +76,6 @@ pub struct Fetch {
     restarts: u32,
     /// Everything before this has been taken by the in-order reader.
     consumed: u64,
-    /// Bytes that were asked for twice to end sooner.
-    doubled: DataSize,
     /// The last time that anything came at all.
     last_data: Instant,
     next_conn: u32,
@@ -161,7 +159,6 @@ impl Fetch {
             parked: Vec::new(),
             restarts: 0,
             consumed: 0,
-            doubled: DataSize::ZERO,
             last_data: Instant::ZERO,
             next_conn: 0,
             next_req: 0,
@@ -442,7 +439,7 @@ impl Machine for Fetch {
             Input::Closed { conn, trouble } => self.closed(conn, trouble),
             Input::Sample { conn, path } => {
                 if let Some(conn) = self.conns.get_mut(&conn) {
-                    conn.path = path;
+                    conn.on_sample(self.now, path);
                 }
             }
             Input::Consumed { upto } => self.consumed = self.consumed.max(upto),

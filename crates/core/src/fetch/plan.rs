@@ -107,21 +107,43 @@ impl Fetch {
         self.config.window.map_or(u64::MAX, |window| self.consumed.saturating_add(window.bytes()))
     }
 
-    pub(super) fn lane(&self, conn: &Conn) -> Lane {
-        Lane::new(conn.pace(self.now), conn.ahead, conn.floor_rtt())
+    /// A connection as it is to be expected over the next `horizon`.
+    pub(super) fn lane(&self, conn: &Conn, horizon: Duration) -> Lane {
+        let now = conn.pace(self.now);
+        let pace = if conn.ramping(self.now) {
+            level::climb(now, self.fastest_pace(), conn.floor_rtt(), horizon)
+        } else {
+            now
+        };
+        Lane {
+            pace,
+            ready: Lane::new(now, conn.ahead, conn.floor_rtt())
+                .ready
+                .min(Lane::new(pace, conn.ahead, conn.floor_rtt()).ready),
+        }
+    }
+
+    /// What a connection in slow start may reach: nobody knows, but the others show what is usual here.
+    fn fastest_pace(&self) -> Bitrate {
+        self.conns.values().map(|conn| conn.pace(self.now)).max().unwrap_or_default()
     }
 
     /// Time until everything is there, if all go on as they do.
     pub(super) fn time_left(&self, free: DataSize) -> Duration {
-        let lanes: Vec<Lane> = self.conns.values().filter(|c| self.serves(c)).map(|c| self.lane(c)).collect();
-        level::level(&lanes, free)
+        let at = |horizon| {
+            let lanes: Vec<Lane> =
+                self.conns.values().filter(|c| self.serves(c)).map(|c| self.lane(c, horizon)).collect();
+            level::level(&lanes, free)
+        };
+        // Slow starts shorten the time over which they are looked at; the second look is close enough.
+        at(at(Duration::ZERO).min(FAR))
     }
 
     /// What this connection should ask for next; none: nothing, the others do it sooner.
     fn next_span(&self, id: ConnId, free: DataSize) -> Option<Span> {
         let conn = self.conns.get(&id)?;
-        let lane = self.lane(conn);
         let level = self.time_left(free);
+        let lane = self.lane(conn, level.min(FAR));
         let size = if lane.pace.is_zero() {
             // Nothing is known of it. It is worth a try unless all is over before its first byte could come.
             if level < conn.floor_rtt() * 2 {
@@ -191,6 +213,7 @@ impl Fetch {
         let floor_rtt = live().map(Conn::floor_rtt).min()?;
         let window = (floor_rtt * 8).clamp(Duration::from_millis(250), Duration::from_millis(1000));
         Some(View {
+            lossy: live().any(|c| c.lossy(self.now)),
             settled: conns().all(|c| !c.meter.total().is_zero() && !c.ramping(self.now)),
             delivering: live().count() as u32,
             rate: live().map(|c| c.meter.rate(self.now, window)).sum::<Bitrate>(),

@@ -5,8 +5,8 @@
 //!
 //! 1. The laggard is the connection that ends last, the helper the one that could bring another byte first.
 //! 2. The helper takes as much of the laggard's end as makes both end together; both may bring it, the first counts.
-//! 3. A laggard that goes on costs what both bring: that is bounded by [`Fetch::doubling_allowed`]. Against one that
-//!    is far behind no bound is needed, as it cannot bring much.
+//! 3. The laggard brings its end last, so if both keep their pace nothing comes twice. What does come twice is bounded
+//!    by [`Fetch::waste_allowed`]; against a laggard that is far behind no bound is needed, as it cannot bring much.
 
 use core::time::Duration;
 
@@ -23,7 +23,6 @@ impl Fetch {
             if let Some(req) = self.reqs.get_mut(&req) {
                 req.covered_from = span.start;
             }
-            self.doubled += span.len();
             self.send(helper, Ask::Span(span));
         }
         if self.conns.len() > 1 {
@@ -34,7 +33,9 @@ impl Fetch {
     fn next_double(&self) -> Option<(ConnId, ReqId, Span)> {
         let (late, end) = self.laggard()?;
         let helpers = self.conns.iter().filter(|(id, conn)| **id != late && self.serves(conn));
-        let lanes = helpers.map(|(id, conn)| (*id, self.lane(conn))).filter(|(_, lane)| !lane.pace.is_zero());
+        let lanes = helpers
+            .map(|(id, conn)| (*id, self.lane(conn, Duration::ZERO)))
+            .filter(|(_, lane)| !lane.pace.is_zero());
         let (helper, lane) = lanes.min_by_key(|(_, lane)| lane.ready)?;
         let gain = end.saturating_sub(lane.ready);
         if gain < LEAST_GAIN.max(lane.ready / 4) {
@@ -42,11 +43,11 @@ impl Fetch {
         }
         let conn = self.conns.get(&late)?;
         let owed = self.owed(conn);
-        let own = Lane { pace: conn.pace(self.now), ready: Duration::ZERO };
+        let own = Lane { pace: conn.pace(self.now), ready: self.now.since(conn.last) };
         let both = level(&[own, lane], owed);
         let part =
             quota(lane, both).min(owed).max(LEAST_PIECE).min(self.budget_left(self.conns.get(&helper)?.link));
-        if gain < HOPELESS && self.doubled + part > self.doubling_allowed(conn) {
+        if gain < HOPELESS && self.ledger.wasted() > self.waste_allowed() {
             return None;
         }
         let (req, span) = self.last_owed(conn, part)?;
@@ -57,7 +58,9 @@ impl Fetch {
     fn laggard(&self) -> Option<(ConnId, Duration)> {
         let ends = self.conns.iter().filter_map(|(id, conn)| {
             let owed = self.owed(conn);
-            (!owed.is_zero()).then(|| (*id, owed / conn.pace(self.now)))
+            // A connection that stands still (a loss that is being repaired) will stand still for as long again.
+            let still = self.now.since(conn.last);
+            (!owed.is_zero()).then(|| (*id, (owed / conn.pace(self.now)).saturating_add(still)))
         });
         ends.max_by_key(|(_, end)| *end)
     }
@@ -82,12 +85,12 @@ impl Fetch {
         None
     }
 
-    /// How many bytes may be asked for twice in all: under one percent of a large file, one pipe's content of a small
-    /// one.
-    fn doubling_allowed(&self, conn: &Conn) -> DataSize {
+    /// How many bytes may have come for nothing before no more is asked for twice: under one percent of a large file,
+    /// what the pipes hold of a small one.
+    fn waste_allowed(&self) -> DataSize {
         let total = self.ledger.total().unwrap_or_default();
-        let pipe = conn.pace(self.now) * conn.floor_rtt();
-        (total / 125).max(pipe)
+        let pipes: DataSize = self.conns.values().map(|conn| conn.pace(self.now) * conn.floor_rtt()).sum();
+        (total / 125).max(pipes)
     }
 }
 
