@@ -14,6 +14,7 @@ use marline_sim::spec::{Event, LinkSpec};
 use marline_sys::signal;
 use serde_json::{Value, json};
 
+use crate::runner::{self, command::RunArgs};
 use crate::{Congestion, Lab, LabError, LabSpec, Payload, Service, Task, check, prepare, summary};
 
 /// Emulated links on this machine.
@@ -29,6 +30,8 @@ pub enum LabVerb {
     /// Run any command over emulated links, with a real server at the other end.
     #[command(after_help = AFTER_EXEC)]
     Exec(ExecArgs),
+    /// Run a scenario: repetitions, clients in turn, a table, JSON and a page.
+    Run(RunArgs),
     /// Say what this machine can do for a lab, and why not.
     Check(CheckArgs),
 }
@@ -87,6 +90,7 @@ pub struct CheckArgs {
 pub fn run(args: LabArgs) -> u8 {
     let result = match args.verb {
         LabVerb::Exec(exec) => run_exec(exec),
+        LabVerb::Run(run) => runner::command::run(&run),
         LabVerb::Check(check) => Ok(run_check(&check)),
     };
     result.unwrap_or_else(|error| {

@@ -4,7 +4,7 @@
 //! comparisons are written once.
 
 mod machine;
-mod outcome;
+pub(crate) mod outcome;
 mod row;
 pub mod stats;
 

@@ -60,6 +60,9 @@ pub struct Outcome {
     /// User and system time of the client.
     #[serde(default)]
     pub cpu_s: Option<f64>,
+    /// Share of the time in which something on the machine waited for a processor.
+    #[serde(default)]
+    pub cpu_pressure: Option<f64>,
     /// The most memory that the client had.
     #[serde(default)]
     pub peak_rss_bytes: Option<u64>,
@@ -159,6 +162,7 @@ pub(crate) mod tests {
             link_delta_s: Some(0.02),
             wasted_bytes: Some(1000),
             cpu_s: Some(0.5),
+            cpu_pressure: Some(0.1),
             peak_rss_bytes: Some(9_000_000),
             samples: Vec::new(),
             suspect: None,

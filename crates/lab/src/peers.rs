@@ -1,0 +1,153 @@
+//! The command lines of the downloading programs that are compared.
+//!
+//! | client | command |
+//! |---|---|
+//! | ours | `marline get --link L … --policy P --json -q -o FILE URL`: this very program, as a child |
+//! | aria2 | `aria2c --multiple-interface=L,… -sN -xN -k1M …`: its stock `-k20M` is far worse on unequal links |
+//! | curl | `curl --interface L`: one link |
+//!
+//! 1. Nobody reads a configuration of the user's: a comparison must not depend on whose home it runs in.
+//! 2. Everybody writes one file into memory, quietly, and checks TLS with the lab's authority.
+//! 3. Peers are given what is best for them: curl the best link, aria2 all links by name.
+
+use std::path::Path;
+
+use marline_sim::scenario::Client;
+use marline_sim::spec::LinkSpec;
+
+use crate::run::Output;
+use crate::{LabError, Task};
+
+/// One download to be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order<'a> {
+    /// Who does it.
+    pub(crate) client: &'a Client,
+    /// The lab's links, in their order.
+    pub(crate) links: &'a [LinkSpec],
+    /// The link that alone is best.
+    pub(crate) best: &'a str,
+    /// Over TLS.
+    pub(crate) secure: bool,
+    /// Where the file goes: a directory of its own, in memory.
+    pub(crate) directory: &'a Path,
+    /// marline's executable.
+    pub(crate) program: &'a Path,
+}
+
+/// The name of the file in the order's directory.
+pub(crate) const FILE: &str = "out";
+
+/// The links that the client is given.
+pub(crate) fn links_of<'a>(order: &Order<'a>) -> Vec<&'a str> {
+    match order.client {
+        Client::Curl { only } => vec![
+            order
+                .links
+                .iter()
+                .map(|link| link.name.as_str())
+                .find(|name| Some(*name) == only.as_deref())
+                .unwrap_or(order.best),
+        ],
+        client => {
+            let all = order.links.iter().map(|link| link.name.as_str());
+            all.filter(|name| client.only().is_none_or(|only| only == *name)).collect()
+        }
+    }
+}
+
+/// The command.
+pub(crate) fn task(order: &Order<'_>) -> Task {
+    let url = if order.secure { "{urls}" } else { "{url}" };
+    let file = order.directory.join(FILE).to_string_lossy().into_owned();
+    let links = links_of(order);
+    let mut args: Vec<String> = Vec::new();
+    let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
+    let task = match order.client {
+        Client::Marline { policy, .. } => {
+            add(&["get", "--json", "--quiet", "--policy", policy.name(), "--output", &file]);
+            links.iter().for_each(|link| add(&["--link", link]));
+            if order.secure {
+                add(&["--ca-file", "{ca}"]);
+            }
+            Task::new(order.program)
+        }
+        Client::Aria2 { connections } => {
+            let connections = connections.to_string();
+            add(&["--no-conf", "--quiet", "--file-allocation=none", "--allow-overwrite=true", "--disable-ipv6"]);
+            add(&["-s", &connections, "-x", &connections, "-k", "1M"]);
+            add(&[&format!("--multiple-interface={}", links.join(","))]);
+            add(&["--dir", &order.directory.to_string_lossy(), "--out", FILE]);
+            if order.secure {
+                add(&["--ca-certificate={ca}"]);
+            }
+            Task::new("aria2c")
+        }
+        Client::Curl { .. } => {
+            add(&["-q", "--silent", "--show-error", "--fail", "--interface", links[0], "--output", &file]);
+            if order.secure {
+                add(&["--cacert", "{ca}"]);
+            }
+            Task::new("curl")
+        }
+    };
+    args.push(url.to_string());
+    // A directory without configuration files.
+    let nowhere = order.directory.join("no-configuration");
+    task.args(args).env("XDG_CONFIG_HOME", nowhere.clone()).env("HOME", nowhere).output(Output::Capture)
+}
+
+/// Refuses a scenario early whose programs are not installed.
+pub(crate) fn check_installed<'a>(clients: impl IntoIterator<Item = &'a Client>) -> Result<(), LabError> {
+    for client in clients {
+        let (program, package) = match client {
+            Client::Marline { .. } => continue,
+            Client::Aria2 { .. } => ("aria2c", "aria2"),
+            Client::Curl { .. } => ("curl", "curl"),
+        };
+        if crate::server::find(program).is_none() {
+            return Err(LabError::Missing { program: program.into(), package });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(client: &str, secure: bool) -> String {
+        let links: Vec<LinkSpec> =
+            ["wifi,rate=8Mbit/s", "lte,rate=61Mbit/s"].iter().map(|l| l.parse().unwrap()).collect();
+        let order = Order {
+            client: &client.parse().unwrap(),
+            links: &links,
+            best: "lte",
+            secure,
+            directory: Path::new("/d"),
+            program: Path::new("/bin/marline"),
+        };
+        let task = task(&order);
+        std::iter::once(&task.program).chain(&task.args).map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn each_client_is_told_its_links() {
+        let ours = words("marline", false);
+        assert!(ours.starts_with("/bin/marline get --json") && ours.ends_with("{url}"), "{ours}");
+        assert!(ours.contains("--link wifi --link lte") && ours.contains("--policy marline"), "{ours}");
+        let single = words("single:wifi", false);
+        assert!(single.contains("--link wifi") && !single.contains("lte"), "{single}");
+        assert!(words("aria2-s16", false).contains("-s 16 -x 16 -k 1M --multiple-interface=wifi,lte"));
+        assert!(words("curl", false).contains("--interface lte "));
+        assert!(words("curl:wifi", false).contains("--interface wifi "));
+    }
+
+    #[test]
+    fn tls_is_checked_with_the_labs_authority() {
+        for client in ["marline", "aria2-s2", "curl"] {
+            let words = words(client, true);
+            assert!(words.contains("{ca}") && words.ends_with("{urls}"), "{words}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! `marline lab run SCENARIO`: a scenario with its repetitions, as a table, a JSON file and a page.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use marline_core::units::DataSize;
+use marline_sim::scenario::{Client, Scenario};
+use serde_json::json;
+
+use super::{Plan, Results, summary};
+use crate::evidence::{By, Machine, Outcome};
+use crate::page::Page;
+use crate::{LabError, prepare, scenarios};
+
+/// `marline lab run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// A file such as scenarios/floor-a.toml, or the name of a carried one (floor-a).
+    #[arg(value_name = "SCENARIO")]
+    scenario: String,
+    /// Repetitions, instead of the scenario's.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+    /// Only these clients, instead of the scenario's: `marline,aria2-s2`.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    clients: Vec<Client>,
+    /// Only these cases.
+    #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Download so much, instead of the scenario's sizes.
+    #[arg(long, value_name = "SIZE")]
+    size: Option<DataSize>,
+    /// In virtual time: seconds instead of minutes, without privileges, our own client only.
+    #[arg(long)]
+    sim: bool,
+    /// Write everything that was measured to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with throughput over time to this file.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// A directory of traces; also MARLINE_TRACES.
+    #[arg(long, value_name = "DIR")]
+    traces: Vec<PathBuf>,
+}
+
+/// Does it, and gives the exit code: 1 if a download failed.
+pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
+    let mut scenario = scenarios::find(&args.scenario)?;
+    if !args.clients.is_empty() {
+        scenario.clients.clone_from(&args.clients);
+    }
+    only(&mut scenario, &args.cases)?;
+    if let Some(size) = args.size {
+        scenario.cases.iter_mut().for_each(|case| case.size = size);
+    }
+    let plan = Plan {
+        scenario: &scenario,
+        runs: args.runs.unwrap_or(scenario.runs),
+        by: if args.sim { By::Sim } else { By::Lab },
+        traces: scenarios::trace_directories(&args.traces),
+        samples: false,
+    };
+    begin(plan.by)?;
+    let results = plan.run(|_, _, _| false, |outcome| say(&line(outcome)))?;
+    tell_skipped(&results);
+    for case in summary::cases_of(&results.outcomes) {
+        let groups = summary::groups(&scenario, case, &results.outcomes);
+        print(&format!("\n{case}\n{}", summary::table(&groups).plain()));
+    }
+    if let Some(file) = &args.json {
+        write(file, &format!("{:#}\n", record(&scenario, &results)))?;
+    }
+    if let Some(file) = &args.page {
+        write(file, &page(&scenario, &results).html())?;
+        say(&format!("page: {}", file.display()));
+    }
+    let failed = results.outcomes.iter().any(|outcome| !outcome.is_good());
+    Ok(u8::from(failed || results.outcomes.is_empty()))
+}
+
+/// Gets ready for real time: privilege first, while there is one thread; then signals.
+pub(crate) fn begin(by: By) -> Result<(), LabError> {
+    if by == By::Lab {
+        prepare()?;
+        marline_sys::signal::catch().map_err(LabError::at("signals"))?;
+    }
+    Ok(())
+}
+
+/// Leaves only these cases; all, if none is named.
+pub(crate) fn only(scenario: &mut Scenario, cases: &[String]) -> Result<(), LabError> {
+    if cases.is_empty() {
+        return Ok(());
+    }
+    if let Some(unknown) = cases.iter().find(|case| scenario.case(case).is_none()) {
+        let names: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+        return Err(LabError::Spec(format!("no case `{unknown}` in {}: {}", scenario.name, names.join(", "))));
+    }
+    scenario.cases.retain(|case| cases.contains(&case.name));
+    Ok(())
+}
+
+/// How a result file begins: command line, seed, version, scenario, machine.
+pub(crate) fn record(scenario: &Scenario, results: &Results) -> serde_json::Value {
+    let skipped: Vec<_> = results.skipped.iter().map(|(what, why)| json!({"what": what, "why": why})).collect();
+    json!({
+        "command": std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>(),
+        "seed": "run + 1",
+        "version": env!("CARGO_PKG_VERSION"),
+        "scenario": scenario,
+        "machine": Machine::here(),
+        "skipped": skipped,
+        "outcomes": results.outcomes,
+    })
+}
+
+/// The page of a scenario.
+pub(crate) fn page(scenario: &Scenario, results: &Results) -> Page {
+    let outcomes = &results.outcomes;
+    let sections = summary::cases_of(outcomes).into_iter().filter_map(|name| {
+        let groups = summary::groups(scenario, name, outcomes);
+        Some(summary::section(scenario.case(name)?, &groups))
+    });
+    let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let by = outcomes.first().map_or("nothing was run", |outcome| match outcome.by {
+        By::Sim => "virtual time: marline's decisions over modelled links and TCP",
+        By::Lab => "real time: programs and kernel TCP over emulated links",
+    });
+    let mut facts = vec![
+        ("Command".to_string(), command.join(" ")),
+        ("Made in".into(), by.into()),
+        ("Machine".into(), Machine::here().line()),
+        (
+            "Rates".into(),
+            "bits of IP packets per second, as links are written; payload is 1448 of 1500 bytes".into(),
+        ),
+    ];
+    facts.extend(results.skipped.iter().map(|(what, why)| (format!("Skipped: {what}"), why.clone())));
+    Page { title: scenario.name.clone(), lead: scenario.description.clone(), facts, sections: sections.collect() }
+}
+
+/// One line about one download.
+pub(crate) fn line(outcome: &Outcome) -> String {
+    let Outcome { case, client, run, seconds, .. } = outcome;
+    let ratio = outcome.ratio().map(|ratio| format!(", {ratio:.3} × ideal")).unwrap_or_default();
+    let suspect = outcome.suspect.as_ref().map(|why| format!("; suspect: {why}")).unwrap_or_default();
+    match &outcome.problem {
+        Some(problem) => format!("{case} run {run} {client}: FAILED after {seconds:.2} s: {problem}{suspect}"),
+        None => format!("{case} run {run} {client}: {seconds:.3} s{ratio}{suspect}"),
+    }
+}
+
+pub(crate) fn tell_skipped(results: &Results) {
+    for (what, why) in &results.skipped {
+        say(&format!("skipped: {what}: {why}"));
+    }
+}
+
+pub(crate) fn write(file: &Path, text: &str) -> Result<(), LabError> {
+    fs::write(file, text).map_err(LabError::at(format!("{}", file.display())))
+}
+
+/// For people, beside the results.
+pub(crate) fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Results.
+pub(crate) fn print(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}

@@ -1,0 +1,141 @@
+//! Runs a scenario: every client, every repetition, in virtual or in real time.
+//!
+//! In: a [`Plan`]. Out: [`Outcome`]s, each also told as soon as it is there; and what was skipped, with the reason.
+//!
+//! 1. Clients take turns within a repetition, beginning with another one each time: whatever changes about the machine
+//!    while it measures, changes for all of them.
+//! 2. Each download has a fresh lab: no cached TCP metrics, no warm connection, the same seed for all clients of a
+//!    repetition.
+//! 3. A download that fails is an outcome with its problem; a lab that cannot be built is an error.
+//! 4. In virtual time only our own client exists; others are skipped.
+
+pub(crate) mod command;
+mod real;
+mod sampler;
+pub(crate) mod summary;
+mod virtual_time;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use marline_core::units::DataSize;
+use marline_sim::scenario::{Case, Client, Scenario};
+
+use crate::evidence::{By, Outcome};
+use crate::{LabError, Payload};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan<'a> {
+    /// The scenario.
+    pub(crate) scenario: &'a Scenario,
+    /// Repetitions, instead of the scenario's.
+    pub(crate) runs: u32,
+    /// Virtual or real time.
+    pub(crate) by: By,
+    /// Where traces are.
+    pub(crate) traces: Vec<PathBuf>,
+    /// Whether the client's processor and memory are followed over time.
+    pub(crate) samples: bool,
+}
+
+/// What came of a plan.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Results {
+    /// In the order in which they were made.
+    pub(crate) outcomes: Vec<Outcome>,
+    /// `case` or `client`, and the reason.
+    pub(crate) skipped: Vec<(String, String)>,
+}
+
+impl Plan<'_> {
+    /// Runs it. `done` tells whether an outcome exists already (case, client, run), `tell` hears each new one.
+    pub(crate) fn run(
+        &self,
+        done: impl Fn(&str, &Client, u32) -> bool,
+        mut tell: impl FnMut(&Outcome),
+    ) -> Result<Results, LabError> {
+        let mut results = Results::default();
+        let mut workshop = Workshop::new(self)?;
+        let clients: Vec<&Client> =
+            self.scenario.clients.iter().filter(|c| self.by == By::Lab || c.is_ours()).collect();
+        for other in self.scenario.clients.iter().filter(|c| !clients.contains(c)) {
+            results.skipped.push((other.to_string(), "is no part of the simulation".into()));
+        }
+        if self.by == By::Lab {
+            crate::peers::check_installed(clients.iter().copied())?;
+        }
+        for case in &self.scenario.cases {
+            let mut case = case.clone();
+            if let Err(error) = case.load(&self.traces) {
+                results.skipped.push((case.name.clone(), format!("{error}; name its directory with --traces")));
+                continue;
+            }
+            for run in 0..self.runs {
+                let drawn = case.drawn(run);
+                for turn in 0..clients.len() {
+                    let client = clients[(turn + run as usize) % clients.len()];
+                    if marline_sys::signal::caught().is_some() {
+                        return Ok(results);
+                    }
+                    if done(&case.name, client, run) {
+                        continue;
+                    }
+                    let outcome = workshop.outcome(&drawn, client, run)?;
+                    tell(&outcome);
+                    results.outcomes.push(outcome);
+                }
+            }
+        }
+        Ok(results)
+    }
+}
+
+/// What is kept from one download to the next.
+struct Workshop<'a> {
+    plan: &'a Plan<'a>,
+    program: PathBuf,
+    /// Served files by size.
+    payloads: BTreeMap<DataSize, Payload>,
+}
+
+impl<'a> Workshop<'a> {
+    fn new(plan: &'a Plan<'a>) -> Result<Self, LabError> {
+        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        Ok(Self { plan, program, payloads: BTreeMap::new() })
+    }
+
+    fn outcome(&mut self, case: &Case, client: &Client, run: u32) -> Result<Outcome, LabError> {
+        match self.plan.by {
+            By::Sim => Ok(virtual_time::outcome(case, client, run, self.plan.scenario.protocol)),
+            By::Lab => {
+                let payload = match self.payloads.entry(case.size) {
+                    std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(place) => {
+                        let step = LabError::at(format!("a file of {} in memory", case.size));
+                        place.insert(Payload::new(case.size).map_err(step)?)
+                    }
+                };
+                let secure = self.plan.scenario.protocol == marline_sim::scenario::Protocol::Https;
+                real::outcome(&real::Download {
+                    case,
+                    client,
+                    run,
+                    payload,
+                    secure,
+                    program: &self.program,
+                    samples: self.plan.samples,
+                })
+            }
+        }
+    }
+}
+
+/// Longer than any sound client needs: several times what its links could do, and a minute for time-outs.
+fn limit(case: &Case, client: &Client) -> Duration {
+    let links: Vec<_> =
+        case.links.iter().filter(|link| client.only().is_none_or(|only| only == link.name)).cloned().collect();
+    let alone = marline_sim::ideal::ideal(&links, &case.events, case.size).or_else(|| case.ideal());
+    alone.unwrap_or_default() * 4 + Duration::from_secs(60)
+}

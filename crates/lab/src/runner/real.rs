@@ -1,0 +1,168 @@
+//! A download in real time: a program, kernel TCP and nginx over emulated links.
+//!
+//! 1. The file is checked by SHA-256 after every download, whoever made it.
+//! 2. Bytes and times per link are the emulator's, equal for all clients. What the packets do not show to the
+//!    millisecond (which bytes were needed, when a link's last needed byte came) our own client tells itself; of others
+//!    it is estimated: the end of a link is the last slot with more than a few packets, waste is what came beyond the
+//!    file and the packets' headers.
+//! 3. A run on a machine that was too busy is marked, not dropped.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use marline_sim::scenario::{Case, Client};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{limit, sampler};
+use crate::evidence::{By, LinkOutcome, Outcome, SLOT_S};
+use crate::peers::{self, Order};
+use crate::server::Folder;
+use crate::{Lab, LabError, LabSpec, LinkRun, Payload, Run, Service};
+
+/// One download.
+pub(super) struct Download<'a> {
+    pub(super) case: &'a Case,
+    pub(super) client: &'a Client,
+    pub(super) run: u32,
+    pub(super) payload: &'a Payload,
+    pub(super) secure: bool,
+    pub(super) program: &'a Path,
+    pub(super) samples: bool,
+}
+
+/// Does it in a fresh lab.
+pub(super) fn outcome(download: &Download<'_>) -> Result<Outcome, LabError> {
+    let case = download.case;
+    let folder = Folder::new().map_err(LabError::at("a place for the file"))?;
+    let lab = Lab::start(&LabSpec {
+        events: case.events.clone(),
+        seed: u64::from(download.run) + 1,
+        service: Service::Files(download.payload.path()),
+        ..LabSpec::new(case.links.clone())
+    })?;
+    let order = Order {
+        client: download.client,
+        links: &case.links,
+        best: &case.best_single().name,
+        secure: download.secure,
+        directory: folder.path(),
+        program: download.program,
+    };
+    let task = peers::task(&order).limit(limit(case, download.client));
+    let before = pressure();
+    let (run, samples) = sampler::beside(download.samples, || lab.run(&task));
+    let run = run?;
+    let pressed = pressure().zip(before).map(|(after, before)| (after - before) / run.wall.as_secs_f64().max(1e-3));
+    let granted = lab.congestion().is_granted();
+    drop(lab);
+    let problem = problem(&run, &folder.path().join(peers::FILE), download.payload);
+    let report: Option<Value> =
+        download.client.is_ours().then(|| serde_json::from_slice(&run.stdout).ok()).flatten();
+    let links =
+        case.links.iter().zip(&run.emulation.links).map(|(spec, did)| link(did, spec.mtu.bytes(), report.as_ref()));
+    let links: Vec<LinkOutcome> = links.collect();
+    let suspect = run.emulation.suspect().or_else(|| {
+        let busy = pressed.filter(|share| *share > BUSY);
+        busy.map(|share| format!("work waited for a processor {:.0} % of the time", share * 100.0))
+    });
+    let suspect = suspect.or_else(|| (!granted).then(|| "the kernel refused the congestion control".to_string()));
+    Ok(Outcome {
+        case: case.name.clone(),
+        client: download.client.to_string(),
+        run: download.run,
+        by: By::Lab,
+        bytes: case.size.bytes(),
+        problem,
+        seconds: run.wall.as_secs_f64(),
+        ideal_s: case.ideal().map(|ideal| ideal.as_secs_f64()),
+        link_delta_s: report.as_ref().map_or_else(|| delta(&links), |r| r["link_delta_s"].as_f64()),
+        wasted_bytes: report
+            .as_ref()
+            .map_or_else(|| (!download.secure).then(|| surplus(&run, case)), |r| r["wasted_bytes"].as_u64()),
+        links,
+        cpu_s: Some((run.user + run.system).as_secs_f64()),
+        cpu_pressure: pressed,
+        peak_rss_bytes: Some(run.peak_memory.bytes()),
+        samples,
+        suspect,
+    })
+}
+
+/// Above this share of time in which something waited for a processor, figures are suspect. Chosen: client, server and
+/// emulator share two cores with themselves at up to 0.4 on a machine that is otherwise idle.
+const BUSY: f64 = 0.6;
+
+/// Why the download is no good.
+fn problem(run: &Run, file: &Path, payload: &Payload) -> Option<String> {
+    if run.timed_out {
+        return Some(format!("not done after {:.0} s", run.wall.as_secs_f64()));
+    }
+    if !run.status.success() {
+        let said = String::from_utf8_lossy(&run.stderr);
+        let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        return Some(format!("{}: {}", run.status, line.trim()));
+    }
+    match sha256(file) {
+        Ok(sum) if sum == payload.sha256() => None,
+        Ok(_) => Some("wrong SHA-256".into()),
+        Err(error) => Some(format!("no file: {error}")),
+    }
+}
+
+fn sha256(file: &Path) -> std::io::Result<String> {
+    let (mut file, mut digest) = (File::open(file)?, Sha256::new());
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            length => digest.update(buffer.get(..length).unwrap_or_default()),
+        }
+    }
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn link(did: &LinkRun, mtu: u64, report: Option<&Value>) -> LinkOutcome {
+    let timeline: Vec<u64> = did.down_timeline.iter().map(|slot| slot.bytes()).collect();
+    // Handshakes, acknowledgements and farewells are a few small packets.
+    let used = |bytes: &u64| *bytes >= 3 * mtu;
+    let seen = timeline.iter().position(used).zip(timeline.iter().rposition(used));
+    let span = seen.map(|(first, last)| (first as f64 * SLOT_S, (last + 1) as f64 * SLOT_S));
+    let told = report.map(|report| {
+        let of = report["links"].as_array().into_iter().flatten().find(|link| link["name"] == did.name.as_str());
+        of.and_then(|link| Some((link["first_byte_s"].as_f64()?, link["last_byte_s"].as_f64()?)))
+    });
+    LinkOutcome {
+        name: did.name.clone(),
+        kind: did.kind,
+        bytes: did.down.delivered.size.bytes(),
+        span_s: told.unwrap_or(span),
+        timeline,
+    }
+}
+
+/// Between the ends of the links in use.
+fn delta(links: &[LinkOutcome]) -> Option<f64> {
+    let ends: Vec<f64> = links.iter().filter_map(|link| link.span_s).map(|(_, end)| end).collect();
+    let (first, last) = crate::evidence::stats::range(&ends).filter(|_| ends.len() > 1)?;
+    Some(last - first)
+}
+
+/// What came beyond the file, the headers of packets and (a guess) of answers.
+fn surplus(run: &Run, case: &Case) -> u64 {
+    let payload = |link: &LinkRun| {
+        let down = link.down.delivered;
+        down.size.bytes().saturating_sub(52 * down.packets)
+    };
+    let all: u64 = run.emulation.links.iter().map(payload).sum();
+    all.saturating_sub(case.size.bytes())
+}
+
+/// Seconds so far in which something waited for a processor; none where the kernel does not tell.
+fn pressure() -> Option<f64> {
+    let text = fs::read_to_string("/proc/pressure/cpu").ok()?;
+    let total = text.lines().find(|line| line.starts_with("some"))?.rsplit_once("total=")?.1;
+    total.trim().parse::<u64>().ok().map(|micros| Duration::from_micros(micros).as_secs_f64())
+}

@@ -1,0 +1,65 @@
+//! A download in virtual time: our own decisions, sim's links and its model of TCP.
+
+use marline_core::fetch::{Config, Fetch};
+use marline_sim::scenario::{Case, Client, Protocol};
+use marline_sim::world::{LinkOutcome as Simulated, Scene, World};
+
+use super::limit;
+use crate::evidence::{By, LinkOutcome, Outcome};
+
+/// Runs one of our clients; the scenario's traces must have been loaded.
+pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol) -> Outcome {
+    let Client::Marline { policy, only } = client else {
+        unreachable!("only our own client is simulated");
+    };
+    let links = case.links.iter().filter(|link| only.as_ref().is_none_or(|only| *only == link.name)).cloned();
+    let mut scene = Scene::new(case.size, links);
+    let known = |name: &str| scene.links.iter().any(|link| link.spec.name == name);
+    scene.events = case.events.iter().filter(|event| known(&event.link)).cloned().collect();
+    scene.tls = protocol == Protocol::Https;
+    scene.seed = u64::from(run) + 1;
+    let limit = limit(case, client);
+    let fetch = Fetch::new(Config { policy: *policy, ..Config::default() });
+    let result = World::new(scene, fetch).run(limit);
+    let problem = match (&result.failed, result.finished) {
+        (Some((failure, _)), _) => Some(format!("{failure:?}")),
+        (None, None) => Some("not done in time".to_string()),
+        (None, Some(_)) if !result.is_good() => Some("the file is not whole".to_string()),
+        _ => None,
+    };
+    let seconds = result.finished.or(result.failed.map(|(_, at)| at)).unwrap_or(limit);
+    let used = result.links.iter().filter(|link| link.last_byte.is_some()).count();
+    Outcome {
+        case: case.name.clone(),
+        client: client.to_string(),
+        run,
+        by: By::Sim,
+        bytes: case.size.bytes(),
+        problem,
+        seconds: seconds.as_secs_f64(),
+        ideal_s: case.ideal().map(|ideal| ideal.as_secs_f64()),
+        links: case.links.iter().map(|spec| link(spec, &result.links)).collect(),
+        link_delta_s: (used > 1).then_some(result.link_delta.as_secs_f64()),
+        wasted_bytes: Some(result.wasted.bytes()),
+        cpu_s: None,
+        cpu_pressure: None,
+        peak_rss_bytes: None,
+        samples: Vec::new(),
+        suspect: None,
+    }
+}
+
+/// What a link did; nothing if the client was not given it. Payload is counted as the IP packets that carried it.
+fn link(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> LinkOutcome {
+    let did = simulated.iter().find(|link| link.name == spec.name);
+    let mtu = spec.mtu.bytes();
+    let packets = |payload: u64| payload * mtu / (mtu - 52);
+    LinkOutcome {
+        name: spec.name.clone(),
+        kind: spec.kind,
+        bytes: did.map_or(0, |link| packets(link.bytes.bytes())),
+        span_s: did.and_then(|link| Some((link.first_byte?.as_secs_f64(), link.last_byte?.as_secs_f64()))),
+        timeline: did
+            .map_or_else(Vec::new, |link| link.timeline.iter().map(|slot| packets(slot.bytes())).collect()),
+    }
+}

@@ -1,0 +1,84 @@
+//! The scenarios that the program carries: the files of the repository's `scenarios` directory.
+//!
+//! A name finds the carried one, a path finds a file; so `marline lab bench` works where nobody has the sources.
+
+use std::path::{Path, PathBuf};
+
+use marline_sim::scenario::Scenario;
+
+use crate::LabError;
+
+macro_rules! carried {
+    ($($name:literal),+ $(,)?) => {
+        /// Name and text of each.
+        pub(crate) const CARRIED: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../../scenarios/", $name, ".toml")))),+];
+    };
+}
+
+carried!(
+    "demo",
+    "floor-a",
+    "floor-a-https",
+    "floor-b",
+    "floor-c",
+    "floor-d",
+    "floor-e",
+    "floor-f",
+    "floor-h",
+    "floor-i",
+    "floor-j",
+    "floor-order",
+    "floor-small",
+    "pairs",
+    "roam",
+    "thesis",
+);
+
+/// The scenario of this file, or the carried one of this name.
+pub(crate) fn find(word: &str) -> Result<Scenario, LabError> {
+    let refused = |error: marline_sim::scenario::ScenarioError| LabError::Spec(error.to_string());
+    if Path::new(word).is_file() {
+        return Scenario::read(Path::new(word)).map_err(refused);
+    }
+    match CARRIED.iter().find(|(name, _)| *name == word) {
+        Some((name, text)) => Scenario::parse(text, Path::new(name)).map_err(refused),
+        None => {
+            let names: Vec<&str> = CARRIED.iter().map(|(name, _)| *name).collect();
+            Err(LabError::Spec(format!("`{word}` is no file and no scenario; there are: {}", names.join(", "))))
+        }
+    }
+}
+
+/// The directories of `--traces`, else those of the variable `MARLINE_TRACES` (separated by colons).
+pub(crate) fn trace_directories(named: &[PathBuf]) -> Vec<PathBuf> {
+    match std::env::var_os("MARLINE_TRACES") {
+        Some(variable) if named.is_empty() => std::env::split_paths(&variable).collect(),
+        _ => named.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_carried_under_its_name() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        let mut files: Vec<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_suffix(".toml").map(str::to_owned))
+            .collect();
+        files.sort();
+        assert_eq!(files, CARRIED.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        for (name, _) in CARRIED {
+            assert_eq!(find(name).unwrap().name, *name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = find("flor-a").unwrap_err().to_string();
+        assert!(error.contains("floor-a, ") && error.contains("thesis"), "{error}");
+    }
+}
