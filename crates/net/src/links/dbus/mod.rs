@@ -1,0 +1,214 @@
+//! A D-Bus client that can do one thing: call a method with strings, and read the answer.
+//!
+//! In: the bus's socket and a time limit for everything together. Out: [`Value`]s.
+//!
+//! 1. Calls carry NO_AUTO_START: asking must not start a service that the user does not run.
+//! 2. Nothing of the answer is trusted: lengths, depth and size are bounded, unknown types end the reading.
+//! 3. All waiting counts against one limit, the connection included.
+//!
+//! `zbus` was not used (its runtime, macros and some forty crates for three questions), nor `rustbus` (its socket
+//! cannot be given one limit for everything). The protocol is that of the D-Bus Specification, "Message Protocol" and
+//! "Authentication Protocol".
+
+mod value;
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+pub(crate) use value::Value;
+use value::{Reader, order};
+
+/// A connection to a bus.
+pub(crate) struct Bus {
+    stream: UnixStream,
+    deadline: Instant,
+    serial: u32,
+}
+
+/// Where the system's bus listens.
+pub(crate) const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
+
+/// chosen: answers of those services have some hundred bytes; the protocol would allow 128 MiB.
+const LARGEST: usize = 1 << 20;
+
+impl Bus {
+    /// Connects, authenticates as this user and says hello.
+    pub(crate) fn connect(socket: &Path, limit: Duration) -> io::Result<Self> {
+        let deadline = Instant::now() + limit;
+        let unconnected = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // On a Unix socket the send timeout also limits the connection.
+        unconnected.set_write_timeout(Some(limit))?;
+        unconnected.connect(&SockAddr::unix(socket)?)?;
+        let stream = UnixStream::from(OwnedFd::from(unconnected));
+        let mut bus = Self { stream, deadline, serial: 0 };
+        let uid: String =
+            rustix::process::geteuid().as_raw().to_string().bytes().map(|b| format!("{b:02x}")).collect();
+        bus.stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes())?;
+        if !bus.line()?.starts_with("OK ") {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the bus refuses this user"));
+        }
+        bus.stream.write_all(b"BEGIN\r\n")?;
+        const SELF: &str = "org.freedesktop.DBus";
+        bus.call(SELF, "/org/freedesktop/DBus", SELF, "Hello", &[])?;
+        Ok(bus)
+    }
+
+    /// Calls a method that takes strings.
+    pub(crate) fn call(
+        &mut self,
+        service: &str,
+        object: &str,
+        interface: &str,
+        method: &str,
+        arguments: &[&str],
+    ) -> io::Result<Vec<Value>> {
+        self.serial += 1;
+        let message = call(self.serial, [object, interface, method, service], arguments);
+        self.stream.write_all(&message)?;
+        loop {
+            let answer = self.message()?;
+            if answer.replies_to == self.serial {
+                return if answer.is_error { Err(io::Error::other(answer.error)) } else { Ok(answer.values) };
+            }
+        }
+    }
+
+    /// Reads a property.
+    pub(crate) fn property(
+        &mut self,
+        service: &str,
+        object: &str,
+        interface: &str,
+        name: &str,
+    ) -> io::Result<Value> {
+        const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+        let mut values = self.call(service, object, PROPERTIES, "Get", &[interface, name])?;
+        values.pop().ok_or_else(malformed)
+    }
+
+    /// A line of the authentication.
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") && line.len() < 512 {
+            let mut byte = [0];
+            self.fill(&mut byte)?;
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).map_err(|_| malformed())
+    }
+
+    fn message(&mut self) -> io::Result<Answer> {
+        let mut head = [0; 16];
+        self.fill(&mut head)?;
+        let size = |at: usize| order(&head)?.u32(head.get(at..at + 4)?).try_into().ok();
+        let (body, fields): (usize, usize) = size(4).zip(size(12)).ok_or_else(malformed)?;
+        if body > LARGEST || fields > LARGEST {
+            return Err(malformed());
+        }
+        let mut bytes = head.to_vec();
+        bytes.resize(16 + fields.div_ceil(8) * 8 + body, 0);
+        self.fill(&mut bytes[16..])?;
+        answer(&bytes).ok_or_else(malformed)
+    }
+
+    /// `read_exact` within the limit.
+    fn fill(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => buffer = &mut buffer[read..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the bus sends what cannot be read")
+}
+
+/// METHOD_CALL with its header fields: path, interface, member, destination, signature.
+fn call(serial: u32, [object, interface, method, service]: [&str; 4], arguments: &[&str]) -> Vec<u8> {
+    const METHOD_CALL: u8 = 1;
+    const NO_AUTO_START: u8 = 2;
+    let mut body = Vec::new();
+    arguments.iter().for_each(|argument| string(&mut body, argument));
+    let mut fields = Vec::new();
+    for (field, kind, text) in [(1, b'o', object), (2, b's', interface), (3, b's', method), (6, b's', service)] {
+        pad(&mut fields, 8);
+        fields.extend([field, 1, kind, 0]);
+        string(&mut fields, text);
+    }
+    if !arguments.is_empty() {
+        pad(&mut fields, 8);
+        fields.extend([8, 1, b'g', 0, arguments.len() as u8]);
+        fields.extend(std::iter::repeat_n(b's', arguments.len()));
+        fields.push(0);
+    }
+    let mut message = vec![b'l', METHOD_CALL, NO_AUTO_START, 1];
+    for number in [body.len() as u32, serial, fields.len() as u32] {
+        message.extend(number.to_le_bytes());
+    }
+    message.extend(fields);
+    pad(&mut message, 8);
+    message.extend(body);
+    message
+}
+
+fn string(to: &mut Vec<u8>, text: &str) {
+    pad(to, 4);
+    to.extend((text.len() as u32).to_le_bytes());
+    to.extend(text.as_bytes());
+    to.push(0);
+}
+
+fn pad(to: &mut Vec<u8>, multiple: usize) {
+    to.resize(to.len().div_ceil(multiple) * multiple, 0);
+}
+
+/// What came back.
+#[derive(Default)]
+struct Answer {
+    replies_to: u32,
+    is_error: bool,
+    error: String,
+    values: Vec<Value>,
+}
+
+fn answer(bytes: &[u8]) -> Option<Answer> {
+    const ERROR: u8 = 3;
+    let mut answer = Answer { is_error: *bytes.get(1)? == ERROR, ..Answer::default() };
+    let mut reader = Reader { order: order(bytes)?, bytes, at: 12 };
+    let mut signature = String::new();
+    for field in reader.value(b"a(yv)", 0)?.0.list() {
+        match field.list() {
+            [Value::Number(4), Value::Text(name)] => answer.error.clone_from(name),
+            [Value::Number(5), Value::Number(serial)] => answer.replies_to = u32::try_from(*serial).ok()?,
+            [Value::Number(8), Value::Text(text)] => signature.clone_from(text),
+            _ => {}
+        }
+    }
+    reader.align(8)?;
+    let mut left = signature.as_bytes();
+    while !left.is_empty() {
+        let (value, rest) = reader.value(left, 0)?;
+        answer.values.push(value);
+        left = rest;
+    }
+    Some(answer)
+}
+
+#[cfg(test)]
+pub(super) mod tests;
