@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use marline_net::get::Progress;
 
-use super::figures::{clock, percent, rate, size};
+use super::figures::{clock, percent, rate, share, size};
 
 /// Bars on standard error.
 pub(crate) struct Bars {
@@ -125,7 +125,7 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
         for link in &progress.links {
             let bar = ink.bar(link.bytes, progress.total, width);
             let mut line = format!("{:<names$} {bar} {:>8} {:>12}", link.name, size(link.bytes), rate(link.rate));
-            line += &format!(" {:>3}%", percent(link.bytes, carried));
+            line += &format!(" {:>3}%", share(link.bytes, carried));
             if link.state != "up" {
                 line += &format!("  {}", link.state);
             }

@@ -20,7 +20,13 @@ pub(super) fn size(bytes: u64) -> String {
     DataSize::from_bytes(bytes).to_string()
 }
 
-/// `part` in whole percent of `whole`, at most 100; of nothing: 0.
+/// `part` in whole percent of `whole`, to the nearest, so that the shares of two links make 100; of nothing: 0.
+pub(super) fn share(part: u64, whole: u64) -> u64 {
+    let share = (u128::from(part) * 100 + u128::from(whole) / 2).checked_div(u128::from(whole)).unwrap_or(0);
+    u64::try_from(share).map_or(100, |share| share.min(100))
+}
+
+/// `part` in whole percent of `whole`, rounded down, so that 100 means all of it; of nothing: 0.
 pub(super) fn percent(part: u64, whole: u64) -> u64 {
     let share = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(share).map_or(100, |share| share.min(100))
@@ -43,7 +49,7 @@ pub(super) fn summary(report: &Report) -> String {
     let carried: u64 = report.links.iter().map(|link| link.bytes).sum();
     let mut links: Vec<String> = Vec::new();
     for link in &report.links {
-        links.push(format!("{} {}%", link.name, percent(link.bytes, carried)));
+        links.push(format!("{} {}%", link.name, share(link.bytes, carried)));
     }
     let place = report.path.as_deref().unwrap_or("standard output");
     let place = place.strip_prefix("./").unwrap_or(place);
@@ -76,5 +82,7 @@ mod tests {
         assert_eq!(clock(-1.0), "--:--");
         assert_eq!(percent(1, 0), 0);
         assert_eq!(percent(u64::MAX, 1), 100);
+        assert_eq!((percent(999, 1000), share(999, 1000)), (99, 100));
+        assert_eq!((share(586, 1000), share(414, 1000), share(1, 0)), (59, 41, 0));
     }
 }
