@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use marline_core::units::DataSize;
 use marline_sim::spec::{Change, LinkSpec};
 use marline_sys::process::Room;
 use marline_sys::{clock, namespace};
 
 use crate::emulator::Emulator;
 use crate::network::{self, Networks};
-use crate::run::Running;
+use crate::run::{Memory, Running};
 use crate::server::Server;
 use crate::{CongestionReport, LabError, LabSpec, Run, Task, prepare};
 
@@ -58,6 +57,7 @@ impl Lab {
             command.env(format!("MARLINE_LAB_{name}"), value);
         }
         let unseen_before = self.unseen()?;
+        let memory = Memory::before();
         let started = self.networks.client.run(|| {
             // Programs that look under /sys shall see these links. Where it is refused they see the machine's.
             let _ = namespace::private_mounts().and_then(|()| namespace::mount_sys());
@@ -70,7 +70,7 @@ impl Lab {
         });
         let program = || task.program.to_string_lossy().into_owned();
         let (child, zero) = started.map_err(|source| LabError::Start { program: program(), source })??;
-        let ended = Running::new(child, zero)?.wait(task.limit)?;
+        let ended = Running::new(child, zero, memory)?.wait(task.limit)?;
         let mut emulation = self.emulator.report()?;
         for ((link, now), before) in emulation.links.iter_mut().zip(self.unseen()?).zip(unseen_before) {
             link.unseen = now.saturating_sub(before);
@@ -81,7 +81,7 @@ impl Lab {
             wall: ended.wall,
             user: ended.usage.user,
             system: ended.usage.system,
-            peak_memory: DataSize::from_bytes(ended.usage.peak_memory),
+            peak_memory: ended.peak_memory,
             stdout: ended.stdout,
             stderr: ended.stderr,
             emulation,

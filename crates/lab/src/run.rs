@@ -139,6 +139,7 @@ pub(crate) struct Running {
     child: Child,
     /// When it was started, by the clock.
     zero: u64,
+    memory: Memory,
     pidfd: OwnedFd,
     stdout: Receiver<Vec<u8>>,
     stderr: Receiver<Vec<u8>>,
@@ -147,6 +148,7 @@ pub(crate) struct Running {
 /// A [`Run`] without the links.
 pub(crate) struct Ended {
     pub(crate) usage: process::Usage,
+    pub(crate) peak_memory: DataSize,
     pub(crate) timed_out: bool,
     pub(crate) wall: Duration,
     pub(crate) stdout: Vec<u8>,
@@ -154,21 +156,22 @@ pub(crate) struct Ended {
 }
 
 impl Running {
-    pub(crate) fn new(mut child: Child, zero: u64) -> Result<Self, LabError> {
+    pub(crate) fn new(mut child: Child, zero: u64, memory: Memory) -> Result<Self, LabError> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).unwrap_or(Pid::INIT);
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         let pidfd = pidfd.map_err(|e| LabError::Setup { step: "pidfd".into(), source: e.into() })?;
         let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
-        Ok(Self { child, zero, pidfd, stdout, stderr })
+        Ok(Self { child, zero, memory, pidfd, stdout, stderr })
     }
 
     /// Waits for its end. A signal that we get meanwhile (see [`signal::catch`]) is passed on to it; if it is still
     /// there some seconds later, it is killed.
-    pub(crate) fn wait(self, limit: Option<Duration>) -> Result<Ended, LabError> {
+    pub(crate) fn wait(mut self, limit: Option<Duration>) -> Result<Ended, LabError> {
         let mut passed_on = false;
         let mut deadline = limit.map(|limit| self.zero + limit.as_nanos() as u64);
         let mut timed_out = false;
         while !self.has_ended() {
+            self.memory.sample(self.child.id());
             if let (Some(number), false) = (signal::caught(), passed_on) {
                 passed_on = true;
                 self.pass_on(number);
@@ -190,7 +193,8 @@ impl Running {
             }
             all
         };
-        Ok(Ended { usage, timed_out, wall, stdout: text(&self.stdout), stderr: text(&self.stderr) })
+        let peak_memory = self.memory.peak(usage.peak_memory);
+        Ok(Ended { usage, peak_memory, timed_out, wall, stdout: text(&self.stdout), stderr: text(&self.stderr) })
     }
 
     /// Sleeps until it ends, but not long enough to miss a signal or a deadline for long.
@@ -209,6 +213,40 @@ impl Running {
         let signal = if interrupt { Signal::INT } else { Signal::TERM };
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
+}
+
+/// The most memory that a command held. The kernel's own figure (`ru_maxrss`) includes what the starting process, us,
+/// held at that moment, because both share their memory until the program is loaded. It is right when it is larger
+/// than that; else the command was smaller than we are, and what was seen of it while it ran is taken.
+pub(crate) struct Memory {
+    ours: u64,
+    seen: u64,
+}
+
+impl Memory {
+    /// Call it before the command is started.
+    pub(crate) fn before() -> Self {
+        // Forgets what we held once and hold no longer (proc_pid_clear_refs(5)).
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+        Self { ours: high_water(std::process::id()), seen: 0 }
+    }
+
+    fn sample(&mut self, pid: u32) {
+        self.seen = self.seen.max(high_water(pid));
+    }
+
+    fn peak(&self, kernel: u64) -> DataSize {
+        // The kernel's counters of memory are off by some pages per thread.
+        let slack = 1 << 20;
+        DataSize::from_bytes(if kernel > self.ours + slack || self.seen == 0 { kernel } else { self.seen })
+    }
+}
+
+/// `VmHWM` of a process; 0 when it has ended.
+fn high_water(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
 /// A command that was asked to end is given this long.
@@ -248,7 +286,7 @@ mod tests {
     fn a_command_is_waited_for_and_its_output_kept() {
         let task = Task::new("sh").args(["-c", "echo out; echo err >&2; exit 4"]).output(Output::Capture);
         let child = task.command(&[]).spawn().unwrap();
-        let ended = Running::new(child, clock::now()).unwrap().wait(None).unwrap();
+        let ended = Running::new(child, clock::now(), Memory::before()).unwrap().wait(None).unwrap();
         assert_eq!(ended.usage.status.code(), Some(4));
         assert_eq!((ended.stdout.as_slice(), ended.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
         assert!(!ended.timed_out);
@@ -257,7 +295,10 @@ mod tests {
     #[test]
     fn a_command_that_takes_too_long_is_killed() {
         let child = Task::new("sleep").args(["1000"]).command(&[]).spawn().unwrap();
-        let ended = Running::new(child, clock::now()).unwrap().wait(Some(Duration::from_millis(1))).unwrap();
+        let ended = Running::new(child, clock::now(), Memory::before())
+            .unwrap()
+            .wait(Some(Duration::from_millis(1)))
+            .unwrap();
         assert!(ended.timed_out && ended.usage.status.code().is_none());
     }
 }

@@ -84,7 +84,8 @@ impl Server {
 
     fn command(line: &str, networks: &Networks, room: &Room) -> Result<Self, LabError> {
         let mut command = Command::new("sh");
-        command.arg("-c").arg(line).stdin(Stdio::null());
+        // Standard output belongs to the client's command.
+        command.arg("-c").arg(line).stdin(Stdio::null()).stdout(io::stderr());
         let child = spawn(&mut command, networks, room);
         let child = child.map_err(|source| LabError::Start { program: line.into(), source })?;
         let mut server = Self { child, folder: None, authority: None, path: String::new() };

@@ -1,6 +1,7 @@
 //! nginx's configuration: one process in the foreground that serves one directory, over HTTP, HTTPS and HTTP/2.
 //!
-//! One process, not a master with workers: nothing to hand privileges to in a user namespace, and one pid to end.
+//! One process, not a master with workers: nothing to hand privileges to in a user namespace, and one pid to end. For
+//! the same reason its user is root, the only one that a user namespace has.
 
 use std::fs;
 use std::io;
@@ -19,7 +20,8 @@ pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate
         .map(|kind| Ok(format!("    {kind}_temp_path {};\n", quoted(&directory.join(kind))?)))
         .collect::<io::Result<_>>()?;
     let text = format!(
-        "daemon off;\n\
+        "user root root;\n\
+         daemon off;\n\
          master_process off;\n\
          pid {pid};\n\
          error_log {log};\n\

@@ -1,0 +1,341 @@
+//! The lab with real namespaces, a real kernel's TCP, nginx and curl: what arrives, how it ends, and what is left.
+//!
+//! No timed figure decides here: bytes, counters, order and exit codes do. What the machine does not permit, or lacks,
+//! is skipped with its reason.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use marline_core::units::DataSize;
+use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Service, Task, check, cli, prepare};
+
+/// This program is also the `marline lab` that some tests start as a process of its own.
+#[derive(Parser)]
+struct Program {
+    #[command(flatten)]
+    lab: cli::LabArgs,
+}
+
+type Test = (&'static str, fn());
+
+const TESTS: [Test; 13] = [
+    (
+        "a_download_arrives_whole_over_the_link_that_was_chosen",
+        a_download_arrives_whole_over_the_link_that_was_chosen,
+    ),
+    ("tls_with_the_labs_authority_and_http_2", tls_with_the_labs_authority_and_http_2),
+    ("ipv6_works_over_each_link", ipv6_works_over_each_link),
+    (
+        "the_order_of_first_packets_is_the_order_of_the_delays",
+        the_order_of_first_packets_is_the_order_of_the_delays,
+    ),
+    ("a_link_that_goes_down_drops_and_comes_back", a_link_that_goes_down_drops_and_comes_back),
+    ("a_change_from_outside_takes_effect", a_change_from_outside_takes_effect),
+    ("the_same_seed_loses_the_same_packets", the_same_seed_loses_the_same_packets),
+    ("each_congestion_control_is_what_connections_get", each_congestion_control_is_what_connections_get),
+    ("a_client_sees_its_links_only", a_client_sees_its_links_only),
+    ("a_server_of_ones_own", a_server_of_ones_own),
+    ("what_cannot_be_served_is_said", what_cannot_be_served_is_said),
+    ("nothing_is_left_after_kill_9", nothing_is_left_after_kill_9),
+    ("a_signal_ends_the_command_and_the_lab", a_signal_ends_the_command_and_the_lab),
+];
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|verb| verb == "exec" || verb == "check") {
+        return ExitCode::from(cli::run(Program::parse().lab));
+    }
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    if let Err(error) = prepare() {
+        eprintln!("skipped: {error}");
+        return ExitCode::SUCCESS;
+    }
+    if let Some(missing) = check::machine().into_iter().find(|finding| finding.required && !finding.ok) {
+        eprintln!("skipped: {}: {}", missing.name, missing.says);
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = 0;
+    for (name, test) in TESTS.iter().filter(|(name, _)| wanted.as_ref().is_none_or(|w| name.contains(w.as_str()))) {
+        // Each on a thread of its own, as the standard harness does.
+        let ok = std::thread::spawn(test).join().is_ok();
+        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        failed += u8::from(!ok);
+    }
+    ExitCode::from(failed)
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|place| place.join(program).is_file());
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+fn spec(links: &[&str], service: Service) -> LabSpec {
+    LabSpec { service, ..LabSpec::new(links.iter().map(|link| link.parse().unwrap()).collect()) }
+}
+
+fn curl(args: &[&str]) -> Task {
+    Task::new("curl").args(["-sS", "--max-time", "60"]).args(args.iter().copied()).output(Output::Capture)
+}
+
+const TWO: [&str; 2] = ["wifi,rate=80Mbit/s,rtt=20ms", "lte,rate=61Mbit/s,rtt=50ms"];
+
+fn a_download_arrives_whole_over_the_link_that_was_chosen() {
+    if !has("nginx") || !has("curl") {
+        return;
+    }
+    let size = DataSize::from_bytes(3_000_001);
+    let payload = Payload::new(size).unwrap();
+    let lab = Lab::start(&spec(&TWO, Service::Files(payload.path()))).unwrap();
+    for (device, at) in [("wifi", 0), ("lte", 1), ("10.1.0.2", 0), ("10.2.0.2", 1)] {
+        let run = lab.run(&curl(&["--interface", device, "{url}"])).unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        assert_eq!(run.stdout, std::fs::read(payload.path()).unwrap(), "{device}");
+        let links = &run.emulation.links;
+        assert!(links[at].down.delivered.size >= size, "{device}");
+        // The last packets of the command before may still have been on their way there.
+        assert!(links[1 - at].down.delivered.size < DataSize::from_kib(1), "{device}");
+        let slots: u64 = links[at].down_timeline.iter().map(|slot| slot.bytes()).sum();
+        assert_eq!(slots, links[at].down.delivered.size.bytes());
+        assert_eq!(
+            run.emulation.lateness.packets,
+            links[at].down.delivered.packets + links[at].up.delivered.packets
+        );
+    }
+    // Without a word of the client the first link is taken.
+    let run = lab.run(&curl(&["-o", "/dev/null", "{url}"])).unwrap();
+    assert!(run.emulation.links[1].down.delivered.size < DataSize::from_kib(1));
+    assert!(run.emulation.links[0].down.delivered.size >= size);
+}
+
+fn tls_with_the_labs_authority_and_http_2() {
+    if !has("nginx") || !has("curl") {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_kib(100)).unwrap();
+    let lab = Lab::start(&spec(&TWO, Service::Files(payload.path()))).unwrap();
+    let run = lab.run(&curl(&[
+        "--cacert",
+        "{ca}",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_version} %{size_download}",
+        "{urls}",
+    ]));
+    let run = run.unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "2 102400");
+    let stranger = lab.run(&curl(&["-o", "/dev/null", "{urls}"])).unwrap();
+    assert_eq!(stranger.status.code(), Some(60), "a certificate of nobody known");
+}
+
+fn ipv6_works_over_each_link() {
+    if !has("nginx") || !has("curl") || !Path::new("/proc/net/if_inet6").exists() {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_kib(10)).unwrap();
+    let lab = Lab::start(&spec(&TWO, Service::Files(payload.directory().into()))).unwrap();
+    for (at, device) in ["wifi", "lte"].iter().enumerate() {
+        let run = lab.run(&curl(&["-g", "--interface", device, "http://[fd99::1]/random-10240"])).unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        assert_eq!(run.stdout.len(), 10_240);
+        assert!(run.emulation.links[at].down.delivered.size >= DataSize::from_kib(10));
+    }
+}
+
+fn the_order_of_first_packets_is_the_order_of_the_delays() {
+    if !has("nginx") || !has("curl") {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_kib(1)).unwrap();
+    let links = ["near,rate=50Mbit/s,rtt=10ms", "far,rate=50Mbit/s,rtt=600ms"];
+    let lab = Lab::start(&spec(&links, Service::Files(payload.path()))).unwrap();
+    let both = "curl -sS --interface far {url} -o /dev/null & curl -sS --interface near {url} -o /dev/null; wait";
+    let run = lab.run(&Task::new("sh").args(["-c", both]).output(Output::Capture)).unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let [near, far] = [0, 1].map(|at| run.emulation.links[at].down_span.unwrap());
+    assert!(far.0 >= Duration::from_millis(600), "nothing comes back before one round trip: {far:?}");
+    assert!(near.0 < far.0, "{near:?} {far:?}");
+}
+
+fn a_link_that_goes_down_drops_and_comes_back() {
+    if !has("nginx") || !has("curl") {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_bytes(4_000_000)).unwrap();
+    let mut spec = spec(&["wifi,rate=40Mbit/s,rtt=20ms"], Service::Files(payload.path()));
+    spec.events = ["300ms:wifi=down", "700ms:wifi=up"].map(|event| event.parse().unwrap()).to_vec();
+    let run = Lab::start(&spec).unwrap().run(&curl(&["{url}"])).unwrap();
+    assert!(run.status.success());
+    assert_eq!(run.stdout, std::fs::read(payload.path()).unwrap());
+    let link = &run.emulation.links[0];
+    assert!(link.down.dropped_down.packets > 0);
+    // What was on its way at 300 ms arrived within 10 ms; until 700 ms nothing was sent.
+    let silent: u64 = link.down_timeline.iter().skip(4).take(3).map(|slot| slot.bytes()).sum();
+    assert_eq!(silent, 0, "{:?}", link.down_timeline);
+}
+
+fn a_change_from_outside_takes_effect() {
+    if !has("nginx") || !has("curl") {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_bytes(500_000_000)).unwrap();
+    let lab = Lab::start(&spec(&["wifi,rate=40Mbit/s,rtt=20ms"], Service::Files(payload.path()))).unwrap();
+    assert!(lab.change("lte", "down".parse().unwrap()).is_err());
+    let run = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            lab.change("wifi", "down".parse().unwrap()).unwrap();
+        });
+        lab.run(
+            &Task::new("curl")
+                .args(["-sS", "-o", "/dev/null", "{url}"])
+                .limit(Duration::from_secs(1))
+                .output(Output::Capture),
+        )
+    });
+    let run = run.unwrap();
+    assert!(run.timed_out && run.status.code().is_none());
+    assert!(run.emulation.links[0].down.dropped_down.packets > 0);
+}
+
+fn the_same_seed_loses_the_same_packets() {
+    if !has("python3") {
+        return;
+    }
+    // 400 datagrams, one at a time, so that the n-th decision meets the n-th datagram.
+    let server = "python3 -c 'import socket as s;u=s.socket(s.AF_INET,s.SOCK_DGRAM);u.bind((\"\",9));
+while 1:\n d,a=u.recvfrom(99);u.sendto(d,a)'";
+    let client = "import socket as s\nu=s.socket(s.AF_INET,s.SOCK_DGRAM);u.settimeout(.03)\nfor n in range(200):\n u.sendto(b'%d'%n,('10.99.0.1',9))\n try: print(u.recv(99))\n except TimeoutError: print('-')";
+    let run = |seed| {
+        let spec =
+            LabSpec { seed, ..spec(&["wifi,rate=9Mbit/s,rtt=2ms,loss=10%"], Service::Command(server.into())) };
+        let run =
+            Lab::start(&spec).unwrap().run(&Task::new("python3").args(["-c", client]).output(Output::Capture));
+        let run = run.unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        run.emulation.links[0].up.dropped_loss.packets
+    };
+    let lost = run(7);
+    assert_eq!(lost, run(7));
+    assert!((4..=50).contains(&lost), "{lost} of 200 at 10 %");
+}
+
+fn each_congestion_control_is_what_connections_get() {
+    let available =
+        std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    for congestion in Congestion::ALL {
+        if !available.split_whitespace().any(|name| name == congestion.name()) {
+            eprintln!("skipped: this kernel has no {congestion}");
+            continue;
+        }
+        let lab = Lab::start(&LabSpec { congestion, ..spec(&TWO, Service::None) }).unwrap();
+        assert!(lab.congestion().is_granted(), "{:?}", lab.congestion());
+    }
+}
+
+fn a_client_sees_its_links_only() {
+    let lab =
+        Lab::start(&spec(&["wifi,rate=9Mbit/s,mtu=1400B", "cell,rate=9Mbit/s,kind=lte"], Service::None)).unwrap();
+    let look = "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' ' | sort | tr '\\n' ' '; ls /sys/class/net | tr '\\n' ' '; \
+                cat /sys/class/net/cell/ifalias /sys/class/net/wifi/mtu";
+    let run = lab.run(&Task::new("sh").args(["-c", look]).output(Output::Capture)).unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "cell lo wifi cell lo wifi marline-lab kind=lte\n1400\n");
+}
+
+fn a_server_of_ones_own() {
+    if !has("python3") || !has("curl") {
+        return;
+    }
+    let lab =
+        Lab::start(&spec(&TWO, Service::Command("exec python3 -m http.server 8000 2>/dev/null".into()))).unwrap();
+    let run = lab.run(&curl(&["-o", "/dev/null", "-w", "%{http_code}", "http://10.99.0.1:8000/"])).unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "200");
+}
+
+fn what_cannot_be_served_is_said() {
+    let error = |service| Lab::start(&spec(&TWO, service)).unwrap_err().to_string();
+    assert!(error(Service::Command("echo no >&2; exit 3".into())).contains("exit status: 3"));
+    if has("nginx") {
+        assert!(error(Service::Files("/no/such/file".into())).contains("/no/such/file"));
+    }
+    let lab = Lab::start(&spec(&TWO, Service::None)).unwrap();
+    assert!(lab.run(&Task::new("no-such-program-of-marline")).unwrap_err().to_string().contains("no-such-program"));
+    assert!(lab.run(&Task::new("true")).unwrap().status.success(), "the lab is still usable");
+}
+
+/// The pids of all processes whose environment has this mark.
+fn marked(mark: &str) -> Vec<u32> {
+    let pids =
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let has_mark = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(mark.len()).any(|window| window == mark.as_bytes())
+    };
+    pids.filter(has_mark).collect()
+}
+
+fn wait_until(what: &str, ready: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// `lab exec` as a process of its own, with a command that has left a grandchild; ready when it prints.
+fn separate_lab(mark: &str, command: &str) -> std::process::Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["exec", "--link", "wifi,rate=9Mbit/s", "--serve", "10kB", "--", "sh", "-c", command])
+        .env("MARLINE_LAB_TEST", mark)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+fn nothing_is_left_after_kill_9() {
+    if !has("nginx") {
+        return;
+    }
+    let mark = format!("kill-9-of-{}", std::process::id());
+    let mut child = separate_lab(&mark, "(sleep 1000 & sleep 1001 &) ; echo ready; sleep 1002");
+    // The lab, nginx, the shell and three sleepers.
+    wait_until("all have started", || marked(&mark).len() >= 6);
+    let namespaces: Vec<_> = marked(&mark)
+        .iter()
+        .filter_map(|pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok())
+        .filter(|ns| *ns != std::fs::read_link("/proc/self/ns/net").unwrap())
+        .collect();
+    assert!(namespaces.len() >= 4, "{namespaces:?}");
+    child.kill().unwrap();
+    let _ = child.wait();
+    wait_until("all have died", || marked(&mark).is_empty());
+}
+
+fn a_signal_ends_the_command_and_the_lab() {
+    if !has("nginx") {
+        return;
+    }
+    let mark = format!("term-of-{}", std::process::id());
+    let mut child =
+        separate_lab(&mark, "trap 'echo stopped; exit 42' TERM; echo ready; while :; do sleep 0.05; done");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = child.wait().unwrap();
+    let mut rest = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
+    assert_eq!(status.code(), Some(42), "{rest}");
+    assert!(rest.contains("lateness"), "the table is printed: {rest}");
+    wait_until("all have died", || marked(&mark).is_empty());
+}
