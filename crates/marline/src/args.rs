@@ -18,7 +18,7 @@ use marline_core::units::{Bitrate, parse_duration};
 use marline_net::get::Checksum;
 use marline_net::links::Named;
 
-use crate::Exit;
+use crate::{Exit, Secret};
 
 /// Several network links behave as one good link.
 #[derive(Debug, Parser)]
@@ -91,7 +91,7 @@ Exit code 0: every decision came out the same. 1: one did not (its line is shown
 pub struct GetArgs {
     /// Where the file is (http or https); further URLs are mirrors of the same file.
     #[arg(required = true, value_name = "URL")]
-    pub urls: Vec<String>,
+    pub urls: Vec<Secret>,
     /// Write to FILE, into a directory, or with `-` in order to standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -109,10 +109,10 @@ pub struct GetArgs {
     pub policy: Policy,
     /// Send this header field too; repeat for more.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
-    pub header: Vec<String>,
+    pub header: Vec<Secret>,
     /// Log in to the URL's host; others can see a command line, so prefer --user-file or MARLINE_USER.
     #[arg(long, value_name = "USER:PASS", conflicts_with = "user_file")]
-    pub user: Option<String>,
+    pub user: Option<Secret>,
     /// Read USER:PASS from the first line of FILE.
     #[arg(long, value_name = "FILE")]
     pub user_file: Option<PathBuf>,

@@ -43,16 +43,16 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
     let mut urls = Vec::new();
     let mut user = None;
     for text in &args.urls {
-        let (url, login) = parse_url(text)?;
+        let (url, login) = parse_url(text.reveal())?;
         // The login of the first URL: only its host is ever told.
         if urls.is_empty() {
             user = login;
         }
         urls.push(url);
     }
-    let headers = args.header.iter().map(|text| parse_header(text)).collect::<Result<Vec<_>, _>>()?;
+    let headers = args.header.iter().map(|text| parse_header(text.reveal())).collect::<Result<Vec<_>, _>>()?;
     if let Some(text) = &args.user {
-        user = Some(parse_user(text, "--user")?);
+        user = Some(parse_user(text.reveal(), "--user")?);
     }
     let target = target(args.output);
     let limit = args.limit_rate.iter().rev().find(|limit| limit.link.is_none()).map(|limit| limit.rate);

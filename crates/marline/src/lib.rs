@@ -18,6 +18,7 @@ mod fetch;
 mod links;
 mod progress;
 mod replay;
+mod secret;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ pub use config::{ConfigError, ConfigFile};
 pub use exit::Exit;
 /// Downloads: describe one in a [`get::Job`], then [`get::run`] it.
 pub use marline_net::get;
+pub use secret::Secret;
 
 /// Runs one command line, the program's name first, and says how it ended.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
