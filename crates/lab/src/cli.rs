@@ -153,13 +153,12 @@ fn service(args: &ExecArgs) -> Result<(Service, Option<Payload>), LabError> {
 
 /// The file of a run: how it came about, then what came out.
 fn record(args: &ExecArgs, lab: &Lab, payload: Option<&Payload>, run: Value) -> Value {
-    let words = |all: Vec<String>| all;
     json!({
         "command": std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>(),
         "seed": args.seed,
         "version": env!("CARGO_PKG_VERSION"),
-        "links": words(args.links.iter().map(ToString::to_string).collect()),
-        "events": words(args.events.iter().map(ToString::to_string).collect()),
+        "links": args.links.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "events": args.events.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "congestion": {
             "wanted": lab.congestion().wanted.name(),
             "client": lab.congestion().client,

@@ -7,8 +7,9 @@ use marline_sys::process::Room;
 use marline_sys::{clock, namespace};
 
 use crate::emulator::Emulator;
+use crate::memory::Memory;
 use crate::network::{self, Networks};
-use crate::run::{Memory, Running};
+use crate::run::Running;
 use crate::server::Server;
 use crate::{CongestionReport, LabError, LabSpec, Run, Task, prepare};
 

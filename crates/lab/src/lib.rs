@@ -26,6 +26,7 @@ mod emulator;
 mod error;
 pub mod evidence;
 mod lab;
+mod memory;
 mod network;
 pub mod page;
 mod peers;

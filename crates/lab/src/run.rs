@@ -13,6 +13,7 @@ use marline_sys::{clock, process, signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::memory::Memory;
 use crate::{Emulation, LabError};
 
 /// What becomes of a command's output.
@@ -213,40 +214,6 @@ impl Running {
         let signal = if interrupt { Signal::INT } else { Signal::TERM };
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
-}
-
-/// The most memory that a command held. The kernel's own figure (`ru_maxrss`) includes what the starting process, us,
-/// held at that moment, because both share their memory until the program is loaded. It is right when it is larger
-/// than that; else the command was smaller than we are, and what was seen of it while it ran is taken.
-pub(crate) struct Memory {
-    ours: u64,
-    seen: u64,
-}
-
-impl Memory {
-    /// Call it before the command is started.
-    pub(crate) fn before() -> Self {
-        // Forgets what we held once and hold no longer (proc_pid_clear_refs(5)).
-        let _ = std::fs::write("/proc/self/clear_refs", "5");
-        Self { ours: high_water(std::process::id()), seen: 0 }
-    }
-
-    fn sample(&mut self, pid: u32) {
-        self.seen = self.seen.max(high_water(pid));
-    }
-
-    fn peak(&self, kernel: u64) -> DataSize {
-        // The kernel's counters of memory are off by some pages per thread.
-        let slack = 1 << 20;
-        DataSize::from_bytes(if kernel > self.ours + slack || self.seen == 0 { kernel } else { self.seen })
-    }
-}
-
-/// `VmHWM` of a process; 0 when it has ended.
-fn high_water(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
 /// A command that was asked to end is given this long.
