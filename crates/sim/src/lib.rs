@@ -7,6 +7,7 @@
 //! [`medium`]; [`rng`] is where chance comes from, [`ideal`] what could have been carried at best. [`tcp`] is what runs
 //! over a link, and a [`world`] is a client, its links and a server, with one of core's machines in it.
 pub mod contract;
+pub mod history;
 pub mod ideal;
 pub mod link;
 pub mod medium;

@@ -18,7 +18,7 @@ mod outcome;
 mod peer;
 mod scene;
 mod script;
-mod server;
+pub(crate) mod server;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -116,24 +116,24 @@ pub enum What {
 
 /// What the server has to say to one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Answer {
-    pub(super) head: Head,
-    pub(super) body: Body,
-    pub(super) spoiled: Option<Spoiled>,
+pub(crate) struct Answer {
+    pub(crate) head: Head,
+    pub(crate) body: Body,
+    pub(crate) spoiled: Option<Spoiled>,
 }
 
 /// Bytes of an edition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Body {
+pub(crate) struct Body {
     /// Which edition; `None`: a page that belongs to no file.
-    pub(super) edition: Option<usize>,
+    pub(crate) edition: Option<usize>,
     /// Which bytes.
-    pub(super) span: Span,
+    pub(crate) span: Span,
 }
 
 /// How an answer ends too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Spoiled {
+pub(crate) enum Spoiled {
     Truncated,
     Reset,
     Stalled,
@@ -158,13 +158,13 @@ impl Server {
     }
 
     /// Whether a connection over this link is refused now.
-    pub(super) fn refuses(&mut self, link: usize, now: Instant) -> bool {
+    pub(crate) fn refuses(&mut self, link: usize, now: Instant) -> bool {
         self.fault(link, now, |what| what == What::Refuse).is_some()
     }
 
     /// The answer to a request; `served` counts the body bytes of all answers so far, `last` says that the connection
     /// carries no further one.
-    pub(super) fn answer(&mut self, link: usize, now: Instant, served: DataSize, ask: Asking<'_>) -> Answer {
+    pub(crate) fn answer(&mut self, link: usize, now: Instant, served: DataSize, ask: Asking<'_>) -> Answer {
         let mut answer = self.regular(now, served, ask);
         answer.head.closes = ask.last;
         if !self.lengths {
@@ -235,10 +235,10 @@ impl Server {
 
 /// What a request asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asking<'a> {
-    pub(super) what: Ask,
-    pub(super) if_range: Option<&'a Validator>,
-    pub(super) last: bool,
+pub(crate) struct Asking<'a> {
+    pub(crate) what: Ask,
+    pub(crate) if_range: Option<&'a Validator>,
+    pub(crate) last: bool,
 }
 
 impl Answer {

@@ -148,7 +148,8 @@ mod tests {
         let mut now = from;
         let mut credit = 0;
         while now.since(from) < Duration::from_secs(seconds) {
-            for _ in 0..window {
+            let round = window;
+            for _ in 0..round {
                 let step = cubic.acks_per_segment(now, window, 1);
                 credit += 1;
                 if credit >= step {

@@ -1,0 +1,256 @@
+//! The naive reference: what a download may never do, whatever happens.
+//!
+//! In: what the machine orders and what it is told. Out: the first thing that is wrong.
+//!
+//! It keeps a list of every byte's source and does nothing cleverly: it is the judge, not a second implementation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use marline_core::fetch::{Ask, ConnId, Input, Output, ReqId, Span};
+use marline_core::units::DataSize;
+
+/// Whose bytes an answer carries. Answers that are not provably of one file are each a source of their own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Source {
+    /// An edition of the server's file, by its validator.
+    Edition(usize),
+    /// Something that no validator proves, in an answer to this request: the file, or a portal's page.
+    Unproven(ReqId, Page),
+}
+
+/// Whether an unproven answer is the file at all.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Page {
+    /// The server's file.
+    File,
+    /// Something else.
+    Other,
+}
+
+/// The books.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Where each run of bytes comes from: start to (end, source).
+    bytes: BTreeMap<u64, (u64, Source)>,
+    answers: BTreeMap<ReqId, Open>,
+    conns: BTreeSet<ConnId>,
+    known_conns: BTreeSet<ConnId>,
+    known_reqs: BTreeSet<ReqId>,
+    total: Option<DataSize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    conn: ConnId,
+    source: Option<(Source, u64)>,
+    cursor: Option<(u64, Option<u64>)>,
+}
+
+/// Something that must not be.
+pub(super) type Wrong = Result<(), String>;
+
+impl Ledger {
+    /// Begins with what an earlier run left of edition zero.
+    pub(super) fn resume(&mut self, total: DataSize, have: &[Span]) {
+        self.total = Some(total);
+        for span in have {
+            self.put(*span, Source::Edition(0));
+        }
+    }
+
+    /// A head that the machine is about to be told: whose bytes follow, and from which offset.
+    pub(super) fn on_head(&mut self, req: ReqId, source: Source, at: u64) {
+        if let Some(open) = self.answers.get_mut(&req) {
+            open.source = Some((source, at));
+        }
+    }
+
+    /// Something that the machine is about to be told.
+    pub(super) fn on_input(&mut self, input: &Input) -> Wrong {
+        match input {
+            Input::Connected { conn, .. } => {
+                self.conns.insert(*conn);
+            }
+            Input::Data { req, len } => {
+                let Some(open) = self.answers.get_mut(req) else { return Err(format!("data for unknown {req:?}")) };
+                let (Some((source, _)), Some((at, _))) = (open.source, &mut open.cursor) else {
+                    return Err(format!("data for unaccepted {req:?}"));
+                };
+                let span = Span::at(*at, *len);
+                *at = span.end;
+                self.put(span, source);
+            }
+            Input::End { req } | Input::Aborted { req, .. } => {
+                self.answers.remove(req);
+            }
+            Input::Closed { conn, .. } => self.forget(*conn),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Something that the machine orders.
+    pub(super) fn on_output(&mut self, output: &Output) -> Wrong {
+        match output {
+            Output::Connect { conn, .. } if !self.known_conns.insert(*conn) => Err(format!("{conn:?} used twice")),
+            Output::Request { req, conn, range, .. } => self.on_request(*req, *conn, *range),
+            Output::Accept { req, at, len } => self.on_accept(*req, *at, *len),
+            Output::Cancel { req } => {
+                self.answers.remove(req);
+                Ok(())
+            }
+            Output::Close { conn } => {
+                self.forget(*conn);
+                Ok(())
+            }
+            Output::Identified { total, .. } => {
+                self.total = *total;
+                Ok(())
+            }
+            Output::Restart => {
+                self.bytes.clear();
+                self.total = None;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Different bytes in place.
+    pub(super) fn covered(&self) -> DataSize {
+        DataSize::from_bytes(self.bytes.iter().map(|(start, (end, _))| end - start).sum())
+    }
+
+    /// Everything before this offset is in place.
+    pub(super) fn frontier(&self) -> u64 {
+        let mut at = 0;
+        for (start, (end, _)) in &self.bytes {
+            if *start > at {
+                break;
+            }
+            at = at.max(*end);
+        }
+        at
+    }
+
+    /// The machine says that it is done: is it? `sizes` are the editions'. Who hears only one link is `gullible`: it has
+    /// no way to tell a portal's page from the file.
+    pub(super) fn on_done(&self, sizes: &[DataSize], gullible: bool) -> Wrong {
+        let frontier = self.frontier();
+        let sources: BTreeSet<Source> = self.bytes.values().map(|(_, source)| *source).collect();
+        if self.covered() != DataSize::from_bytes(frontier) {
+            return Err(format!("done with a hole at {frontier}"));
+        }
+        let mut sources = sources.into_iter();
+        let is_size = |size: &DataSize| size.bytes() == frontier;
+        match (sources.next(), sources.next()) {
+            (Some(one), Some(other)) => Err(format!("done with a mixture of {one:?} and {other:?}")),
+            // An edition that the server does not have is another edge's.
+            (Some(Source::Edition(edition)), None) if sizes.get(edition).is_none_or(is_size) => Ok(()),
+            (Some(Source::Unproven(_, Page::File)) | None, None) if sizes.iter().any(is_size) => Ok(()),
+            (source, _) => {
+                Err(format!("done with {frontier} bytes of {source:?}, but the editions have {sizes:?}"))
+            }
+        }
+    }
+
+    fn on_request(&mut self, req: ReqId, conn: ConnId, range: Ask) -> Wrong {
+        if !self.known_reqs.insert(req) {
+            return Err(format!("{req:?} used twice"));
+        }
+        if !self.conns.contains(&conn) {
+            return Err(format!("{req:?} on {conn:?}, which does not stand"));
+        }
+        let total = self.total.map_or(u64::MAX, DataSize::bytes);
+        match range {
+            Ask::Span(span) if span.is_empty() || span.end > total => {
+                return Err(format!("{req:?} asks for {span} of {total} bytes"));
+            }
+            Ask::From(start) if start >= total => {
+                return Err(format!("{req:?} asks from {start} of {total} bytes"));
+            }
+            _ => {}
+        }
+        self.answers.insert(req, Open { conn, source: None, cursor: None });
+        Ok(())
+    }
+
+    fn on_accept(&mut self, req: ReqId, at: u64, len: Option<DataSize>) -> Wrong {
+        let Some(open) = self.answers.get_mut(&req) else { return Err(format!("accepts unknown {req:?}")) };
+        let Some((source, from)) = open.source else { return Err(format!("accepts {req:?} before its head")) };
+        if open.cursor.is_some() {
+            return Err(format!("accepts {req:?} twice"));
+        }
+        if from != at {
+            return Err(format!("accepts {req:?}, which begins at {from}, for {at}"));
+        }
+        open.cursor = Some((at, len.map(DataSize::bytes)));
+        let open = self.answers.values().filter(|open| open.cursor.is_some()).filter_map(|open| open.source);
+        let sources: BTreeSet<Source> = open.map(|(source, _)| source).chain([source]).collect();
+        if sources.len() > 1 { Err(format!("open answers of {sources:?}")) } else { Ok(()) }
+    }
+
+    fn forget(&mut self, conn: ConnId) {
+        self.conns.remove(&conn);
+        self.answers.retain(|_, open| open.conn != conn);
+    }
+
+    /// Whoever writes last owns the byte.
+    fn put(&mut self, span: Span, source: Source) {
+        if span.is_empty() {
+            return;
+        }
+        let before = self.bytes.range(..span.start).next_back().map(|(start, run)| (*start, *run));
+        if let Some((start, (end, old))) = before.filter(|(_, (end, _))| *end > span.start) {
+            self.bytes.insert(start, (span.start, old));
+            if end > span.end {
+                self.bytes.insert(span.end, (end, old));
+            }
+        }
+        let within: Vec<u64> = self.bytes.range(span.start..span.end).map(|(start, _)| *start).collect();
+        for start in within {
+            if let Some((end, old)) = self.bytes.remove(&start)
+                && end > span.end
+            {
+                self.bytes.insert(span.end, (end, old));
+            }
+        }
+        self.bytes.insert(span.start, (span.end, source));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Source = Source::Edition(0);
+    const TWO: Source = Source::Edition(1);
+
+    #[test]
+    fn the_last_writer_owns_the_byte() {
+        let mut ledger = Ledger::default();
+        ledger.put(Span::new(0, 100), ONE);
+        ledger.put(Span::new(40, 60), TWO);
+        let runs: Vec<_> = ledger.bytes.iter().map(|(start, (end, source))| (*start, *end, *source)).collect();
+        assert_eq!(runs, [(0, 40, ONE), (40, 60, TWO), (60, 100, ONE)]);
+        ledger.put(Span::new(30, 70), ONE);
+        assert_eq!((ledger.covered().bytes(), ledger.frontier()), (100, 100));
+        assert!(ledger.on_done(&[DataSize::from_bytes(100)], false).is_ok());
+    }
+
+    #[test]
+    fn a_mixture_a_hole_and_a_page_are_found() {
+        let sizes = [DataSize::from_bytes(100)];
+        let done = |runs: &[(u64, u64, Source)]| {
+            let mut ledger = Ledger::default();
+            runs.iter().for_each(|(start, end, source)| ledger.put(Span::new(*start, *end), *source));
+            ledger.on_done(&sizes, false).is_ok()
+        };
+        let page = Source::Unproven(ReqId(1), Page::Other);
+        assert!(done(&[(0, 100, ONE)]));
+        assert!(!done(&[(0, 50, ONE), (50, 100, TWO)]));
+        assert!(!done(&[(0, 50, ONE), (60, 100, ONE)]));
+        assert!(!done(&[(0, 100, page)]));
+        assert!(!done(&[(0, 99, ONE)]));
+    }
+}

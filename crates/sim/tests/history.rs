@@ -1,0 +1,91 @@
+//! The fetch machine in random histories.
+//!
+//! `HISTORY_SEED=n` runs one history with each policy and prints the first that is wrong; `HISTORY_CASES=n` runs more
+//! than usual. `cargo test -p marline-sim --test history survey -- --ignored --nocapture` sorts what it finds in many
+//! histories by what is wrong, and names the shortest one of each sort.
+
+use std::collections::BTreeMap;
+
+use marline_core::fetch::{Config, Fetch, Policy};
+use marline_sim::history::{Defect, Promise, run};
+use proptest::prelude::*;
+
+fn fetch(seed: u64, policy: Policy) -> Result<(), Defect> {
+    let promise = if policy == Policy::Marline { Promise::Ends } else { Promise::Nothing };
+    run(seed, policy, promise, |config: &Config| Fetch::new(config.clone()), |fetch| fetch.status().done)
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn cases(usual: u32) -> u32 {
+    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
+}
+
+#[test]
+fn a_named_history_runs_again() {
+    let Some(seed) = number("HISTORY_SEED") else { return };
+    for policy in Policy::ALL.into_iter().rev() {
+        match fetch(seed, policy) {
+            Ok(()) => println!("seed {seed}, policy {policy}: good"),
+            Err(defect) => panic!("{}\n{defect}", defect.log.join("\n")),
+        }
+    }
+}
+
+/// Histories that once found something, each with what it found.
+const FOUND: &[(u64, &str)] = &[
+    (258, "resumed with nothing left to fetch, it asked for nothing and failed after two minutes"),
+    (10503352296665693167, "a new edition without Content-Length was no change, its links were banned for ever"),
+    (1406, "after the one answer was lost, no connection was asked for the next one"),
+    (2761, "the one answer was waited for on a silent link, while another one worked"),
+    (727, "resumed on a server that serves no ranges, every link was banned again and again"),
+    (393, "a portal's page was taken for the file, because the other link had been asked beyond the file's end"),
+    (3921, "a portal's page was taken for the file, because the other link had been told 502"),
+    (37, "two answers without validators were put together, because the first had promised everything"),
+];
+
+#[test]
+fn old_findings_stay_mended() {
+    let wrong: Vec<String> = FOUND
+        .iter()
+        .flat_map(|found| Policy::ALL.map(|policy| (found, policy)))
+        .filter_map(|((seed, once), policy)| Some(format!("{} (once: {once})", fetch(*seed, policy).err()?)))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+#[ignore = "a survey for people"]
+fn survey() {
+    let mut sorts: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    for seed in 0..u64::from(cases(3000)) {
+        for defect in Policy::ALL.into_iter().filter_map(|policy| fetch(seed, policy).err()) {
+            let sort = format!("{} {}", defect.policy, defect.wrong);
+            let sort = sort.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+            let (count, shortest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));
+            *count += 1;
+            if defect.log.len() < shortest.log.len() {
+                *shortest = defect;
+            }
+        }
+    }
+    for (count, shortest) in sorts.values() {
+        println!("{count} times; in {} records: {shortest}", shortest.log.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(200), max_shrink_iters: 0, ..ProptestConfig::default() })]
+
+    #[test]
+    fn marline_survives_any_history(seed: u64) {
+        fetch(seed, Policy::Marline).map_err(|defect| TestCaseError::fail(defect.to_string()))?;
+    }
+
+    #[test]
+    fn no_policy_makes_a_wrong_file(seed: u64, policy in prop::sample::select(Policy::ALL.to_vec())) {
+        fetch(seed, policy).map_err(|defect| TestCaseError::fail(defect.to_string()))?;
+    }
+}
