@@ -43,7 +43,7 @@ const JOURNAL_AFTER_BYTES: u64 = 1_000_000;
 /// The other half of the same rule.
 const JOURNAL_AFTER: Duration = Duration::from_secs(1);
 /// Chosen: a quarter of the 4 MiB that a kill may cost.
-pub(super) const UNRECORDED: u64 = 1 << 20;
+const UNRECORDED: u64 = 1 << 20;
 /// Chosen: 32 bytes for each open run, four times a second, are nothing; a quarter of a second is quickly fetched.
 const RECORD_EVERY: Duration = Duration::from_millis(250);
 /// Chosen: what a power cut costs. Shorter would make slow disks write small pieces all the time.
@@ -80,8 +80,6 @@ enum Stage {
     Data,
     /// Syncing the journal that says so.
     Journal,
-    /// Syncing what has been thrown away.
-    Stale,
 }
 
 impl<D: Disk> Part<D> {
@@ -182,10 +180,8 @@ impl<D: Disk> Part<D> {
         self.runs.clear();
         (self.unrecorded, self.bytes, self.first_byte) = (0, 0, None);
         (self.identity, self.total) = (None, None);
+        // A sync that is under way ends with nothing to claim.
         self.claims = Claims::default();
-        if self.stage != Stage::Idle {
-            self.stage = Stage::Stale;
-        }
         Ok(())
     }
 
@@ -383,7 +379,7 @@ impl<D: Disk> Part<D> {
                 return Err(StoreError::Sync { path: self.place.journal.clone(), why });
             }
             (Stage::Journal, Ok(())) => self.last_sync = now,
-            (Stage::Idle | Stage::Stale, _) => {}
+            (Stage::Idle, _) => {}
         }
         Ok(())
     }
