@@ -182,7 +182,8 @@ impl Store {
     }
 
     /// The final name is another one, in the same directory (Content-Disposition). A name that a server chose
-    /// replaces no file: if it is taken, a number is put behind it. Without effect on streams.
+    /// replaces no file: if it is taken, a number is put behind it. A name with a slash or beyond [`NAME_MAX`] is
+    /// ignored. Without effect on streams.
     pub fn name(&mut self, name: &OsStr) {
         if let Kind::File(part) = &mut self.kind {
             part.place_mut().rename(name);

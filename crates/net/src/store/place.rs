@@ -48,10 +48,14 @@ impl Place {
         }
     }
 
-    /// Another final name in the same directory, which does not replace a file.
+    /// Another final name in the same directory, which does not replace a file. What is no plain file name, or so
+    /// long that the last step of the download would fail, changes nothing.
     pub(super) fn rename(&mut self, name: &OsStr) {
-        self.path.set_file_name(name);
-        self.keep_old = true;
+        let plain = Path::new(name).file_name() == Some(name);
+        if plain && name.len() <= NAME_MAX {
+            self.path.set_file_name(name);
+            self.keep_old = true;
+        }
     }
 
     /// Gives the unfinished file its final name and tells which one that became.

@@ -290,6 +290,9 @@ fn a_name_that_the_server_chose_replaces_nothing() {
     std::fs::write(dir.path().join("nice.iso"), "mine").unwrap();
     let mut store = fresh(&dir.path().join("download"));
     store.name(OsStr::new("nice.iso"));
+    for bad in ["../up", "a/b", "..", "", &"x".repeat(250)] {
+        store.name(OsStr::new(bad));
+    }
     identify(&mut store, 1);
     store.write(0, b"x").unwrap();
     assert_eq!(store.finish().unwrap(), Some(dir.path().join("nice.iso.1")));
