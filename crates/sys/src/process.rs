@@ -174,10 +174,10 @@ mod tests {
             let mut line = String::new();
             lines.read_line(&mut line).unwrap();
             assert_eq!(line, "started\n");
+            assert!(child.wait().unwrap().success());
             room.kill();
             line.clear();
             assert_eq!(lines.read_line(&mut line).unwrap(), 0, "the pipe is closed because its holder died");
-            assert!(child.wait().unwrap().success(), "it had ended before");
             drop(room);
         });
         worker.join().unwrap();
