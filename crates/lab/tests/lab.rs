@@ -3,6 +3,8 @@
 //! No timed figure decides here: bytes, counters, order and exit codes do. What the machine does not permit, or lacks,
 //! is skipped with its reason.
 
+#![allow(clippy::unwrap_used, reason = "a test without the standard harness is not known as one to clippy")]
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
