@@ -332,8 +332,8 @@ impl Fetch {
         }
         self.notice(Notice::Pause { wait, status: head.status });
         if spent {
-            self.ban(link_id, Ban::OtherStatus { status: head.status }, false);
-            self.fail_if_hopeless(Failure::Status { status: head.status });
+            let status = head.status;
+            self.ban_or_end(link_id, Ban::OtherStatus { status }, false, Failure::Status { status });
         }
     }
 
@@ -355,8 +355,18 @@ impl Fetch {
         if self.next_root(link_id, &ban) {
             return;
         }
-        self.ban(link_id, ban, !matches!(self.phase, Phase::Unknown));
-        self.fail_if_hopeless(failure);
+        self.ban_or_end(link_id, ban, self.phase != Phase::Unknown, failure);
+    }
+
+    /// Bans a link; if it was the last that could bring anything, the failure itself says more than its ban.
+    pub(super) fn ban_or_end(&mut self, link_id: LinkId, why: Ban, probing: bool, failure: Failure) {
+        let others = self.links.iter().any(|(id, link)| *id != link_id && (link.hopeful() || link.resting()));
+        if others || probing {
+            self.ban(link_id, why, probing);
+            self.fail_if_hopeless(failure);
+        } else {
+            self.give_up(failure);
+        }
     }
 
     /// Answers that HTTP does not allow: once may be chance, again and again is not.
@@ -366,8 +376,7 @@ impl Fetch {
         if self.next_root(link_id, &why) {
             return;
         }
-        self.ban(link_id, why, true);
-        self.fail_if_hopeless(Failure::Protocol { text: text.into() });
+        self.ban_or_end(link_id, why, self.phase != Phase::Unknown, Failure::Protocol { text: text.into() });
     }
 
     /// Keeps an answer until another link has spoken.

@@ -335,8 +335,8 @@ impl Fetch {
         if self.next_root(id, &Ban::Trouble { trouble: trouble.clone() }) {
             return;
         }
-        self.ban(id, Ban::Trouble { trouble: trouble.clone() }, self.phase != Phase::Unknown);
-        self.fail_if_hopeless(Failure::Retries { trouble });
+        let failure = Failure::Retries { trouble: trouble.clone() };
+        self.ban_or_end(id, Ban::Trouble { trouble }, self.phase != Phase::Unknown, failure);
     }
 
     fn is_proved(&self, id: LinkId) -> bool {

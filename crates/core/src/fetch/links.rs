@@ -100,6 +100,11 @@ impl LinkState {
         !matches!(self.standing, Standing::Banned { .. } | Standing::Down)
     }
 
+    /// Whether it is out of use for a while only.
+    pub(super) fn resting(&self) -> bool {
+        matches!(self.standing, Standing::Banned { until: Some(_), .. } | Standing::Down)
+    }
+
     /// Where requests for the present root go.
     pub(super) fn target(&self) -> OriginId {
         self.targets.get(&self.root).copied().unwrap_or(self.root)

@@ -20,7 +20,7 @@ use core::time::Duration;
 use super::conn::{Conn, FIRST_SPAN};
 use super::lanes::View;
 use super::level::{self, Lane};
-use super::links::Standing;
+use super::links::{LinkState, Standing};
 use super::{Ask, ConnId, Fetch, Phase, Span, Wake};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize};
@@ -171,13 +171,16 @@ impl Fetch {
 
     /// Lets others have what silent links hold. Tells whether there was anything.
     fn release_silent(&mut self) -> bool {
-        let silent: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.standing, Standing::Silent { .. }))
-            .map(|(id, _)| *id)
-            .collect();
-        silent.into_iter().fold(false, |any, id| self.release(id) || any)
+        let silent = |(id, link): (&LinkId, &LinkState)| match link.standing {
+            Standing::Silent { .. } => Some(*id),
+            _ => None,
+        };
+        let silent: Vec<LinkId> = self.links.iter().filter_map(silent).collect();
+        let mut any = false;
+        for id in silent {
+            any |= self.release(id);
+        }
+        any
     }
 
     /// Looks at each link's number of connections.

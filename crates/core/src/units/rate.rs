@@ -87,6 +87,7 @@ impl Mul<Duration> for Bitrate {
     type Output = DataSize;
     /// The bytes that the rate carries in this time, rounded down.
     fn mul(self, time: Duration) -> DataSize {
+        #[expect(clippy::suspicious_arithmetic_impl, reason = "bits to bytes and nanoseconds to seconds")]
         let bytes = u128::from(self.0).saturating_mul(time.as_nanos()) / 8_000_000_000;
         DataSize::from_bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }

@@ -1,5 +1,6 @@
 //! What a download needs to know before it starts, how it is watched, and how it can fail.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use url::Url;
 use super::{Links, Progress};
 
 /// Everything a download needs. The command line makes one; so can a program.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Job {
     /// Where the file can be had; all of them carry the same file. At least one, all `http` or `https`.
     pub urls: Vec<Url>,
@@ -35,6 +36,22 @@ pub struct Job {
     pub max_time: Option<Duration>,
     /// Where to write the log of every input and decision.
     pub trace: Option<PathBuf>,
+}
+
+/// What is secret, or may be, stays out.
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<&str> = self.urls.iter().map(Url::as_str).collect();
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Job")
+            .field("urls", &urls)
+            .field("links", &self.links)
+            .field("target", &self.target)
+            .field("config", &self.config)
+            .field("headers", &names)
+            .field("user", &self.user.as_ref().map(|_| "MASKED"))
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where the bytes go.
@@ -142,6 +159,25 @@ impl GetError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_prints_no_secret() {
+        let job = Job {
+            urls: vec!["http://h/f".parse().unwrap()],
+            links: Links::Named(Vec::new()),
+            target: Target::Stdout,
+            config: Config::default(),
+            headers: vec![("X-Token".into(), "secret".into())],
+            user: Some(("me".into(), "secret".into())),
+            ca_file: None,
+            checksum: None,
+            limit: None,
+            max_time: None,
+            trace: None,
+        };
+        let text = format!("{job:?}");
+        assert!(text.contains("MASKED") && text.contains("X-Token") && !text.contains("secret"), "{text}");
+    }
 
     #[test]
     fn a_checksum_has_its_name_and_all_its_digits() {

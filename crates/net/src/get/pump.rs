@@ -519,11 +519,11 @@ impl<'a> Pump<'a> {
             }
             self.reader = None;
         }
-        if self.place.store.deadline().is_some_and(|at| at <= now) || self.place.store.window().is_some() {
-            if let Err(error) = self.place.store.tick(now) {
-                self.end = Some(Err(error.into()));
-                return;
-            }
+        let store = &mut self.place.store;
+        let due = store.deadline().is_some_and(|at| at <= now) || store.window().is_some();
+        if due && let Err(error) = store.tick(now) {
+            self.end = Some(Err(error.into()));
+            return;
         }
         let upto = self.place.store.consumed();
         if upto > self.consumed {
