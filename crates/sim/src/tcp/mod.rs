@@ -17,6 +17,7 @@
 //! 50 ms does to it, and just these decide a download of one second.
 
 pub mod congestion;
+mod fullness;
 mod prr;
 mod rack;
 mod receiver;

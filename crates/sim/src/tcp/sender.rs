@@ -5,7 +5,7 @@
 //! 1. Lost segments go first, then new data; both only while the window and the receiver have room.
 //! 2. One timer, as in Linux: the tail-loss probe while nothing is amiss (RFC 8985 §7), the reordering window while
 //!    one runs, otherwise the retransmission timeout, doubled each time (RFC 6298 §5), at most 15 times.
-//! 3. The window grows only on ACKs of data that was sent while it was full (RFC 2861; Linux's `is_cwnd_limited`).
+//! 3. The window grows only on ACKs of data that was sent while it was full (`fullness`).
 //! 4. After a pause longer than a timeout the window starts again (RFC 5681 §4.1).
 //! 5. A small segment goes out only as the last one (what Nagle's rule and `TCP_NODELAY` both give a server that
 //!    always has more).
@@ -17,6 +17,7 @@ use core::time::Duration;
 use marline_core::units::Instant;
 
 use super::congestion::{Algorithm, Congestion};
+use super::fullness::Fullness;
 use super::prr::{News, Prr};
 use super::rack::Rack;
 use super::rtt::Rtt;
@@ -87,14 +88,6 @@ struct Probe {
 enum Owed {
     Probe,
     Head,
-}
-
-/// Whether the window was the limit, over one window of data.
-#[derive(Clone, Copy, Debug, Default)]
-struct Fullness {
-    limited: bool,
-    most: u32,
-    until: u64,
 }
 
 /// What one ACK did.
@@ -207,7 +200,10 @@ impl Sender {
         let out = self.owed(now).or_else(|| self.repeat(now)).or_else(|| self.fresh(now));
         match out {
             Some(_) => self.last_sent = now,
-            None => self.note_fullness(),
+            None => {
+                let (in_flight, outstanding) = (self.board.in_flight(), self.board.outstanding());
+                self.full.on_pause(in_flight >= self.congestion.window, outstanding, self.una, self.nxt);
+            }
         }
         out
     }
@@ -352,7 +348,7 @@ impl Sender {
             Phase::Recovery { .. } if delivered > 0 => self.reduce(delivered, moved && !newly_lost),
             Phase::Recovery { .. } => {}
             Phase::Open | Phase::Loss { .. } => {
-                if moved && self.is_limited() {
+                if moved && self.full.is_limited(&self.congestion) {
                     self.congestion.on_ack(now, delivered);
                 }
             }
@@ -491,20 +487,6 @@ impl Sender {
 
     fn head_timeout(&self) -> Instant {
         self.board.first().map_or(Instant::FAR_FUTURE, |sent| sent.at + self.rtt.timeout())
-    }
-
-    fn note_fullness(&mut self) {
-        let limited = self.board.in_flight() >= self.congestion.window;
-        let outstanding = self.board.outstanding();
-        let full = &mut self.full;
-        if self.una >= full.until || limited || (!full.limited && outstanding > full.most) {
-            *full = Fullness { limited, most: outstanding, until: self.nxt };
-        }
-    }
-
-    fn is_limited(&self) -> bool {
-        let slow = self.congestion.in_slow_start() && self.congestion.window < self.full.most.saturating_mul(2);
-        self.full.limited || slow
     }
 }
 
