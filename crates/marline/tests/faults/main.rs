@@ -5,6 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod broken;
+mod crashes;
+mod nginx;
+mod places;
 mod program;
 mod ranges;
+mod real;
 mod server;
+mod targets;

@@ -208,8 +208,7 @@ pub(crate) fn link<'a>(report: &'a serde_json::Value, name: &str) -> &'a serde_j
 
 /// The digest of bytes, by the system's own program.
 pub(crate) fn digest(program: &str, bytes: &[u8]) -> String {
-    let mut child =
-        Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(bytes).unwrap();
     let output = child.wait_with_output().unwrap();
     String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()

@@ -75,8 +75,9 @@ fn a_chunked_body_that_breaks_off_is_no_file() {
 fn an_old_server_closes_at_the_end_of_the_file() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server =
-        Server::start(move |_| all.whole().old().without("Content-Length").then([Step::Data(0..all.len()), Step::Close]));
+    let server = Server::start(move |_| {
+        all.whole().old().without("Content-Length").then([Step::Data(0..all.len()), Step::Close])
+    });
     fetched(&server, &resource).says("the server does not say how long the file is");
 }
 
@@ -132,9 +133,7 @@ fn a_length_that_is_unknown_in_each_range_makes_one_answer() {
 
 #[test]
 fn without_a_validator_answers_are_never_put_together() {
-    for resource in
-        [Resource::new(SIZE).with("ETag", ""), Resource::new(SIZE).with("ETag", "W/\"1\"")]
-    {
+    for resource in [Resource::new(SIZE).with("ETag", ""), Resource::new(SIZE).with("ETag", "W/\"1\"")] {
         let server = Server::honest(&resource);
         fetched(&server, &resource).says("the server gives no strong validator");
         assert!(server.asked().last().unwrap().range.is_none());
@@ -172,9 +171,7 @@ fn a_date_is_a_validator_if_it_is_old_enough() {
 fn a_file_that_changes_half_way_is_fetched_again_as_a_whole() {
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE + 1000, 2));
     let (before, after) = (old, new.clone());
-    let server = Server::start(move |asked| {
-        if asked.nth < 3 { before.answer(asked) } else { after.answer(asked) }
-    });
+    let server = Server::start(move |asked| if asked.nth < 3 { before.answer(asked) } else { after.answer(asked) });
     fetched(&server, &new).says("the file has changed on the server: starting again");
 }
 
@@ -228,8 +225,7 @@ fn a_range_that_was_not_asked_for_is_never_written() {
 fn a_range_of_a_file_of_another_size_is_never_written() {
     let (resource, other) = (Resource::new(SIZE), Resource::other(SIZE / 2, 1));
     let all = resource.clone();
-    let server =
-        Server::start(move |asked| if asked.nth == 1 { other.answer(asked) } else { all.answer(asked) });
+    let server = Server::start(move |asked| if asked.nth == 1 { other.answer(asked) } else { all.answer(asked) });
     fetched(&server, &resource).says("3000000 bytes long instead of 6000000");
 }
 
@@ -283,11 +279,16 @@ fn an_answer_that_stays_is_final() {
 }
 
 #[test]
-fn a_pause_in_the_middle_loses_nothing() {
+fn pauses_in_the_middle_lose_nothing() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| {
-        all.answer(asked).broken_after(100_000, [Step::Wait(Duration::from_millis(600))])
+        let answer = all.answer(asked);
+        if asked.nth % 10 == 3 {
+            answer.broken_after(50_000, [Step::Wait(Duration::from_millis(600))])
+        } else {
+            answer
+        }
     });
     fetched(&server, &resource);
 }

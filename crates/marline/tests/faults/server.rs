@@ -327,7 +327,6 @@ impl Desk {
                 break;
             }
         }
-        let _ = stream.shutdown(Shutdown::Both);
     }
 
     /// None: the connection is over.
@@ -348,10 +347,12 @@ impl Desk {
                 Step::Wait(time) => thread::sleep(*time),
                 Step::Reset => {
                     let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
-                    // The reader's half keeps the socket open: both halves must be gone for the reset to be sent.
                     return None;
                 }
-                Step::Close => return None,
+                Step::Close => {
+                    let _ = stream.shutdown(Shutdown::Write);
+                    return None;
+                }
             }
         }
         let closes = |(name, value): &(String, String)| name == "Connection" && value == "close";

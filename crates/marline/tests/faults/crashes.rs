@@ -1,0 +1,78 @@
+//! Runs that are stopped, politely or not, and the next run that goes on.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::program::Program;
+use crate::server::{Resource, Server};
+
+#[test]
+fn a_signal_stops_cleanly_and_the_next_run_goes_on() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let resource = Resource::new(12_000_000);
+        let server = Server::honest(&resource).pace(6_000_000);
+        let program = Program::new();
+        let url = server.url("/file");
+        let running = program.start(&[&url, "-o", "out", "--json"]);
+        server.wait_sent(5_000_000);
+        running.signal(signal);
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(130), "{}", ended.err);
+        assert!(ended.err.ends_with("marline: stopped; run the same command again to go on\n"), "{}", ended.err);
+        assert!(program.file("out").is_none() && ended.out.is_empty());
+        let server = server.pace(0);
+        let report = program.get(&url).report();
+        assert!(report["resumed_bytes"].as_u64().unwrap() >= 4_000_000, "{report}");
+        assert!(program.file("out").unwrap() == *resource.data);
+        assert_eq!(program.files(), ["out"]);
+        // What was in flight when it stopped came twice, nothing else.
+        assert!(server.sent() - server.covered() < 1 << 20, "{}", server.sent() - server.covered());
+    }
+}
+
+/// Kills in all.
+const KILLS: usize = 50;
+/// The most that may be fetched again for each kill.
+const AGAIN: u64 = 4 << 20;
+
+#[test]
+fn fifty_kills_at_random_moments_cost_no_byte_of_the_file_and_few_on_the_way() {
+    let resource = Resource::new(40_000_000);
+    let (mut moments, mut killed) = (Moments(0x5eed), 0);
+    while killed < KILLS {
+        // A file that is complete begins again elsewhere.
+        let program = Program::new();
+        let server = Server::honest(&resource).pace(20_000_000);
+        let url = server.url("/file");
+        let mut again = 0;
+        let mut no_more_again = |killed: usize| {
+            let cost = server.sent() - server.covered() - again;
+            assert!(cost <= AGAIN, "kill {killed} cost {cost} bytes");
+            again += cost;
+        };
+        while killed < KILLS && program.file("out").is_none() {
+            let running = program.start(&[&url, "-o", "out", "-q"]);
+            thread::sleep(moments.next());
+            running.kill();
+            killed += 1;
+            no_more_again(killed);
+        }
+        if program.file("out").is_none() {
+            program.get(&url).report();
+            no_more_again(killed);
+        }
+        assert!(program.file("out").unwrap() == *resource.data, "the file differs");
+    }
+}
+
+/// Random moments of a start and the second after it, the same ones in each run of the test.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis(10 + (self.0 >> 33) % 590)
+    }
+}

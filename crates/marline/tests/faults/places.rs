@@ -1,0 +1,179 @@
+//! Where the file is asked for and what it is called: redirects, odd URLs, names, logins, mirrors.
+
+use std::net::TcpListener;
+
+use crate::program::Program;
+use crate::server::{Answer, Resource, Server};
+
+const SIZE: usize = 2_000_000;
+
+#[test]
+fn redirects_are_followed_to_the_file() {
+    for status in [301, 302, 303, 307, 308] {
+        let resource = Resource::new(SIZE);
+        let all = resource.clone();
+        let server = Server::start(move |asked| match asked.path.as_str() {
+            "/file" => Answer::redirect(status, "/a/b?c=d"),
+            "/a/b?c=d" => Answer::redirect(status, "../e"),
+            "/e" => all.answer(asked),
+            _ => Answer::status(404),
+        });
+        let program = Program::new();
+        let ended = program.get(&server.url("/file"));
+        let report = ended.report();
+        ended.is_quiet();
+        assert!(program.file("out").unwrap() == *resource.data);
+        assert_eq!(report["url"], server.url("/file"));
+        // The way is found once, not with each request.
+        assert!(server.asked().iter().filter(|asked| asked.path != "/e").count() <= 4);
+    }
+}
+
+#[test]
+fn a_circle_of_redirects_ends() {
+    let server = Server::start(|asked| Answer::redirect(302, if asked.path == "/a" { "/b" } else { "/a" }));
+    let line = Program::new().refused(&[&server.url("/a")], 1);
+    assert!(line.ends_with("the redirects lead nowhere"), "{line}");
+    assert!(server.asked().len() < 30);
+}
+
+#[test]
+fn a_redirect_to_nowhere_is_named() {
+    for to in ["ftp://example.org/file", "http://[::1", "file:///etc/passwd"] {
+        let server = Server::start(move |_| Answer::redirect(302, to));
+        let ended = Program::new().get(&server.url("/file"));
+        assert_eq!(ended.code, Some(1), "{}", ended.err);
+        assert!(ended.err.contains("redirect"), "{}", ended.err);
+    }
+    let server = Server::start(|_| Answer::status(302));
+    let line = Program::new().refused(&[&server.url("/file")], 1);
+    assert!(line.contains("the redirects lead nowhere"), "{line}");
+}
+
+#[test]
+fn secrets_stay_with_the_host_that_they_are_for() {
+    let resource = Resource::new(SIZE);
+    let other = Server::honest(&resource);
+    let to = other.url("/file");
+    let server = Server::start(move |asked| {
+        if asked.field("Authorization").is_some() { Answer::redirect(302, &to) } else { Answer::status(401) }
+    });
+    let program = Program::new();
+    let ended = program.run(&[
+        &server.url("/file"),
+        "-o",
+        "out",
+        "--json",
+        "--user",
+        "me:pa ss:word",
+        "-H",
+        "Cookie: key=value",
+        "-H",
+        "X-Kind: open",
+    ]);
+    ended.report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    let first = &server.asked()[0];
+    assert_eq!(first.field("Authorization"), Some("Basic bWU6cGEgc3M6d29yZA=="));
+    assert_eq!((first.field("Cookie"), first.field("X-Kind")), (Some("key=value"), Some("open")));
+    for asked in other.asked() {
+        assert_eq!((asked.field("Authorization"), asked.field("Cookie")), (None, None));
+        assert_eq!(asked.field("X-Kind"), Some("open"));
+    }
+    let log = std::fs::read_to_string(program.path("decisions.log")).unwrap();
+    assert!(!log.contains("word") && !log.contains("bWU6"), "a secret in the log");
+}
+
+#[test]
+fn the_server_names_the_file_but_not_its_directory() {
+    let table = [
+        ("attachment; filename=\"report.pdf\"", "/x", "report.pdf"),
+        ("attachment; filename=\"../../etc/passwd\"", "/x", "passwd"),
+        ("attachment; filename=\"C:\\\\Windows\\\\evil.exe\"", "/x", "evil.exe"),
+        ("attachment; filename=\".bashrc\"", "/x", "bashrc"),
+        ("attachment; filename*=UTF-8''na%C3%AFve%2F..%2Ffile.txt; filename=plain", "/x", "file.txt"),
+        ("attachment; filename=\"..\"", "/a/from-url.iso?x=1", "from-url.iso"),
+        ("", "/a/%2e%2e%2f%2e%2e%2fb%20c.iso?x=/y", "b c.iso"),
+        ("", "/", "download"),
+    ];
+    for (disposition, path, name) in table {
+        let resource = Resource::new(50_000).with("Content-Disposition", disposition);
+        let program = Program::new();
+        let ended = program.run(&[&Server::honest(&resource).url(path), "--json"]);
+        let report = ended.report();
+        assert_eq!(program.files(), [name], "{disposition} {path}");
+        assert!(program.file(name).unwrap() == *resource.data);
+        assert!(report["path"].as_str().unwrap().ends_with(name), "{report}");
+    }
+}
+
+#[test]
+fn a_name_that_the_server_chose_replaces_no_file() {
+    let resource = Resource::new(50_000).with("Content-Disposition", "attachment; filename=mine");
+    let program = Program::new();
+    std::fs::write(program.path("mine"), "precious").unwrap();
+    let ended = program.run(&[&Server::honest(&resource).url("/x"), "--json"]);
+    let report = ended.report();
+    assert_eq!(program.file("mine").unwrap(), b"precious");
+    let path = report["path"].as_str().unwrap();
+    assert!(std::fs::read(program.dir().join(path)).unwrap() == *resource.data, "{report}");
+}
+
+#[test]
+fn a_url_goes_to_the_server_as_it_is_meant() {
+    for (written, sent) in [
+        ("/a%20b/c?d=e%2Ff&g=%26", "/a%20b/c?d=e%2Ff&g=%26"),
+        ("/a b/ä?q=ö x", "/a%20b/%C3%A4?q=%C3%B6%20x"),
+        ("/a/../b/./c", "/b/c"),
+        ("/file;v=1?a=[1]|{2}", "/file;v=1?a=[1]|{2}"),
+        ("/f?#fragment", "/f?"),
+        ("?only=query", "/?only=query"),
+    ] {
+        let resource = Resource::new(1000);
+        let server = Server::honest(&resource);
+        let program = Program::new();
+        program.get(&server.url(written)).report();
+        assert_eq!(server.asked()[0].path, sent, "{written}");
+        assert_eq!(server.asked()[0].field("Host"), Some(server.address.to_string().as_str()));
+    }
+}
+
+#[test]
+fn an_ipv6_address_is_a_host() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        return eprintln!("skipped: no IPv6 on this machine");
+    };
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::on(listener, move |asked| all.answer(asked));
+    let program = Program::new();
+    program.get(&server.url("/file")).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    let host = format!("[::1]:{}", server.address.port());
+    assert_eq!(server.asked()[0].field("Host"), Some(host.as_str()));
+}
+
+#[test]
+fn mirrors_that_fail_are_left_and_the_others_carry_the_file() {
+    let resource = Resource::new(SIZE);
+    let dead = format!("http://{}/file", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let good = Server::honest(&resource);
+    let lacking = Server::start(|_| Answer::status(404));
+    let shorter = Server::honest(&Resource::other(SIZE / 2, 5));
+    for bad in [dead, lacking.url("/file"), shorter.url("/file")] {
+        let program = Program::new();
+        let url = good.url("/file");
+        // Whichever comes first on the command line.
+        let ended = program.run(&[&url, &bad, "-o", "out", "--json"]);
+        ended.report();
+        assert!(program.file("out").unwrap() == *resource.data);
+    }
+    let dead = format!("http://{}/file", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    for bad in [dead, lacking.url("/file")] {
+        let program = Program::new();
+        let ended = program.run(&[&bad, &good.url("/file"), "-o", "out", "--json"]);
+        ended.report();
+        ended.says("not asked any more");
+        assert!(program.file("out").unwrap() == *resource.data);
+    }
+}

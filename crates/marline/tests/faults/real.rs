@@ -1,0 +1,122 @@
+//! nginx, as it is found in the wild: short-lived connections, files that are replaced, TLS, HTTP/2.
+
+use std::time::Duration;
+
+use crate::nginx::{Nginx, identity};
+use crate::program::Program;
+use crate::server::Resource;
+
+const SIZE: usize = 8_000_000;
+
+#[test]
+fn connections_that_end_after_one_or_three_answers_cost_nothing_but_connections() {
+    for answers in [1, 3] {
+        let resource = Resource::new(SIZE);
+        let settings = format!("keepalive_requests {answers};");
+        let Some(nginx) = Nginx::start(&settings, &resource, None) else { return };
+        let program = Program::new();
+        let ended = program.get(&format!("http://{}/file", nginx.address));
+        let report = ended.report();
+        ended.is_quiet();
+        assert!(program.file("out").unwrap() == *resource.data);
+        let link = &report["links"][0];
+        assert!(link["requests"].as_u64() <= link["connections"].as_u64().map(|n| n * answers), "{report}");
+    }
+}
+
+#[test]
+fn ranges_that_nginx_does_not_serve_are_not_asked_for_again() {
+    let resource = Resource::new(SIZE);
+    let Some(nginx) = Nginx::start("max_ranges 0;", &resource, None) else { return };
+    let program = Program::new();
+    let ended = program.get(&format!("http://{}/file", nginx.address));
+    ended.report();
+    ended.says("only one link can be used: the server does not serve ranges");
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn a_file_that_is_replaced_during_the_download_is_never_mixed() {
+    // nginx's ETag is strong; without it, its Last-Modified is only strong a minute later and not used.
+    for (settings, says) in [
+        ("limit_rate 3m;", "the file has changed on the server: starting again"),
+        ("limit_rate 3m; etag off;", "the server gives no strong validator"),
+    ] {
+        let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE + 4321, 2));
+        let Some(nginx) = Nginx::start(settings, &old, None) else { return };
+        let program = Program::new();
+        let url = format!("http://{}/file", nginx.address);
+        let running = program.start(&[&url, "-o", "out", "--json"]);
+        std::thread::sleep(Duration::from_millis(700));
+        nginx.replace(&new);
+        let ended = running.wait();
+        let report = ended.report();
+        ended.says(says);
+        let file = program.file("out").unwrap();
+        // One answer that is under way when the file is replaced is of the old one, whole.
+        assert!(file == *new.data || (settings.contains("etag off") && file == *old.data), "{report}");
+    }
+}
+
+#[test]
+fn http_2_carries_a_download() {
+    let resource = Resource::new(SIZE);
+    let identity = identity("localhost", None);
+    let Some(nginx) = Nginx::start("http2 on;", &resource, Some(&identity)) else { return };
+    let program = Program::new();
+    let url = format!("https://localhost:{}/file", nginx.address.port());
+    let authority = nginx.authority();
+    let ended = program.run(&[&url, "-o", "out", "--json", "--ca-file", authority.to_str().unwrap()]);
+    ended.report();
+    ended.is_quiet();
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn http_2_with_few_requests_for_each_connection_carries_a_download() {
+    let resource = Resource::new(SIZE);
+    let identity = identity("localhost", None);
+    let settings = "http2 on; keepalive_requests 3;";
+    let Some(nginx) = Nginx::start(settings, &resource, Some(&identity)) else { return };
+    let program = Program::new();
+    let url = format!("https://localhost:{}/file", nginx.address.port());
+    let authority = nginx.authority();
+    let ended = program.run(&[&url, "-o", "out", "--json", "--ca-file", authority.to_str().unwrap()]);
+    ended.report();
+    ended.is_quiet();
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn a_certificate_that_does_not_fit_ends_the_run_with_its_reason() {
+    let resource = Resource::new(1000);
+    let (good, other, old) =
+        (identity("localhost", None), identity("other.example", None), identity("localhost", Some(2020)));
+    let table = [
+        (&other, true, "the certificate is for other.example, not for localhost"),
+        (&old, true, "the certificate has expired"),
+        (&good, false, "not trusted"),
+    ];
+    for (identity, known, says) in table {
+        let Some(nginx) = Nginx::start("", &resource, Some(identity)) else { return };
+        let url = format!("https://localhost:{}/file", nginx.address.port());
+        let program = Program::new();
+        let authority = nginx.authority();
+        let mut words = vec![url.as_str(), "--retry", "1"];
+        if known {
+            words.extend(["--ca-file", authority.to_str().unwrap()]);
+        }
+        let line = program.refused(&words, 1);
+        assert!(line.contains(says), "{line}");
+    }
+}
+
+#[test]
+fn a_file_of_authorities_that_holds_none_is_named() {
+    let program = Program::new();
+    std::fs::write(program.path("ca.pem"), "nothing").unwrap();
+    for (file, says) in [("ca.pem", "ca.pem"), ("absent.pem", "absent.pem")] {
+        let line = program.refused(&["https://localhost:1/file", "--ca-file", file], 1);
+        assert!(line.contains(says), "{line}");
+    }
+}

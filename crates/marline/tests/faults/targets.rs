@@ -1,0 +1,270 @@
+//! Where the bytes go: files that cannot be written, disks that fill, streams, digests, rates.
+
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::program::{Program, Running, digest};
+use crate::server::{Resource, Server};
+
+const SIZE: usize = 6_000_000;
+
+#[test]
+fn a_checksum_decides_whether_there_is_a_file() {
+    let resource = Resource::new(SIZE);
+    let url = Server::honest(&resource).url("/file");
+    for (name, program) in [("sha256", "sha256sum"), ("sha512", "sha512sum")] {
+        let right = format!("{name}={}", digest(program, &resource.data));
+        let wrong = format!("{name}={}", digest(program, b"another file"));
+        let program = Program::new();
+        program.run(&[&url, "-o", "out", "--json", "--checksum", &right]).report();
+        assert!(program.file("out").unwrap() == *resource.data);
+        let program = Program::new();
+        let line = program.refused(&[&url, "--checksum", &wrong], 1);
+        assert!(line.contains(&format!("checksum mismatch: {name} is ")), "{line}");
+        // The next run believes nothing of it.
+        program.run(&[&url, "-o", "out", "--json", "--checksum", &right]).report();
+        assert!(program.file("out").unwrap() == *resource.data);
+    }
+}
+
+#[test]
+fn an_older_file_is_replaced_by_a_whole_one_only() {
+    let resource = Resource::new(SIZE);
+    let program = Program::new();
+    fs::write(program.path("out"), "old").unwrap();
+    let server = Server::honest(&resource).pace(1_000_000);
+    let ended = program.run(&[&server.url("/file"), "-o", "out", "--max-time", "500ms"]);
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(program.file("out").unwrap(), b"old");
+    let server = server.pace(0);
+    program.get(&server.url("/file")).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named_before_anything_is_asked() {
+    let resource = Resource::new(SIZE);
+    let server = Server::honest(&resource);
+    let url = server.url("/file");
+    let program = Program::new();
+    let fails = |to: &str| {
+        let ended = program.run(&[&url, "-o", to, "-q"]);
+        assert_eq!(ended.code, Some(1), "{to}: {}", ended.err);
+        assert_eq!(ended.err.matches('\n').count(), 1, "{to}: {}", ended.err);
+        ended.err
+    };
+    let said = fails("absent/out");
+    assert!(said.contains("absent/out: the directory absent does not exist"), "{said}");
+    fs::write(program.path("plain"), "").unwrap();
+    assert!(fails("plain/out").contains("plain/out"));
+    assert!(fails(&"n".repeat(300)).contains("too long"));
+    assert_eq!(server.asked().len(), 0);
+}
+
+#[test]
+fn a_directory_that_is_read_only_is_named() {
+    let resource = Resource::new(SIZE);
+    let server = Server::honest(&resource);
+    // Root may write anywhere: the program runs as somebody else.
+    let root = rustix::process::geteuid().is_root();
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"].map(str::to_owned);
+    let mut program = Program::new().without_log();
+    if root {
+        program = program.behind(as_nobody);
+    }
+    fs::set_permissions(program.dir(), Permissions::from_mode(0o555)).unwrap();
+    let line = program.refused(&[&server.url("/file")], 1);
+    fs::set_permissions(program.dir(), Permissions::from_mode(0o755)).unwrap();
+    assert!(line.contains("cannot be written: Permission denied"), "{line}");
+    assert_eq!(server.asked().len(), 0);
+}
+
+#[test]
+fn a_disk_without_room_is_known_before_the_first_byte_is_written() {
+    let Some(program) = small_disk("size=2m") else { return };
+    let server = Server::honest(&Resource::new(SIZE));
+    let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("disk full: small/out needs "), "{}", ended.err);
+    assert_eq!(ended.err.matches('\n').count(), 1, "{}", ended.err);
+}
+
+#[test]
+fn a_disk_that_fills_on_the_way_is_named() {
+    let Some(program) = small_disk("size=2m") else { return };
+    let resource = Resource::new(SIZE);
+    // Nobody knows beforehand how long it is.
+    let server = Server::start(move |_| {
+        let answer = resource.whole().without("Content-Length").with("Connection", "close");
+        answer
+    });
+    let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("disk full: small/out"), "{}", ended.err);
+    assert_eq!(ended.err.matches('\n').count(), 1, "{}", ended.err);
+}
+
+/// A program whose directory `small` is a file system of its own, which nobody else sees. None: not permitted here.
+fn small_disk(options: &str) -> Option<Program> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a file system can be mounted by root only");
+        return None;
+    }
+    let program = Program::new();
+    fs::create_dir(program.path("small")).unwrap();
+    let mount = format!("mount -t tmpfs -o {options} none small && exec \"$@\"");
+    let words = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
+    Some(program.behind(words))
+}
+
+#[test]
+fn two_runs_on_one_file_do_not_meet() {
+    let resource = Resource::new(SIZE);
+    let server = Server::honest(&resource).pace(4_000_000);
+    let program = Program::new();
+    let url = server.url("/file");
+    let first = program.start(&[&url, "-o", "out", "--json"]);
+    server.wait_sent(500_000);
+    let second = Program::new();
+    let path = program.path("out");
+    let ended = second.run(&[&url, "-o", path.to_str().unwrap(), "-q"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("another run of marline is downloading this file"), "{}", ended.err);
+    first.wait().report();
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn a_journal_of_another_file_is_not_believed() {
+    let (resource, other) = (Resource::new(SIZE), Resource::other(SIZE, 9));
+    let server = {
+        let (a, b) = (resource.clone(), other.clone());
+        Server::start(move |asked| if asked.path == "/a" { a.answer(asked) } else { b.answer(asked) })
+    };
+    let server = server.pace(2_000_000);
+    let program = Program::new();
+    let stopped = program.run(&[&server.url("/a"), "-o", "out", "-q", "--max-time", "1500ms"]);
+    assert_eq!(stopped.code, Some(1));
+    assert!(program.files().iter().any(|name| name.ends_with(".journal")), "{:?}", program.files());
+    let server = server.pace(0);
+    let ended = program.get(&server.url("/b"));
+    ended.says("starting from zero: the earlier run's bytes are of another URL");
+    assert_eq!(ended.report()["resumed_bytes"], 0);
+    assert!(program.file("out").unwrap() == *other.data);
+}
+
+#[test]
+fn what_an_earlier_run_left_of_an_older_version_is_not_mixed_with_the_new_one() {
+    let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
+    let program = Program::new();
+    let changed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (is_new, before, after) = (changed.clone(), old, new.clone());
+    let server = Server::start(move |asked| {
+        if is_new.load(std::sync::atomic::Ordering::Relaxed) { after.answer(asked) } else { before.answer(asked) }
+    });
+    let server = server.pace(2_000_000);
+    let url = server.url("/file");
+    program.run(&[&url, "-o", "out", "-q", "--max-time", "1500ms"]);
+    changed.store(true, std::sync::atomic::Ordering::Relaxed);
+    let server = server.pace(0);
+    let ended = program.get(&url);
+    ended.says("the file has changed on the server: starting again");
+    assert!(program.file("out").unwrap() == *new.data);
+    assert_eq!(ended.report()["resumed_bytes"], 0);
+    drop(server);
+}
+
+#[test]
+fn a_stream_is_in_order_and_its_memory_bounded_however_slow_its_reader() {
+    let resource = Resource::new(60_000_000);
+    let server = Server::honest(&resource);
+    let program = Program::new();
+    let mut child = program.command(&[&server.url("/file"), "-o", "-", "--json", "-q"]).spawn().unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    let running = Running::new(child, Some(program.path("decisions.log")));
+    let (mut got, mut piece) = (0, vec![0; 256 * 1024]);
+    loop {
+        let len = pipe.read(&mut piece).unwrap();
+        if len == 0 {
+            break;
+        }
+        assert!(piece[..len] == resource.data[got..got + len], "other bytes at {got}");
+        got += len;
+        if got < 10_000_000 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert_eq!(got, resource.data.len());
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let report: serde_json::Value = serde_json::from_str(ended.err.trim()).unwrap();
+    assert_eq!(report["path"], serde_json::Value::Null);
+    // The window is 16 MiB; the program without a download has some 10 MB.
+    assert!(report["peak_rss_bytes"].as_u64().unwrap() < 48 << 20, "{report}");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_run() {
+    let server = Server::honest(&Resource::new(60_000_000));
+    let program = Program::new();
+    let mut child = program.command(&[&server.url("/file"), "-o", "-", "-q"]).spawn().unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    let running = Running::new(child, Some(program.path("decisions.log")));
+    pipe.read_exact(&mut vec![0; 100_000]).unwrap();
+    drop(pipe);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.matches('\n').count() <= 1 && !ended.err.contains("panic"), "{}", ended.err);
+}
+
+#[test]
+fn a_stream_of_one_answer_that_breaks_off_is_not_begun_again() {
+    let resource = Resource::new(SIZE);
+    let server = Server::start(move |_| resource.whole().broken_after(2_000_000, [crate::server::Step::Close]));
+    let program = Program::new();
+    let ended = program.run(&[&server.url("/file"), "-o", "-", "-q"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.out.len() <= 2_000_000, "{} bytes were passed on", ended.out.len());
+    assert_eq!(ended.err.matches('\n').count(), 1, "{}", ended.err);
+}
+
+#[test]
+fn nothing_keeps_what_dev_null_takes() {
+    let resource = Resource::new(SIZE);
+    let program = Program::new();
+    let ended = program.run(&[&Server::honest(&resource).url("/file"), "-o", "/dev/null", "--json"]);
+    assert_eq!(ended.report()["bytes"], resource.len());
+    assert!(program.files().is_empty());
+}
+
+#[test]
+fn a_pipe_with_a_name_takes_the_file_in_order() {
+    let resource = Resource::new(SIZE);
+    let program = Program::new();
+    let made = std::process::Command::new("mkfifo").arg(program.path("pipe")).stdout(Stdio::null()).status();
+    assert!(made.unwrap().success());
+    let running = program.start(&[&Server::honest(&resource).url("/file"), "-o", "pipe", "--json"]);
+    let got = fs::read(program.path("pipe")).unwrap();
+    running.wait().report();
+    assert!(got == *resource.data);
+}
+
+#[test]
+fn a_limit_is_not_exceeded() {
+    let resource = Resource::new(2_000_000);
+    let server = Server::honest(&resource);
+    let url = server.url("/file");
+    for words in [&["--limit-rate", "10Mbit/s"][..], &["--limit-rate", "1Gbit/s", "--limit-rate", "10Mbit/s"]] {
+        let program = Program::new();
+        let begun = Instant::now();
+        let mut all = vec![url.as_str(), "-o", "out", "--json"];
+        all.extend(words);
+        program.run(&all).report();
+        let least = 2_000_000.0 * 8.0 / 10e6;
+        assert!(begun.elapsed().as_secs_f64() > least / 1.3, "{:?}", begun.elapsed());
+        assert!(program.file("out").unwrap() == *resource.data);
+    }
+}
