@@ -40,9 +40,11 @@ const FOUND: &[(u64, &str)] = &[
     (10503352296665693167, "a new edition without Content-Length was no change, its links were banned for ever"),
     (1406, "after the one answer was lost, no connection was asked for the next one"),
     (2761, "the one answer was waited for on a silent link, while another one worked"),
+    (1004, "the one answer was waited for on a silent link for two minutes"),
     (727, "resumed on a server that serves no ranges, every link was banned again and again"),
     (393, "a portal's page was taken for the file, because the other link had been asked beyond the file's end"),
     (3921, "a portal's page was taken for the file, because the other link had been told 502"),
+    (163, "a second answer without a validator was accepted beside the first"),
     (37, "two answers without validators were put together, because the first had promised everything"),
 ];
 
