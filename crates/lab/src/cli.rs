@@ -14,6 +14,7 @@ use marline_sim::spec::{Event, LinkSpec};
 use marline_sys::signal;
 use serde_json::{Value, json};
 
+use crate::reproduce::{self, ReproduceArgs};
 use crate::runner::{self, command::RunArgs};
 use crate::{Congestion, Lab, LabError, LabSpec, Payload, Service, Task, check, prepare, summary};
 
@@ -32,6 +33,8 @@ pub enum LabVerb {
     Exec(ExecArgs),
     /// Run a scenario: repetitions, clients in turn, a table, JSON and a page.
     Run(RunArgs),
+    /// Print a paper's tables and ours side by side.
+    Reproduce(ReproduceArgs),
     /// Say what this machine can do for a lab, and why not.
     Check(CheckArgs),
 }
@@ -91,6 +94,7 @@ pub fn run(args: LabArgs) -> u8 {
     let result = match args.verb {
         LabVerb::Exec(exec) => run_exec(exec),
         LabVerb::Run(run) => runner::command::run(&run),
+        LabVerb::Reproduce(paper) => reproduce::run(&paper),
         LabVerb::Check(check) => Ok(run_check(&check)),
     };
     result.unwrap_or_else(|error| {

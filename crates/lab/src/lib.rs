@@ -30,6 +30,7 @@ mod memory;
 mod network;
 pub mod page;
 mod peers;
+mod reproduce;
 mod run;
 mod runner;
 mod scenarios;

@@ -5,9 +5,11 @@
 
 mod machine;
 pub(crate) mod outcome;
+mod process;
 mod row;
 pub mod stats;
 
 pub use machine::Machine;
-pub use outcome::{By, LinkOutcome, Outcome, ProcessSample, SLOT_S};
+pub use outcome::{By, LinkOutcome, Outcome, SLOT_S};
+pub use process::{ProcessFigures, ProcessSample};
 pub use row::Row;

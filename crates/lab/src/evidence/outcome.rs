@@ -3,7 +3,7 @@
 use marline_core::link::LinkKind;
 use serde::{Deserialize, Serialize};
 
-use super::stats;
+use super::{ProcessFigures, stats};
 
 /// The length of a slot of the timelines, in seconds.
 pub const SLOT_S: f64 = 0.1;
@@ -66,9 +66,9 @@ pub struct Outcome {
     /// The most memory that the client had.
     #[serde(default)]
     pub peak_rss_bytes: Option<u64>,
-    /// The client's processor and memory over time.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub samples: Vec<ProcessSample>,
+    /// The client's processor and memory over time, where they were followed.
+    #[serde(default)]
+    pub process: Option<ProcessFigures>,
     /// Why the figures should not be trusted: a late emulator, a busy machine.
     #[serde(default)]
     pub suspect: Option<String>,
@@ -86,19 +86,13 @@ pub struct LinkOutcome {
     /// When its first and last useful data came.
     #[serde(default)]
     pub span_s: Option<(f64, f64)>,
-    /// Bytes of IP packets in each slot of [`SLOT_S`].
+    /// The median over the slots in which the link was in use, in Mbit/s of IP packets: how the thesis's tables give
+    /// throughput (§3.4).
+    #[serde(default)]
+    pub median_mbps: Option<f64>,
+    /// Bytes of IP packets in each slot of [`SLOT_S`]; left out of files that are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<u64>,
-}
-
-/// The client at one moment.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ProcessSample {
-    /// When.
-    pub at_s: f64,
-    /// Processor time since the sample before, over the time since then, in percent of one core.
-    pub cpu_percent: f64,
-    /// Resident memory.
-    pub rss_bytes: u64,
 }
 
 impl Outcome {
@@ -124,8 +118,14 @@ impl LinkOutcome {
         self.timeline.iter().map(|bytes| *bytes as f64 * 8.0 / 1e6 / SLOT_S).collect()
     }
 
-    /// The median of the rates while the link was in use: how the thesis's tables give throughput (§3.4).
-    pub fn median_rate(&self) -> Option<f64> {
+    /// Fills in the median.
+    #[must_use]
+    pub fn with_median(mut self) -> Self {
+        self.median_mbps = self.median();
+        self
+    }
+
+    fn median(&self) -> Option<f64> {
         let (first, last) = self.span_s?;
         let slot = |at: f64| (at / SLOT_S) as usize;
         let rates = self.rates();
@@ -147,8 +147,10 @@ pub(crate) mod tests {
             kind,
             bytes: bytes * slots as u64,
             span_s: Some((0.05, seconds)),
+            median_mbps: None,
             timeline: (0..slots as u64).map(|n| if n < 3 { bytes * (n + 1) / 4 } else { bytes }).collect(),
         };
+        let link = |name: &str, kind, bytes: u64| link(name, kind, bytes).with_median();
         Outcome {
             case: "a".into(),
             client: client.into(),
@@ -164,7 +166,7 @@ pub(crate) mod tests {
             cpu_s: Some(0.5),
             cpu_pressure: Some(0.1),
             peak_rss_bytes: Some(9_000_000),
-            samples: Vec::new(),
+            process: None,
             suspect: None,
         }
     }
@@ -172,11 +174,11 @@ pub(crate) mod tests {
     #[test]
     fn the_median_rate_leaves_the_edges_out() {
         let outcome = example("marline", 0, 6.0);
-        assert_eq!(outcome.links[0].median_rate(), Some(80.0));
+        assert_eq!(outcome.links[0].median_mbps, Some(80.0));
         let idle = LinkOutcome { span_s: None, ..outcome.links[0].clone() };
-        assert_eq!(idle.median_rate(), None);
+        assert_eq!(idle.clone().with_median().median_mbps, None);
         let short = LinkOutcome { span_s: Some((0.0, 0.05)), timeline: vec![12_500], ..idle };
-        assert_eq!(short.median_rate(), Some(1.0));
+        assert_eq!(short.with_median().median_mbps, Some(1.0));
     }
 
     #[test]

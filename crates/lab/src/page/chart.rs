@@ -64,7 +64,11 @@ const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 12.0;
 /// Room for the links' names and the marks' words.
-const TOP: f64 = 62.0;
+const TOP: f64 = 58.0;
+/// Where the marks' words stand.
+const MARKS: f64 = 32.0;
+/// The mean width of a letter.
+const LETTER: f64 = 7.0;
 const BOTTOM: f64 = 48.0;
 /// More points than this along a line are not seen; neighbours are averaged.
 const POINTS: usize = 160;
@@ -150,22 +154,23 @@ impl Chart {
         out.push_str("</svg></figure>\n");
     }
 
-    /// Marks, their words in two rows so that neighbours do not cover each other.
+    /// Marks as lines; their words stand in a row above, each behind a piece of its line, so that words of marks that
+    /// are close together do not cover each other.
     fn write_marks(&self, out: &mut String, x: impl Fn(f64) -> f64, foot: f64) {
         let mut marks: Vec<&Mark> = self.marks.iter().collect();
         marks.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-        for (n, mark) in marks.into_iter().enumerate() {
-            let (at, class) = (x(mark.at_s), mark.stroke.class());
-            let row = [34.0, 52.0][n % 2];
-            let (anchor, shift) = if at > WIDTH * 0.62 { ("end", 4.0) } else { ("start", -4.0) };
-            let (at, word_at) = (place(at), place(at + shift));
-            let label = escape(&mark.label);
+        let mut word_at = LEFT;
+        for mark in marks {
+            let (at, class, label) = (place(x(mark.at_s)), mark.stroke.class(), escape(&mark.label));
+            let (from, to, word) = (place(word_at), place(word_at + 22.0), place(word_at + 28.0));
             let _ = writeln!(
                 out,
                 "<line class=\"{class}\" x1=\"{at}\" y1=\"{}\" x2=\"{at}\" y2=\"{foot}\"/>\
-                 <text x=\"{word_at}\" y=\"{row}\" text-anchor=\"{anchor}\">{label}</text>",
-                row + 4.0
+                 <line class=\"{class}\" x1=\"{from}\" y1=\"{MARKS}\" x2=\"{to}\" y2=\"{MARKS}\"/>\
+                 <text x=\"{word}\" y=\"{MARKS}\" dy=\".35em\">{label}</text>",
+                TOP - 8.0
             );
+            word_at += 48.0 + LETTER * mark.label.chars().count() as f64;
         }
     }
 }

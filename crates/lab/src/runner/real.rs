@@ -17,7 +17,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{limit, sampler};
-use crate::evidence::{By, LinkOutcome, Outcome, SLOT_S};
+use crate::evidence::{By, LinkOutcome, Outcome, ProcessFigures, SLOT_S};
 use crate::peers::{self, Order};
 use crate::server::Folder;
 use crate::{Lab, LabError, LabSpec, LinkRun, Payload, Run, Service};
@@ -86,7 +86,7 @@ pub(super) fn outcome(download: &Download<'_>) -> Result<Outcome, LabError> {
         cpu_s: Some((run.user + run.system).as_secs_f64()),
         cpu_pressure: pressed,
         peak_rss_bytes: Some(run.peak_memory.bytes()),
-        samples,
+        process: ProcessFigures::of(&samples),
         suspect,
     })
 }
@@ -139,8 +139,10 @@ fn link(did: &LinkRun, mtu: u64, report: Option<&Value>) -> LinkOutcome {
         kind: did.kind,
         bytes: did.down.delivered.size.bytes(),
         span_s: told.unwrap_or(span),
+        median_mbps: None,
         timeline,
     }
+    .with_median()
 }
 
 /// Between the ends of the links in use.

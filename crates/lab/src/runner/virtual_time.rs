@@ -1,6 +1,7 @@
 //! A download in virtual time: our own decisions, sim's links and its model of TCP.
 
-use marline_core::fetch::{Config, Fetch};
+use marline_core::fetch::{Config, Fetch, Thesis};
+use marline_core::units::Bitrate;
 use marline_sim::scenario::{Case, Client, Protocol};
 use marline_sim::world::{LinkOutcome as Simulated, Scene, World};
 
@@ -19,7 +20,7 @@ pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol
     scene.tls = protocol == Protocol::Https;
     scene.seed = u64::from(run) + 1;
     let limit = limit(case, client);
-    let fetch = Fetch::new(Config { policy: *policy, ..Config::default() });
+    let fetch = Fetch::new(Config { policy: *policy, thesis: thesis(), ..Config::default() });
     let result = World::new(scene, fetch).run(limit);
     let problem = match (&result.failed, result.finished) {
         (Some((failure, _)), _) => Some(format!("{failure:?}")),
@@ -44,9 +45,15 @@ pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol
         cpu_s: None,
         cpu_pressure: None,
         peak_rss_bytes: None,
-        samples: Vec::new(),
+        process: None,
         suspect: None,
     }
+}
+
+/// The thesis's constants where it names them: the bandwidth of each link is half of the sum in the worked examples of
+/// §4.3.4 and §4.3.5, which was set by hand for each scenario and is nowhere told.
+fn thesis() -> Thesis {
+    Thesis { bandwidth: Some(Bitrate::from_mbps(240)), ..Thesis::default() }
 }
 
 /// What a link did; nothing if the client was not given it. Payload is counted as the IP packets that carried it.
@@ -59,7 +66,9 @@ fn link(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> LinkOutc
         kind: spec.kind,
         bytes: did.map_or(0, |link| packets(link.bytes.bytes())),
         span_s: did.and_then(|link| Some((link.first_byte?.as_secs_f64(), link.last_byte?.as_secs_f64()))),
+        median_mbps: None,
         timeline: did
             .map_or_else(Vec::new, |link| link.timeline.iter().map(|slot| packets(slot.bytes())).collect()),
     }
+    .with_median()
 }

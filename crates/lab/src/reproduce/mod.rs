@@ -1,0 +1,207 @@
+//! `marline lab reproduce NAME`: a paper's tables and figures again, its figures and ours side by side.
+//!
+//! In: the name of a paper. Out: tables for people, or one [`Row`] per line (`--json`).
+//!
+//! 1. In real time every download is kept in `evidence/NAME/lab.jsonl` as soon as it is done; `--continue` goes on there.
+//! 2. `--sim` does the same in virtual time, in a minute, and keeps nothing: it can be had again.
+//! 3. `--quick`: all artefacts by sim, once and with half of the work, and one lab case scaled down; it ends within a
+//!    minute and, where the machine forbids a lab, says so and leaves that part out.
+
+mod paper;
+mod store;
+mod thesis;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use marline_sim::scenario::Scenario;
+
+use crate::evidence::{By, Machine, Outcome, Row};
+use crate::runner::command::{begin, line, only, print, say};
+use crate::runner::{Plan, Results};
+use crate::{LabError, scenarios};
+use paper::Paper;
+use store::Store;
+
+/// `marline lab reproduce`.
+#[derive(Clone, Debug, Args)]
+pub struct ReproduceArgs {
+    /// Which paper: thesis.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// In virtual time: a minute instead of hours.
+    #[arg(long)]
+    sim: bool,
+    /// Repetitions, instead of the paper's.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+    /// Everything once and small: within a minute.
+    #[arg(long)]
+    quick: bool,
+    /// Go on with the results that are there.
+    #[arg(long = "continue")]
+    go_on: bool,
+    /// Print one JSON object per figure and line.
+    #[arg(long)]
+    json: bool,
+    /// Only these cases.
+    #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Where results are kept.
+    #[arg(long, value_name = "DIR", default_value = "evidence")]
+    out: PathBuf,
+}
+
+/// The papers that can be reproduced.
+const NAMES: [&str; 1] = ["thesis"];
+
+/// The lab case of `--quick`, and how much of its work is done: the case in which both links matter, a few seconds per
+/// download.
+const QUICK_CASE: &str = "HS-S7";
+const QUICK_LAB_SCALE: f64 = 0.04;
+const QUICK_SIM_SCALE: f64 = 0.5;
+
+/// Does it, and gives the exit code: 1 if a download failed.
+pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
+    if !NAMES.contains(&args.name.as_str()) {
+        return Err(LabError::Spec(format!("no paper `{}`; there are: {}", args.name, NAMES.join(", "))));
+    }
+    let paper = Paper::thesis()?;
+    let mut scenario = scenarios::find("thesis")?;
+    only(&mut scenario, &args.cases)?;
+    if args.quick {
+        return quick(args, &paper, &scenario);
+    }
+    let by = if args.sim { By::Sim } else { By::Lab };
+    begin(by)?;
+    let runs = args.runs.unwrap_or(scenario.runs);
+    let mut store = None;
+    if by == By::Lab {
+        store = Some(Store::open(&args.out.join(&args.name).join("lab.jsonl"), args.go_on, 1.0)?);
+        say(&format!("{} of downloads, at least; stop with Ctrl-C, go on with --continue", hours(&scenario, runs)));
+    }
+    let mut outcomes = store.as_mut().map(|store| std::mem::take(&mut store.earlier)).unwrap_or_default();
+    let there = outcomes.clone();
+    let done = |case: &str, client: &marline_sim::scenario::Client, run: u32| {
+        let client = client.to_string();
+        there.iter().any(|o| o.case == case && o.client == client && o.run == run)
+    };
+    let mut broken = None;
+    let results = plan(&scenario, runs, by).run(done, |outcome| {
+        if !args.json || by == By::Lab {
+            say(&line(outcome));
+        }
+        if let Some(Err(error)) = store.as_mut().map(|store| store.keep(outcome)) {
+            broken.get_or_insert(error);
+        }
+    })?;
+    if let Some(error) = broken {
+        return Err(error);
+    }
+    outcomes.extend(results.outcomes);
+    show(args, &paper, &outcomes, by, 1.0);
+    Ok(u8::from(outcomes.iter().any(|outcome| !outcome.is_good())))
+}
+
+fn quick(args: &ReproduceArgs, paper: &Paper, scenario: &Scenario) -> Result<u8, LabError> {
+    // Privilege first: it must be asked for while there is one thread.
+    let lab = if args.sim { None } else { Some(begin(By::Lab)) };
+    let runs = args.runs.unwrap_or(1);
+    let half = scaled(scenario, QUICK_SIM_SCALE);
+    let tell = |outcome: &Outcome| say(&format!("{}: {}", outcome.by.name(), line(outcome)));
+    let simulated = plan(&half, runs, By::Sim).run(|_, _, _| false, tell)?;
+    show(args, paper, &simulated.outcomes, By::Sim, QUICK_SIM_SCALE);
+    let mut small = scaled(scenario, QUICK_LAB_SCALE);
+    small.cases.retain(|case| case.name == QUICK_CASE);
+    let real = match lab {
+        None => Results::default(),
+        Some(Err(error)) => {
+            say(&format!("skipped: the lab: {error}"));
+            Results::default()
+        }
+        Some(Ok(())) => plan(&small, runs, By::Lab).run(|_, _, _| false, tell).or_else(|error| {
+            say(&format!("skipped: the lab: {error}"));
+            Ok::<_, LabError>(Results::default())
+        })?,
+    };
+    if !real.outcomes.is_empty() {
+        show(args, paper, &real.outcomes, By::Lab, QUICK_LAB_SCALE);
+    }
+    let all = simulated.outcomes.iter().chain(&real.outcomes);
+    Ok(u8::from(all.into_iter().any(|outcome| !outcome.is_good())))
+}
+
+fn plan(scenario: &Scenario, runs: u32, by: By) -> Plan<'_> {
+    Plan { scenario, runs, by, traces: Vec::new(), samples: by == By::Lab }
+}
+
+fn scaled(scenario: &Scenario, factor: f64) -> Scenario {
+    let mut scenario = scenario.clone();
+    scenario.cases = scenario.cases.iter().map(|case| case.scaled(factor)).collect();
+    scenario
+}
+
+/// The least that so many runs take: what the links need for each client.
+fn hours(scenario: &Scenario, runs: u32) -> String {
+    let mut seconds = 0.0;
+    for case in &scenario.cases {
+        for client in &scenario.clients {
+            let mut alone = case.clone();
+            alone.links.retain(|link| client.only().is_none_or(|only| only == link.name));
+            alone.events.retain(|event| alone.links.iter().any(|link| link.name == event.link));
+            seconds += alone.ideal().map_or(0.0, |ideal| ideal.as_secs_f64());
+        }
+    }
+    let hours = seconds * f64::from(runs) / 3600.0;
+    if hours < 1.0 { format!("{:.0} minutes", hours * 60.0) } else { format!("{hours:.1} hours") }
+}
+
+/// Prints everything in the form that was asked for.
+fn show(args: &ReproduceArgs, paper: &Paper, outcomes: &[Outcome], by: By, scale: f64) {
+    let rows = thesis::rows(paper, outcomes, by, scale);
+    if args.json {
+        for row in &rows {
+            print(&serde_json::to_string(row).unwrap_or_default());
+        }
+        return;
+    }
+    people(paper, outcomes, &rows, by, scale);
+}
+
+fn people(paper: &Paper, outcomes: &[Outcome], rows: &[Row], by: By, scale: f64) {
+    let made = match by {
+        By::Sim => "virtual time",
+        By::Lab => "real time over emulated links",
+    };
+    let size = if (scale - 1.0).abs() < 1e-9 { String::new() } else { format!(", scaled to {scale}") };
+    print(&format!("\nMulti-link HTTP thesis: the paper's figure / ours, in {made}{size}."));
+    print(&Machine::here().line());
+    let cases = || thesis::CASES.into_iter().filter(|case| outcomes.iter().any(|outcome| outcome.case == *case));
+    for case in cases() {
+        let runs = 1 + outcomes.iter().filter(|o| o.case == case).map(|o| o.run).max().unwrap_or(0);
+        print(&format!("\nTable 5.12, {case} ({runs} runs)\n{}", thesis::table_5_12(rows, case).plain()));
+        if by == By::Lab {
+            print(&format!("Table 6.18, {case}: processor\n{}", thesis::table_6(rows, "T6.18", case).plain()));
+            print(&format!("Table 6.19, {case}: memory\n{}", thesis::table_6(rows, "T6.19", case).plain()));
+        }
+    }
+    print("Time as a share of a single link's (table 5.2 and others), the paper's and ours, in percent:");
+    let mut far = 0;
+    for share in thesis::shares(paper, outcomes) {
+        let mark = if share.apart() > 10.0 { "  more than 10 points apart" } else { "" };
+        far += u32::from(share.apart() > 10.0);
+        print(&format!(
+            "  {:<6} {:<14} of {:<12} {:>6.1} {:>6.1}{mark}",
+            share.case,
+            share.policy,
+            share.single,
+            share.paper * 100.0,
+            share.ours * 100.0
+        ));
+    }
+    print(&format!("{far} of them more than 10 points apart; docs/benchmarks.md says why."));
+    match thesis::lost(outcomes).as_slice() {
+        [] => print("marline is faster than Algorithm 3 (bdp-limit) in every scenario."),
+        cases => print(&format!("marline is NOT faster than Algorithm 3 (bdp-limit) in: {}", cases.join(", "))),
+    }
+}

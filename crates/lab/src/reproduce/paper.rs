@@ -1,0 +1,200 @@
+//! The thesis's figures as data: `thesis.toml`, read once and judged by what the text itself says of them.
+
+use std::collections::BTreeMap;
+
+use crate::LabError;
+
+/// One figure.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Figure {
+    /// The table or figure: `T5.12`.
+    pub(super) artefact: &'static str,
+    /// The scenario's case.
+    pub(super) case: String,
+    /// The policy.
+    pub(super) policy: String,
+    /// What is measured.
+    pub(super) metric: &'static str,
+    /// Its unit.
+    pub(super) unit: &'static str,
+    /// The figure; none where the table has a dash.
+    pub(super) value: Option<f64>,
+}
+
+/// What each table measures, in the order of its columns.
+pub(super) const METRICS: [(&str, &[(&str, &str)]); 4] = [
+    (
+        "T5.12",
+        &[
+            ("time_wifi", "s"),
+            ("time_lte", "s"),
+            ("link_delta", "s"),
+            ("throughput_wifi", "Mbit/s"),
+            ("throughput_lte", "Mbit/s"),
+            ("sigma_wifi", "Mbit/s"),
+            ("sigma_lte", "Mbit/s"),
+        ],
+    ),
+    // Figure 5.7 has no numbers of its own: its bars are table 5.12's times, the slower link's for the whole.
+    ("F5.7", &[("time", "s")]),
+    (
+        "T6.18",
+        &[
+            ("time", "s"),
+            ("cpu_p50", "%"),
+            ("cpu_cv", "%"),
+            ("cpu_integral", "% s"),
+            ("cpu_max", "%"),
+            ("cpu_p90", "%"),
+            ("cpu_p05", "%"),
+        ],
+    ),
+    ("T6.19", &[("time", "s"), ("memory_median", "KB"), ("memory_cv", "%"), ("memory_integral", "KB s")]),
+];
+
+/// The cases of figure 5.7: the dynamic scenarios.
+pub(super) const DYNAMIC: [&str; 3] = ["TS", "TM", "AO"];
+
+/// All figures of the paper.
+#[derive(Clone, Debug)]
+pub(super) struct Paper {
+    figures: Vec<Figure>,
+}
+
+impl Paper {
+    /// The figures of `thesis.toml`, and those of figure 5.7, which follow from them.
+    pub(super) fn thesis() -> Result<Self, LabError> {
+        let wrong = |what: String| LabError::Spec(format!("the thesis's figures: {what}"));
+        let tables: BTreeMap<String, Vec<String>> =
+            toml::from_str(include_str!("thesis.toml")).map_err(|error| wrong(error.to_string()))?;
+        let mut figures = Vec::new();
+        for (artefact, metrics) in METRICS {
+            for line in tables.get(artefact).into_iter().flatten() {
+                let words: Vec<&str> = line.split(' ').collect();
+                let [case, policy, values @ ..] = words.as_slice() else { return Err(wrong(line.clone())) };
+                if values.len() != metrics.len() {
+                    return Err(wrong(format!("{artefact}: {line}: {} values expected", metrics.len())));
+                }
+                for ((metric, unit), value) in metrics.iter().zip(values) {
+                    let value = match *value {
+                        "-" => None,
+                        value => Some(value.parse().map_err(|_| wrong(format!("{artefact}: {line}: {value}")))?),
+                    };
+                    let (case, policy) = (case.to_string(), policy.to_string());
+                    figures.push(Figure { artefact, case, policy, metric, unit, value });
+                }
+            }
+        }
+        let mut paper = Self { figures };
+        let slower: Vec<Figure> = paper
+            .figures
+            .iter()
+            .filter(|f| f.artefact == "T5.12" && f.metric == "time_wifi" && DYNAMIC.contains(&f.case.as_str()))
+            .map(|f| Figure {
+                artefact: "F5.7",
+                metric: "time",
+                value: paper.time(&f.case, &f.policy),
+                ..f.clone()
+            })
+            .collect();
+        paper.figures.extend(slower);
+        Ok(paper)
+    }
+
+    /// A figure; none where the paper has none.
+    pub(super) fn value(&self, artefact: &str, case: &str, policy: &str, metric: &str) -> Option<f64> {
+        let wanted =
+            |f: &&Figure| f.artefact == artefact && f.case == case && f.policy == policy && f.metric == metric;
+        self.figures.iter().find(wanted)?.value
+    }
+
+    /// The time of a whole download by table 5.12: that of the slower link.
+    pub(super) fn time(&self, case: &str, policy: &str) -> Option<f64> {
+        let of = |link: &str| self.value("T5.12", case, policy, link);
+        [of("time_wifi"), of("time_lte")].into_iter().flatten().reduce(f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::stats;
+
+    const CASES: [&str; 6] = ["HS-S6", "HS-S7", "LS", "TS", "TM", "AO"];
+
+    fn near(a: f64, b: f64) {
+        assert!((a - b).abs() < 0.006, "{a} instead of {b}");
+    }
+
+    fn mean(paper: &Paper, rows: &[(&str, &str)], metric: &str) -> f64 {
+        let values: Vec<f64> =
+            rows.iter().map(|(case, policy)| paper.value("T5.12", case, policy, metric).unwrap()).collect();
+        stats::mean(&values).unwrap()
+    }
+
+    #[test]
+    fn the_averages_that_the_text_states_come_out() {
+        let paper = Paper::thesis().unwrap();
+        // Table 5.10.
+        let second = CASES.map(|case| (case, "dynamic-limit"));
+        near(mean(&paper, &second, "link_delta"), 2.96);
+        near(mean(&paper, &second, "sigma_wifi"), 12.92);
+        near(mean(&paper, &second, "sigma_lte"), 11.18);
+        // Table 5.11.
+        let fastest =
+            [("AO", "dynamic-limit"), ("TS", "naive"), ("TM", "naive"), ("LS", "bdp-limit"), ("HS-S7", "naive")];
+        near(mean(&paper, &fastest, "throughput_lte"), 73.39);
+        // §5.1.2.
+        let multi = ["naive", "static-limit", "dynamic-limit", "bdp-limit"];
+        near(mean(&paper, &multi.map(|policy| ("LS", policy)), "throughput_lte"), 65.87);
+        near(mean(&paper, &multi.map(|policy| ("HS-S7", policy)), "throughput_lte"), 49.77);
+    }
+
+    #[test]
+    fn the_ratios_of_table_5_2_come_out() {
+        let paper = Paper::thesis().unwrap();
+        let ratio =
+            |case, policy, single| paper.time(case, policy).unwrap() / paper.time(case, single).unwrap() * 100.0;
+        near(ratio("HS-S6", "naive", "single:wifi"), 124.17);
+        near(ratio("HS-S6", "bdp-limit", "single:lte"), 31.49);
+        near(ratio("HS-S7", "bdp-limit", "single:wifi"), 63.05);
+        near(ratio("HS-S7", "static-limit", "single:lte"), 52.92);
+    }
+
+    #[test]
+    fn the_link_deltas_are_the_differences_of_the_times() {
+        let paper = Paper::thesis().unwrap();
+        for case in CASES {
+            for policy in ["naive", "static-limit", "dynamic-limit", "bdp-limit"] {
+                let of = |metric| paper.value("T5.12", case, policy, metric).unwrap();
+                near((of("time_wifi") - of("time_lte")).abs(), of("link_delta"));
+            }
+        }
+    }
+
+    #[test]
+    fn the_correlation_of_table_6_17_comes_out() {
+        let paper = Paper::thesis().unwrap();
+        let of = |metric| {
+            let cases = ["AO", "HS-S7", "TS", "TM", "LS"];
+            cases.map(|case| paper.value("T6.18", case, "bdp-limit", metric).unwrap())
+        };
+        let (times, medians) = (of("time"), of("cpu_p50"));
+        let centred = |values: [f64; 5]| values.map(|value| value - stats::mean(&values).unwrap());
+        let (times, medians) = (centred(times), centred(medians));
+        let dot = |a: [f64; 5], b: [f64; 5]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        near(dot(times, medians) / (dot(times, times) * dot(medians, medians)).sqrt(), -0.81);
+    }
+
+    #[test]
+    fn every_table_has_its_35_rows_and_figure_5_7_its_18() {
+        let paper = Paper::thesis().unwrap();
+        let rows = |artefact: &str, metric: &str| {
+            paper.figures.iter().filter(|f| f.artefact == artefact && f.metric == metric).count()
+        };
+        assert_eq!((rows("T5.12", "link_delta"), rows("T6.18", "time"), rows("T6.19", "time")), (35, 35, 35));
+        assert_eq!(rows("F5.7", "time"), 18);
+        assert_eq!(paper.value("F5.7", "AO", "bdp-limit", "time"), Some(14.94));
+        assert_eq!(paper.value("T5.12", "LS", "single:lte", "time_lte"), None);
+    }
+}
