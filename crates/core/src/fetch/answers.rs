@@ -12,13 +12,14 @@
 //!
 //! Asking with HEAD first was not used: it costs a round trip, and servers answer it carelessly.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::conn::FIRST_SPAN;
 use super::links::Standing;
 use super::{
-    Ask, Ban, ConnId, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Validator,
-    Wake,
+    Ask, Ban, ConnId, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Trouble,
+    TroubleKind, Validator, Wake,
 };
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
@@ -87,13 +88,17 @@ impl Fetch {
 
     /// The first good answer. False: this answer cannot be used after all.
     fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, span: Span) -> bool {
-        let covers_all = span == Span::at(0, total);
-        if validator.is_none() && !self.config.proven && !covers_all {
+        let provable = validator.is_some() || self.config.proven;
+        if !provable && span != Span::at(0, total) {
             let conn = self.reqs.get(&id).map(|req| req.conn);
             self.one_answer(OneAnswer::NoValidator, conn);
             return false;
         }
-        self.phase = Phase::Ranges;
+        // Without a validator, an answer that covers everything stands alone.
+        self.phase = if provable { Phase::Ranges } else { Phase::OneAnswer { req: Some(id) } };
+        if !provable {
+            self.drop_others(id);
+        }
         self.settle_total(total);
         self.out.push_back(Output::Identified { total: Some(total), validator: validator.cloned() });
         true
@@ -132,12 +137,12 @@ impl Fetch {
         }
         let ban =
             if want == Some(total) { Ban::OtherValidator } else { Ban::OtherLength { got: Some(total), want } };
-        self.differs(id, link, ban, validator.map(|validator| (total, validator.clone())));
+        self.differs(id, link, ban, validator.map(|validator| (Some(total), validator.clone())));
         false
     }
 
     /// A link speaks of another file. `change` is what it would be, if the answer proves that.
-    fn differs(&mut self, id: ReqId, link_id: LinkId, ban: Ban, change: Option<(DataSize, Validator)>) {
+    fn differs(&mut self, id: ReqId, link_id: LinkId, ban: Ban, change: Option<(Option<DataSize>, Validator)>) {
         self.cancel(id);
         if let Some(link) = self.links.get_mut(&link_id) {
             link.differs = change;
@@ -196,37 +201,45 @@ impl Fetch {
             Phase::Unknown | Phase::OneAnswer { .. } if ask == Ask::Whole => self.take_whole(id, head),
             Phase::Unknown => self.park(id, link, head),
             // If-Range failed: the file has changed, if the answer can prove it; otherwise it is a portal's page.
-            _ => match (head.length, &head.validator) {
-                (Some(total), Some(validator)) if !self.is_known(id, total, validator) => {
-                    self.differs(id, link, Ban::OtherValidator, Some((total, validator.clone())));
+            _ => match &head.validator {
+                Some(validator) if !self.is_known(id, head.length, validator) => {
+                    self.differs(id, link, Ban::OtherValidator, Some((head.length, validator.clone())));
                 }
-                (Some(_), Some(_)) => self.misbehaves(id, link, "200 with everything instead of the range"),
-                (got, _) => {
-                    let want = self.ledger.total();
+                Some(_) => self.ranges_ignored(id, link),
+                None => {
+                    let (got, want) = (head.length, self.ledger.total());
                     self.differs(id, link, Ban::OtherLength { got, want }, None);
                 }
             },
         }
     }
 
-    fn is_known(&self, id: ReqId, total: DataSize, validator: &Validator) -> bool {
+    /// The right file, but all of it: the server serves no ranges. If another link has delivered one, this link's
+    /// server is to blame; otherwise everything has to come as one answer, and what an earlier run left is of no use.
+    fn ranges_ignored(&mut self, id: ReqId, link: LinkId) {
+        if self.links.iter().any(|(other, state)| *other != link && state.proved && state.hopeful()) {
+            return self.misbehaves(id, link, "200 with everything instead of the range");
+        }
+        let conn = self.reqs.get(&id).map(|req| req.conn);
+        self.one_answer(OneAnswer::NoRanges, conn);
+        self.validators.clear();
+        self.out.push_back(Output::Restart);
+    }
+
+    fn is_known(&self, id: ReqId, total: Option<DataSize>, validator: &Validator) -> bool {
         let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
         let known = root.and_then(|root| self.validators.get(&root));
-        self.ledger.total() == Some(total) && known == Some(validator)
+        (total.is_none() || self.ledger.total() == total) && known == Some(validator)
     }
 
     /// Takes this answer for the whole file, and no other.
     fn take_whole(&mut self, id: ReqId, head: &Head) {
-        let Some(conn) = self.reqs.get(&id).map(|req| req.conn) else { return };
         if !matches!(self.phase, Phase::OneAnswer { .. }) {
             let why = if head.length.is_none() { OneAnswer::NoLength } else { OneAnswer::NoRanges };
             self.notice(Notice::OneAnswer { why });
         }
         self.phase = Phase::OneAnswer { req: Some(id) };
-        let others: alloc::vec::Vec<ConnId> = self.conns.keys().copied().filter(|other| *other != conn).collect();
-        for other in others {
-            self.drop_conn(other, true);
-        }
+        self.drop_others(id);
         if let Some(req) = self.reqs.get_mut(&id) {
             let end = head.length.map_or(u64::MAX, DataSize::bytes);
             if let Some(conn) = self.conns.get_mut(&req.conn) {
@@ -243,6 +256,15 @@ impl Fetch {
         self.out.push_back(Output::Identified { total: head.length, validator: None });
         self.out.push_back(Output::Accept { req: id, at: 0, len: head.length });
         self.finish_if_complete();
+    }
+
+    /// Closes all connections but the one of this request.
+    fn drop_others(&mut self, id: ReqId) {
+        let keep = self.reqs.get(&id).map(|req| req.conn);
+        let others: Vec<ConnId> = self.conns.keys().copied().filter(|other| Some(*other) != keep).collect();
+        for other in others {
+            self.drop_conn(other, true);
+        }
     }
 
     /// From now on everything comes as one answer; `conn` has an answer that is of no use.
@@ -263,15 +285,26 @@ impl Fetch {
         }
     }
 
-    /// The one answer broke off: nothing of it can be used, as nothing proves that the next one continues it.
+    /// Looks whether the one answer broke off: nothing of it can be used, as nothing proves that the next one
+    /// continues it. Its bytes are no progress, so the retries are counted by how far it came.
     pub(super) fn after_lost_answer(&mut self) {
         let Phase::OneAnswer { req: Some(id) } = self.phase else { return };
-        if !self.reqs.contains_key(&id) && !self.ledger.complete() {
-            self.phase = Phase::OneAnswer { req: None };
-            self.ledger.restart();
-            self.consumed = 0;
-            self.out.push_back(Output::Restart);
+        if self.reqs.contains_key(&id) || self.ledger.complete() {
+            return;
         }
+        let (best, lost) = self.best_answer;
+        let came = self.ledger.frontier();
+        self.best_answer = if came > best { (came, 0) } else { (best, lost + 1) };
+        if self.best_answer.1 > self.config.retries {
+            let text = "the one answer breaks off again and again".into();
+            let last = self.links.values().find_map(|link| link.last_trouble.clone());
+            let trouble = last.unwrap_or(Trouble { kind: TroubleKind::Truncated, text });
+            return self.give_up(Failure::Retries { trouble });
+        }
+        self.phase = Phase::OneAnswer { req: None };
+        self.ledger.restart();
+        self.consumed = 0;
+        self.out.push_back(Output::Restart);
     }
 
     fn redirect(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
@@ -302,9 +335,10 @@ impl Fetch {
                 self.finish_if_complete();
             }
             // A question for the bytes behind the first ones of a small file: the first answer is on its way.
-            (Phase::Unknown, Some(_)) => {
+            (Phase::Unknown, Some(total)) => {
                 self.cancel(id);
                 self.rest(link, SMALL_REST);
+                self.told_total(total);
             }
             (_, total) if total.is_some() && total == self.ledger.total() => {
                 self.cancel(id);
@@ -315,6 +349,15 @@ impl Fetch {
                 self.differs(id, link, Ban::OtherLength { got, want }, None);
             }
         }
+    }
+
+    /// A server has told the size without delivering anything: a whole file of another size is a portal's page.
+    fn told_total(&mut self, total: DataSize) {
+        let (other, same) = core::mem::take(&mut self.parked).into_iter().partition(|parked| {
+            parked.head.status == 200 && parked.head.length.is_some_and(|length| length != total)
+        });
+        self.parked = same;
+        self.ban_parked(other, Some(total));
     }
 
     /// 429 and 503: not now.
@@ -382,7 +425,7 @@ impl Fetch {
     /// Keeps an answer until another link has spoken.
     fn park(&mut self, id: ReqId, link: LinkId, head: &Head) {
         let Some(conn) = self.reqs.get(&id).map(|req| req.conn) else { return };
-        let until = if self.other_opinions(link) { self.now + OPINION } else { self.now };
+        let until = self.now + if self.others_reached(link) { LONG_OPINION } else { OPINION };
         self.parked.push(Parked { conn, req: id, link, head: head.clone(), until });
         self.hear_parked();
     }
@@ -392,10 +435,14 @@ impl Fetch {
         self.links.iter().any(|(id, link)| {
             *id != than
                 && link.hopeful()
-                && link.failures == 0
-                && !link.conns.is_empty()
+                && self.allowed(*id)
                 && !self.parked.iter().any(|parked| parked.link == *id)
         })
+    }
+
+    /// Whether another link has already spoken with the server.
+    fn others_reached(&self, than: LinkId) -> bool {
+        self.links.iter().any(|(id, link)| *id != than && link.reached)
     }
 
     /// Decides on parked answers whose time has come.
@@ -421,9 +468,14 @@ impl Fetch {
 
     /// A link has delivered a range: what others said instead was not the file.
     fn spoken_for_ranges(&mut self) {
-        for parked in core::mem::take(&mut self.parked) {
+        let parked = core::mem::take(&mut self.parked);
+        self.ban_parked(parked, self.ledger.total());
+    }
+
+    fn ban_parked(&mut self, parked: Vec<Parked>, want: Option<DataSize>) {
+        for parked in parked {
             let ban = match parked.head.status {
-                200 => Ban::OtherLength { got: parked.head.length, want: self.ledger.total() },
+                200 => Ban::OtherLength { got: parked.head.length, want },
                 status => Ban::OtherStatus { status },
             };
             self.cancel(parked.req);
@@ -438,8 +490,10 @@ impl Fetch {
     }
 }
 
-/// How long another link's opinion is waited for. chosen: three round trips of a slow path.
+/// How long a link's first sign of life is waited for. chosen: a second SYN (RFC 6298 §2) and a slow path's round trip.
 const OPINION: Duration = Duration::from_millis(1500);
+/// How long the opinion of a link is waited for that does reach the server, but has only heard errors so far.
+const LONG_OPINION: Duration = Duration::from_secs(10);
 const MOST_RESTARTS: u32 = 3;
 /// RFC 9110 §15.4 asks for a limit; browsers allow 20, curl 50. chosen: 10.
 const MOST_REDIRECTS: u32 = 10;

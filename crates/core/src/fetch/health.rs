@@ -42,6 +42,7 @@ impl Fetch {
             self.wake_at(next, Wake::Silence);
         }
         self.tell_silence();
+        self.leave_silent_answer();
         self.slow_links();
         self.end_of_patience();
     }
@@ -75,6 +76,31 @@ impl Fetch {
             }
             _ => {}
         }
+    }
+
+    /// The one answer comes over a silent link while another link works: after a while that one is asked from zero,
+    /// unless a stream's reader has had the beginning already.
+    fn leave_silent_answer(&mut self) {
+        let Phase::OneAnswer { req: Some(req) } = self.phase else { return };
+        let Some((conn_id, conn)) = self.reqs.get(&req).and_then(|r| self.conns.get(&r.conn).map(|c| (r.conn, c)))
+        else {
+            return;
+        };
+        let Some(Standing::Silent { since }) = self.links.get(&conn.link).map(|link| link.standing.clone()) else {
+            return;
+        };
+        let nothing_yet = conn.meter.total().is_zero();
+        let until = since + if nothing_yet { LEAVE_EMPTY } else { LEAVE_ANSWER };
+        let others =
+            self.links.iter().any(|(id, l)| *id != conn.link && l.standing == Standing::Up && self.allowed(*id));
+        if !others || (self.consumed > 0 && !nothing_yet) {
+            return;
+        }
+        if self.now < until {
+            return self.wake_at(until, Wake::Silence);
+        }
+        self.drop_conn(conn_id, true);
+        self.after_lost_answer();
     }
 
     fn tell_silence(&mut self) {
@@ -219,16 +245,15 @@ impl Fetch {
     }
 
     /// The one link to use, if only one may be used.
-    fn only_link(&self) -> Option<LinkId> {
+    pub(super) fn only_link(&self) -> Option<LinkId> {
         let usable = || self.links.iter().filter(|(id, link)| link.hopeful() && self.allowed(**id));
         match self.phase {
             Phase::OneAnswer { req: Some(req) } => {
                 self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
             }
             Phase::OneAnswer { req: None } => {
-                let healthy = usable().filter(|(_, link)| link.failures == 0);
-                let best = healthy.max_by_key(|(_, link)| link.proved).or_else(|| usable().next());
-                best.map(|(id, _)| *id)
+                let worse = |link: &LinkState| (link.standing != Standing::Up, link.failures > 0, !link.proved);
+                usable().min_by_key(|(_, link)| worse(link)).map(|(id, _)| *id)
             }
             _ if self.config.policy == Policy::Single => usable().next().map(|(id, _)| *id),
             _ => None,
@@ -452,6 +477,9 @@ const TELL_SILENCE: Duration = Duration::from_secs(1);
 const MOST_PROBES: usize = 4;
 /// No byte from anywhere for so long ends the download.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a silent link keeps the one answer: without a byte of it, and with some.
+const LEAVE_EMPTY: Duration = Duration::from_secs(2);
+const LEAVE_ANSWER: Duration = Duration::from_secs(10);
 /// The thesis takes averages; §3.2.2 samples once a second.
 const SLOW_WINDOW: Duration = Duration::from_secs(2);
 /// A metered link steps in when the others have been silent this long, or failed this often.

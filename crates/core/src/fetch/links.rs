@@ -30,7 +30,7 @@ pub(super) struct LinkState {
     pub(super) targets: BTreeMap<OriginId, OriginId>,
     pub(super) redirects: u32,
     /// It says that the file has changed: the new size and validator.
-    pub(super) differs: Option<(DataSize, Validator)>,
+    pub(super) differs: Option<(Option<DataSize>, Validator)>,
     /// How often it was banned; rests double.
     pub(super) bans: u32,
     /// The last time that bytes came.
@@ -42,7 +42,9 @@ pub(super) struct LinkState {
     pub(super) told_metered: bool,
     /// The server asked for a pause until then; patience begins after it.
     pub(super) paused_until: Instant,
-    /// An idle connection is kept although the link is not used: it was asked once and answered.
+    /// A connection over it stood once.
+    pub(super) reached: bool,
+    /// It has delivered bytes that are provably of the file.
     pub(super) proved: bool,
 }
 
@@ -91,6 +93,7 @@ impl LinkState {
             told_budget: false,
             told_metered: false,
             paused_until: Instant::ZERO,
+            reached: false,
             proved: false,
         }
     }

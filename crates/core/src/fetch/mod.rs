@@ -74,6 +74,8 @@ pub struct Fetch {
     /// Answers that may be a portal's: kept until another link has spoken.
     parked: Vec<answers::Parked>,
     restarts: u32,
+    /// How far the one answer came at its best, and how often since then it broke off before that.
+    best_answer: (u64, u32),
     /// Everything before this has been taken by the in-order reader.
     consumed: u64,
     /// The last time that anything came at all.
@@ -158,6 +160,7 @@ impl Fetch {
             validators: BTreeMap::new(),
             parked: Vec::new(),
             restarts: 0,
+            best_answer: (0, 0),
             consumed: 0,
             last_data: Instant::ZERO,
             next_conn: 0,
@@ -220,6 +223,9 @@ impl Fetch {
         conn.protocol = Some(protocol);
         conn.handshake = handshake;
         conn.last = self.now;
+        if let Some(link) = self.links.get_mut(&conn.link) {
+            link.reached = true;
+        }
         self.probe_stands(id);
     }
 
@@ -232,7 +238,6 @@ impl Fetch {
         if !fruitful {
             self.fail(link, trouble);
         }
-        self.after_lost_answer();
     }
 
     fn data(&mut self, id: ReqId, len: DataSize) {
@@ -275,7 +280,6 @@ impl Fetch {
         if let Some(link) = link {
             self.fail(link, trouble);
         }
-        self.after_lost_answer();
     }
 
     fn finish_if_complete(&mut self) {
@@ -396,12 +400,14 @@ impl Fetch {
 
     /// Everything that follows from the present state; called after each input and tick.
     fn settle(&mut self) {
+        self.finish_if_complete();
         if self.phase == Phase::Over {
             self.wake = None;
             return;
         }
         self.wake = None;
         self.watch();
+        self.after_lost_answer();
         self.open_connections();
         if self.config.policy == Policy::Marline {
             self.plan();

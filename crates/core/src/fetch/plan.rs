@@ -53,7 +53,10 @@ impl Fetch {
     }
 
     pub(super) fn ask_whole(&mut self) {
-        let first = self.conns.iter().find(|(_, conn)| conn.takes_requests() && conn.reqs.is_empty());
+        let only = self.only_link();
+        let first = self.conns.iter().find(|(_, conn)| {
+            conn.takes_requests() && conn.reqs.is_empty() && only.is_none_or(|only| only == conn.link)
+        });
         if let Some(id) = first.map(|(id, _)| *id) {
             self.send(id, Ask::Whole);
             self.phase = Phase::OneAnswer { req: self.reqs.keys().next_back().copied() };

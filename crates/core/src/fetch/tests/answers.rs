@@ -212,6 +212,43 @@ fn a_lost_single_answer_starts_from_zero() {
 }
 
 #[test]
+fn a_single_answer_that_always_breaks_off_is_given_up() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut tries = 0;
+    while desk.failed.is_none() && tries < 20 {
+        tries += 1;
+        let conn = desk.connect(A, 5);
+        let req = desk.first(A);
+        desk.whole(req, None, None);
+        desk.bytes(req, 1000);
+        desk.close(conn, TroubleKind::Truncated);
+        desk.pass(Duration::from_secs(1));
+    }
+    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?} after {tries}", desk.failed);
+    assert_eq!(tries, 1 + 5 + 1, "the first one was progress");
+}
+
+#[test]
+fn a_single_answer_goes_on_over_another_link_when_its_own_is_taken_away() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, None);
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, 1000);
+    desk.tell(Input::LinkDown { link: A });
+    desk.pass(Duration::from_millis(300));
+    assert_eq!(desk.restarts, 1);
+    desk.connect(B, 5);
+    let req = desk.first(B);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, SIZE);
+    assert!(desk.done);
+}
+
+#[test]
 fn a_file_that_changes_starts_again_once_all_links_agree() {
     let mut desk = Desk::two(Config::default());
     desk.connect(A, 5);
