@@ -14,6 +14,8 @@ use marline_sim::spec::{Event, LinkSpec};
 use marline_sys::signal;
 use serde_json::{Value, json};
 
+use crate::bench::{self, BenchArgs};
+use crate::demo::{self, DemoArgs};
 use crate::reproduce::{self, ReproduceArgs};
 use crate::runner::{self, command::RunArgs};
 use crate::{Congestion, Lab, LabError, LabSpec, Payload, Service, Task, check, prepare, summary};
@@ -31,10 +33,14 @@ pub enum LabVerb {
     /// Run any command over emulated links, with a real server at the other end.
     #[command(after_help = AFTER_EXEC)]
     Exec(ExecArgs),
+    /// Watch one download over two emulated links, each alone and then both.
+    Demo(DemoArgs),
     /// Run a scenario: repetitions, clients in turn, a table, JSON and a page.
     Run(RunArgs),
     /// Print a paper's tables and ours side by side.
     Reproduce(ReproduceArgs),
+    /// Compare with curl and aria2, case by case (long; decides nothing).
+    Bench(BenchArgs),
     /// Say what this machine can do for a lab, and why not.
     Check(CheckArgs),
 }
@@ -93,8 +99,10 @@ pub struct CheckArgs {
 pub fn run(args: LabArgs) -> u8 {
     let result = match args.verb {
         LabVerb::Exec(exec) => run_exec(exec),
+        LabVerb::Demo(demo) => demo::run(&demo),
         LabVerb::Run(run) => runner::command::run(&run),
         LabVerb::Reproduce(paper) => reproduce::run(&paper),
+        LabVerb::Bench(bench) => bench::run(&bench),
         LabVerb::Check(check) => Ok(run_check(&check)),
     };
     result.unwrap_or_else(|error| {

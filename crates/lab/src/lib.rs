@@ -20,8 +20,10 @@
 //! 3. A figure from a machine that was too busy is not hidden but marked ([`Emulation::suspect`]).
 
 mod access;
+mod bench;
 pub mod check;
 pub mod cli;
+mod demo;
 mod emulator;
 mod error;
 pub mod evidence;

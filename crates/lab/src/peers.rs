@@ -33,6 +33,8 @@ pub(crate) struct Order<'a> {
     pub(crate) directory: &'a Path,
     /// marline's executable.
     pub(crate) program: &'a Path,
+    /// Whether our own client shows its progress instead of reporting in JSON.
+    pub(crate) show: bool,
 }
 
 /// The name of the file in the order's directory.
@@ -65,7 +67,10 @@ pub(crate) fn task(order: &Order<'_>) -> Task {
     let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
     let task = match order.client {
         Client::Marline { policy, .. } => {
-            add(&["get", "--json", "--quiet", "--policy", policy.name(), "--output", &file]);
+            add(&["get", "--policy", policy.name(), "--output", &file]);
+            if !order.show {
+                add(&["--json", "--quiet"]);
+            }
             links.iter().for_each(|link| add(&["--link", link]));
             if order.secure {
                 add(&["--ca-file", "{ca}"]);
@@ -94,7 +99,8 @@ pub(crate) fn task(order: &Order<'_>) -> Task {
     args.push(url.to_string());
     // A directory without configuration files.
     let nowhere = order.directory.join("no-configuration");
-    task.args(args).env("XDG_CONFIG_HOME", nowhere.clone()).env("HOME", nowhere).output(Output::Capture)
+    let output = if order.show { Output::Inherit } else { Output::Capture };
+    task.args(args).env("XDG_CONFIG_HOME", nowhere.clone()).env("HOME", nowhere).output(output)
 }
 
 /// Refuses a scenario early whose programs are not installed.
@@ -126,6 +132,7 @@ mod tests {
             secure,
             directory: Path::new("/d"),
             program: Path::new("/bin/marline"),
+            show: false,
         };
         let task = task(&order);
         std::iter::once(&task.program).chain(&task.args).map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -134,7 +141,10 @@ mod tests {
     #[test]
     fn each_client_is_told_its_links() {
         let ours = words("marline", false);
-        assert!(ours.starts_with("/bin/marline get --json") && ours.ends_with("{url}"), "{ours}");
+        assert!(
+            ours.starts_with("/bin/marline get ") && ours.contains("--json --quiet") && ours.ends_with("{url}"),
+            "{ours}"
+        );
         assert!(ours.contains("--link wifi --link lte") && ours.contains("--policy marline"), "{ours}");
         let single = words("single:wifi", false);
         assert!(single.contains("--link wifi") && !single.contains("lte"), "{single}");

@@ -29,6 +29,8 @@ carried!(
     "floor-i",
     "floor-j",
     "floor-order",
+    "floor-rss",
+    "floor-rss-https",
     "floor-small",
     "pairs",
     "roam",

@@ -167,10 +167,7 @@ impl Share {
 /// Every policy's time over each single link's, where both the paper and we have it. Single-link LTE was not measured
 /// at low speed; the thesis compares with that of the high-speed scenario there (table 5.3), and so is done here.
 pub(super) fn shares(paper: &Paper, outcomes: &[Outcome]) -> Vec<Share> {
-    let ours = |case: &str, policy: &str| {
-        let of = outcomes.iter().filter(|o| o.case == case && o.client == policy && o.is_good());
-        stats::median(&of.map(|outcome| outcome.seconds).collect::<Vec<_>>())
-    };
+    let ours = |case: &str, policy: &str| median_time(outcomes, case, policy);
     let theirs = |case: &str, policy: &str| {
         paper.time(case, policy).or_else(|| paper.time("HS-S7", policy).filter(|_| case == "LS"))
     };
@@ -187,12 +184,47 @@ pub(super) fn shares(paper: &Paper, outcomes: &[Outcome]) -> Vec<Share> {
     shares
 }
 
+/// Why a share differs, in the paper's own figures: its links did not carry beside each other what they carried alone
+/// (other days, other cells, new connections that start slowly: §4.4.3.3, §5.1.2, §5.3.2), and a link model with one
+/// rate per run does not know that.
+pub(super) fn reason(paper: &Paper, share: &Share) -> String {
+    let carried = |link: &str, single: &str| {
+        let metric = format!("throughput_{link}");
+        let beside = paper.value("T5.12", share.case, share.policy, &metric)?;
+        let alone = paper.value("T5.12", share.case, single, &metric);
+        let alone = alone.or_else(|| paper.value("T5.12", "HS-S7", single, &metric))?;
+        Some(format!("{:.0} %", beside / alone * 100.0))
+    };
+    let of = |link, single| carried(link, single).unwrap_or_else(|| "?".into());
+    let delta = paper.value("T5.12", share.case, share.policy, "link_delta").unwrap_or(0.0);
+    format!(
+        "the paper's Wi-Fi carried {} and its LTE {} of what they carried alone; its link Δ is {delta} s",
+        of("wifi", "single:wifi"),
+        of("lte", "single:lte")
+    )
+}
+
+/// The multi-link approaches of the paper from fast to slow: in the paper, and here.
+pub(super) fn orders(paper: &Paper, outcomes: &[Outcome], case: &str) -> [Vec<&'static str>; 2] {
+    let sorted = |time: &dyn Fn(&str) -> Option<f64>| {
+        let mut timed: Vec<(f64, &'static str)> = ["naive", "static-limit", "dynamic-limit", "bdp-limit"]
+            .into_iter()
+            .filter_map(|policy| Some((time(policy)?, policy)))
+            .collect();
+        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        timed.into_iter().map(|(_, policy)| policy).collect()
+    };
+    [sorted(&|policy| paper.time(case, policy)), sorted(&|policy| median_time(outcomes, case, policy))]
+}
+
+fn median_time(outcomes: &[Outcome], case: &str, policy: &str) -> Option<f64> {
+    let of = outcomes.iter().filter(|o| o.case == case && o.client == policy && o.is_good());
+    stats::median(&of.map(|outcome| outcome.seconds).collect::<Vec<_>>())
+}
+
 /// In which cases our policy was not faster than Algorithm 3.
 pub(super) fn lost(outcomes: &[Outcome]) -> Vec<&'static str> {
-    let median = |case: &str, policy: &str| {
-        let of = outcomes.iter().filter(|o| o.case == case && o.client == policy && o.is_good());
-        stats::median(&of.map(|outcome| outcome.seconds).collect::<Vec<_>>())
-    };
+    let median = |case: &str, policy: &str| median_time(outcomes, case, policy);
     let slower = |case: &&str| {
         median(case, "marline").zip(median(case, "bdp-limit")).is_some_and(|(ours, theirs)| ours >= theirs)
     };
@@ -239,6 +271,13 @@ mod tests {
         let third = shares.iter().find(|s| s.policy == "bdp-limit" && s.single == "single:wifi").unwrap();
         assert!((third.paper - 0.6305).abs() < 1e-3 && (third.ours - 17.5 / 27.0).abs() < 1e-9, "{third:?}");
         assert!(lost(&outcomes()).is_empty());
+        assert_eq!(
+            reason(&paper, third),
+            "the paper's Wi-Fi carried 100 % and its LTE 84 % of what they carried alone; its link Δ is 0.5 s"
+        );
+        let [theirs, here] = orders(&paper, &outcomes(), "HS-S7");
+        assert_eq!(theirs, ["bdp-limit", "static-limit", "dynamic-limit", "naive"]);
+        assert_eq!(here, theirs);
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
         by: if args.sim { By::Sim } else { By::Lab },
         traces: scenarios::trace_directories(&args.traces),
         samples: false,
+        show: false,
     };
     begin(plan.by)?;
     let results = plan.run(|_, _, _| false, |outcome| say(&line(outcome)))?;

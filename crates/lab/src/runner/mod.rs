@@ -24,6 +24,7 @@ use marline_sim::scenario::{Case, Client, Scenario};
 
 use crate::evidence::{By, Outcome};
 use crate::{LabError, Payload};
+pub(crate) use real::sha256;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) traces: Vec<PathBuf>,
     /// Whether the client's processor and memory are followed over time.
     pub(crate) samples: bool,
+    /// Whether our own client shows its progress to the user.
+    pub(crate) show: bool,
 }
 
 /// What came of a plan.
@@ -126,6 +129,7 @@ impl<'a> Workshop<'a> {
                     secure,
                     program: &self.program,
                     samples: self.plan.samples,
+                    show: self.plan.show,
                 })
             }
         }

@@ -31,6 +31,7 @@ pub(super) struct Download<'a> {
     pub(super) secure: bool,
     pub(super) program: &'a Path,
     pub(super) samples: bool,
+    pub(super) show: bool,
 }
 
 /// Does it in a fresh lab.
@@ -50,10 +51,11 @@ pub(super) fn outcome(download: &Download<'_>) -> Result<Outcome, LabError> {
         secure: download.secure,
         directory: folder.path(),
         program: download.program,
+        show: download.show,
     };
     let task = peers::task(&order).limit(limit(case, download.client));
     let before = pressure();
-    let (run, samples) = sampler::beside(download.samples, || lab.run(&task));
+    let (run, samples) = sampler::beside(download.samples.then_some(Path::new(&task.program)), || lab.run(&task));
     let run = run?;
     let pressed = pressure().zip(before).map(|(after, before)| (after - before) / run.wall.as_secs_f64().max(1e-3));
     let granted = lab.congestion().is_granted();
@@ -112,7 +114,8 @@ fn problem(run: &Run, file: &Path, payload: &Payload) -> Option<String> {
     }
 }
 
-fn sha256(file: &Path) -> std::io::Result<String> {
+/// The file's SHA-256 in hexadecimal digits.
+pub(crate) fn sha256(file: &Path) -> std::io::Result<String> {
     let (mut file, mut digest) = (File::open(file)?, Sha256::new());
     let mut buffer = vec![0; 1 << 20];
     loop {

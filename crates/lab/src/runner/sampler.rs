@@ -1,10 +1,11 @@
 //! Processor and memory of a child over time, as the thesis's chapter 6 plots them.
 //!
-//! The child is found as the one that this process did not have before; it is looked at twice a second through /proc,
-//! which costs it nothing. The kernel counts its time in hundredths of a second, so a sample is exact to 2 %.
+//! The child is found by its program's name among those that this process did not have before; it is looked at twice a
+//! second through /proc, which costs it nothing. The kernel counts its time in hundredths of a second, so a sample is exact to 2 %.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,28 +17,30 @@ const PERIOD: Duration = Duration::from_millis(500);
 const TICKS_PER_S: f64 = 100.0;
 const PAGE: u64 = 4096;
 
-/// Runs `work`, and samples the child that it starts if that is asked for.
-pub(super) fn beside<T>(wanted: bool, work: impl FnOnce() -> T) -> (T, Vec<ProcessSample>) {
-    if !wanted {
+/// Runs `work`, and samples the child running `program` that it starts; none: just runs it.
+pub(super) fn beside<T>(program: Option<&Path>, work: impl FnOnce() -> T) -> (T, Vec<ProcessSample>) {
+    let Some(program) = program.and_then(Path::file_name) else {
         return (work(), Vec::new());
-    }
-    let before = children();
+    };
+    // The kernel keeps 15 bytes of the name.
+    let name: Vec<u8> = program.as_encoded_bytes().iter().copied().take(15).collect();
+    let before = children(&name);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let samples = scope.spawn(|| follow(&before, &over));
+        let samples = scope.spawn(|| follow(&name, &before, &over));
         let result = work();
         over.store(true, Ordering::Relaxed);
         (result, samples.join().unwrap_or_default())
     })
 }
 
-fn follow(before: &BTreeSet<u32>, over: &AtomicBool) -> Vec<ProcessSample> {
+fn follow(name: &[u8], before: &BTreeSet<u32>, over: &AtomicBool) -> Vec<ProcessSample> {
     let wait = |time| {
         thread::sleep(time);
         !over.load(Ordering::Relaxed)
     };
     let child = loop {
-        if let Some(child) = children().difference(before).next().copied() {
+        if let Some(child) = children(name).difference(before).next().copied() {
             break child;
         }
         if !wait(Duration::from_millis(5)) {
@@ -60,11 +63,13 @@ fn follow(before: &BTreeSet<u32>, over: &AtomicBool) -> Vec<ProcessSample> {
     samples
 }
 
-/// The processes whose parent is this one.
-fn children() -> BTreeSet<u32> {
+/// The processes of this name whose parent is this one.
+fn children(name: &[u8]) -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| fields(*pid).and_then(|f| f.get(1)?.parse().ok()) == Some(std::process::id())).collect()
+    let named = |pid: &u32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name);
+    let ours = |pid: &u32| fields(*pid).and_then(|f| f.get(1)?.parse().ok()) == Some(std::process::id());
+    pids.filter(named).filter(ours).collect()
 }
 
 /// Processor time in ticks, and resident pages.
@@ -87,14 +92,15 @@ mod tests {
 
     #[test]
     fn a_child_is_found_and_followed() {
-        let (status, samples) = beside(true, || {
-            Command::new("sh")
-                .args(["-c", "end=$(($(date +%s) + 2)); while [ $(date +%s) -lt $end ]; do :; done"])
-                .status()
-        });
+        // A name of its own: other tests start shells as well.
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("marline-followed");
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+        let spin = "end=$(($(date +%s) + 2)); while [ $(date +%s) -lt $end ]; do :; done";
+        let (status, samples) = beside(Some(&program), || Command::new(&program).args(["-c", spin]).status());
         assert!(status.unwrap().success());
         assert!(samples.len() >= 2, "{samples:?}");
         assert!(samples.iter().all(|sample| sample.rss_bytes > 100_000));
-        assert!(beside(false, || ()).1.is_empty());
+        assert!(beside(None, || ()).1.is_empty());
     }
 }

@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `{ ideal = 1.045 }` | the median time is at most so many times the ideal |
 //! | `{ paired = 1.0, worst = 1.015 }` | over all cases of the file, time ÷ aria2's best setting's: the median, and the largest |
+//! | `{ rss = "12MB" }` | the most memory that any run had is at most that |
 //! | `{ curl = 1.02, plus = "3ms", most = "560ms" }` | the median time is at most curl's × that + that; and at most `most`, if named |
 
-use marline_core::units::Duration;
+use marline_core::units::{DataSize, Duration};
 use serde::Serialize;
 
 /// The bound.
@@ -22,6 +23,8 @@ pub enum Floor {
         /// Each case.
         worst: f64,
     },
+    /// The most memory.
+    Rss(DataSize),
     /// Against curl on the best single link.
     Curl {
         /// Times curl's.

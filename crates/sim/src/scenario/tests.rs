@@ -40,6 +40,8 @@ fn a_file_without_cases_is_one_case() {
 fn a_case_takes_from_the_top_what_it_does_not_name() {
     let text = format!("{GOOD}\n[[case]]\nname = \"a\"\nsize = \"10KB\"\n[[case]]\nname = \"b\"\nevents = []\n");
     let scenario = parse(&text).unwrap();
+    let memory = parse(&GOOD.replace("{ ideal = 1.045 }", "{ rss = \"12MB\" }")).unwrap();
+    assert_eq!(memory.cases[0].floor, Some(Floor::Rss(DataSize::from_bytes(12_000_000))));
     let [a, b] = scenario.cases.as_slice() else { panic!("{scenario:?}") };
     assert_eq!((a.size, a.events.len()), (DataSize::from_bytes(10_000), 1));
     assert_eq!((b.size, b.events.len()), (DataSize::from_bytes(100_000_000), 0));

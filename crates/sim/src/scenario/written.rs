@@ -55,6 +55,7 @@ struct WrittenFloor {
     curl: Option<f64>,
     plus: Option<Word<Time>>,
     most: Option<Word<Time>>,
+    rss: Option<Word<DataSize>>,
 }
 
 #[derive(Deserialize, Clone)]
@@ -187,14 +188,16 @@ fn deviates(written: &str) -> Result<(String, Bitrate), String> {
 }
 
 fn bound(written: &WrittenFloor) -> Result<Floor, String> {
-    let WrittenFloor { ideal, paired, worst, curl, plus, most } = written.clone();
-    match (ideal, paired, worst, curl, plus, most) {
-        (Some(ideal), None, None, None, None, None) => Ok(Floor::Ideal(ideal)),
-        (None, Some(median), Some(worst), None, None, None) => Ok(Floor::Paired { median, worst }),
-        (None, None, None, Some(share), Some(plus), most) => {
+    let WrittenFloor { ideal, paired, worst, curl, plus, most, rss } = written.clone();
+    let written = (ideal, (paired, worst), (curl, plus, most), rss);
+    match written {
+        (Some(ideal), (None, None), (None, None, None), None) => Ok(Floor::Ideal(ideal)),
+        (None, (Some(median), Some(worst)), (None, None, None), None) => Ok(Floor::Paired { median, worst }),
+        (None, (None, None), (Some(share), Some(plus), most), None) => {
             Ok(Floor::Curl { share, plus: plus.0.0, most: most.map(|most| most.0.0) })
         }
-        _ => Err("expected { ideal }, { paired, worst } or { curl, plus } with or without most".into()),
+        (None, (None, None), (None, None, None), Some(rss)) => Ok(Floor::Rss(rss.0)),
+        _ => Err("expected { ideal }, { paired, worst }, { curl, plus } with or without most, or { rss }".into()),
     }
 }
 

@@ -1,0 +1,165 @@
+//! `marline lab bench …`: what marline reaches and what others reach, in the same lab, in the same minutes.
+//!
+//! | verb | what it compares |
+//! |---|---|
+//! | `floors` | time ÷ ideal on pairs of links, against aria2 in three settings and curl |
+//! | `small` | 10 KB to 5 MB against curl on the best link |
+//! | `order` | the same links named in both orders |
+//! | `cpu` | processor time per gigabyte and speed without any emulation |
+//! | `rss` | the most memory that a gigabyte needs |
+//!
+//! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
+//! busy one says nothing; suspect runs are named. The exit code is 1 only if a download failed.
+
+mod cpu;
+mod judge;
+mod wired;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use marline_core::units::DataSize;
+use marline_sim::scenario::Scenario;
+use serde_json::{Value, json};
+
+use crate::evidence::{By, Machine};
+use crate::runner::command::{begin, line, print, record, say, tell_skipped, write};
+use crate::runner::{Plan, Results, summary};
+use crate::{LabError, scenarios};
+use judge::Verdict;
+
+/// `marline lab bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+/// What is compared; without a word: floors.
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    /// Time over ideal on pairs of links, against aria2 and curl.
+    Floors(FloorArgs),
+    /// Small files against curl on the best link.
+    Small(CommonArgs),
+    /// The same links named in both orders.
+    Order(CommonArgs),
+    /// Processor time per gigabyte and speed without emulation, against curl and aria2.
+    Cpu(cpu::CpuArgs),
+    /// The most memory that a gigabyte over two links needs.
+    Rss(CommonArgs),
+}
+
+/// What all have in common.
+#[derive(Clone, Debug, Default, Args)]
+struct CommonArgs {
+    /// Repetitions, instead of the scenario's.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+    /// Write everything that was measured to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// `marline lab bench floors`.
+#[derive(Clone, Debug, Default, Args)]
+struct FloorArgs {
+    /// Only these: a, a-https, b, c, d, e, f, h, i, j, pairs.
+    #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Download so much, instead of 100 MB; the floors are meant for 100 MB.
+    #[arg(long, value_name = "SIZE")]
+    size: Option<DataSize>,
+    /// Each once, without the pairs of traces: a look, not a measurement.
+    #[arg(long)]
+    quick: bool,
+    /// A directory of traces; also MARLINE_TRACES.
+    #[arg(long, value_name = "DIR")]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// The cases of `floors`, in the order of the table.
+const FLOORS: [&str; 11] = ["a", "a-https", "b", "c", "d", "e", "f", "pairs", "h", "i", "j"];
+
+/// Does it, and gives the exit code.
+pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
+    match args.what.clone().unwrap_or_else(|| What::Floors(FloorArgs::default())) {
+        What::Floors(args) => floors(&args),
+        What::Small(args) => compare(&["floor-small"], None, &args, &[]),
+        What::Order(args) => compare(&["floor-order"], None, &args, &[]),
+        What::Rss(args) => compare(&["floor-rss", "floor-rss-https"], None, &args, &[]),
+        What::Cpu(args) => cpu::run(&args),
+    }
+}
+
+fn floors(args: &FloorArgs) -> Result<u8, LabError> {
+    if let Some(unknown) = args.cases.iter().find(|case| !FLOORS.contains(&case.as_str())) {
+        return Err(LabError::Spec(format!("no floor `{unknown}`; there are: {}", FLOORS.join(", "))));
+    }
+    let wanted = |case: &&str| match args.cases.is_empty() {
+        true => !(args.quick && *case == "pairs"),
+        false => args.cases.iter().any(|wanted| wanted == case),
+    };
+    let names = FLOORS.into_iter().filter(wanted);
+    let names: Vec<String> =
+        names.map(|case| if case == "pairs" { case.to_string() } else { format!("floor-{case}") }).collect();
+    let mut common = args.common.clone();
+    if args.quick {
+        common.runs = common.runs.or(Some(1));
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    compare(&names, args.size, &common, &args.traces)
+}
+
+/// Runs scenarios one after the other, prints a table for each case, and all verdicts at the end.
+fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[PathBuf]) -> Result<u8, LabError> {
+    begin(By::Lab)?;
+    print(&Machine::here().line());
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    let mut records: Vec<Value> = Vec::new();
+    let mut failed = false;
+    for name in names {
+        let mut scenario: Scenario = scenarios::find(name)?;
+        if let Some(size) = size {
+            scenario.cases.iter_mut().for_each(|case| case.size = size);
+        }
+        let plan = Plan {
+            scenario: &scenario,
+            runs: args.runs.unwrap_or(scenario.runs),
+            by: By::Lab,
+            traces: scenarios::trace_directories(traces),
+            samples: false,
+            show: false,
+        };
+        let results = plan.run(|_, _, _| false, |outcome| say(&line(outcome)))?;
+        tell_skipped(&results);
+        tables(&scenario, &results);
+        let judged = judge::judge(&scenario, &results.outcomes);
+        let mut record = record(&scenario, &results);
+        record["verdicts"] = json!(judged);
+        records.push(record);
+        verdicts.extend(judged);
+        failed |= results.outcomes.iter().any(|outcome| !outcome.is_good());
+        if marline_sys::signal::caught().is_some() {
+            break;
+        }
+    }
+    print(&format!("\n{}", judge::table(&verdicts).plain()));
+    if let Some(file) = &args.json {
+        write(file, &format!("{:#}\n", Value::Array(records)))?;
+    }
+    Ok(u8::from(failed))
+}
+
+fn tables(scenario: &Scenario, results: &Results) {
+    for case in summary::cases_of(&results.outcomes) {
+        let groups = summary::groups(scenario, case, &results.outcomes);
+        let links = scenario.case(case).map(|case| {
+            let words = case.links.iter().map(ToString::to_string);
+            words.chain(case.events.iter().map(ToString::to_string)).collect::<Vec<_>>().join(" ")
+        });
+        print(&format!("\n{case}: {}\n{}", links.unwrap_or_default(), summary::table(&groups).plain()));
+    }
+}

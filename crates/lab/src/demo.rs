@@ -1,0 +1,145 @@
+//! `marline lab demo`: one download over each of two links alone, then over both, before one's eyes.
+//!
+//! 1. In real time the program's own progress is shown, as everybody who uses `marline get` sees it: one bar per link on
+//!    a terminal, a line per second otherwise. It is this program, real kernel TCP and a real web server.
+//! 2. In virtual time (`--sim`) each download is shown as it went: one line of throughput over time per link.
+//! 3. At the end a table, and a page with the throughput over time.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use marline_core::units::DataSize;
+
+use crate::evidence::{By, Outcome, stats};
+use crate::page::Table;
+use crate::runner::command::{begin, page, print, say, write};
+use crate::runner::{Plan, Results};
+use crate::{LabError, scenarios};
+
+/// `marline lab demo`.
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// A tenth of it: 25 MB instead of 250 MB.
+    #[arg(long)]
+    quick: bool,
+    /// In virtual time: needs no privilege and no programs, and takes no time.
+    #[arg(long)]
+    sim: bool,
+    /// Where the page goes.
+    #[arg(long, value_name = "FILE", default_value = "marline-demo.html")]
+    page: PathBuf,
+}
+
+/// What `--quick` downloads.
+const QUICK: DataSize = DataSize::from_bytes(25_000_000);
+
+/// Does it, and gives the exit code: 1 if a download failed.
+pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
+    let mut scenario = scenarios::find("demo")?;
+    if args.quick {
+        scenario.cases.iter_mut().for_each(|case| case.size = QUICK);
+    }
+    let by = if args.sim { By::Sim } else { By::Lab };
+    begin(by)?;
+    for case in &scenario.cases {
+        let links: Vec<String> = case.links.iter().map(ToString::to_string).collect();
+        let made = if args.sim { "in virtual time" } else { "with real TCP and a real web server" };
+        print(&format!("{} {made}, over two emulated links:\n  {}", case.size, links.join("\n  ")));
+    }
+    let mut results = Results::default();
+    // One client after the other, so that each is announced before it starts.
+    for client in scenario.clients.clone() {
+        let mut alone = scenario.clone();
+        alone.clients = vec![client.clone()];
+        print(&format!("\n{}", client.only().map_or("both links".to_string(), |link| format!("{link} alone"))));
+        let plan = Plan { scenario: &alone, runs: 1, by, traces: Vec::new(), samples: false, show: by == By::Lab };
+        let part = plan.run(
+            |_, _, _| false,
+            |outcome| {
+                if by == By::Sim {
+                    lines(outcome).iter().for_each(|line| print(line));
+                }
+                if let Some(problem) = &outcome.problem {
+                    say(&format!("FAILED: {problem}"));
+                }
+            },
+        )?;
+        results.outcomes.extend(part.outcomes);
+    }
+    print(&format!("\n{}", table(&results.outcomes).plain()));
+    write(&args.page, &page(&scenario, &results).html())?;
+    let path = std::fs::canonicalize(&args.page).unwrap_or_else(|_| args.page.clone());
+    print(&format!("Throughput over time: {}", path.display()));
+    let whole = results.outcomes.len() == scenario.clients.len();
+    Ok(u8::from(!whole || results.outcomes.iter().any(|outcome| !outcome.is_good())))
+}
+
+/// Time, goodput, and goodput as a share of what the links reached alone, added up.
+fn table(outcomes: &[Outcome]) -> Table {
+    let name = |outcome: &Outcome| match outcome.client.split_once(':') {
+        Some((_, link)) => format!("{link} alone"),
+        None => "both, marline".to_string(),
+    };
+    let alone = outcomes.iter().filter(|outcome| outcome.client.contains(':') && outcome.is_good());
+    let sum: f64 = alone.map(Outcome::goodput).sum();
+    let row = |outcome: &Outcome| match &outcome.problem {
+        Some(problem) => vec![name(outcome), "failed".into(), problem.clone(), String::new()],
+        None => vec![
+            name(outcome),
+            format!("{:.2} s", outcome.seconds),
+            format!("{:.1} Mbit/s", outcome.goodput()),
+            format!("{:.1} %", outcome.goodput() / sum * 100.0),
+        ],
+    };
+    Table {
+        head: ["links", "time", "goodput", "of the sum"].map(str::to_owned).to_vec(),
+        rows: outcomes.iter().map(row).collect(),
+        note: None,
+    }
+}
+
+/// Throughput over time, one line per link in use.
+fn lines(outcome: &Outcome) -> Vec<String> {
+    let peak = outcome.links.iter().flat_map(|link| link.rates()).fold(1.0, f64::max);
+    let used = outcome.links.iter().filter(|link| link.span_s.is_some());
+    used.map(|link| {
+        let rate = link.median_mbps.unwrap_or(0.0);
+        format!("  {:<6} {} {rate:.1} Mbit/s, {:.2} s", link.name, bars(&link.rates(), peak), outcome.seconds)
+    })
+    .collect()
+}
+
+/// At most so many bars in a line.
+const COLUMNS: usize = 60;
+
+fn bars(rates: &[f64], peak: f64) -> String {
+    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let wide = rates.len().div_ceil(COLUMNS).max(1);
+    let height = |part: &[f64]| {
+        let share = stats::mean(part).unwrap_or(0.0) / peak;
+        HEIGHTS[((share * 8.0).ceil() as usize).clamp(1, 8) - 1]
+    };
+    rates.chunks(wide).map(height).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::outcome::tests::example;
+
+    #[test]
+    fn the_table_shows_the_share_of_the_sum() {
+        let outcomes =
+            [example("single:wifi", 0, 10.0), example("single:lte", 0, 20.0), example("marline", 0, 7.0)];
+        let table = table(&outcomes);
+        assert_eq!(table.rows[0], ["wifi alone", "10.00 s", "80.0 Mbit/s", "66.7 %"]);
+        assert_eq!(table.rows[2], ["both, marline", "7.00 s", "114.3 Mbit/s", "95.2 %"]);
+    }
+
+    #[test]
+    fn throughput_over_time_fits_a_line() {
+        assert_eq!(bars(&[0.0, 10.0, 45.0, 80.0], 80.0), "▁▁▅█");
+        assert_eq!(bars(&vec![80.0; 2782], 80.0).chars().count(), 60);
+        assert_eq!(lines(&example("marline", 0, 6.0)).len(), 2);
+    }
+}
