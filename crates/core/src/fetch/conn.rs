@@ -75,6 +75,13 @@ impl Conn {
         measured.max(self.floor_rtt())
     }
 
+    /// The round trip as the youngest measurement has it. What we send is little, so its smoothed time may be seconds old;
+    /// the receiver's own estimate follows the data (and may err upwards, never down).
+    pub(super) fn young_rtt(&self) -> Duration {
+        let young = if self.path.rcv_rtt.is_zero() { self.path.rtt } else { self.path.rtt.min(self.path.rcv_rtt) };
+        young.max(self.floor_rtt())
+    }
+
     /// The round trip of the empty path.
     pub(super) fn floor_rtt(&self) -> Duration {
         let least = if self.path.min_rtt.is_zero() { self.handshake } else { self.path.min_rtt };
@@ -96,15 +103,20 @@ impl Conn {
         young * 10 > old * 14
     }
 
-    /// The rate to expect from now on.
+    /// The rate to expect from now on. Never taken over less than a round trip: bytes come in bursts.
     pub(super) fn pace(&self, now: Instant) -> Bitrate {
+        let Some(first) = self.meter.first() else { return Bitrate::ZERO };
+        let rtt = self.floor_rtt();
         let window = (self.rtt() * 8).clamp(PACE_WINDOW.0, PACE_WINDOW.1);
+        if now < first + rtt {
+            return self.meter.total() / rtt;
+        }
         let mean = self.meter.rate(now, window);
         if !self.ramping(now) {
             return mean;
         }
         // Half of a doubling: what the next round trip brings on average, as far as the link bears it.
-        let recent = self.meter.rate(now, self.floor_rtt());
+        let recent = self.meter.between(now - rtt, now) / rtt;
         mean.max(recent + recent / 2)
     }
 

@@ -4,8 +4,8 @@
 //! capacity: random loss that it takes for congestion, or a server that gives each connection only so much. Both look
 //! the same from here: bytes come at a steady rate although nothing waits in the link's queue. So:
 //!
-//! 1. A link is *slack* when its connections have left slow start and the round trip is that of the empty path: at
-//!    once if packets were lost lately, otherwise if it stays so, since an empty queue may just be filling.
+//! 1. A link is *slack* when its connections have left slow start and the round trip stays that of the empty path: for
+//!    a few round trips if packets were lost lately, otherwise for longer, since an empty queue may just be filling.
 //! 2. A slack link gets twice as many connections, if enough is left to fetch for that to pay.
 //! 3. After a few round trips the new rate is compared with the old. Less than a tenth more: the number was right, and
 //!    the question rests, twice as long after each time. Without losses the new connections are taken back; with them
@@ -82,7 +82,8 @@ impl Lanes {
             return false;
         }
         let since = *self.slack_since.get_or_insert(now);
-        let sure = view.lossy || since + PERSISTENT <= now;
+        let lossy = view.lossy && since + (view.floor_rtt * LOSSY_ROUNDS).max(LOSSY_PERSISTENT) <= now;
+        let sure = lossy || since + PERSISTENT <= now;
         let worth = view.left >= (view.floor_rtt * WORTH_ROUNDS).max(WORTH);
         if now < self.rest_until || !sure || !worth || self.wanted >= most {
             return false;
@@ -150,6 +151,9 @@ const SETTLE: Duration = Duration::from_millis(250);
 const SETTLE_ROUNDS: u32 = 8;
 /// An empty queue that stays empty this long is not filling.
 const PERSISTENT: Duration = Duration::from_millis(1500);
+/// With losses: longer than the dip behind a loss that the queue itself has caused.
+const LOSSY_ROUNDS: u32 = 4;
+const LOSSY_PERSISTENT: Duration = Duration::from_millis(150);
 const LOSSY_REST: Duration = Duration::from_millis(500);
 const FIRST_REST: Duration = Duration::from_secs(4);
 const LONGEST_REST: Duration = Duration::from_secs(60);

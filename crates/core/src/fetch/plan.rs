@@ -154,7 +154,7 @@ impl Fetch {
             }
             FIRST_SPAN
         } else {
-            let batch = if level > FAR { BULK } else { SOON };
+            let batch = if level > FAR && !conn.ramping(self.now) { BULK } else { SOON };
             let need = (conn.wanted_ahead(self.now) - conn.ahead).max(lane.pace * batch).max(LEAST_PIECE);
             let quota = level::quota(lane, level);
             // A share too small for a request of its own is left to the others, who are just as soon done.
@@ -224,7 +224,7 @@ impl Fetch {
             delivering: live().count() as u32,
             rate: live().map(|c| c.meter.rate(self.now, window)).sum::<Bitrate>(),
             floor_rtt,
-            rtt: live().map(Conn::rtt).min()?,
+            rtt: live().map(Conn::young_rtt).min()?,
             left,
         })
     }
