@@ -48,7 +48,11 @@ impl Fetch {
     }
 
     fn may_probe(&self, conn: &Conn) -> bool {
-        let rested = self.links.get(&conn.link).is_some_and(|link| self.now >= link.next_try);
+        // The next try of a silent link is its next connection's; what stands already is asked at once.
+        let rested = |link: &LinkState| {
+            self.now >= link.next_try || matches!(link.standing, Standing::Silent { .. } | Standing::Probation)
+        };
+        let rested = self.links.get(&conn.link).is_some_and(rested);
         conn.takes_requests() && conn.reqs.is_empty() && rested
     }
 

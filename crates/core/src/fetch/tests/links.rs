@@ -181,3 +181,15 @@ fn when_nothing_comes_from_anywhere_the_run_ends_resumable() {
     desk.pass(Duration::from_secs(3));
     assert!(matches!(desk.failed, Some(Failure::NoLink { .. })), "{:?}", desk.failed);
 }
+
+#[test]
+fn a_link_whose_first_connection_takes_long_is_asked_as_soon_as_one_stands() {
+    let mut desk = Desk::two(Config::default());
+    desk.tell(Input::LinkDown { link: A });
+    // A slow name server, or a radio that has to wake up first.
+    desk.pass(Duration::from_millis(2300));
+    desk.connect(B, 40);
+    assert_eq!(desk.asked(B).len(), 1, "the connection stands and nothing is asked on it");
+    desk.deliver_all(B, 3_000_000, TAG);
+    assert!(desk.done);
+}
