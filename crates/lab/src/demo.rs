@@ -100,7 +100,7 @@ fn table(outcomes: &[Outcome]) -> Table {
 
 /// Throughput over time, one line per link in use.
 fn lines(outcome: &Outcome) -> Vec<String> {
-    let peak = outcome.links.iter().flat_map(|link| link.rates()).fold(1.0, f64::max);
+    let peak = outcome.links.iter().flat_map(|link| columns(&link.rates())).fold(1.0, f64::max);
     let used = outcome.links.iter().filter(|link| link.span_s.is_some());
     used.map(|link| {
         let rate = link.median_mbps.unwrap_or(0.0);
@@ -112,14 +112,16 @@ fn lines(outcome: &Outcome) -> Vec<String> {
 /// At most so many bars in a line.
 const COLUMNS: usize = 60;
 
+/// Neighbouring slots averaged until a line holds them.
+fn columns(rates: &[f64]) -> Vec<f64> {
+    let wide = rates.len().div_ceil(COLUMNS).max(1);
+    rates.chunks(wide).map(|part| stats::mean(part).unwrap_or(0.0)).collect()
+}
+
 fn bars(rates: &[f64], peak: f64) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let wide = rates.len().div_ceil(COLUMNS).max(1);
-    let height = |part: &[f64]| {
-        let share = stats::mean(part).unwrap_or(0.0) / peak;
-        HEIGHTS[((share * 8.0).ceil() as usize).clamp(1, 8) - 1]
-    };
-    rates.chunks(wide).map(height).collect()
+    let height = |rate: f64| HEIGHTS[((rate / peak * 8.0).ceil() as usize).clamp(1, 8) - 1];
+    columns(rates).into_iter().map(height).collect()
 }
 
 #[cfg(test)]

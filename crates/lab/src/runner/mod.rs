@@ -143,3 +143,6 @@ fn limit(case: &Case, client: &Client) -> Duration {
     let alone = marline_sim::ideal::ideal(&links, &case.events, case.size).or_else(|| case.ideal());
     alone.unwrap_or_default() * 4 + Duration::from_secs(60)
 }
+
+#[cfg(test)]
+mod tests;

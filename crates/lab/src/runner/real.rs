@@ -57,7 +57,9 @@ pub(super) fn outcome(download: &Download<'_>) -> Result<Outcome, LabError> {
     let before = pressure();
     let (run, samples) = sampler::beside(download.samples.then_some(Path::new(&task.program)), || lab.run(&task));
     let run = run?;
-    let pressed = pressure().zip(before).map(|(after, before)| (after - before) / run.wall.as_secs_f64().max(1e-3));
+    let pressed = pressure()
+        .zip(before)
+        .map(|(after, before)| ((after - before) / run.wall.as_secs_f64().max(1e-3)).min(1.0));
     let granted = lab.congestion().is_granted();
     drop(lab);
     let problem = problem(&run, &folder.path().join(peers::FILE), download.payload);
