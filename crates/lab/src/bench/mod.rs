@@ -23,7 +23,7 @@ use marline_sim::scenario::Scenario;
 use serde_json::{Value, json};
 
 use crate::evidence::{By, Machine};
-use crate::runner::command::{begin, line, print, record, say, tell_skipped, write};
+use crate::runner::command::{begin, line, print, record, resize, say, tell_skipped, write};
 use crate::runner::{Plan, Results, summary};
 use crate::{LabError, scenarios};
 use judge::Verdict;
@@ -67,7 +67,7 @@ struct FloorArgs {
     /// Only these: a, a-https, b, c, d, e, f, h, i, j, pairs.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Download so much, instead of 100 MB; the floors are meant for 100 MB.
+    /// Download so much, instead of 100 MB, events in proportion; the floors are meant for 100 MB.
     #[arg(long, value_name = "SIZE")]
     size: Option<DataSize>,
     /// Each once, without the pairs of traces: a look, not a measurement.
@@ -123,7 +123,7 @@ fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[
     for name in names {
         let mut scenario: Scenario = scenarios::find(name)?;
         if let Some(size) = size {
-            scenario.cases.iter_mut().for_each(|case| case.size = size);
+            resize(&mut scenario, size);
         }
         let plan = Plan {
             scenario: &scenario,

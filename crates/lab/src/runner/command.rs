@@ -28,7 +28,7 @@ pub struct RunArgs {
     /// Only these cases.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Download so much, instead of the scenario's sizes.
+    /// Download so much, instead of the scenario's sizes; events move in proportion.
     #[arg(long, value_name = "SIZE")]
     size: Option<DataSize>,
     /// In virtual time: seconds instead of minutes, without privileges, our own client only.
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
     }
     only(&mut scenario, &args.cases)?;
     if let Some(size) = args.size {
-        scenario.cases.iter_mut().for_each(|case| case.size = size);
+        resize(&mut scenario, size);
     }
     let plan = Plan {
         scenario: &scenario,
@@ -79,6 +79,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
     }
     let failed = results.outcomes.iter().any(|outcome| !outcome.is_good());
     Ok(u8::from(failed || results.outcomes.is_empty()))
+}
+
+/// The same cases with so much to download, events in proportion.
+pub(crate) fn resize(scenario: &mut Scenario, size: DataSize) {
+    for case in &mut scenario.cases {
+        *case = case.scaled(size.bytes() as f64 / case.size.bytes() as f64);
+        case.size = size;
+    }
 }
 
 /// Gets ready for real time: privilege first, while there is one thread; then signals.
