@@ -54,6 +54,15 @@ impl Uplinks {
         Self { links: vec![lo], choice, hints: MeteredHints::none(), monitor: None, free_name: false }
     }
 
+    /// An error if there are only links that cost money: nothing would ever happen.
+    pub(super) fn refuse_metered(&self) -> Result<(), LinksError> {
+        if self.links.iter().any(|link| !link.profile.metered) {
+            return Ok(());
+        }
+        let line = |link: &Uplink| format!("{}: it is metered, and --metered never forbids it", link.profile.name);
+        Err(LinksError::NoLink { why: self.links.iter().map(line).collect() })
+    }
+
     pub(super) fn ids(&self) -> impl Iterator<Item = LinkId> + use<> {
         (0..self.links.len() as u16).map(LinkId)
     }

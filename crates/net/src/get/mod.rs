@@ -22,7 +22,7 @@ use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
-use marline_core::fetch::Resume;
+use marline_core::fetch::{MeteredUse, Resume};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -57,6 +57,9 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
         Uplinks::find(job.links.clone())?
     };
     lines.iter().for_each(|line| watcher.line(line));
+    if job.config.metered == MeteredUse::Never {
+        uplinks.refuse_metered()?;
+    }
     let (store, resume) = open(&job, watcher)?;
 
     let mut config = job.config.clone();
