@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use marline_core::fetch::{Config, Failure};
@@ -10,6 +9,7 @@ use marline_core::units::Bitrate;
 use url::Url;
 
 use super::{Links, Progress};
+use crate::store::Checksum;
 
 /// Everything a download needs. The command line makes one; so can a program.
 #[derive(Clone)]
@@ -63,37 +63,6 @@ pub enum Target {
     Directory(PathBuf),
     /// Standard output, in order.
     Stdout,
-}
-
-/// `sha256=HEX` or `sha512=HEX`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Checksum {
-    /// 32 bytes.
-    Sha256(Vec<u8>),
-    /// 64 bytes.
-    Sha512(Vec<u8>),
-}
-
-/// The text is no checksum.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no checksum: write sha256=64 hexadecimal digits or sha512=128")]
-pub struct ParseChecksumError(String);
-
-impl FromStr for Checksum {
-    type Err = ParseChecksumError;
-
-    fn from_str(s: &str) -> Result<Self, ParseChecksumError> {
-        let bad = || ParseChecksumError(s.to_owned());
-        let (name, hex) = s.split_once('=').ok_or_else(bad)?;
-        let digits: Option<Vec<u8>> = hex.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-        let bytes: Vec<u8> =
-            digits.ok_or_else(bad)?.chunks(2).map(|d| d.iter().fold(0, |b, d| b << 4 | d)).collect();
-        match (name, hex.len()) {
-            ("sha256", 64) => Ok(Self::Sha256(bytes)),
-            ("sha512", 128) => Ok(Self::Sha512(bytes)),
-            _ => Err(bad()),
-        }
-    }
 }
 
 /// Who looks on while a download runs.
@@ -177,15 +146,5 @@ mod tests {
         };
         let text = format!("{job:?}");
         assert!(text.contains("MASKED") && text.contains("X-Token") && !text.contains("secret"), "{text}");
-    }
-
-    #[test]
-    fn a_checksum_has_its_name_and_all_its_digits() {
-        let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
-        let Ok(Checksum::Sha256(bytes)) = format!("sha256={digest}").parse() else { panic!() };
-        assert_eq!((bytes.len(), bytes[0], bytes[31]), (32, 0x9f, 0x08));
-        for bad in ["sha256=12", "md5=d41d8cd98f00b204e9800998ecf8427e", digest, "sha512=zz"] {
-            assert!(bad.parse::<Checksum>().is_err(), "{bad}");
-        }
     }
 }

@@ -28,7 +28,8 @@ use marline_core::units::Instant;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use url::Url;
 
-pub use job::{Checksum, GetError, Job, ParseChecksumError, Target, Watcher};
+pub use crate::store::{Checksum, ParseChecksumError};
+pub use job::{GetError, Job, Target, Watcher};
 pub use log::FetchRecord;
 pub use report::{LinkProgress, LinkReport, Progress, Report};
 

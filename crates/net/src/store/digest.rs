@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256, Sha512};
 
-use crate::get::Checksum;
+use super::Checksum;
 
 /// A checksum under way.
 #[derive(Clone, Debug)]

@@ -22,6 +22,7 @@
 //! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
 //! thread costs more than it saves at these rates.
 
+mod checksum;
 #[cfg(test)]
 mod crashes;
 mod digest;
@@ -52,8 +53,7 @@ use marline_core::units::{DataSize, Instant};
 use tokio::sync::Notify;
 use url::Url;
 
-use crate::get::Checksum;
-
+pub use checksum::{Checksum, ParseChecksumError};
 pub use error::{Kept, StoreError};
 pub use found::StartOver;
 pub use place::NAME_MAX;
