@@ -12,7 +12,7 @@ use marline_core::units::DataSize;
 
 use crate::evidence::{By, Outcome, stats};
 use crate::page::Table;
-use crate::runner::command::{begin, page, print, say, write};
+use crate::runner::command::{begin, exit_code, page, print, say, write};
 use crate::runner::{Plan, Results};
 use crate::{LabError, scenarios};
 
@@ -65,13 +65,15 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
             },
         )?;
         results.outcomes.extend(part.outcomes);
+        if part.stopped {
+            return Ok(130);
+        }
     }
     print(&format!("\n{}", table(&results.outcomes).plain()));
     write(&args.page, &page(&scenario, &results).html())?;
     let path = std::fs::canonicalize(&args.page).unwrap_or_else(|_| args.page.clone());
     print(&format!("Throughput over time: {}", path.display()));
-    let whole = results.outcomes.len() == scenario.clients.len();
-    Ok(u8::from(!whole || results.outcomes.iter().any(|outcome| !outcome.is_good())))
+    Ok(exit_code(&results))
 }
 
 /// Time, goodput, and goodput as a share of what the links reached alone, added up.

@@ -23,7 +23,7 @@ use marline_sim::scenario::Scenario;
 use serde_json::{Value, json};
 
 use crate::evidence::{By, Machine};
-use crate::runner::command::{begin, line, print, record, resize, say, tell_skipped, write};
+use crate::runner::command::{begin, exit_code, line, print, record, resize, say, tell_skipped, write};
 use crate::runner::{Plan, Results, summary};
 use crate::{LabError, scenarios};
 use judge::Verdict;
@@ -119,7 +119,7 @@ fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[
     print(&Machine::here().line());
     let mut verdicts: Vec<Verdict> = Vec::new();
     let mut records: Vec<Value> = Vec::new();
-    let mut failed = false;
+    let mut code = 0;
     for name in names {
         let mut scenario: Scenario = scenarios::find(name)?;
         if let Some(size) = size {
@@ -141,8 +141,8 @@ fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[
         record["verdicts"] = json!(judged);
         records.push(record);
         verdicts.extend(judged);
-        failed |= results.outcomes.iter().any(|outcome| !outcome.is_good());
-        if marline_sys::signal::caught().is_some() {
+        code = code.max(exit_code(&results));
+        if results.stopped {
             break;
         }
     }
@@ -150,7 +150,7 @@ fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[
     if let Some(file) = &args.json {
         write(file, &format!("{:#}\n", Value::Array(records)))?;
     }
-    Ok(u8::from(failed))
+    Ok(code)
 }
 
 fn tables(scenario: &Scenario, results: &Results) {

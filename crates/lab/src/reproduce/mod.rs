@@ -98,6 +98,10 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         return Err(error);
     }
     outcomes.extend(results.outcomes);
+    if results.stopped {
+        say(&format!("stopped; {} downloads are kept, go on with --continue", outcomes.len()));
+        return Ok(130);
+    }
     show(args, &paper, &outcomes, by, 1.0);
     Ok(u8::from(outcomes.iter().any(|outcome| !outcome.is_good())))
 }
@@ -124,6 +128,9 @@ fn quick(args: &ReproduceArgs, paper: &Paper, scenario: &Scenario) -> Result<u8,
     };
     if !real.outcomes.is_empty() {
         show(args, paper, &real.outcomes, By::Lab, QUICK_LAB_SCALE);
+    }
+    if real.stopped {
+        return Ok(130);
     }
     let all = simulated.outcomes.iter().chain(&real.outcomes);
     Ok(u8::from(all.into_iter().any(|outcome| !outcome.is_good())))
@@ -210,7 +217,8 @@ fn people(paper: &Paper, outcomes: &[Outcome], rows: &[Row], by: By, scale: f64)
         print(&format!("  {case:<6} {theirs:<52} | {ours}"));
     }
     match thesis::lost(outcomes).as_slice() {
-        [] => print("marline is faster than Algorithm 3 (bdp-limit) in every scenario."),
+        _ if shares.is_empty() => {}
+        [] => print("marline is faster than Algorithm 3 (bdp-limit) in every scenario above."),
         cases => print(&format!("marline is NOT faster than Algorithm 3 (bdp-limit) in: {}", cases.join(", "))),
     }
 }

@@ -77,8 +77,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
         write(file, &page(&scenario, &results).html())?;
         say(&format!("page: {}", file.display()));
     }
+    Ok(exit_code(&results))
+}
+
+/// 0 when every download was good, 1 when one was not or there was none, 130 when the user stopped it.
+pub(crate) fn exit_code(results: &Results) -> u8 {
     let failed = results.outcomes.iter().any(|outcome| !outcome.is_good());
-    Ok(u8::from(failed || results.outcomes.is_empty()))
+    if results.stopped { 130 } else { u8::from(failed || results.outcomes.is_empty()) }
 }
 
 /// The same cases with so much to download, events in proportion.

@@ -50,6 +50,8 @@ pub(crate) struct Results {
     pub(crate) outcomes: Vec<Outcome>,
     /// `case` or `client`, and the reason.
     pub(crate) skipped: Vec<(String, String)>,
+    /// Whether the user stopped it. What was under way then is not among the outcomes.
+    pub(crate) stopped: bool,
 }
 
 impl Plan<'_> {
@@ -79,13 +81,15 @@ impl Plan<'_> {
                 let drawn = case.drawn(run);
                 for turn in 0..clients.len() {
                     let client = clients[(turn + run as usize) % clients.len()];
-                    if marline_sys::signal::caught().is_some() {
-                        return Ok(results);
-                    }
                     if done(&case.name, client, run) {
                         continue;
                     }
                     let outcome = workshop.outcome(&drawn, client, run)?;
+                    // A download that the user broke off says nothing.
+                    if self.by == By::Lab && marline_sys::signal::caught().is_some() {
+                        results.stopped = true;
+                        return Ok(results);
+                    }
                     tell(&outcome);
                     results.outcomes.push(outcome);
                 }

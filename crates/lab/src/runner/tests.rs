@@ -75,3 +75,67 @@ fn a_client_of_a_dead_link_has_a_limit_too() {
     let outcome = virtual_time::outcome(&case, &alone, 0, Protocol::Http);
     assert!(outcome.problem.is_some() && outcome.links[0].span_s.is_none());
 }
+
+#[test]
+fn others_download_in_real_time_and_the_file_is_checked() {
+    let installed = |program| crate::server::find(program).is_some();
+    if crate::prepare().is_err() || !["curl", "aria2c", "nginx"].into_iter().all(installed) {
+        eprintln!("skipped: needs the right to make namespaces and TUN devices, curl, aria2 and nginx");
+        return;
+    }
+    let text = "name = \"t\"\ndescription = \"\"\nsize = \"2MB\"\nclients = [\"curl:lte\", \"aria2-s2\"]\n\
+                links = [\"wifi,rate=30Mbit/s,rtt=10ms\", \"lte,rate=20Mbit/s,rtt=20ms\"]\n";
+    for protocol in ["http", "https"] {
+        let text = format!("{text}protocol = \"{protocol}\"\n");
+        let scenario = Scenario::parse(&text, std::path::Path::new("t")).unwrap();
+        let plan =
+            Plan { scenario: &scenario, runs: 1, by: By::Lab, traces: Vec::new(), samples: true, show: false };
+        let results = match plan.run(|_, _, _| false, |_| ()) {
+            Err(LabError::Tun { source, .. }) => {
+                eprintln!("skipped: no TUN device: {source}");
+                return;
+            }
+            results => results.unwrap(),
+        };
+        let [curl, aria2] = results.outcomes.as_slice() else { panic!("{results:?}") };
+        assert_eq!((&curl.problem, &aria2.problem), (&None, &None));
+        // curl was given one link only; its bytes are there, the other link is idle.
+        assert!(curl.links[1].bytes > 2_000_000 && curl.links[0].bytes < 100_000, "{:?}", curl.links);
+        assert!(aria2.links.iter().all(|link| link.bytes > 100_000), "{:?}", aria2.links);
+        assert!(curl.seconds >= curl.ideal_s.unwrap() && curl.cpu_s.is_some() && curl.peak_rss_bytes.is_some());
+    }
+}
+
+#[test]
+fn a_wrong_file_and_a_failing_program_are_problems() {
+    if crate::prepare().is_err() || ["curl", "nginx"].iter().any(|p| crate::server::find(p).is_none()) {
+        eprintln!("skipped: needs the right to make namespaces and TUN devices, curl and nginx");
+        return;
+    }
+    let text = "name = \"t\"\ndescription = \"\"\nsize = \"100KB\"\nclients = [\"curl\"]\n\
+                links = [\"wifi,rate=30Mbit/s,rtt=10ms\"]\n";
+    let scenario = Scenario::parse(text, std::path::Path::new("t")).unwrap();
+    let payload = Payload::new(DataSize::from_bytes(100_000)).unwrap();
+    let curl = "curl".parse().unwrap();
+    let download = |case, program| real::Download {
+        case,
+        client: &curl,
+        run: 0,
+        payload: &payload,
+        secure: true,
+        program,
+        samples: false,
+        show: false,
+    };
+    // Another file of the same name is served than the one that is expected.
+    let other = Payload::new(DataSize::from_bytes(100_001)).unwrap();
+    std::fs::copy(other.path(), payload.path()).unwrap();
+    let outcome = match real::outcome(&download(&scenario.cases[0], std::path::Path::new("none"))) {
+        Err(LabError::Tun { source, .. }) => {
+            eprintln!("skipped: no TUN device: {source}");
+            return;
+        }
+        outcome => outcome.unwrap(),
+    };
+    assert_eq!(outcome.problem.as_deref(), Some("wrong SHA-256"));
+}
