@@ -206,6 +206,10 @@ impl Fetch {
                     self.differs(id, link, Ban::OtherValidator, Some((head.length, validator.clone())));
                 }
                 Some(_) => self.ranges_ignored(id, link),
+                // Nothing proves that it is the file, but a portal's page would not have its length.
+                None if head.length.is_some() && head.length == self.ledger.total() => {
+                    self.ranges_ignored(id, link);
+                }
                 None => {
                     let (got, want) = (head.length, self.ledger.total());
                     self.differs(id, link, Ban::OtherLength { got, want }, None);

@@ -313,6 +313,25 @@ fn a_resumed_file_that_changed_starts_again() {
 }
 
 #[test]
+fn a_resumed_file_whose_server_serves_neither_ranges_nor_validators_any_more_is_one_answer() {
+    let resume = Resume {
+        total: DataSize::from_bytes(SIZE),
+        validator: Validator::Etag("\"v1\"".into()),
+        have: alloc::vec![Span::new(0, 1_000_000)],
+    };
+    let mut desk = Desk::new(Config { resume: Some(resume), ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 5);
+    desk.whole(desk.first(A), Some(SIZE), None);
+    assert_eq!(desk.notices, [Notice::OneAnswer { why: OneAnswer::NoRanges }]);
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, SIZE);
+    assert!(desk.done);
+}
+
+#[test]
 fn a_refusal_by_all_links_is_the_end() {
     let mut desk = Desk::two(Config::default());
     desk.connect(A, 5);
