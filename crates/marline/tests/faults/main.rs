@@ -6,8 +6,11 @@
 
 mod broken;
 mod crashes;
+mod links;
+mod network;
 mod nginx;
 mod places;
+mod portals;
 mod program;
 mod ranges;
 mod real;

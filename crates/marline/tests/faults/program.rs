@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Far longer than any download here takes: only a hang meets it.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A directory, and how the program is started in it.
 pub(crate) struct Program {
@@ -129,10 +129,6 @@ impl Running {
         Self { child, out, err, log }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
@@ -152,7 +148,9 @@ impl Running {
             if Instant::now() > end {
                 self.child.kill().unwrap();
                 let said = self.err.join().unwrap();
-                panic!("the program hangs: {}", String::from_utf8_lossy(&said));
+                let log = self.log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().take(40).collect();
+                panic!("the program hangs: {}\n{lines:#?}", String::from_utf8_lossy(&said));
             }
             thread::sleep(Duration::from_millis(2));
         };

@@ -30,8 +30,6 @@ pub(crate) struct Asked {
     pub(crate) nth: usize,
     /// The connection's number.
     pub(crate) conn: usize,
-    /// How many requests came before it on its connection.
-    pub(crate) nth_of_conn: usize,
     /// The client's address: in a network of two links it tells the link.
     pub(crate) from: IpAddr,
 }
@@ -311,17 +309,15 @@ impl Desk {
         let Ok(from) = stream.peer_addr() else { return };
         let Ok(reading) = stream.try_clone() else { return };
         let mut reading = BufReader::new(reading);
-        let mut nth_of_conn = 0;
         while let Some((path, fields)) = read_request(&mut reading) {
             let range = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("range"));
             let range = range.and_then(|(_, value)| parse_range(value));
             let asked = {
                 let mut all = self.asked.lock().unwrap();
-                let asked = Asked { path, range, fields, nth: all.len(), conn, nth_of_conn, from: from.ip() };
+                let asked = Asked { path, range, fields, nth: all.len(), conn, from: from.ip() };
                 all.push(asked.clone());
                 asked
             };
-            nth_of_conn += 1;
             let answer = (self.handler)(&asked);
             if self.say(&stream, &answer).is_none() {
                 break;

@@ -4,10 +4,12 @@ use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::program::{Program, Running, digest};
-use crate::server::{Resource, Server};
+use crate::program::{Ended, Program, Running, digest};
+use crate::server::{Answer, Asked, Resource, Server, Step};
 
 const SIZE: usize = 6_000_000;
 
@@ -160,15 +162,18 @@ fn a_journal_of_another_file_is_not_believed() {
 fn what_an_earlier_run_left_of_an_older_version_is_not_mixed_with_the_new_one() {
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
     let program = Program::new();
-    let changed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let changed = Arc::new(AtomicBool::new(false));
     let (is_new, before, after) = (changed.clone(), old, new.clone());
-    let server = Server::start(move |asked| {
-        if is_new.load(std::sync::atomic::Ordering::Relaxed) { after.answer(asked) } else { before.answer(asked) }
-    });
+    let server =
+        Server::start(
+            move |asked| {
+                if is_new.load(Ordering::Relaxed) { after.answer(asked) } else { before.answer(asked) }
+            },
+        );
     let server = server.pace(2_000_000);
     let url = server.url("/file");
     program.run(&[&url, "-o", "out", "-q", "--max-time", "1500ms"]);
-    changed.store(true, std::sync::atomic::Ordering::Relaxed);
+    changed.store(true, Ordering::Relaxed);
     let server = server.pace(0);
     let ended = program.get(&url);
     ended.says("the file has changed on the server: starting again");
@@ -223,7 +228,7 @@ fn a_reader_that_goes_away_ends_the_run() {
 #[test]
 fn a_stream_of_one_answer_that_breaks_off_is_not_begun_again() {
     let resource = Resource::new(SIZE);
-    let server = Server::start(move |_| resource.whole().broken_after(2_000_000, [crate::server::Step::Close]));
+    let server = Server::start(move |_| resource.whole().broken_after(2_000_000, [Step::Close]));
     let program = Program::new();
     let ended = program.run(&[&server.url("/file"), "-o", "-", "-q"]);
     assert_eq!(ended.code, Some(1), "{}", ended.err);
@@ -267,4 +272,89 @@ fn a_limit_is_not_exceeded() {
         assert!(begun.elapsed().as_secs_f64() > least / 1.3, "{:?}", begun.elapsed());
         assert!(program.file("out").unwrap() == *resource.data);
     }
+}
+
+/// A first run stops on the way; the second one meets a server with other ways. Returns the program, how the second
+/// run ended, and the server, which is honest again afterwards.
+fn resumed(ways: fn(&Asked, &Resource) -> Answer, words: &[&str]) -> (Program, Ended, Server) {
+    let program = Program::new();
+    let other_ways = Arc::new(AtomicBool::new(false));
+    let (resource, is_other) = (Resource::new(SIZE), other_ways.clone());
+    let server = Server::start(move |asked| {
+        if is_other.load(Ordering::Relaxed) { ways(asked, &resource) } else { resource.answer(asked) }
+    });
+    let server = server.pace(3_000_000);
+    let url = server.url("/file");
+    let first = program.run(&[&url, "-o", "out", "-q", "--max-time", "1500ms"]);
+    assert_eq!(first.code, Some(1), "{}", first.err);
+    other_ways.store(true, Ordering::Relaxed);
+    let server = server.pace(0);
+    let ended = program.run(&[&[&url, "-o", "out", "--json"][..], words].concat());
+    other_ways.store(false, Ordering::Relaxed);
+    (program, ended, server)
+}
+
+#[test]
+fn a_server_that_serves_no_ranges_any_more_gives_the_whole_file() {
+    let table: [fn(&Asked, &Resource) -> Answer; 2] = [|_, all| all.whole(), |_, all| all.whole().without("ETag")];
+    for ways in table {
+        let (program, ended, _) = resumed(ways, &[]);
+        ended.report();
+        ended.says("only one link can be used: the server does not serve ranges");
+        assert!(program.file("out").unwrap() == *Resource::new(SIZE).data);
+    }
+}
+
+#[test]
+fn a_file_that_has_another_length_now_is_fetched_as_a_whole() {
+    for (ways, len) in [
+        ((|asked, _| Resource::other(SIZE / 2, 7).answer(asked)) as fn(&Asked, &Resource) -> Answer, SIZE / 2),
+        (|asked, _| Resource::other(SIZE * 2, 7).answer(asked), SIZE * 2),
+    ] {
+        let (program, ended, _) = resumed(ways, &[]);
+        ended.report();
+        ended.says("the file has changed on the server: starting again");
+        assert!(program.file("out").unwrap() == *Resource::other(len, 7).data);
+    }
+}
+
+#[test]
+fn a_portal_costs_no_byte_of_what_an_earlier_run_left() {
+    let (program, ended, server) = resumed(
+        |_, _| Answer::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
+        &["--max-time", "1s"],
+    );
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    let report = program.get(&server.url("/file")).report();
+    assert!(report["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{report}");
+    assert!(program.file("out").unwrap() == *Resource::new(SIZE).data);
+}
+
+#[test]
+fn a_stream_that_was_passed_on_is_not_mixed_with_a_newer_version() {
+    let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
+    let server = Server::start(move |asked| {
+        if asked.range.as_ref().is_some_and(|range| range.start > 0) {
+            new.answer(asked)
+        } else {
+            old.answer(asked)
+        }
+    });
+    let program = Program::new();
+    let ended = program.run(&[&server.url("/file"), "-o", "-", "-q"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("the file changed on the server after"), "{}", ended.err);
+    let first = Resource::other(SIZE, 1);
+    assert!(ended.out[..] == first.data[..ended.out.len()], "other bytes in the stream");
+}
+
+#[test]
+fn a_stream_takes_one_answer_of_unknown_length() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |_| all.whole().without("Content-Length").with("Connection", "close"));
+    let program = Program::new();
+    let ended = program.run(&[&server.url("/file"), "-o", "-", "--json"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out == *resource.data);
 }

@@ -1,0 +1,309 @@
+//! Links that die, fall silent, change, come back, cost money, or were never there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::network::Network;
+use crate::program::{Ended, Program, Running, link};
+use crate::server::{Resource, Server};
+
+const SIZE: usize = 12_000_000;
+
+/// A file and an honest server at this pace on each connection.
+fn honest(network: &Network, pace: u64) -> (Resource, Server) {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    (resource, network.serve(move |asked| all.answer(asked)).pace(pace))
+}
+
+/// Starts a download, and tells when so much of it has been sent.
+fn begun(program: &Program, server: &Server, bytes: u64) -> Running {
+    let running = program.start(&[&server.url("/file"), "-o", "out", "--json"]);
+    server.wait_sent(bytes);
+    running
+}
+
+#[track_caller]
+fn whole(program: &Program, running: Running, resource: &Resource) -> (Ended, serde_json::Value) {
+    let ended = running.wait();
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
+    (ended, report)
+}
+
+#[test]
+fn a_link_that_is_deleted_costs_its_share_and_comes_back() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 2_000_000);
+    let program = network.program();
+    let running = begun(&program, &server, 2_000_000);
+    network.client_ip("link del wifi0\n");
+    thread::sleep(Duration::from_millis(500));
+    let before = server.asked().iter().filter(|asked| asked.over_wifi()).count();
+    network.add_link("wifi0");
+    let (_, report) = whole(&program, running, &resource);
+    let after = server.asked().iter().filter(|asked| asked.over_wifi()).count();
+    assert!(after > before, "the link is not used again: {report}");
+    assert_eq!(report["links"].as_array().unwrap().len(), 2, "{report}");
+}
+
+#[test]
+fn a_link_that_is_switched_off_costs_its_share_and_comes_back() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 2_000_000);
+    let program = network.program();
+    let running = begun(&program, &server, 2_000_000);
+    network.client_ip("link set lte0 down\n");
+    thread::sleep(Duration::from_millis(500));
+    let count = || server.asked().iter().filter(|asked| !asked.over_wifi()).count();
+    let before = count();
+    network.client_ip("link set lte0 up\nroute add default via 10.77.2.1 dev lte0 metric 200\n");
+    let (_, report) = whole(&program, running, &resource);
+    assert!(count() > before, "the link is not used again: {report}");
+}
+
+#[test]
+fn a_link_that_dies_in_silence_is_told_and_comes_back() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 1_500_000);
+    let program = network.program();
+    // Slow enough that the other link does not end the file meanwhile.
+    let url = server.url("/file");
+    let running = program.start(&[&url, "-o", "out", "--json", "--limit-rate", "lte0=16Mbit/s"]);
+    server.wait_sent(2_000_000);
+    network.cut("wifi0");
+    thread::sleep(Duration::from_millis(1500));
+    network.mend("wifi0");
+    let (ended, report) = whole(&program, running, &resource);
+    ended.says("link wifi0: nothing has come for 1.0s; the others go on");
+    ended.says("link wifi0: carries data again");
+    assert!(report["wasted_bytes"].as_u64().unwrap() < 2_000_000, "{report}");
+}
+
+#[test]
+fn a_link_that_stays_dead_does_not_hold_the_file_up() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 4_000_000);
+    let program = network.program();
+    let running = begun(&program, &server, 4_000_000);
+    network.cut("lte0");
+    let (_, report) = whole(&program, running, &resource);
+    assert_eq!(link(&report, "lte0")["state"], "silent", "{report}");
+}
+
+#[test]
+fn an_address_that_changes_ends_connections_and_not_the_download() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 2_000_000);
+    let program = network.program();
+    let running = begun(&program, &server, 2_000_000);
+    network.client_ip(
+        "address del 10.77.1.2/24 dev wifi0\naddress add 10.77.1.7/24 dev wifi0\n\
+         route add default via 10.77.1.1 dev wifi0 metric 100\n",
+    );
+    let (_, report) = whole(&program, running, &resource);
+    let renewed = server.asked().iter().any(|asked| asked.from.to_string() == "10.77.1.7");
+    assert!(renewed, "the new address is not used: {report}");
+}
+
+#[test]
+fn a_link_that_appears_half_way_joins() {
+    let Some(network) = Network::two_links() else { return };
+    network.client_ip("link del lte0\n");
+    let (resource, server) = honest(&network, 2_000_000);
+    let program = network.program();
+    let running = begun(&program, &server, 2_000_000);
+    network.add_link("lte0");
+    let (_, report) = whole(&program, running, &resource);
+    assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 1_000_000, "{report}");
+}
+
+#[test]
+fn one_answer_goes_on_from_zero_when_its_link_is_taken_away() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = network.serve(move |_| all.whole()).pace(6_000_000);
+    let program = network.program();
+    let running = begun(&program, &server, 3_000_000);
+    let first = server.asked().last().unwrap().over_wifi();
+    network.client_ip(if first { "link del wifi0\n" } else { "link del lte0\n" });
+    whole(&program, running, &resource);
+}
+
+#[test]
+fn when_the_last_link_goes_the_exit_code_is_69_or_it_waits_for_one() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 2_000_000);
+    let program = network.program();
+    let running = begun(&program, &server, 4_000_000);
+    network.client_ip("link del wifi0\nlink del lte0\n");
+    thread::sleep(Duration::from_millis(700));
+    network.add_link("lte0");
+    whole(&program, running, &resource);
+}
+
+#[test]
+fn without_any_link_the_exit_code_is_69() {
+    let Some(network) = Network::two_links() else { return };
+    network.client_ip("link del wifi0\nlink set lte0 down\n");
+    let program = network.program();
+    let line = program.refused(&["http://203.0.113.9:1/file"], 69);
+    assert!(line.contains("lte0"), "{line}");
+    let line = program.refused(&["http://203.0.113.9:1/file", "--link", "wifi0"], 69);
+    assert!(line.contains("link wifi0: no such interface"), "{line}");
+}
+
+#[test]
+fn a_named_link_that_is_absent_costs_a_line() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 0);
+    let program = network.program();
+    let words = ["--link", "wwan7", "--link", "wifi0"];
+    let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &words].concat());
+    ended.says("link wwan7: no such interface; going on with the rest");
+    assert_eq!(ended.report()["links"].as_array().unwrap().len(), 1);
+    assert!(program.file("out").unwrap() == *resource.data);
+    assert!(server.asked().iter().all(|asked| asked.over_wifi()));
+}
+
+#[test]
+fn a_link_that_vanishes_between_its_discovery_and_its_first_connection_costs_nothing() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 0);
+    // The name server sees the question that comes over the link, and the link is gone before there is an answer.
+    let network = Arc::new(network);
+    let gone = AtomicBool::new(false);
+    let cutter = network.clone();
+    network.name_server(move |from| {
+        if from.starts_with("10.77.1.") {
+            if !gone.swap(true, Ordering::Relaxed) {
+                cutter.client_ip("link del wifi0\n");
+            }
+            return false;
+        }
+        true
+    });
+    let program = network.program();
+    let url = format!("http://file.test:{}/file", server.address.port());
+    let ended = program.get(&url);
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    assert_eq!(link(&report, "wifi0")["bytes"], 0, "{report}");
+    assert!(link(&report, "lte0")["dns"].as_str().unwrap().contains("resolv.conf"), "{report}");
+}
+
+#[test]
+fn a_slow_name_server_costs_its_time_and_no_more() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 0);
+    network.name_server(|_| {
+        thread::sleep(Duration::from_millis(700));
+        true
+    });
+    let program = network.program();
+    let report = program.get(&format!("http://file.test:{}/file", server.address.port())).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    assert!(report["seconds"].as_f64().unwrap() < 10.0, "{report}");
+}
+
+#[test]
+fn a_stream_goes_on_in_order_when_a_link_dies() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 4_000_000);
+    let program = network.program();
+    let running = program.start(&[&server.url("/file"), "-o", "-", "-q"]);
+    server.wait_sent(3_000_000);
+    network.cut("wifi0");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out == *resource.data, "the stream differs");
+}
+
+#[test]
+fn a_connection_that_is_refused_over_one_link_only_is_made_over_the_other() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 0);
+    network.server_ip("route del 10.77.1.0/24\nroute add unreachable 10.77.1.0/24\n");
+    let program = network.program();
+    let report = program.get(&server.url("/file")).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    assert_eq!(link(&report, "wifi0")["bytes"], 0, "{report}");
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_named() {
+    let Some(network) = Network::two_links() else { return };
+    network.name_server(|_| true);
+    let line = network.program().refused(&["http://absent.test/file", "--retry", "1"], 1);
+    assert!(line.contains("absent.test") && !line.contains("  "), "{line}");
+}
+
+#[test]
+fn a_metered_link_is_kept_back_until_the_other_fails() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 6_000_000);
+    let metered = ["--link", "wifi0", "--link", "lte0,metered=yes"];
+    let program = network.program();
+    let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &metered].concat());
+    assert_eq!(link(&ended.report(), "lte0")["bytes"], 0);
+    assert!(server.asked().iter().all(|asked| asked.over_wifi()));
+
+    let program = network.program();
+    let url = server.url("/file");
+    let words = [&[&url, "-o", "out", "--json"][..], &metered].concat();
+    let before = server.sent();
+    let running = program.start(&words);
+    server.wait_sent(before + 3_000_000);
+    network.client_ip("link set wifi0 down\n");
+    let (ended, report) = whole(&program, running, &resource);
+    ended.says("link lte0: it is metered, and used because no other works");
+    assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 5_000_000, "{report}");
+}
+
+#[test]
+fn a_metered_link_is_used_on_the_users_word_and_never_against_it() {
+    let Some(network) = Network::two_links() else { return };
+    let (_, server) = honest(&network, 6_000_000);
+    let program = network.program();
+    let metered = ["--link", "wifi0", "--link", "lte0,metered=yes", "--json", "-o", "out", "--metered"];
+    let url = server.url("/file");
+    let report = program.run(&[&metered[..], &["use", &url]].concat()).report();
+    assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 1_000_000, "{report}");
+
+    network.client_ip("link set wifi0 down\n");
+    let program = network.program();
+    let ended = program.run(&[&metered[..], &["never", "-q", &url]].concat());
+    assert_eq!(ended.code, Some(69), "{}", ended.err);
+    assert!(ended.err.contains("lte0: it is metered, and --metered never forbids it"), "{}", ended.err);
+}
+
+#[test]
+fn a_budget_is_not_exceeded() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 4_000_000);
+    let program = network.program();
+    let words = ["--link", "wifi0", "--link", "lte0,budget=1MB", "--json", "-o", "out"];
+    let url = server.url("/file");
+    let report = program.run(&[&words[..], &[&url]].concat()).report();
+    let spent = link(&report, "lte0")["bytes"].as_u64().unwrap();
+    assert!((500_000..=1_000_000).contains(&spent), "{report}");
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn a_limit_of_one_link_is_its_own() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 6_000_000);
+    let program = network.program();
+    let words = ["--limit-rate", "lte0=4Mbit/s", "--json", "-o", "out"];
+    let url = server.url("/file");
+    let begun = Instant::now();
+    let report = program.run(&[&words[..], &[&url]].concat()).report();
+    let most = 4e6 / 8.0 * begun.elapsed().as_secs_f64() * 1.3;
+    let carried = link(&report, "lte0")["bytes"].as_u64().unwrap();
+    assert!((carried as f64) < most && carried > 100_000, "{report}");
+    assert!(program.file("out").unwrap() == *resource.data);
+}

@@ -1,0 +1,176 @@
+//! Two links to one server, in namespaces of their own: they can be cut, taken away, given back and slowed down.
+//!
+//! ```text
+//!   client                        server
+//!   wifi0 10.77.1.2 ───────── peer1 10.77.1.1 ─┐
+//!   lte0  10.77.2.2 ───────── peer2 10.77.2.1 ─┴─ 203.0.113.9
+//! ```
+//!
+//! The client has a default route over each link; the server knows the link by the client's address. The server's
+//! address is of a network for documentation (RFC 5737), not private, so that its name server may be asked over each
+//! link. Only root can
+//! make namespaces with these commands; everybody else is told that the test was skipped.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::fd::AsFd;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tempfile::TempDir;
+
+use crate::program::Program;
+use crate::server::{Answer, Asked, Server};
+
+/// The two namespaces. They go with the test.
+pub(crate) struct Network {
+    name: String,
+    /// The client's `resolv.conf` is here.
+    etc: TempDir,
+}
+
+impl Network {
+    /// None, with a printed reason: not permitted here.
+    pub(crate) fn two_links() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("mlf{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let etc = tempfile::tempdir().unwrap();
+        std::fs::write(etc.path().join("resolv.conf"), "nameserver 203.0.113.9\n").unwrap();
+        let network = Self { name, etc };
+        let (c, s) = (network.client(), network.server());
+        let made = [&c, &s].iter().all(|ns| {
+            Command::new("ip").args(["netns", "add", ns]).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+        });
+        if !made {
+            eprintln!("skipped: network namespaces can be made by root only");
+            return None;
+        }
+        batch(&s, "link set lo up\naddress add 203.0.113.9/32 dev lo\n");
+        batch(&c, "link set lo up\n");
+        network.add_link("wifi0");
+        network.add_link("lte0");
+        Some(network)
+    }
+
+    fn client(&self) -> String {
+        format!("{}c", self.name)
+    }
+
+    fn server(&self) -> String {
+        format!("{}s", self.name)
+    }
+
+    /// Makes a link anew, `wifi0` or `lte0`.
+    pub(crate) fn add_link(&self, name: &str) {
+        let (net, peer, kind) = if name == "wifi0" { (1, "peer1", "wifi") } else { (2, "peer2", "lte") };
+        let server = self.server();
+        self.client_ip(&format!(
+            "link add {name} type veth peer name {peer} netns {server}\n\
+             link set {name} alias \"marline-lab kind={kind}\"\n\
+             address add 10.77.{net}.2/24 dev {name}\n"
+        ));
+        self.server_ip(&format!("address add 10.77.{net}.1/24 dev {peer}\nlink set {peer} up\n"));
+        self.client_ip(&format!(
+            "link set {name} up\nroute add default via 10.77.{net}.1 dev {name} metric {net}00\n"
+        ));
+    }
+
+    /// Commands for `ip` in the client's namespace, one in each line.
+    pub(crate) fn client_ip(&self, lines: &str) {
+        batch(&self.client(), lines);
+    }
+
+    /// Commands for `ip` in the server's namespace.
+    pub(crate) fn server_ip(&self, lines: &str) {
+        batch(&self.server(), lines);
+    }
+
+    /// Everything that is sent over a link is lost from now on, both ways; nobody is told.
+    pub(crate) fn cut(&self, name: &str) {
+        // A queue of one byte holds no packet.
+        self.queues(name, "add", "bfifo limit 1");
+    }
+
+    /// What is sent arrives again.
+    pub(crate) fn mend(&self, name: &str) {
+        self.queues(name, "del", "");
+    }
+
+    fn queues(&self, name: &str, verb: &str, queue: &str) {
+        let peer = if name == "wifi0" { "peer1" } else { "peer2" };
+        for (namespace, device) in [(self.client(), name), (self.server(), peer)] {
+            let words = format!("-n {namespace} qdisc {verb} dev {device} root {queue}");
+            assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
+        }
+    }
+
+    /// A server that both links reach.
+    pub(crate) fn serve(&self, handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Server {
+        let listener = self.inside(|| TcpListener::bind("203.0.113.9:0"));
+        Server::on(listener, handler)
+    }
+
+    /// A name server that says of `file.test` that it is 203.0.113.9, and of everything else that it is not. It
+    /// tells `asked` of each question, with the address that asks.
+    pub(crate) fn name_server(&self, asked: impl Fn(&str) -> bool + Send + 'static) {
+        let socket = self.inside(|| UdpSocket::bind("203.0.113.9:53"));
+        thread::spawn(move || {
+            let mut query = [0; 512];
+            while let Ok((len, from)) = socket.recv_from(&mut query) {
+                if asked(&from.ip().to_string()) {
+                    let _ = socket.send_to(&name_answer(&query[..len]), from);
+                }
+            }
+        });
+    }
+
+    /// Runs `make` in the server's namespace; the socket that it makes stays there.
+    fn inside<T: Send + 'static>(&self, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> T {
+        let namespace = File::open(format!("/run/netns/{}", self.server())).unwrap();
+        let worker = thread::spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            make().unwrap()
+        });
+        worker.join().unwrap()
+    }
+
+    /// The program in the client's namespace, whose name server is 203.0.113.9.
+    pub(crate) fn program(&self) -> Program {
+        let names = self.etc.path().join("resolv.conf");
+        let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", names.display());
+        let words = ["ip", "netns", "exec", &self.client(), "unshare", "--mount", "sh", "-c", &script, "sh"];
+        Program::new().behind(words.map(str::to_owned))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in [self.client(), self.server()] {
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+fn batch(namespace: &str, lines: &str) {
+    let mut child =
+        Command::new("ip").args(["-n", namespace, "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "ip in {namespace}: {lines}");
+}
+
+/// The answer to a question of one name (RFC 1035 §4.1): for A of `file.test` one address, else no such name.
+fn name_answer(query: &[u8]) -> Vec<u8> {
+    let known = query.windows(11).any(|window| window == b"\x04file\x04test\0");
+    let end = query.iter().skip(12).position(|byte| *byte == 0).map_or(query.len(), |at| 12 + at + 5);
+    let is_a = query.get(end - 4..end - 2) == Some(&[0, 1]);
+    let mut answer = query[..2].to_vec();
+    answer.extend([0x81, if known { 0x80 } else { 0x83 }, 0, 1, 0, u8::from(known && is_a), 0, 0, 0, 0]);
+    answer.extend_from_slice(&query[12..end]);
+    if known && is_a {
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 203, 0, 113, 9]);
+    }
+    answer
+}

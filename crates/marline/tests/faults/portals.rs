@@ -1,0 +1,144 @@
+//! Two links of which one lies: captive portals, edges without the file or with another version of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::network::Network;
+use crate::program::{Ended, Program, link};
+use crate::server::{Answer, Asked, Resource, Server};
+
+const SIZE: usize = 8_000_000;
+
+/// A server that says over `wifi0` what `portal` says, and the truth over `lte0`.
+fn portal(
+    network: &Network,
+    resource: &Resource,
+    portal: impl Fn(&Asked, &Resource) -> Answer + Send + Sync + 'static,
+) -> Server {
+    let all = resource.clone();
+    let server =
+        network.serve(move |asked| if asked.over_wifi() { portal(asked, &all) } else { all.answer(asked) });
+    server.pace(10_000_000)
+}
+
+/// Downloads over both links; the file must be `resource`.
+#[track_caller]
+fn fetched(program: &Program, server: &Server, resource: &Resource) -> Ended {
+    let ended = program.get(&server.url("/file"));
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
+    ended
+}
+
+#[test]
+fn both_links_carry_the_file() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE);
+    let server = portal(&network, &resource, |asked, all| all.answer(asked));
+    let report = fetched(&network.program(), &server, &resource).report();
+    for name in ["wifi0", "lte0"] {
+        assert!(link(&report, name)["bytes"].as_u64().unwrap() > 2_000_000, "{report}");
+    }
+    assert_eq!((&link(&report, "wifi0")["kind"], &link(&report, "lte0")["kind"]), (&"wifi".into(), &"lte".into()));
+}
+
+#[test]
+fn a_portal_never_gets_a_byte_into_the_file() {
+    type Portal = fn(&Asked, &Resource) -> Answer;
+    let table: [(Portal, &str); 8] = [
+        (|_, _| Answer::page(200, "<html>log in"), "its answer is 12 bytes long instead of 8000000"),
+        (|_, _| Answer::page(511, "<html>log in"), "it answers 511 where others deliver"),
+        (|_, _| Answer::page(404, "<html>no"), "it answers 404 where others deliver"),
+        (|asked, _| Resource::other(SIZE, 2).answer(asked), "its server has another version of the file"),
+        (|asked, _| Resource::other(SIZE / 2, 1).answer(asked), "4000000 bytes long instead of 8000000"),
+        (|_, _| Resource::other(SIZE, 2).whole(), "another version of the file"),
+        (
+            |_, _| Answer::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
+            "(a captive portal?)",
+        ),
+        (|_, _| Answer::page(200, "\x1f\u{8b}").with("Content-Encoding", "gzip"), "encoded"),
+    ];
+    for (say, says) in table {
+        let Some(network) = Network::two_links() else { return };
+        let resource = Resource::new(SIZE);
+        let server = portal(&network, &resource, say);
+        let ended = fetched(&network.program(), &server, &resource);
+        let report = ended.report();
+        let lines: Vec<_> = ended.notices().into_iter().filter(|line| line.contains("link ")).collect();
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("not used")), "{says}: {lines:?}");
+        assert!(lines.iter().any(|line| line.contains(says)), "{says}: {lines:?}");
+        assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() >= resource.len(), "{report}");
+    }
+}
+
+#[test]
+fn a_portal_that_redirects_to_its_login_is_banned() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE);
+    let server = portal(&network, &resource, |asked, _| match asked.path.as_str() {
+        "/file" => Answer::redirect(302, "/login?from=file"),
+        _ => Answer::page(200, "<html>log in"),
+    });
+    let ended = fetched(&network.program(), &server, &resource);
+    ended.says("link wifi0: not used for now, its answer is 12 bytes long instead of 8000000");
+    assert!(link(&ended.report(), "wifi0")["state"].as_str().unwrap().starts_with("banned: "), "{:?}", ended);
+}
+
+#[test]
+fn a_link_comes_back_when_its_portal_lets_it_through() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE);
+    let open = Arc::new(AtomicBool::new(false));
+    let is_open = open.clone();
+    let server = portal(&network, &resource, move |asked, all| {
+        if is_open.load(Ordering::Relaxed) { all.answer(asked) } else { Answer::page(511, "<html>log in") }
+    });
+    let program = network.program();
+    // Slow enough that the link's rest of 5 s ends before the file.
+    let running = program.start(&[&server.url("/file"), "-o", "out", "--json", "--limit-rate", "lte0=8Mbit/s"]);
+    thread::sleep(Duration::from_millis(1000));
+    open.store(true, Ordering::Relaxed);
+    let ended = running.wait();
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    ended.says("link wifi0: carries data again");
+    assert!(link(&report, "wifi0")["bytes"].as_u64().unwrap() > 2_000_000, "{report}");
+}
+
+#[test]
+fn only_portals_give_no_file() {
+    let Some(network) = Network::two_links() else { return };
+    let server = network.serve(|_| Answer::page(511, "<html>log in"));
+    let line = network.program().refused(&[&server.url("/file")], 1);
+    assert!(line.contains("the server answers 511"), "{line}");
+}
+
+#[test]
+fn without_validators_only_a_checksum_puts_both_links_to_work() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE).with("ETag", "");
+    let server = portal(&network, &resource, |asked, all| all.answer(asked));
+    let report = fetched(&network.program(), &server, &resource).report();
+    let used = |report: &serde_json::Value| {
+        ["wifi0", "lte0"].iter().filter(|name| link(report, name)["bytes"].as_u64() > Some(1_000_000)).count()
+    };
+    assert_eq!(used(&report), 1, "{report}");
+    let program = network.program();
+    let sum = format!("sha256={}", crate::program::digest("sha256sum", &resource.data));
+    let report = program.run(&[&server.url("/file"), "-o", "out", "--json", "--checksum", &sum]).report();
+    assert_eq!(used(&report), 2, "{report}");
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn a_change_of_the_file_is_believed_when_all_links_tell_it() {
+    let Some(network) = Network::two_links() else { return };
+    let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
+    let (before, after) = (old, new.clone());
+    let server = network.serve(move |asked| if asked.nth < 8 { before.answer(asked) } else { after.answer(asked) });
+    let server = server.pace(6_000_000);
+    let ended = fetched(&network.program(), &server, &new);
+    ended.says("the file has changed on the server: starting again");
+}
