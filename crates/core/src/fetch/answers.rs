@@ -28,7 +28,7 @@ use crate::units::{DataSize, Instant};
 #[derive(Clone, Debug)]
 pub(super) struct Parked {
     pub(super) conn: ConnId,
-    req: ReqId,
+    pub(super) req: ReqId,
     link: LinkId,
     head: Head,
     until: Instant,
@@ -144,6 +144,9 @@ impl Fetch {
     /// A link speaks of another file. `change` is what it would be, if the answer proves that.
     fn differs(&mut self, id: ReqId, link_id: LinkId, ban: Ban, change: Option<(Option<DataSize>, Validator)>) {
         self.cancel(id);
+        if change.is_some() && self.adopt_edge(link_id) {
+            return;
+        }
         if let Some(link) = self.links.get_mut(&link_id) {
             link.differs = change;
         }
@@ -153,6 +156,26 @@ impl Fetch {
         if first.is_some() && working.all(|link| link.differs == first) {
             self.restart();
         }
+    }
+
+    /// Redirects have led this link to another edge of a content network than a link that has delivered, and the two
+    /// do not agree: from now on it asks that link's edge. Once for each link, as a portal would lead it away again.
+    fn adopt_edge(&mut self, id: LinkId) -> bool {
+        let Some((root, own)) = self.links.get(&id).map(|link| (link.root, link.target())) else { return false };
+        let proved = self.links.iter().find(|(other, link)| **other != id && link.proved && link.root == root);
+        let (Some(edge), Some(link)) = (proved.map(|(_, link)| link.target()), self.links.get_mut(&id)) else {
+            return false;
+        };
+        if edge == own || link.adopted {
+            return false;
+        }
+        link.adopted = true;
+        link.targets.insert(root, edge);
+        link.next_try = self.now;
+        for conn in link.conns.clone() {
+            self.drop_conn(conn, true);
+        }
+        true
     }
 
     /// The file is another one now: everything starts again.

@@ -325,6 +325,7 @@ impl Fetch {
 
     fn forget_req(&mut self, id: ReqId) {
         let Some(req) = self.reqs.remove(&id) else { return };
+        self.parked.retain(|parked| parked.req != id);
         if let Some(conn) = self.conns.get_mut(&req.conn) {
             conn.reqs.retain(|other| *other != id);
             if req.ask != Ask::Whole || self.ledger.total().is_some() {

@@ -32,7 +32,9 @@ impl Fetch {
 
     fn next_double(&self) -> Option<(ConnId, ReqId, Span)> {
         let (late, end) = self.laggard()?;
-        let helpers = self.conns.iter().filter(|(id, conn)| **id != late && self.serves(conn));
+        // What may carry nothing more cannot help: a request for no bytes would be one for everything.
+        let may_carry = |conn: &Conn| self.serves(conn) && !self.budget_left(conn.link).is_zero();
+        let helpers = self.conns.iter().filter(|(id, conn)| **id != late && may_carry(conn));
         let lanes = helpers
             .map(|(id, conn)| (*id, self.lane(conn, Duration::ZERO)))
             .filter(|(_, lane)| !lane.pace.is_zero());

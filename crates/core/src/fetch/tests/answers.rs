@@ -376,6 +376,26 @@ fn redirects_are_followed_by_each_link() {
 }
 
 #[test]
+fn edges_that_do_not_agree_become_one_edge() {
+    let mut desk = Desk::two(Config::default());
+    let head = |to| Head { status: 302, location: Some(OriginId(to)), ..Head::default() };
+    desk.connect(A, 5);
+    desk.tell(Input::Head { req: desk.first(A), head: head(1) });
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect(B, 5);
+    desk.tell(Input::Head { req: desk.first(B), head: head(2) });
+    desk.connect(B, 5);
+    desk.part(desk.first(B), SIZE, Some("\"of another edge\""));
+    assert_eq!(desk.conns[&desk.on(B)[0]].1, OriginId(1), "the edge that has delivered");
+    desk.connect(B, 5);
+    desk.part(desk.first(B), SIZE, TAG);
+    assert!(desk.notices.is_empty(), "{:?}", desk.notices);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
 fn redirects_without_end_are_given_up() {
     let mut desk = Desk::new(Config::default());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
@@ -407,4 +427,17 @@ fn a_short_answer_gives_the_rest_back() {
     desk.end(req);
     desk.deliver_all(A, SIZE, TAG);
     assert!(desk.done);
+}
+
+#[test]
+fn an_answer_that_breaks_off_while_it_waits_for_an_opinion_is_forgotten() {
+    let mut desk = Desk::two(Config::default());
+    let conn = desk.on(A)[0];
+    desk.tell(Input::Connected { conn, protocol: Protocol::Http2, handshake: Duration::from_millis(5) });
+    let req = desk.first(A);
+    desk.whole(req, Some(4000), None);
+    desk.reqs.remove(&req);
+    desk.tell(Input::Aborted { req, trouble: Trouble { kind: TroubleKind::Reset, text: "test".into() } });
+    desk.pass(Duration::from_secs(20));
+    assert!(desk.identified.is_none(), "an answer that is gone was taken for the file");
 }

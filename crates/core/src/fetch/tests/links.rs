@@ -163,6 +163,27 @@ fn a_budget_is_never_exceeded() {
 }
 
 #[test]
+fn a_link_whose_budget_is_spent_does_not_help_a_laggard() {
+    let mut desk = Desk::two(Config::default());
+    for link in [A, B] {
+        desk.connect(link, 20);
+        desk.part(desk.first(link), 200_000, TAG);
+    }
+    // Everything is on its way; B is quick, and has just been told that it may carry no more.
+    let (slow, quick) = (desk.first(A), desk.first(B));
+    for _ in 0..6 {
+        desk.pass(Duration::from_millis(5));
+        desk.bytes(slow, 500);
+        desk.bytes(quick, 10_000);
+    }
+    let spent = DataSize::from_bytes(1);
+    desk.link(B, LinkProfile { budget: Some(spent), ..LinkProfile::new("b", LinkKind::Lte) });
+    let before = desk.asked(B).len();
+    desk.pass(Duration::from_millis(400));
+    assert!(desk.asked(B).len() <= before, "{:?}", desk.asked(B));
+}
+
+#[test]
 fn a_link_that_appears_half_way_joins() {
     let mut desk = Desk::new(Config::default());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));

@@ -97,6 +97,7 @@ impl Desk {
                 }
                 Output::Request { req, conn, range, if_range } => {
                     assert!(self.conns.contains_key(&conn), "a request on a connection that is closed");
+                    assert!(!matches!(range, Ask::Span(span) if span.is_empty()), "a request for no bytes");
                     self.reqs.insert(req, Asked { conn, ask: range, if_range, at: None });
                 }
                 Output::Accept { req, at, .. } => {
