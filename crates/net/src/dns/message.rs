@@ -27,6 +27,14 @@ impl Family {
             Self::V6 => 28,
         }
     }
+
+    /// The address in a record of this family; none if it has another length.
+    fn address(self, data: &[u8]) -> Option<IpAddr> {
+        match self {
+            Self::V4 => <[u8; 4]>::try_from(data).ok().map(IpAddr::from),
+            Self::V6 => <[u8; 16]>::try_from(data).ok().map(IpAddr::from),
+        }
+    }
 }
 
 /// What a server says.
@@ -138,7 +146,7 @@ fn addresses(bytes: &[u8], at: usize, name: &[u8], family: Family) -> Option<Rep
         let found: Vec<&Record<'_>> = of_owner(family.record()).collect();
         if !found.is_empty() {
             ttl = found.iter().map(|r| r.ttl).chain([ttl]).min()?;
-            let addresses = found.iter().filter_map(|record| address(record.data)).collect();
+            let addresses = found.iter().filter_map(|record| family.address(record.data)).collect();
             return Some(Reply::Addresses { addresses, ttl: Duration::from_secs(ttl.into()) });
         }
         let Some(alias) = of_owner(CNAME).next() else { break };
@@ -176,14 +184,6 @@ fn records(bytes: &[u8], mut at: usize) -> Option<Vec<Record<'_>>> {
         }
     }
     Some(records)
-}
-
-fn address(data: &[u8]) -> Option<IpAddr> {
-    match data.len() {
-        4 => Some(IpAddr::from(<[u8; 4]>::try_from(data).ok()?)),
-        16 => Some(IpAddr::from(<[u8; 16]>::try_from(data).ok()?)),
-        _ => None,
-    }
 }
 
 /// The name at this place, in lower case and without compression, and where the next field begins.
@@ -284,6 +284,13 @@ pub(super) mod tests {
             ],
         );
         assert_eq!(reply(&alias, 7, "www.example.org", Family::V4), found(&["192.0.2.9"]));
+    }
+
+    #[test]
+    fn a_record_with_an_address_of_the_other_family_is_none() {
+        let question = ask("example.org");
+        let mixed = answer(&question, 0, &[("", 1, vec![0; 16]), ("", 1, vec![192, 0, 2, 1])]);
+        assert_eq!(reply(&mixed, 7, "example.org", Family::V4), found(&["192.0.2.1"]));
     }
 
     #[test]

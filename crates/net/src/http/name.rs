@@ -101,8 +101,9 @@ fn percent_decode(text: &str) -> Vec<u8> {
 fn sanitise(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let clean: String = last.chars().filter(|c| !c.is_control() && !is_deceptive(*c)).collect();
-    let clean = clean.trim().trim_start_matches(['.', ' ']).trim_end();
-    shorten(clean, NAME_MOST)
+    let clean = clean.trim_start_matches(|c: char| c == '.' || c.is_whitespace()).trim_end();
+    // The cut may fall behind a blank.
+    shorten(clean, NAME_MOST).trim_end().to_owned()
 }
 
 /// Characters that turn the direction of text around, so that `exe.gpj` reads `jpg.exe` (Unicode UAX 9).
@@ -173,6 +174,14 @@ mod tests {
             assert_eq!(name(Some(field), "http://h/"), want, "{field}");
         }
         assert_eq!(name(None, "http://h/%2e%2e%2f.x"), "x");
+    }
+
+    #[test]
+    fn no_blank_of_any_script_hides_a_dot_or_stands_at_the_end() {
+        let field = "attachment; filename=\"\u{3000}.\u{a0}.\u{2003}a\u{a0}\"";
+        assert_eq!(name(Some(field), "http://h/"), "a");
+        let field = format!("attachment; filename=\"{}\u{2003}{}\"", "x".repeat(252), "y".repeat(20));
+        assert_eq!(name(Some(&field), "http://h/"), "x".repeat(252));
     }
 
     #[test]
