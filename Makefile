@@ -22,6 +22,7 @@ test: need-test ## Install what the tests need, then run all of them
 	$(CARGO) clippy -p marline --no-default-features --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	$(CARGO) test --workspace --locked
+	$(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir target --locked
 
 laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes, unsafe)
 	$(CARGO) test -p marline --test laws --locked

@@ -8,3 +8,12 @@ pub mod get;
 pub mod http;
 pub mod links;
 pub mod store;
+
+/// Doors to the private parsers, for the fuzz targets alone: no part of what this crate promises.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::dns::fuzzing::{dns_question, dns_reply};
+    pub use crate::http::fuzzing::{Answers, chunked, fields};
+    pub use crate::links::fuzzing::{bus_answer, bus_value};
+}

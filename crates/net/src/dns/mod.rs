@@ -20,6 +20,8 @@
 
 mod answer;
 mod exchange;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod hosts;
 mod message;
 mod resolver;

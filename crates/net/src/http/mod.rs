@@ -19,6 +19,8 @@
 mod answer;
 mod chunk;
 mod dial;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod head;
 mod http1;
 mod http2;

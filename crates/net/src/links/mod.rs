@@ -31,6 +31,8 @@ mod routes;
 mod survey;
 
 pub use choose::{Choice, Chosen, choose};
+#[cfg(feature = "fuzzing")]
+pub(crate) use dbus::fuzzing;
 pub(crate) use dbus::{Bus, Value as BusValue};
 
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};

@@ -11,7 +11,7 @@ use marline_core::units::DataSize;
 
 /// Whose bytes an answer carries. Answers that are not provably of one file are each a source of their own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Source {
+pub enum Source {
     /// An edition of the server's file, by its validator.
     Edition(usize),
     /// Something that no validator proves, in an answer to this request: the file, or a portal's page.
@@ -20,7 +20,7 @@ pub(super) enum Source {
 
 /// Whether an unproven answer is the file at all.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Page {
+pub enum Page {
     /// The server's file.
     File,
     /// Something else.
@@ -29,7 +29,7 @@ pub(super) enum Page {
 
 /// The books.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub struct Ledger {
     /// Where each run of bytes comes from: start to (end, source).
     bytes: BTreeMap<u64, (u64, Source)>,
     answers: BTreeMap<ReqId, Open>,
@@ -47,11 +47,11 @@ struct Open {
 }
 
 /// Something that must not be.
-pub(super) type Wrong = Result<(), String>;
+pub type Wrong = Result<(), String>;
 
 impl Ledger {
     /// Begins with what an earlier run left of edition zero.
-    pub(super) fn resume(&mut self, total: DataSize, have: &[Span]) {
+    pub fn resume(&mut self, total: DataSize, have: &[Span]) {
         self.total = Some(total);
         for span in have {
             self.put(*span, Source::Edition(0));
@@ -59,14 +59,14 @@ impl Ledger {
     }
 
     /// A head that the machine is about to be told: whose bytes follow, and from which offset.
-    pub(super) fn on_head(&mut self, req: ReqId, source: Source, at: u64) {
+    pub fn on_head(&mut self, req: ReqId, source: Source, at: u64) {
         if let Some(open) = self.answers.get_mut(&req) {
             open.source = Some((source, at));
         }
     }
 
     /// Something that the machine is about to be told.
-    pub(super) fn on_input(&mut self, input: &Input) -> Wrong {
+    pub fn on_input(&mut self, input: &Input) -> Wrong {
         match input {
             Input::Connected { conn, .. } => {
                 self.conns.insert(*conn);
@@ -90,7 +90,7 @@ impl Ledger {
     }
 
     /// Something that the machine orders.
-    pub(super) fn on_output(&mut self, output: &Output) -> Wrong {
+    pub fn on_output(&mut self, output: &Output) -> Wrong {
         match output {
             Output::Connect { conn, .. } if !self.known_conns.insert(*conn) => Err(format!("{conn:?} used twice")),
             Output::Request { req, conn, range, .. } => self.on_request(*req, *conn, *range),
@@ -117,12 +117,12 @@ impl Ledger {
     }
 
     /// Different bytes in place.
-    pub(super) fn covered(&self) -> DataSize {
+    pub fn covered(&self) -> DataSize {
         DataSize::from_bytes(self.bytes.iter().map(|(start, (end, _))| end - start).sum())
     }
 
     /// Everything before this offset is in place.
-    pub(super) fn frontier(&self) -> u64 {
+    pub fn frontier(&self) -> u64 {
         let mut at = 0;
         for (start, (end, _)) in &self.bytes {
             if *start > at {
@@ -135,7 +135,7 @@ impl Ledger {
 
     /// The machine says that it is done: is it? `sizes` are the editions'. Who hears only one link is `gullible`: it has
     /// no way to tell a portal's page from the file.
-    pub(super) fn on_done(&self, sizes: &[DataSize], gullible: bool) -> Wrong {
+    pub fn on_done(&self, sizes: &[DataSize], gullible: bool) -> Wrong {
         let frontier = self.frontier();
         let sources: BTreeSet<Source> = self.bytes.values().map(|(_, source)| *source).collect();
         if self.covered() != DataSize::from_bytes(frontier) {

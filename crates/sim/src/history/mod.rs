@@ -14,7 +14,7 @@
 //! promises nothing.
 
 mod driver;
-mod ledger;
+pub mod ledger;
 mod weather;
 
 use std::fmt;

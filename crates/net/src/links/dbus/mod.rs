@@ -10,6 +10,8 @@
 //! cannot be given one limit for everything). The protocol is that of the D-Bus Specification, "Message Protocol" and
 //! "Authentication Protocol".
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod value;
 
 use std::io::{self, Read, Write};
