@@ -29,6 +29,8 @@ pub(super) struct LinkState {
     /// Where redirects of this link led.
     pub(super) targets: BTreeMap<OriginId, OriginId>,
     pub(super) redirects: u32,
+    /// It left its own edge for another link's.
+    pub(super) adopted: bool,
     /// It says that the file has changed: the new size and validator.
     pub(super) differs: Option<(Option<DataSize>, Validator)>,
     /// How often it was banned; rests double.
@@ -85,6 +87,7 @@ impl LinkState {
             root,
             targets: BTreeMap::new(),
             redirects: 0,
+            adopted: false,
             differs: None,
             bans: 0,
             last_data: None,
