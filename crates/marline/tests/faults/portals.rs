@@ -142,3 +142,31 @@ fn a_change_of_the_file_is_believed_when_all_links_tell_it() {
     let ended = fetched(&network.program(), &server, &new);
     ended.says("the file has changed on the server: starting again");
 }
+
+#[test]
+fn each_link_may_have_an_edge_of_its_own_if_the_edges_agree() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE);
+    // The same bytes; whether the edges call them the same is what matters.
+    for (tags, both) in [(["\"v1\"", "\"v1\""], true), (["\"v1\"", "\"edge-b\""], false)] {
+        let edges = tags.map(|tag| {
+            let all = resource.clone().with("ETag", tag);
+            network.serve(move |asked| all.answer(asked)).pace(6_000_000)
+        });
+        let urls = [edges[0].url("/edge"), edges[1].url("/edge")];
+        let server = network.serve(move |asked| Answer::redirect(302, &urls[usize::from(!asked.over_wifi())]));
+        let program = network.program();
+        let ended = fetched(&program, &server, &resource);
+        let report = ended.report();
+        let asked = |edge: &Server| edge.asked().len();
+        if both {
+            ended.is_quiet();
+            assert!(asked(&edges[0]) > 1 && asked(&edges[1]) > 1, "{report}");
+        } else {
+            // One edge is used, by both links.
+            for name in ["wifi0", "lte0"] {
+                assert!(link(&report, name)["bytes"].as_u64().unwrap() > 500_000, "{}", ended.err);
+            }
+        }
+    }
+}

@@ -99,10 +99,7 @@ fn a_disk_that_fills_on_the_way_is_named() {
     let Some(program) = small_disk("size=2m") else { return };
     let resource = Resource::new(SIZE);
     // Nobody knows beforehand how long it is.
-    let server = Server::start(move |_| {
-        let answer = resource.whole().without("Content-Length").with("Connection", "close");
-        answer
-    });
+    let server = Server::start(move |_| resource.whole().without("Content-Length").with("Connection", "close"));
     let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
     assert_eq!(ended.code, Some(1), "{}", ended.err);
     assert!(ended.err.contains("disk full: small/out"), "{}", ended.err);
