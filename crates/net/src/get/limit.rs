@@ -1,27 +1,29 @@
-//! A bound on bytes a second, as a bucket that fills at the rate.
+//! Bounds on bytes a second, each as a bucket that fills at its rate.
 //!
 //! In: bytes taken. Out: how many may be taken now, and when there are some again. What is not read stays in the
 //! kernel's buffer, whose window then holds the sender back; so nothing is dropped and nothing is paid twice.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, DataSize, Instant};
 
 /// The bucket. It holds at most [`DEPTH`] of its rate, so that a pause is not followed by a flood.
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
+struct Bucket {
     rate: Bitrate,
     level: DataSize,
     filled: Instant,
 }
 
 impl Bucket {
-    pub(super) fn new(rate: Bitrate) -> Self {
+    fn new(rate: Bitrate) -> Self {
         Self { rate, level: DataSize::ZERO, filled: Instant::ZERO }
     }
 
     /// How many bytes may be taken now.
-    pub(super) fn level(&mut self, now: Instant) -> DataSize {
+    fn level(&mut self, now: Instant) -> DataSize {
         let gained = self.rate * now.since(self.filled);
         // Less than a byte's worth of time is kept for the next look.
         if !gained.is_zero() {
@@ -31,13 +33,49 @@ impl Bucket {
         self.level
     }
 
-    pub(super) fn take(&mut self, len: DataSize) {
+    fn take(&mut self, len: DataSize) {
         self.level -= len;
     }
 
     /// When it is worth looking again.
-    pub(super) fn next(&self, now: Instant) -> Instant {
+    fn next(&self, now: Instant) -> Instant {
         now + (LEAST / self.rate).clamp(Duration::from_millis(1), Duration::from_millis(50))
+    }
+}
+
+/// The bounds of a run: one for all links together, and each link's own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits {
+    all: Option<Bucket>,
+    links: BTreeMap<LinkId, Bucket>,
+}
+
+impl Limits {
+    pub(super) fn new(all: Option<Bitrate>) -> Self {
+        Self { all: all.map(Bucket::new), links: BTreeMap::new() }
+    }
+
+    pub(super) fn set(&mut self, link: LinkId, limit: Option<Bitrate>) {
+        if let Some(limit) = limit {
+            self.links.entry(link).or_insert_with(|| Bucket::new(limit));
+        }
+    }
+
+    /// How many bytes a link may bring now.
+    pub(super) fn level(&mut self, link: LinkId, now: Instant) -> DataSize {
+        let buckets = self.all.iter_mut().chain(self.links.get_mut(&link));
+        buckets.map(|bucket| bucket.level(now)).min().unwrap_or(DataSize::MAX)
+    }
+
+    pub(super) fn take(&mut self, link: LinkId, len: DataSize) {
+        for bucket in self.all.iter_mut().chain(self.links.get_mut(&link)) {
+            bucket.take(len);
+        }
+    }
+
+    /// When it is worth looking again; none: nothing is bounded.
+    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+        self.all.iter().chain(self.links.values()).map(|bucket| bucket.next(now)).min()
     }
 }
 

@@ -15,6 +15,7 @@ mod origins;
 mod place;
 mod pump;
 mod report;
+mod sockets;
 mod tally;
 
 use std::future::poll_fn;
@@ -38,11 +39,13 @@ pub type Links = crate::links::Choice;
 
 use crate::http::{file_name, tls_config};
 use crate::store::Store;
+use limit::Limits;
 use links::Uplinks;
 use log::Logged;
 use origins::{Origins, is_local};
 use place::Place;
 use pump::Pump;
+use sockets::Sockets;
 
 /// Downloads a file. Needs a tokio runtime with I/O and time, and does everything on the calling task.
 ///
@@ -70,15 +73,15 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     config.resume = resume;
     let policy = config.policy.name();
 
+    let secure = job.urls.iter().any(|url| url.scheme() == "https");
+    let tls = secure.then(|| tls_config(job.ca_file.as_deref(), true)).transpose();
+    let sockets = Sockets::new(tls.map_err(|error| GetError::Trust(error.to_string()))?);
     let logged = Logged::new(config, job.trace.as_deref())?;
     let origins = Origins::new(&job.urls, &job.headers, job.user.as_ref());
-    let mut pump = Pump::new(logged, Place::new(store), origins, uplinks, job.limit, watcher, started);
+    let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, watcher, started);
+    pump.limits = Limits::new(job.limit);
     pump.resumed = resumed;
     pump.uplinks.free_name = matches!(job.target, Target::Directory(_));
-    if job.urls.iter().any(|url| url.scheme() == "https") {
-        let tls = tls_config(job.ca_file.as_deref(), true);
-        pump.tls = Some(tls.map_err(|error| GetError::Trust(error.to_string()))?);
-    }
     for link in pump.uplinks.ids() {
         pump.link_up(link);
     }

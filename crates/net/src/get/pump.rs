@@ -12,11 +12,8 @@
 //! A task per connection was not used: at 10 Gbit/s on one core the hand-over of buffers would cost more than all
 //! decisions together.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,18 +21,17 @@ use marline_core::fetch::{Ask, ConnId, Input, Notice, OriginId, Output, ReqId, T
 use marline_core::link::LinkId;
 use marline_core::machine::Machine as _;
 use marline_core::units::{DataSize, Instant};
-use rustls::ClientConfig;
 use tokio::time::Sleep;
 
-use super::limit::Bucket;
+use super::limit::Limits;
 use super::links::Uplinks;
 use super::log::Logged;
-use super::origins::{Origins, host_of};
+use super::origins::Origins;
 use super::place::Place;
+use super::sockets::{Happening, Sockets};
 use super::tally::{self, Tally};
 use super::{GetError, Watcher, lines};
-use crate::dns::{Answer, Resolver};
-use crate::http::{Connection, Dial, Event, Windows};
+use crate::http::Event;
 
 /// See the [module](self).
 pub(super) struct Pump<'a> {
@@ -45,19 +41,12 @@ pub(super) struct Pump<'a> {
     pub(super) tallies: Vec<Tally>,
     pub(super) origins: Origins,
     pub(super) uplinks: Uplinks,
-    pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) watcher: &'a mut dyn Watcher,
     pub(super) resumed: u64,
     /// The suggested name of the first good answer; what becomes of it is the run's matter.
     pub(super) disposition: Option<String>,
-    slots: BTreeMap<ConnId, Slot>,
-    /// The connection of each request that is not complete.
-    reqs: BTreeMap<ReqId, ConnId>,
-    names: BTreeMap<(LinkId, String), Answer>,
-    resolver: Rc<Resolver>,
-    total_limit: Option<Bucket>,
-    link_limits: BTreeMap<LinkId, Bucket>,
-    scratch: Vec<u8>,
+    sockets: Sockets,
+    pub(super) limits: Limits,
     /// Bytes that the machine has not heard of yet, and since when.
     unheard: Vec<(ReqId, DataSize)>,
     unheard_since: Instant,
@@ -72,31 +61,16 @@ pub(super) struct Pump<'a> {
     end: Option<Result<(), GetError>>,
 }
 
-/// A connection and what it is for.
-struct Slot {
-    link: LinkId,
-    origin: OriginId,
-    state: State,
-}
-
-enum State {
-    Dialing(Pin<Box<dyn Future<Output = Dialed>>>),
-    Open(Box<Connection>),
-}
-
 /// Waits for the reader of a stream.
 type Reader = Pin<Box<dyn Future<Output = ()>>>;
-
-/// The name's addresses, if they were looked up, and the connection.
-type Dialed = (Option<Answer>, Result<Connection, Trouble>);
 
 impl<'a> Pump<'a> {
     pub(super) fn new(
         logged: Logged,
         place: Place,
+        sockets: Sockets,
         origins: Origins,
         uplinks: Uplinks,
-        limit: Option<marline_core::units::Bitrate>,
         watcher: &'a mut dyn Watcher,
         started: std::time::Instant,
     ) -> Self {
@@ -107,17 +81,11 @@ impl<'a> Pump<'a> {
             tallies: Vec::new(),
             origins,
             uplinks,
-            tls: None,
             watcher,
             resumed: 0,
             disposition: None,
-            slots: BTreeMap::new(),
-            reqs: BTreeMap::new(),
-            names: BTreeMap::new(),
-            resolver: Rc::new(Resolver::new()),
-            total_limit: limit.map(Bucket::new),
-            link_limits: BTreeMap::new(),
-            scratch: vec![0; SCRATCH],
+            sockets,
+            limits: Limits::default(),
             unheard: Vec::new(),
             unheard_since: Instant::ZERO,
             next_sample: Instant::ZERO,
@@ -140,9 +108,7 @@ impl<'a> Pump<'a> {
         let Some(profile) = self.uplinks.profile(link).cloned() else { return };
         if usize::from(link.0) == self.tallies.len() {
             self.tallies.push(Tally::new(profile.clone()));
-            if let Some(limit) = profile.limit {
-                self.link_limits.insert(link, Bucket::new(limit));
-            }
+            self.limits.set(link, profile.limit);
         }
         self.tell(Input::LinkUp { link, profile });
     }
@@ -202,7 +168,7 @@ impl<'a> Pump<'a> {
         busy
     }
 
-    fn next_moment(&mut self) -> Instant {
+    fn next_moment(&self) -> Instant {
         let now = self.now();
         let mut at = self.next_sample.min(self.next_progress);
         if let Some((deadline, _)) = self.logged.machine.deadline() {
@@ -214,16 +180,15 @@ impl<'a> Pump<'a> {
         if !self.unheard.is_empty() {
             at = at.min(self.unheard_since + HEAR_EVERY);
         }
-        for bucket in self.total_limit.iter_mut().chain(self.link_limits.values_mut()) {
-            at = at.min(bucket.next(now));
+        if let Some(next) = self.limits.next(now) {
+            at = at.min(next);
         }
         at
     }
 
     fn look_at_sockets(&mut self, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
-        let ids: Vec<ConnId> = self.slots.keys().copied().collect();
-        for id in ids {
+        for id in self.sockets.ids() {
             for _ in 0..READS_A_TURN {
                 match self.look_at(id, cx) {
                     Poll::Ready(()) => busy = true,
@@ -237,71 +202,33 @@ impl<'a> Pump<'a> {
         busy
     }
 
-    /// The next event of one connection.
+    /// The next that happens on one connection.
     fn look_at(&mut self, id: ConnId, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.now();
-        let Some(slot) = self.slots.get_mut(&id) else { return Poll::Pending };
-        let (link, origin) = (slot.link, slot.origin);
-        match &mut slot.state {
-            State::Dialing(dialing) => {
-                let Poll::Ready((answer, dialed)) = dialing.as_mut().poll(cx) else { return Poll::Pending };
-                self.dialed(id, link, origin, answer, dialed);
-            }
-            State::Open(connection) => {
-                let mut most = DataSize::from_bytes(SCRATCH as u64);
-                for bucket in self.total_limit.iter_mut().chain(self.link_limits.get_mut(&link)) {
-                    most = most.min(bucket.level(now));
-                }
-                let event = connection.poll_event(cx, &mut self.scratch, &mut self.place, most);
-                let Poll::Ready(event) = event else { return Poll::Pending };
-                if let Some(error) = self.place.take_error() {
-                    self.end = Some(Err(error.into()));
-                    return Poll::Ready(());
-                }
-                self.event(id, link, origin, event);
-            }
+        let Some((link, origin)) = self.sockets.purpose(id) else { return Poll::Pending };
+        let limits = &mut self.limits;
+        let looked = self.sockets.look_at(id, cx, &mut self.place, |link| limits.level(link, now));
+        let Poll::Ready(happening) = looked else { return Poll::Pending };
+        if let Some(error) = self.place.take_error() {
+            self.end = Some(Err(error.into()));
+            return Poll::Ready(());
         }
-        Poll::Ready(())
-    }
-
-    fn dialed(
-        &mut self,
-        id: ConnId,
-        link: LinkId,
-        origin: OriginId,
-        answer: Option<Answer>,
-        dialed: Result<Connection, Trouble>,
-    ) {
-        if let Some(answer) = answer
-            && let Some(url) = self.origins.url(origin)
-        {
-            if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
-                tally.dns = Some(answer.source.to_string());
-            }
-            self.names.insert((link, host_of(url)), answer);
-        }
-        match dialed {
-            Ok(connection) => {
-                let (protocol, handshake) = (connection.protocol(), connection.handshake());
+        match happening {
+            Happening::Open { protocol, handshake } => {
                 if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                     tally.connections += 1;
                     tally.rtt(handshake);
-                }
-                if let Some(slot) = self.slots.get_mut(&id) {
-                    slot.state = State::Open(Box::new(connection));
+                    tally.dns = self.sockets.named_by(id);
                 }
                 self.tell(Input::Connected { conn: id, protocol, handshake });
             }
-            Err(trouble) => {
-                // The addresses may be what is wrong: the next try asks again.
-                if let Some(url) = self.origins.url(origin) {
-                    self.names.remove(&(link, host_of(url)));
-                }
-                self.slots.remove(&id);
+            Happening::Failed(trouble) => {
                 self.failed(link, &trouble);
                 self.tell(Input::Closed { conn: id, trouble });
             }
+            Happening::Event(event) => self.event(id, link, origin, event),
         }
+        Poll::Ready(())
     }
 
     fn event(&mut self, conn: ConnId, link: LinkId, origin: OriginId, event: Event) {
@@ -311,9 +238,7 @@ impl<'a> Pump<'a> {
                 if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                     tally.data(now, len);
                 }
-                for bucket in self.total_limit.iter_mut().chain(self.link_limits.get_mut(&link)) {
-                    bucket.take(len);
-                }
+                self.limits.take(link, len);
                 self.note(now, req, len);
             }
             Event::Head { req, mut head, location, disposition } => {
@@ -329,12 +254,12 @@ impl<'a> Pump<'a> {
                 self.tell(Input::Head { req, head });
             }
             Event::End { req } => {
-                self.reqs.remove(&req);
+                self.sockets.ended(req);
                 self.tell(Input::End { req });
                 self.place.forget(req);
             }
             Event::Aborted { req, trouble } => {
-                self.reqs.remove(&req);
+                self.sockets.ended(req);
                 self.place.forget(req);
                 self.failed(link, &trouble);
                 self.tell(Input::Aborted { req, trouble });
@@ -396,16 +321,11 @@ impl<'a> Pump<'a> {
                 Output::Request { req, conn, range, if_range } => self.request(req, conn, range, if_range),
                 Output::Accept { req, at, len } => {
                     self.place.accept(req, at);
-                    if let Some(connection) = self.connection_of(req) {
-                        connection.accept(req, len);
-                    }
+                    self.sockets.accept(req, len);
                 }
                 Output::Cancel { req } => {
                     self.place.forget(req);
-                    if let Some(connection) = self.connection_of(req) {
-                        connection.cancel(req);
-                    }
-                    self.reqs.remove(&req);
+                    self.sockets.cancel(req);
                 }
                 Output::Close { conn } => self.forget(conn),
                 Output::Identified { total, validator } => self.identified(total, validator.as_ref()),
@@ -427,62 +347,25 @@ impl<'a> Pump<'a> {
     }
 
     fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId) {
-        let Some(url) = self.origins.url(origin) else { return };
-        let host = host_of(url);
-        let port = url.port_or_known_default().unwrap_or(80);
-        let tls = if url.scheme() == "https" { self.tls.clone() } else { None };
-        let interface = self.uplinks.interface(link).cloned();
-        let device = interface.as_ref().map(|interface| interface.name.clone());
-        let known = self.names.get(&(link, host.clone())).cloned();
-        let resolver = Rc::clone(&self.resolver);
-        let dialing = async move {
-            let (answer, fresh) = match known {
-                Some(answer) => (answer, false),
-                None => match resolver.resolve(&host, interface.as_ref(), NAME_TIMEOUT).await {
-                    Ok(answer) => (answer, true),
-                    Err(trouble) => return (None, Err(trouble)),
-                },
-            };
-            let addresses = answer.addresses.iter().map(|ip| (*ip, port).into()).collect();
-            let windows = Windows::default();
-            let dial = Dial { device, addresses, server_name: host, tls, timeout: DIAL_TIMEOUT, windows };
-            let dialed = Connection::dial(dial).await;
-            (fresh.then_some(answer), dialed)
-        };
-        self.slots.insert(conn, Slot { link, origin, state: State::Dialing(Box::pin(dialing)) });
+        if let Some(url) = self.origins.url(origin) {
+            self.sockets.connect(conn, link, origin, url, self.uplinks.interface(link).cloned());
+        }
     }
 
     fn request(&mut self, req: ReqId, conn: ConnId, range: Ask, if_range: Option<Validator>) {
-        let Some(slot) = self.slots.get_mut(&conn) else { return };
-        let (State::Open(connection), Some(get)) =
-            (&mut slot.state, self.origins.get(slot.origin, range, if_range))
-        else {
-            return;
-        };
-        connection.request(req, &get);
-        self.reqs.insert(req, conn);
-        if let Some(tally) = self.tallies.get_mut(usize::from(slot.link.0)) {
+        let Some((link, origin)) = self.sockets.purpose(conn) else { return };
+        let Some(get) = self.origins.get(origin, range, if_range) else { return };
+        if self.sockets.request(req, conn, &get)
+            && let Some(tally) = self.tallies.get_mut(usize::from(link.0))
+        {
             tally.requests += 1;
         }
     }
 
-    fn connection_of(&mut self, req: ReqId) -> Option<&mut Connection> {
-        let conn = self.reqs.get(&req)?;
-        match &mut self.slots.get_mut(conn)?.state {
-            State::Open(connection) => Some(connection),
-            State::Dialing(_) => None,
-        }
-    }
-
     fn forget(&mut self, conn: ConnId) {
-        self.slots.remove(&conn);
-        let place = &mut self.place;
-        self.reqs.retain(|req, of| {
-            if *of == conn {
-                place.forget(*req);
-            }
-            *of != conn
-        });
+        for req in self.sockets.close(conn) {
+            self.place.forget(req);
+        }
     }
 
     fn identified(&mut self, total: Option<DataSize>, validator: Option<&Validator>) {
@@ -502,6 +385,7 @@ impl<'a> Pump<'a> {
     /// Interfaces that came, went or changed.
     fn look_at_links(&mut self, cx: &mut Context<'_>) -> bool {
         let Poll::Ready(changes) = self.uplinks.poll_changes(cx) else { return false };
+        self.sockets.forget_names();
         for link in changes.gone {
             self.tell(Input::LinkDown { link });
         }
@@ -533,15 +417,7 @@ impl<'a> Pump<'a> {
     }
 
     fn sample(&mut self) {
-        let mut samples = Vec::new();
-        for (id, slot) in &self.slots {
-            if let State::Open(connection) = &slot.state
-                && self.reqs.values().any(|conn| conn == id)
-            {
-                samples.push((*id, slot.link, connection.path()));
-            }
-        }
-        for (conn, link, path) in samples {
+        for (conn, link, path) in self.sockets.paths() {
             if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                 tally.rtt(path.min_rtt);
             }
@@ -550,14 +426,9 @@ impl<'a> Pump<'a> {
     }
 }
 
-/// One buffer for all reads. chosen: larger ones save no system calls below 10 Gbit/s.
-const SCRATCH: usize = 256 * 1024;
 /// Reads on one connection before the others have their turn.
 const READS_A_TURN: usize = 4;
 /// The machine hears of bytes this often; finer steps cost time and change no decision.
 const HEAR_EVERY: Duration = Duration::from_millis(1);
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-const NAME_TIMEOUT: Duration = Duration::from_secs(5);
-/// Linux sends four SYNs in this time (RFC 6298 back-off: at 0, 1, 3 and 7 s).
-const DIAL_TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,0 +1,240 @@
+//! The connections of a run: being dialled or open, and which request is on which.
+//!
+//! In: orders to connect, ask, accept, cancel and close. Out: one [`Happening`] at a time, for the pump to report.
+//!
+//! 1. A name is resolved over the link that will carry the connection, once; a connection that fails asks again next
+//!    time, for the addresses may be what is wrong.
+//! 2. What is closed is dropped at once, with everything that was on it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use marline_core::fetch::{ConnId, OriginId, PathSample, Protocol, ReqId, Trouble};
+use marline_core::link::LinkId;
+use marline_core::units::DataSize;
+use rustls::ClientConfig;
+use url::Url;
+
+use super::origins::host_of;
+use crate::dns::{Answer, Resolver};
+use crate::http::{Connection, Dial, Event, Get, Sink, Windows};
+use crate::links::Interface;
+
+/// See the [module](self).
+pub(super) struct Sockets {
+    slots: BTreeMap<ConnId, Slot>,
+    /// The connection of each request that is not complete.
+    reqs: BTreeMap<ReqId, ConnId>,
+    names: BTreeMap<(LinkId, String), Answer>,
+    resolver: Rc<Resolver>,
+    tls: Option<Arc<ClientConfig>>,
+    scratch: Vec<u8>,
+}
+
+/// A connection and what it is for.
+struct Slot {
+    link: LinkId,
+    origin: OriginId,
+    host: String,
+    state: State,
+}
+
+enum State {
+    Dialing(Pin<Box<dyn Future<Output = Dialed>>>),
+    Open(Box<Connection>),
+}
+
+/// The name's addresses, if they were looked up, and the connection.
+type Dialed = (Option<Answer>, Result<Connection, Trouble>);
+
+/// What happened on a connection.
+pub(super) enum Happening {
+    /// It stands.
+    Open {
+        /// How requests share it.
+        protocol: Protocol,
+        /// From SYN to SYN-ACK.
+        handshake: Duration,
+    },
+    /// It never stood, and is forgotten.
+    Failed(Trouble),
+    /// It stands, and something came.
+    Event(Event),
+}
+
+impl Sockets {
+    /// None yet; `tls` is for `https`.
+    pub(super) fn new(tls: Option<Arc<ClientConfig>>) -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            reqs: BTreeMap::new(),
+            names: BTreeMap::new(),
+            resolver: Rc::new(Resolver::new()),
+            tls,
+            scratch: vec![0; SCRATCH],
+        }
+    }
+
+    /// Begins to open a connection; without an interface it is bound to nothing.
+    pub(super) fn connect(
+        &mut self,
+        conn: ConnId,
+        link: LinkId,
+        origin: OriginId,
+        url: &Url,
+        interface: Option<Interface>,
+    ) {
+        let host = host_of(url);
+        let port = url.port_or_known_default().unwrap_or(80);
+        let tls = if url.scheme() == "https" { self.tls.clone() } else { None };
+        let known = self.names.get(&(link, host.clone())).cloned();
+        let resolver = Rc::clone(&self.resolver);
+        let name = host.clone();
+        let dialing = async move {
+            let (answer, fresh) = match known {
+                Some(answer) => (answer, false),
+                None => match resolver.resolve(&name, interface.as_ref(), NAME_TIMEOUT).await {
+                    Ok(answer) => (answer, true),
+                    Err(trouble) => return (None, Err(trouble)),
+                },
+            };
+            let dial = Dial {
+                device: interface.map(|interface| interface.name),
+                addresses: answer.addresses.iter().map(|ip| (*ip, port).into()).collect(),
+                server_name: name,
+                tls,
+                timeout: DIAL_TIMEOUT,
+                windows: Windows::default(),
+            };
+            let dialed = Connection::dial(dial).await;
+            (fresh.then_some(answer), dialed)
+        };
+        self.slots.insert(conn, Slot { link, origin, host, state: State::Dialing(Box::pin(dialing)) });
+    }
+
+    /// Looks at one connection. At most `most(link)` body bytes go to the sink.
+    pub(super) fn look_at(
+        &mut self,
+        id: ConnId,
+        cx: &mut Context<'_>,
+        sink: &mut dyn Sink,
+        most: impl FnOnce(LinkId) -> DataSize,
+    ) -> Poll<Happening> {
+        let Some(slot) = self.slots.get_mut(&id) else { return Poll::Pending };
+        match &mut slot.state {
+            State::Open(connection) => {
+                let most = most(slot.link).min(DataSize::from_bytes(SCRATCH as u64));
+                connection.poll_event(cx, &mut self.scratch, sink, most).map(Happening::Event)
+            }
+            State::Dialing(dialing) => {
+                let Poll::Ready((answer, dialed)) = dialing.as_mut().poll(cx) else { return Poll::Pending };
+                let name = (slot.link, slot.host.clone());
+                if let Some(answer) = answer {
+                    self.names.insert(name.clone(), answer);
+                }
+                Poll::Ready(match dialed {
+                    Ok(connection) => {
+                        let (protocol, handshake) = (connection.protocol(), connection.handshake());
+                        slot.state = State::Open(Box::new(connection));
+                        Happening::Open { protocol, handshake }
+                    }
+                    Err(trouble) => {
+                        self.names.remove(&name);
+                        self.slots.remove(&id);
+                        Happening::Failed(trouble)
+                    }
+                })
+            }
+        }
+    }
+
+    /// Sends a request on an open connection. False: there is none.
+    pub(super) fn request(&mut self, req: ReqId, conn: ConnId, get: &Get) -> bool {
+        let Some(State::Open(connection)) = self.slots.get_mut(&conn).map(|slot| &mut slot.state) else {
+            return false;
+        };
+        connection.request(req, get);
+        self.reqs.insert(req, conn);
+        true
+    }
+
+    /// The body of an answer may flow.
+    pub(super) fn accept(&mut self, req: ReqId, len: Option<DataSize>) {
+        if let Some(connection) = self.of(req) {
+            connection.accept(req, len);
+        }
+    }
+
+    /// An answer is not wanted.
+    pub(super) fn cancel(&mut self, req: ReqId) {
+        if let Some(connection) = self.of(req) {
+            connection.cancel(req);
+        }
+        self.reqs.remove(&req);
+    }
+
+    /// A request is over.
+    pub(super) fn ended(&mut self, req: ReqId) {
+        self.reqs.remove(&req);
+    }
+
+    /// Drops a connection; gives the requests that were on it.
+    pub(super) fn close(&mut self, conn: ConnId) -> Vec<ReqId> {
+        self.slots.remove(&conn);
+        let on_it: Vec<ReqId> = self.reqs.iter().filter(|(_, of)| **of == conn).map(|(req, _)| *req).collect();
+        for req in &on_it {
+            self.reqs.remove(req);
+        }
+        on_it
+    }
+
+    /// Links have changed: names may mean other addresses now.
+    pub(super) fn forget_names(&mut self) {
+        self.names.clear();
+        self.resolver.forget();
+    }
+
+    /// All connections.
+    pub(super) fn ids(&self) -> Vec<ConnId> {
+        self.slots.keys().copied().collect()
+    }
+
+    /// What a connection is for.
+    pub(super) fn purpose(&self, conn: ConnId) -> Option<(LinkId, OriginId)> {
+        self.slots.get(&conn).map(|slot| (slot.link, slot.origin))
+    }
+
+    /// Who resolved the name for a link.
+    pub(super) fn named_by(&self, conn: ConnId) -> Option<String> {
+        let slot = self.slots.get(&conn)?;
+        self.names.get(&(slot.link, slot.host.clone())).map(|answer| answer.source.to_string())
+    }
+
+    /// The paths of connections on which something is awaited.
+    pub(super) fn paths(&self) -> Vec<(ConnId, LinkId, PathSample)> {
+        let awaited = |id: &ConnId| self.reqs.values().any(|conn| conn == id);
+        let open = self.slots.iter().filter_map(|(id, slot)| match &slot.state {
+            State::Open(connection) if awaited(id) => Some((*id, slot.link, connection.path())),
+            _ => None,
+        });
+        open.collect()
+    }
+
+    fn of(&mut self, req: ReqId) -> Option<&mut Connection> {
+        match &mut self.slots.get_mut(self.reqs.get(&req)?)?.state {
+            State::Open(connection) => Some(connection),
+            State::Dialing(_) => None,
+        }
+    }
+}
+
+/// One buffer for all reads. chosen: larger ones save no system calls below 10 Gbit/s.
+const SCRATCH: usize = 256 * 1024;
+const NAME_TIMEOUT: Duration = Duration::from_secs(5);
+/// Linux sends four SYNs in this time (RFC 6298 back-off: at 0, 1, 3 and 7 s).
+const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
