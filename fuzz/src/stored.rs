@@ -8,7 +8,7 @@ use crate::bytes::Bytes;
 /// which bits of it are damaged.
 pub fn journal(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
-    if bytes.u8() % 2 == 0 { found(bytes.0) } else { written(bytes) }
+    if bytes.u8().is_multiple_of(2) { found(bytes.0) } else { written(bytes) }
 }
 
 fn found(bytes: &[u8]) {
@@ -33,7 +33,11 @@ fn written(mut bytes: Bytes<'_>) {
         total: bytes.size(),
         url: [bytes.u8(); 32],
         life: Life { boot: [bytes.u8(); 16], namespace: bytes.size(), mount: bytes.size() },
-        validator: if bytes.u8() % 2 == 0 { Mark::Etag(text(&mut bytes)) } else { Mark::Date(text(&mut bytes)) },
+        validator: if bytes.u8().is_multiple_of(2) {
+            Mark::Etag(text(&mut bytes))
+        } else {
+            Mark::Date(text(&mut bytes))
+        },
     };
     let (damaged, mask) = (usize::from(bytes.u16()), bytes.u8());
     let mut file = header.emit();
@@ -43,8 +47,11 @@ fn written(mut bytes: Bytes<'_>) {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let (start, end) = (bytes.size(), bytes.size());
-        let record =
-            if bytes.u8() % 2 == 0 { Record::Written { start, end } } else { Record::Synced { start, end } };
+        let record = if bytes.u8().is_multiple_of(2) {
+            Record::Written { start, end }
+        } else {
+            Record::Synced { start, end }
+        };
         file.extend(record.emit(header.nonce));
         all.push((start < end).then_some(record));
     }

@@ -80,9 +80,15 @@ impl Driver {
         self.over
     }
 
-    pub(super) fn finish(self) -> (Fetch, Log<Config, Fetch>, DataSize) {
+    /// The log so far, and the same driver with a new one.
+    pub(super) fn cut(self) -> (Self, Log<Config, Fetch>) {
         let (machine, log) = self.machine.into_parts();
-        (machine, log, self.ledger.covered())
+        (Self { machine: Checked::new(self.config.clone(), machine), ..self }, log)
+    }
+
+    /// Useful bytes as the machine counts them, and different bytes in place.
+    pub(super) fn useful(self) -> (DataSize, DataSize) {
+        (self.machine.into_parts().0.status().done, self.ledger.covered())
     }
 
     /// One thing happens.

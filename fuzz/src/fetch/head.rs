@@ -39,10 +39,10 @@ pub(super) fn hostile(bytes: &mut Bytes<'_>, ask: Ask, size: u64, origins: u16) 
         head.status = bytes.one_of(&[200, 206, 302, 416, 503, 429, 500, 404, 403, 204, 408, 301, 0, 999]);
     }
     if changed(1) {
-        head.length = if bytes.u8() % 2 == 0 { None } else { Some(DataSize::from_bytes(bytes.size())) };
+        head.length = if bytes.u8().is_multiple_of(2) { None } else { Some(DataSize::from_bytes(bytes.size())) };
     }
     if changed(2) {
-        let total = if bytes.u8() % 4 == 0 { None } else { Some(DataSize::from_bytes(bytes.size())) };
+        let total = if bytes.u8().is_multiple_of(4) { None } else { Some(DataSize::from_bytes(bytes.size())) };
         let end = total.map_or(u64::MAX, DataSize::bytes);
         let (start, len) = (bytes.size(), bytes.size());
         // The parser of Content-Range lets nothing else through: not empty, not beyond the end, not silent.
@@ -70,7 +70,7 @@ pub(super) fn hostile(bytes: &mut Bytes<'_>, ask: Ask, size: u64, origins: u16) 
     }
     if changed(6) {
         let target = OriginId(origins + u16::from(bytes.u8() % 3));
-        head.location = if bytes.u8() % 4 == 0 { None } else { Some(target) };
+        head.location = if bytes.u8().is_multiple_of(4) { None } else { Some(target) };
     }
     head.refuses_ranges = changed(7);
     head.encoded = changed(8);
