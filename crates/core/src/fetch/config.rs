@@ -137,7 +137,8 @@ pub struct Resume {
 pub struct Thesis {
     /// Algorithm 1's static upper limit; the worked example has 4000 KB (§4.3.3).
     pub static_limit: DataSize,
-    /// Bandwidth of each link, a constant that was found by trial (§8.2.2); none: the peak seen so far (§4.3.4).
+    /// Bandwidth of each link: a constant, found by trial in each scenario (§8.2.2), that is 30,000 KB/s in the worked
+    /// examples (§4.3.4, §4.3.5); none: the peak seen so far (§4.3.4).
     pub bandwidth: Option<Bitrate>,
     /// Algorithm 3's factor of the diff padding; the worked example has 0.3 (§4.3.5).
     pub padding: Ratio,
@@ -151,7 +152,7 @@ impl Default for Thesis {
     fn default() -> Self {
         Self {
             static_limit: DataSize::from_bytes(4_000_000),
-            bandwidth: None,
+            bandwidth: Some(Bitrate::from_mbps(240)),
             padding: Ratio::from_percent(30),
             overlap: Ratio::from_percent(60),
             slow_link: SlowLink::Off,

@@ -10,6 +10,7 @@
 //! 3. After a few round trips the new rate is compared with the old. Less than a tenth more: the number was right, and
 //!    the question rests, twice as long after each time. Without losses the new connections are taken back; with them
 //!    they stay, for what one loses the others keep.
+//! 4. On a long way (a satellite's) slow start takes seconds: a link that is still climbing gets [`CLIMBERS`] at once.
 //!
 //! A fixed number was not used: on the measured peers, 16 connections win on the lossy link and lose 30 % on unequal
 //! ones, two the other way round (`docs/algorithms.md`).
@@ -51,6 +52,8 @@ impl Default for Lanes {
 /// What a link looks like to [`Lanes::review`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
+    /// A connection is in slow start and has delivered.
+    pub(super) climbing: bool,
     /// Packets were lost lately.
     pub(super) lossy: bool,
     /// All connections have left slow start, and this many deliver.
@@ -76,6 +79,15 @@ impl Lanes {
     }
 
     fn begin(&mut self, now: Instant, view: View, most: u32) -> bool {
+        // Rule 4: the climb itself is what takes long here, and several climb at once.
+        if self.wanted == 1
+            && view.climbing
+            && view.floor_rtt >= LONG_WAY
+            && view.left >= view.floor_rtt * LONG_ROUNDS
+        {
+            self.wanted = CLIMBERS.min(most);
+            return self.wanted > 1;
+        }
         let slack = view.rtt <= view.floor_rtt + view.floor_rtt / 4 + QUEUE_NOISE;
         if !slack || !view.settled {
             self.slack_since = None;
@@ -109,12 +121,12 @@ impl Lanes {
                 self.trial = None;
                 if view.rate >= trial.before + trial.before / GAIN {
                     self.rest = FIRST_REST;
-                } else if view.lossy {
-                    self.rest_until = now + LOSSY_REST;
                 } else {
-                    self.wanted = trial.from;
                     self.tire(now);
-                    return true;
+                    if !view.lossy {
+                        self.wanted = trial.from;
+                        return true;
+                    }
                 }
             }
             _ => {}
@@ -147,15 +159,18 @@ const QUEUE_NOISE: Duration = Duration::from_millis(6);
 const WORTH: Duration = Duration::from_millis(600);
 const WORTH_ROUNDS: u32 = 20;
 /// How long new connections take to show what they can do.
-const SETTLE: Duration = Duration::from_millis(250);
+const SETTLE: Duration = Duration::from_millis(400);
 const SETTLE_ROUNDS: u32 = 8;
 /// An empty queue that stays empty this long is not filling.
 const PERSISTENT: Duration = Duration::from_millis(1500);
 /// With losses: longer than the dip behind a loss that the queue itself has caused.
 const LOSSY_ROUNDS: u32 = 4;
 const LOSSY_PERSISTENT: Duration = Duration::from_millis(150);
-const LOSSY_REST: Duration = Duration::from_millis(500);
-const FIRST_REST: Duration = Duration::from_secs(4);
+/// A round trip from which slow start takes seconds, what must be left for the climb to pay, and how many climb.
+const LONG_WAY: Duration = Duration::from_millis(200);
+const LONG_ROUNDS: u32 = 4;
+const CLIMBERS: u32 = 4;
+const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(60);
 /// How often a link is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -167,6 +182,7 @@ mod tests {
 
     fn view(rate: u64, rtt: u64, delivering: u32) -> View {
         View {
+            climbing: false,
             lossy: false,
             settled: true,
             delivering,
@@ -207,6 +223,19 @@ mod tests {
             most = most.max(lanes.wanted);
         }
         assert_eq!((lanes.wanted, most), (1, 2));
+    }
+
+    #[test]
+    fn on_a_long_way_several_climb_at_once() {
+        let mut lanes = Lanes::default();
+        let far = View { climbing: true, settled: false, floor_rtt: Duration::from_millis(600), ..view(1, 600, 1) };
+        assert!(lanes.review(Instant::from_millis(1300), far, 16));
+        assert_eq!(lanes.wanted, 4);
+        assert!(!Lanes::default().review(
+            Instant::from_millis(1300),
+            View { left: Duration::from_secs(1), ..far },
+            16
+        ));
     }
 
     #[test]

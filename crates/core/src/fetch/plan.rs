@@ -221,8 +221,9 @@ impl Fetch {
         let conns = || link.conns.iter().filter_map(|id| self.conns.get(id));
         let live = || conns().filter(|conn| !conn.meter.total().is_zero());
         let floor_rtt = live().map(Conn::floor_rtt).min()?;
-        let window = (floor_rtt * 8).clamp(Duration::from_millis(250), Duration::from_millis(1000));
+        let window = (floor_rtt * 8).clamp(Duration::from_millis(400), Duration::from_millis(1000));
         Some(View {
+            climbing: live().any(|c| c.ramping(self.now)),
             lossy: live().any(|c| c.lossy(self.now)),
             settled: conns().all(|c| !c.meter.total().is_zero() && !c.ramping(self.now)),
             delivering: live().count() as u32,
