@@ -50,16 +50,16 @@ impl Fetch {
     /// Something should have come on this connection.
     fn stuck(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else { return };
-        let (link_id, last) = (conn.link, conn.last);
+        let (link_id, last, given_up) = (conn.link, conn.last, conn.last + STUCK.max(conn.rtt() * STUCK_ROUNDS));
         let Some(link) = self.links.get_mut(&link_id) else { return };
         let others_live = link.last_data.is_some_and(|at| at + LIVELY > self.now);
         match link.standing {
             // The link is fine, the connection is not: after a while its bytes go elsewhere.
             Standing::Up if others_live && link.conns.len() > 1 => {
-                if last + STUCK < self.now {
+                if given_up < self.now {
                     self.drop_conn(id, true);
                 } else {
-                    self.wake_at(last + STUCK, Wake::Silence);
+                    self.wake_at(given_up, Wake::Silence);
                 }
             }
             Standing::Up => {
@@ -212,7 +212,11 @@ impl Fetch {
             }
             Standing::Silent { since } => {
                 if now >= link.next_try {
-                    link.next_try = now + probe_interval(now - since);
+                    // The network is fine if connections stand: then the server is slow, and more would not help it.
+                    let unanswered =
+                        |c: &&ConnId| self.conns.get(c).is_some_and(|c| c.is_open() && c.meter.total().is_zero());
+                    let slow = link.conns.iter().filter(unanswered).count() >= MOST_UNANSWERED;
+                    link.next_try = now + if slow { SLOW_PROBE } else { probe_interval(now - since) };
                     let pending = opening(&self.conns, link);
                     if pending.len() >= MOST_PROBES
                         && let Some(oldest) = pending.first()
@@ -472,9 +476,15 @@ const SYN_PATIENCE: Duration = Duration::from_millis(450);
 const LIVELY: Duration = Duration::from_millis(450);
 /// A connection that stands still this long beside living ones of its link is given up.
 const STUCK: Duration = Duration::from_millis(2000);
+const STUCK_ROUNDS: u32 = 8;
 const TELL_SILENCE: Duration = Duration::from_secs(1);
-/// Attempts under way at the same time on a silent link.
-const MOST_PROBES: usize = 4;
+/// How often a link is tried whose connections stand and are not answered.
+const SLOW_PROBE: Duration = Duration::from_secs(5);
+/// Connections that stand on a silent link, unanswered, before more are ordered slowly.
+const MOST_UNANSWERED: usize = 4;
+/// Attempts under way at the same time on a silent link. With one each quarter of a second the oldest has had three
+/// seconds when it makes room: a name, TCP and TLS one after the other over a satellite take two.
+const MOST_PROBES: usize = 12;
 /// No byte from anywhere for so long ends the download.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a silent link keeps the one answer: without a byte of it, and with some.
