@@ -178,11 +178,14 @@ fn a_link_that_vanishes_between_its_discovery_and_its_first_connection_costs_not
     // The name server sees the question that comes over the link, and the link is gone before there is an answer.
     let network = Arc::new(network);
     let gone = AtomicBool::new(false);
-    let cutter = network.clone();
+    // The thread of the name server outlives the test, the network must not.
+    let cutter = Arc::downgrade(&network);
     network.name_server(move |from| {
         if from.starts_with("10.77.1.") {
-            if !gone.swap(true, Ordering::Relaxed) {
-                cutter.client_ip("link del wifi0\n");
+            if !gone.swap(true, Ordering::Relaxed)
+                && let Some(network) = cutter.upgrade()
+            {
+                network.client_ip("link del wifi0\n");
             }
             return false;
         }
