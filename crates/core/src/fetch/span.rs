@@ -8,11 +8,26 @@ use crate::units::DataSize;
 
 /// Bytes `start..end` of the resource; `end` is not part of it. Never holds `end < start`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Span {
     /// The first byte's offset.
     pub start: u64,
     /// One past the last byte's offset.
     pub end: u64,
+}
+
+/// A span as a log has it, before anybody has looked at it.
+#[derive(Deserialize)]
+struct Written {
+    start: u64,
+    end: u64,
+}
+
+impl TryFrom<Written> for Span {
+    type Error = &'static str;
+    fn try_from(Written { start, end }: Written) -> Result<Self, Self::Error> {
+        if end < start { Err("a span ends before it starts") } else { Ok(Self { start, end }) }
+    }
 }
 
 impl Span {
@@ -68,5 +83,11 @@ mod tests {
         assert!(Span::new(5, 3).is_empty());
         assert_eq!(Span::new(0, 10).intersect(Span::new(20, 30)).len(), DataSize::ZERO);
         assert_eq!(Span::new(0, 10).intersect(Span::new(4, 30)), Span::new(4, 10));
+    }
+
+    #[test]
+    fn a_log_cannot_say_a_span_that_ends_before_it_starts() {
+        assert_eq!(Span::try_from(Written { start: 3, end: 5 }), Ok(Span::new(3, 5)));
+        assert!(Span::try_from(Written { start: 5, end: 3 }).is_err());
     }
 }
