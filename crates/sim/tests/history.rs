@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use marline_core::fetch::{Config, Fetch, Policy};
 use marline_sim::history::{Defect, Promise, run};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 fn fetch(seed: u64, policy: Policy) -> Result<(), Defect> {
     let promise = if policy == Policy::Marline { Promise::Ends } else { Promise::Nothing };
@@ -36,6 +37,10 @@ fn a_named_history_runs_again() {
 
 /// Histories that once found something, each with what it found.
 const FOUND: &[(u64, &str)] = &[
+    (18000476420150918214, "a portal's page was taken although another link had been told another size"),
+    (6074054741356112942, "the second try of one answer was another file's"),
+    (7947471993247032449, "of two whole files the portal's page was taken, because it had come first"),
+    (9989722118115791764, "a stream's one answer was waited for on a silent link until the end"),
     (258, "resumed with nothing left to fetch, it asked for nothing and failed after two minutes"),
     (10503352296665693167, "a new edition without Content-Length was no change, its links were banned for ever"),
     (1406, "after the one answer was lost, no connection was asked for the next one"),
@@ -84,6 +89,8 @@ proptest! {
         cases: cases(200),
         max_shrink_iters: 0,
         failure_persistence: None,
+        // The same histories every time, unless more are asked for: CI looks for what a change breaks, people for more.
+        rng_seed: number("HISTORY_CASES").map_or(RngSeed::Fixed(20), |_| RngSeed::Random),
         ..ProptestConfig::default()
     })]
 

@@ -34,6 +34,14 @@ pub(super) struct Parked {
     until: Instant,
 }
 
+/// The size that a link was told before anything could be put together.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    link: LinkId,
+    total: DataSize,
+    validator: Option<Validator>,
+}
+
 impl Fetch {
     pub(super) fn head(&mut self, id: ReqId, head: &Head) {
         let Some(req) = self.reqs.get(&id) else { return };
@@ -91,6 +99,9 @@ impl Fetch {
         let provable = validator.is_some() || self.config.proven;
         if !provable && span != Span::at(0, total) {
             let conn = self.reqs.get(&id).map(|req| req.conn);
+            if let Some(link) = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link) {
+                self.told(link, total, None);
+            }
             self.one_answer(OneAnswer::NoValidator, conn);
             return false;
         }
@@ -188,6 +199,7 @@ impl Fetch {
         self.ledger.restart();
         self.validators.clear();
         self.parked.clear();
+        self.told = None;
         self.phase = Phase::Unknown;
         self.consumed = 0;
         for link in self.links.values_mut() {
@@ -221,6 +233,11 @@ impl Fetch {
             return self.misbehaves(id, link, "an encoded body although identity was asked for");
         }
         match self.phase {
+            Phase::Unknown | Phase::OneAnswer { .. } if self.contradicts(link, head) => {
+                let ban = Ban::OtherLength { got: head.length, want: self.told.as_ref().map(|told| told.total) };
+                self.cancel(id);
+                self.ban(link, ban, true);
+            }
             Phase::Unknown | Phase::OneAnswer { .. } if ask == Ask::Whole => self.take_whole(id, head),
             Phase::Unknown => self.park(id, link, head),
             // If-Range failed: the file has changed, if the answer can prove it; otherwise it is a portal's page.
@@ -259,6 +276,21 @@ impl Fetch {
         (total.is_none() || self.ledger.total() == total) && known == Some(validator)
     }
 
+    /// Whether a whole file is of another size than another link was told, and has no validator where that had one.
+    fn contradicts(&self, link: LinkId, head: &Head) -> bool {
+        let Some(told) = &self.told else { return false };
+        let other = head.length.is_some_and(|length| length != told.total);
+        let weaker = told.validator.is_some() || head.validator.is_none();
+        let others = self.links.iter().any(|(id, state)| *id != link && (state.hopeful() || state.resting()));
+        told.link != link && other && weaker && others
+    }
+
+    fn told(&mut self, link: LinkId, total: DataSize, validator: Option<&Validator>) {
+        if self.told.as_ref().is_none_or(|told| told.validator.is_none()) {
+            self.told = Some(Told { link, total, validator: validator.cloned() });
+        }
+    }
+
     /// Takes this answer for the whole file, and no other.
     fn take_whole(&mut self, id: ReqId, head: &Head) {
         if !matches!(self.phase, Phase::OneAnswer { .. }) {
@@ -266,6 +298,10 @@ impl Fetch {
             self.notice(Notice::OneAnswer { why });
         }
         self.phase = Phase::OneAnswer { req: Some(id) };
+        let link = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link);
+        if let (Some(link), Some(total)) = (link, head.length) {
+            self.told(link, total, head.validator.as_ref());
+        }
         self.drop_others(id);
         if let Some(req) = self.reqs.get_mut(&id) {
             let end = head.length.map_or(u64::MAX, DataSize::bytes);
@@ -365,6 +401,7 @@ impl Fetch {
             (Phase::Unknown, Some(total)) => {
                 self.cancel(id);
                 self.rest(link, SMALL_REST);
+                self.told(link, total, None);
                 self.told_total(total);
             }
             (_, total) if total.is_some() && total == self.ledger.total() => {
@@ -480,8 +517,9 @@ impl Fetch {
             let until = first.until;
             return self.wake_at(until, Wake::Opinion);
         }
-        // A whole file beats a refusal; otherwise the first to speak.
-        let best = self.parked.iter().position(|parked| parked.head.status == 200).unwrap_or(0);
+        // A whole file beats a refusal, one with a validator beats one without; otherwise the first to speak.
+        let rank = |parked: &Parked| (parked.head.status != 200, parked.head.validator.is_none());
+        let best = (0..self.parked.len()).min_by_key(|i| self.parked.get(*i).map(rank)).unwrap_or(0);
         let parked = self.parked.remove(best);
         if parked.head.status == 200 {
             self.parked.clear();

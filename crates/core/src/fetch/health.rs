@@ -28,7 +28,8 @@ impl Fetch {
         let mut stuck = Vec::new();
         let mut next = Instant::FAR_FUTURE;
         for (id, conn) in &self.conns {
-            let Some(limit) = patience(conn) else { continue };
+            let way = self.links.get(&conn.link).and_then(|link| link.handshake).unwrap_or_default();
+            let Some(limit) = patience(conn, way) else { continue };
             if self.now < conn.last + limit {
                 next = next.min(conn.last + limit);
             } else {
@@ -52,7 +53,8 @@ impl Fetch {
         let Some(conn) = self.conns.get(&id) else { return };
         let (link_id, last, given_up) = (conn.link, conn.last, conn.last + STUCK.max(conn.rtt() * STUCK_ROUNDS));
         let Some(link) = self.links.get_mut(&link_id) else { return };
-        let others_live = link.last_data.is_some_and(|at| at + LIVELY > self.now);
+        let lively = LIVELY.max(link.handshake.unwrap_or_default() * 2);
+        let others_live = link.last_data.is_some_and(|at| at + lively > self.now);
         match link.standing {
             // The link is fine, the connection is not: after a while its bytes go elsewhere.
             Standing::Up if others_live && link.conns.len() > 1 => {
@@ -78,8 +80,7 @@ impl Fetch {
         }
     }
 
-    /// The one answer comes over a silent link while another link works: after a while that one is asked from zero,
-    /// unless a stream's reader has had the beginning already.
+    /// The one answer comes over a silent link while another link works: after a while that one is asked from zero.
     fn leave_silent_answer(&mut self) {
         let Phase::OneAnswer { req: Some(req) } = self.phase else { return };
         let Some((conn_id, conn)) = self.reqs.get(&req).and_then(|r| self.conns.get(&r.conn).map(|c| (r.conn, c)))
@@ -90,10 +91,16 @@ impl Fetch {
             return;
         };
         let nothing_yet = conn.meter.total().is_zero();
-        let until = since + if nothing_yet { LEAVE_EMPTY } else { LEAVE_ANSWER };
+        // A reader that has had the beginning cannot be given another one: waiting is its better chance.
+        let patience = match (nothing_yet, self.consumed) {
+            (true, _) => LEAVE_EMPTY,
+            (false, 0) => LEAVE_ANSWER,
+            (false, _) => LEAVE_READ,
+        };
+        let until = since + patience;
         let others =
             self.links.iter().any(|(id, l)| *id != conn.link && l.standing == Standing::Up && self.allowed(*id));
-        if !others || (self.consumed > 0 && !nothing_yet) {
+        if !others {
             return;
         }
         if self.now < until {
@@ -442,10 +449,10 @@ impl Fetch {
     }
 }
 
-/// How long nothing may come on a connection; none: nothing is expected.
-fn patience(conn: &Conn) -> Option<Duration> {
+/// How long nothing may come on a connection; none: nothing is expected. `way` is the link's round trip, if known.
+fn patience(conn: &Conn, way: Duration) -> Option<Duration> {
     if !conn.is_open() {
-        return Some(SYN_PATIENCE);
+        return Some(SYN_PATIENCE.max(way * 2));
     }
     if conn.reqs.is_empty() {
         return None;
@@ -487,9 +494,10 @@ const MOST_UNANSWERED: usize = 4;
 const MOST_PROBES: usize = 12;
 /// No byte from anywhere for so long ends the download.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a silent link keeps the one answer: without a byte of it, and with some.
+/// How long a silent link keeps the one answer: without a byte of it, with some, and with some that were read.
 const LEAVE_EMPTY: Duration = Duration::from_secs(2);
 const LEAVE_ANSWER: Duration = Duration::from_secs(10);
+const LEAVE_READ: Duration = Duration::from_secs(60);
 /// The thesis takes averages; §3.2.2 samples once a second.
 const SLOW_WINDOW: Duration = Duration::from_secs(2);
 /// A metered link steps in when the others have been silent this long, or failed this often.

@@ -46,6 +46,8 @@ pub(super) struct LinkState {
     pub(super) paused_until: Instant,
     /// A connection over it stood once.
     pub(super) reached: bool,
+    /// The shortest handshake over it.
+    pub(super) handshake: Option<Duration>,
     /// It has delivered bytes that are provably of the file.
     pub(super) proved: bool,
 }
@@ -97,6 +99,7 @@ impl LinkState {
             told_metered: false,
             paused_until: Instant::ZERO,
             reached: false,
+            handshake: None,
             proved: false,
         }
     }

@@ -73,6 +73,8 @@ pub struct Fetch {
     validators: BTreeMap<OriginId, Validator>,
     /// Answers that may be a portal's: kept until another link has spoken.
     parked: Vec<answers::Parked>,
+    /// What is known of the size as long as everything may have to come as one answer.
+    told: Option<answers::Told>,
     restarts: u32,
     /// How far the one answer came at its best, and how often since then it broke off before that.
     best_answer: (u64, u32),
@@ -159,6 +161,7 @@ impl Fetch {
             phase: Phase::Unknown,
             validators: BTreeMap::new(),
             parked: Vec::new(),
+            told: None,
             restarts: 0,
             best_answer: (0, 0),
             consumed: 0,
@@ -225,6 +228,7 @@ impl Fetch {
         conn.last = self.now;
         if let Some(link) = self.links.get_mut(&conn.link) {
             link.reached = true;
+            link.handshake = Some(link.handshake.map_or(handshake, |least| least.min(handshake)));
         }
         self.probe_stands(id);
     }

@@ -5,14 +5,14 @@
 //!
 //! 1. The laggard is the connection that ends last, the helper the one that could bring another byte first.
 //! 2. The helper takes as much of the laggard's end as makes both end together; both may bring it, the first counts.
-//! 3. The laggard brings its end last, so if both keep their pace nothing comes twice. What does come twice is bounded
-//!    by [`Fetch::waste_allowed`]; against a laggard that is far behind no bound is needed, as it cannot bring much.
+//! 3. The laggard brings its end last, so if both keep their pace nothing comes twice. What has come twice, and half of
+//!    what still may, is bounded by [`Fetch::waste_allowed`]; against a laggard that is far behind, by a twentieth.
 
 use core::time::Duration;
 
 use super::level::{Lane, level, quota};
 use super::plan::LEAST_PIECE;
-use super::{Ask, Conn, ConnId, Fetch, ReqId, Span, Wake};
+use super::{Ask, Conn, ConnId, Fetch, Req, ReqId, Span, Wake};
 use crate::units::DataSize;
 
 impl Fetch {
@@ -34,7 +34,13 @@ impl Fetch {
         let (late, end) = self.laggard()?;
         // What may carry nothing more cannot help: a request for no bytes would be one for everything.
         let may_carry = |conn: &Conn| self.serves(conn) && !self.budget_left(conn.link).is_zero();
-        let helpers = self.conns.iter().filter(|(id, conn)| **id != late && may_carry(conn));
+        let laggard = self.conns.get(&late)?;
+        // A connection of the same link shares its capacity: it helps only one that stands still.
+        let stuck = self.now.since(laggard.last) >= laggard.rtt();
+        let helpers = self
+            .conns
+            .iter()
+            .filter(|(id, conn)| **id != late && may_carry(conn) && (stuck || conn.link != laggard.link));
         let lanes = helpers
             .map(|(id, conn)| (*id, self.lane(conn, Duration::ZERO)))
             .filter(|(_, lane)| !lane.pace.is_zero());
@@ -43,16 +49,18 @@ impl Fetch {
         if gain < LEAST_GAIN.max(lane.ready / 4) {
             return None;
         }
-        let conn = self.conns.get(&late)?;
-        let owed = self.owed(conn);
-        let own = Lane { pace: conn.pace(self.now), ready: self.now.since(conn.last) };
+        let owed = self.owed(laggard);
+        let own = Lane { pace: laggard.pace(self.now), ready: self.now.since(laggard.last) };
         let both = level(&[own, lane], owed);
         let part =
             quota(lane, both).min(owed).max(LEAST_PIECE).min(self.budget_left(self.conns.get(&helper)?.link));
-        if gain < HOPELESS && self.ledger.wasted() > self.waste_allowed() {
+        let costs = self.links.get(&self.conns.get(&helper)?.link).is_some_and(|link| link.profile.metered);
+        let allowed =
+            if gain < HOPELESS || costs { self.waste_allowed() } else { self.ledger.total()? / HOPELESS_WASTE };
+        if self.ledger.wasted() + (self.at_risk() + part) / 2 > allowed {
             return None;
         }
-        let (req, span) = self.last_owed(conn, part)?;
+        let (req, span) = self.last_owed(laggard, part)?;
         Some((helper, req, span))
     }
 
@@ -87,6 +95,12 @@ impl Fetch {
         None
     }
 
+    /// Bytes that two connections are about to bring.
+    fn at_risk(&self) -> DataSize {
+        let twice = |req: &Req| Span::new(req.cursor.max(req.covered_from), req.span.end);
+        self.reqs.values().map(|req| self.ledger.undone_bytes(twice(req))).sum()
+    }
+
     /// How many bytes may have come for nothing before no more is asked for twice: under one percent of a large file,
     /// what the pipes hold of a small one.
     fn waste_allowed(&self) -> DataSize {
@@ -98,8 +112,9 @@ impl Fetch {
 
 /// Ending this much sooner is worth asking twice.
 const LEAST_GAIN: Duration = Duration::from_millis(15);
-/// This far behind, the laggard brings next to nothing of what it owes.
+/// This far behind, waiting is worse than waste, unless it costs money; then up to a twentieth may come twice.
 const HOPELESS: Duration = Duration::from_millis(700);
+const HOPELESS_WASTE: u64 = 20;
 /// Requests at one look.
 const MOST_STEPS: usize = 8;
 /// How often the ends are looked at.
