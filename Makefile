@@ -30,10 +30,8 @@ laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes
 smoke: need-lab build ## Run the program itself, small: what CI does after the tests
 	$(MARLINE) --version
 	$(MARLINE) links
-# HERE: the lab's own smoke, one line each, as soon as the verb exists:
-#	$(MARLINE) lab demo --quick
-#	$(MARLINE) lab reproduce thesis --quick
-
+	$(MARLINE) lab demo --quick --page target/demo.html
+	$(MARLINE) lab reproduce thesis --quick
 bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
 	@.ci/need aria2c:aria2
 	$(MARLINE) lab bench

@@ -10,7 +10,7 @@
 //! 4. What is left is shared so that all connections end at the same moment, and what then still lags behind is asked
 //!    for a second time, up to a bound; see `level` and `tail`.
 //! 5. A link that falls silent keeps its bytes until the others have nothing else to do, and is probed by fresh
-//!    connections, since TCP's own retransmission backs off for seconds; see `health`.
+//!    connections, since TCP's own retransmission backs off for seconds; see `silence`.
 //! 6. A link gets more connections only while they pay; see `lanes`.
 //!
 //! The thesis's five policies run on the same books (`ledger`) and the same answers, with their own `rules`.
@@ -29,14 +29,19 @@ mod ledger;
 mod level;
 mod links;
 mod notice;
+mod opinions;
+mod orders;
 mod plan;
 mod rules;
+mod silence;
 mod span;
 mod spans;
 mod tail;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod thesis;
+mod whole;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -72,9 +77,9 @@ pub struct Fetch {
     /// What each URL of the command line says of its file.
     validators: BTreeMap<OriginId, Validator>,
     /// Answers that may be a portal's: kept until another link has spoken.
-    parked: Vec<answers::Parked>,
+    parked: Vec<opinions::Parked>,
     /// What is known of the size as long as everything may have to come as one answer.
-    told: Option<answers::Told>,
+    told: Option<opinions::Told>,
     restarts: u32,
     /// How far the one answer came at its best, and how often since then it broke off before that.
     best_answer: (u64, u32),
@@ -300,103 +305,6 @@ impl Fetch {
             self.close_all();
             self.out.push_back(Output::Failed(failure));
         }
-    }
-
-    fn close_all(&mut self) {
-        let all: Vec<ConnId> = self.conns.keys().copied().collect();
-        for id in all {
-            self.drop_conn(id, true);
-        }
-    }
-
-    /// Takes a connection out of the books; `order` tells the driver to close it.
-    fn drop_conn(&mut self, id: ConnId, order: bool) {
-        let Some(conn) = self.conns.remove(&id) else { return };
-        if let Some(link) = self.links.get_mut(&conn.link) {
-            link.conns.retain(|other| *other != id);
-        }
-        for req in &conn.reqs {
-            self.reqs.remove(req);
-        }
-        self.parked.retain(|parked| parked.conn != id);
-        if !conn.reqs.is_empty() {
-            self.rebuild();
-        }
-        if order {
-            self.out.push_back(Output::Close { conn: id });
-        }
-    }
-
-    fn forget_req(&mut self, id: ReqId) {
-        let Some(req) = self.reqs.remove(&id) else { return };
-        self.parked.retain(|parked| parked.req != id);
-        if let Some(conn) = self.conns.get_mut(&req.conn) {
-            conn.reqs.retain(|other| *other != id);
-            if req.ask != Ask::Whole || self.ledger.total().is_some() {
-                conn.ahead -= req.remaining().len();
-            }
-        }
-    }
-
-    /// Ends one answer: on HTTP/2 by a reset, on HTTP/1.1 only with its connection.
-    fn cancel(&mut self, id: ReqId) {
-        let Some(req) = self.reqs.get(&id) else { return };
-        let conn = req.conn;
-        self.out.push_back(Output::Cancel { req: id });
-        match self.conns.get(&conn).and_then(|conn| conn.protocol) {
-            Some(Protocol::Http2) => {
-                self.forget_req(id);
-                self.rebuild();
-            }
-            _ => self.drop_conn(conn, true),
-        }
-    }
-
-    fn rebuild(&mut self) {
-        self.ledger.rebuild(self.reqs.values().filter(|req| !req.released).map(Req::remaining));
-    }
-
-    fn send(&mut self, conn_id: ConnId, ask: Ask) {
-        let total = self.ledger.total().map_or(u64::MAX, DataSize::bytes);
-        let span = match ask {
-            Ask::Whole => Span::new(0, total),
-            Ask::From(start) => Span::new(start, total),
-            Ask::Span(span) => span,
-        };
-        let Some(conn) = self.conns.get_mut(&conn_id) else { return };
-        let id = ReqId(self.next_req);
-        self.next_req += 1;
-        if conn.reqs.is_empty() {
-            conn.last = self.now;
-        }
-        conn.reqs.push_back(id);
-        conn.ahead += span.len();
-        let if_range = match ask {
-            Ask::Whole => None,
-            _ => self.validators.get(&conn.root).cloned(),
-        };
-        let req = Req {
-            conn: conn_id,
-            ask,
-            span,
-            cursor: span.start,
-            accepted: false,
-            covered_from: u64::MAX,
-            released: false,
-        };
-        self.reqs.insert(id, req);
-        self.ledger.claim(span);
-        self.out.push_back(Output::Request { req: id, conn: conn_id, range: ask, if_range });
-    }
-
-    fn connect(&mut self, link_id: LinkId) {
-        let Some(link) = self.links.get_mut(&link_id) else { return };
-        let id = ConnId(self.next_conn);
-        self.next_conn += 1;
-        let origin = link.target();
-        link.conns.push(id);
-        self.conns.insert(id, Conn::new(link_id, link.root, self.now));
-        self.out.push_back(Output::Connect { conn: id, link: link_id, origin });
     }
 
     fn notice(&mut self, notice: Notice) {

@@ -1,0 +1,111 @@
+//! Orders to the driver, and the books that go with each: no connection or request begins or ends anywhere else.
+//!
+//! 1. A request is claimed in the ledger when it is sent; what it still owes is free again when it or its connection
+//!    ends without having brought it.
+//! 2. HTTP/2 takes back one answer with a reset, HTTP/1.1 only with the whole connection (RFC 9112 §9.3).
+
+use alloc::vec::Vec;
+
+use super::conn::{Conn, Req};
+use super::{Ask, ConnId, Fetch, Output, Protocol, ReqId, Span};
+use crate::link::LinkId;
+use crate::units::DataSize;
+
+impl Fetch {
+    pub(super) fn close_all(&mut self) {
+        let all: Vec<ConnId> = self.conns.keys().copied().collect();
+        for id in all {
+            self.drop_conn(id, true);
+        }
+    }
+
+    /// Takes a connection out of the books; `order` tells the driver to close it.
+    pub(super) fn drop_conn(&mut self, id: ConnId, order: bool) {
+        let Some(conn) = self.conns.remove(&id) else { return };
+        if let Some(link) = self.links.get_mut(&conn.link) {
+            link.conns.retain(|other| *other != id);
+        }
+        for req in &conn.reqs {
+            self.reqs.remove(req);
+        }
+        self.parked.retain(|parked| parked.conn != id);
+        if !conn.reqs.is_empty() {
+            self.rebuild();
+        }
+        if order {
+            self.out.push_back(Output::Close { conn: id });
+        }
+    }
+
+    pub(super) fn forget_req(&mut self, id: ReqId) {
+        let Some(req) = self.reqs.remove(&id) else { return };
+        self.parked.retain(|parked| parked.req != id);
+        if let Some(conn) = self.conns.get_mut(&req.conn) {
+            conn.reqs.retain(|other| *other != id);
+            if req.ask != Ask::Whole || self.ledger.total().is_some() {
+                conn.ahead -= req.remaining().len();
+            }
+        }
+    }
+
+    /// Ends one answer: on HTTP/2 by a reset, on HTTP/1.1 only with its connection.
+    pub(super) fn cancel(&mut self, id: ReqId) {
+        let Some(req) = self.reqs.get(&id) else { return };
+        let conn = req.conn;
+        self.out.push_back(Output::Cancel { req: id });
+        match self.conns.get(&conn).and_then(|conn| conn.protocol) {
+            Some(Protocol::Http2) => {
+                self.forget_req(id);
+                self.rebuild();
+            }
+            _ => self.drop_conn(conn, true),
+        }
+    }
+
+    pub(super) fn rebuild(&mut self) {
+        self.ledger.rebuild(self.reqs.values().filter(|req| !req.released).map(Req::remaining));
+    }
+
+    pub(super) fn send(&mut self, conn_id: ConnId, ask: Ask) {
+        let total = self.ledger.total().map_or(u64::MAX, DataSize::bytes);
+        let span = match ask {
+            Ask::Whole => Span::new(0, total),
+            Ask::From(start) => Span::new(start, total),
+            Ask::Span(span) => span,
+        };
+        let Some(conn) = self.conns.get_mut(&conn_id) else { return };
+        let id = ReqId(self.next_req);
+        self.next_req += 1;
+        if conn.reqs.is_empty() {
+            conn.last = self.now;
+        }
+        conn.reqs.push_back(id);
+        conn.ahead += span.len();
+        let if_range = match ask {
+            Ask::Whole => None,
+            _ => self.validators.get(&conn.root).cloned(),
+        };
+        let req = Req {
+            conn: conn_id,
+            ask,
+            span,
+            cursor: span.start,
+            accepted: false,
+            covered_from: u64::MAX,
+            released: false,
+        };
+        self.reqs.insert(id, req);
+        self.ledger.claim(span);
+        self.out.push_back(Output::Request { req: id, conn: conn_id, range: ask, if_range });
+    }
+
+    pub(super) fn connect(&mut self, link_id: LinkId) {
+        let Some(link) = self.links.get_mut(&link_id) else { return };
+        let id = ConnId(self.next_conn);
+        self.next_conn += 1;
+        let origin = link.target();
+        link.conns.push(id);
+        self.conns.insert(id, Conn::new(link_id, link.root, self.now));
+        self.out.push_back(Output::Connect { conn: id, link: link_id, origin });
+    }
+}

@@ -1,0 +1,147 @@
+//! Everything as one answer: for servers without ranges, lengths or validators.
+//!
+//! In: answers with status 200, and the loss of the one that was taken. Out: its acceptance, or another try.
+//!
+//! 1. One connection of one link carries it; all others are closed.
+//! 2. If it breaks off, nothing of it can be used, because nothing proves that the next one continues it.
+//! 3. A 200 to a question for a range is a changed file, a server that has stopped serving ranges, or a portal's page;
+//!    the validator and the length tell which.
+
+use alloc::vec::Vec;
+
+use super::{
+    Ask, Ban, ConnId, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Trouble, TroubleKind,
+    Validator,
+};
+use crate::link::LinkId;
+use crate::units::DataSize;
+
+impl Fetch {
+    /// 200: the whole file, or a portal's page.
+    pub(super) fn whole(&mut self, id: ReqId, link: LinkId, ask: Ask, head: &Head) {
+        if head.encoded {
+            return self.misbehaves(id, link, "an encoded body although identity was asked for");
+        }
+        match self.phase {
+            Phase::Unknown | Phase::OneAnswer { .. } if self.contradicts(link, head) => {
+                let ban = Ban::OtherLength { got: head.length, want: self.told.as_ref().map(|told| told.total) };
+                self.cancel(id);
+                self.ban(link, ban, true);
+            }
+            Phase::Unknown | Phase::OneAnswer { .. } if ask == Ask::Whole => self.take_whole(id, head),
+            Phase::Unknown => self.park(id, link, head),
+            // If-Range failed: the file has changed, if the answer can prove it; otherwise it is a portal's page.
+            _ => match &head.validator {
+                Some(validator) if !self.is_known(id, head.length, validator) => {
+                    self.differs(id, link, Ban::OtherValidator, Some((head.length, validator.clone())));
+                }
+                Some(_) => self.ranges_ignored(id, link),
+                // Nothing proves that it is the file, but a portal's page would not have its length.
+                None if head.length.is_some() && head.length == self.ledger.total() => {
+                    self.ranges_ignored(id, link);
+                }
+                None => {
+                    let (got, want) = (head.length, self.ledger.total());
+                    self.differs(id, link, Ban::OtherLength { got, want }, None);
+                }
+            },
+        }
+    }
+
+    /// The right file, but all of it: the server serves no ranges. If another link has delivered one, this link's
+    /// server is to blame; otherwise everything has to come as one answer, and what an earlier run left is of no use.
+    fn ranges_ignored(&mut self, id: ReqId, link: LinkId) {
+        if self.links.iter().any(|(other, state)| *other != link && state.proved && state.hopeful()) {
+            return self.misbehaves(id, link, "200 with everything instead of the range");
+        }
+        let conn = self.reqs.get(&id).map(|req| req.conn);
+        self.one_answer(OneAnswer::NoRanges, conn);
+        self.validators.clear();
+        self.out.push_back(Output::Restart);
+    }
+
+    fn is_known(&self, id: ReqId, total: Option<DataSize>, validator: &Validator) -> bool {
+        let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
+        let known = root.and_then(|root| self.validators.get(&root));
+        (total.is_none() || self.ledger.total() == total) && known == Some(validator)
+    }
+
+    /// Takes this answer for the whole file, and no other.
+    pub(super) fn take_whole(&mut self, id: ReqId, head: &Head) {
+        if !matches!(self.phase, Phase::OneAnswer { .. }) {
+            let why = if head.length.is_none() { OneAnswer::NoLength } else { OneAnswer::NoRanges };
+            self.notice(Notice::OneAnswer { why });
+        }
+        self.phase = Phase::OneAnswer { req: Some(id) };
+        let link = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link);
+        if let (Some(link), Some(total)) = (link, head.length) {
+            self.told(link, total, head.validator.as_ref());
+        }
+        self.drop_others(id);
+        if let Some(req) = self.reqs.get_mut(&id) {
+            let end = head.length.map_or(u64::MAX, DataSize::bytes);
+            if let Some(conn) = self.conns.get_mut(&req.conn) {
+                conn.ahead = DataSize::from_bytes(end);
+            }
+            req.span = Span::new(0, end);
+            req.cursor = 0;
+            req.accepted = true;
+        }
+        if let Some(total) = head.length {
+            self.ledger.set_total(total);
+        }
+        self.rebuild();
+        self.out.push_back(Output::Identified { total: head.length, validator: None });
+        self.out.push_back(Output::Accept { req: id, at: 0, len: head.length });
+        self.finish_if_complete();
+    }
+
+    /// Closes all connections but the one of this request.
+    pub(super) fn drop_others(&mut self, id: ReqId) {
+        let keep = self.reqs.get(&id).map(|req| req.conn);
+        let others: Vec<ConnId> = self.conns.keys().copied().filter(|other| Some(*other) != keep).collect();
+        for other in others {
+            self.drop_conn(other, true);
+        }
+    }
+
+    /// From now on everything comes as one answer; `conn` has an answer that is of no use.
+    pub(super) fn one_answer(&mut self, why: OneAnswer, conn: Option<ConnId>) {
+        self.phase = Phase::OneAnswer { req: None };
+        self.notice(Notice::OneAnswer { why });
+        let keep = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link);
+        self.close_all();
+        if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
+            link.next_try = self.now;
+        }
+        self.ledger.restart();
+        for link in self.links.values_mut() {
+            link.proved = false;
+        }
+        if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
+            link.proved = true;
+        }
+    }
+
+    /// Looks whether the one answer broke off: nothing of it can be used, as nothing proves that the next one
+    /// continues it. Its bytes are no progress, so the retries are counted by how far it came.
+    pub(super) fn after_lost_answer(&mut self) {
+        let Phase::OneAnswer { req: Some(id) } = self.phase else { return };
+        if self.reqs.contains_key(&id) || self.ledger.complete() {
+            return;
+        }
+        let (best, lost) = self.best_answer;
+        let came = self.ledger.frontier();
+        self.best_answer = if came > best { (came, 0) } else { (best, lost + 1) };
+        if self.best_answer.1 > self.config.retries {
+            let text = "the one answer breaks off again and again".into();
+            let last = self.links.values().find_map(|link| link.last_trouble.clone());
+            let trouble = last.unwrap_or(Trouble { kind: TroubleKind::Truncated, text });
+            return self.give_up(Failure::Retries { trouble });
+        }
+        self.phase = Phase::OneAnswer { req: None };
+        self.ledger.restart();
+        self.consumed = 0;
+        self.out.push_back(Output::Restart);
+    }
+}
