@@ -13,7 +13,8 @@ use super::conn::Conn;
 use super::links::{LinkState, Standing};
 use super::silence::probe_interval;
 use super::{
-    BAN_REST, Ban, ConnId, Failure, Fetch, MeteredUse, Notice, OriginId, Phase, Policy, SlowLink, Trouble, Wake,
+    BAN_REST, Ban, ConnId, Failure, Fetch, MeteredUse, Notice, OriginId, Phase, Policy, SlowLink, Trouble,
+    TroubleKind, Wake,
 };
 use crate::link::LinkId;
 
@@ -148,7 +149,9 @@ impl Fetch {
         link.failures += 1;
         link.last_trouble = Some(trouble.clone());
         link.next_try = link.next_try.max(self.now + link.backoff());
-        if !link.hopeful() || link.failures <= self.config.retries {
+        // A certificate that is wrong now is wrong in a second, too.
+        let lasting = trouble.kind == TroubleKind::Tls && !link.proved;
+        if !link.hopeful() || (link.failures <= self.config.retries && !lasting) {
             // A mirror may do better.
             if link.failures >= 2 && link.hopeful() && !self.is_proved(id) {
                 self.next_root(id, &Ban::Trouble { trouble });

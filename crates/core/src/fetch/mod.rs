@@ -327,6 +327,7 @@ impl Fetch {
         } else {
             self.rules();
         }
+        self.await_silence();
     }
 
     fn wake_at(&mut self, at: Instant, why: Wake) {

@@ -186,7 +186,7 @@ impl fmt::Display for Failure {
             Self::Status { status } => write!(f, "the server answers {status}"),
             Self::NoLink { trouble: Some(trouble) } => write!(f, "no link is left: {}", trouble.text),
             Self::NoLink { trouble: None } => f.write_str("no link is left"),
-            Self::Retries { trouble } => write!(f, "gave up after too many failures: {}", trouble.text),
+            Self::Retries { trouble } => write!(f, "gave up: {}", trouble.text),
             Self::KeepsChanging => f.write_str("the file keeps changing on the server"),
             Self::Redirect => f.write_str("the redirects lead nowhere"),
             Self::Protocol { text } => write!(f, "the server answers what was not asked: {text}"),

@@ -21,27 +21,29 @@ use crate::units::{DataSize, Instant};
 impl Fetch {
     /// Looks for silence, slowness and the end of patience.
     pub(super) fn watch(&mut self) {
-        let mut stuck = Vec::new();
-        let mut next = Instant::FAR_FUTURE;
-        for (id, conn) in &self.conns {
-            let way = self.links.get(&conn.link).and_then(|link| link.handshake).unwrap_or_default();
-            let Some(limit) = patience(conn, way) else { continue };
-            if self.now < conn.last + limit {
-                next = next.min(conn.last + limit);
-            } else {
-                stuck.push(*id);
-            }
-        }
+        let stuck: Vec<ConnId> = self.expected().filter(|(_, by)| *by <= self.now).map(|(id, _)| id).collect();
         for id in stuck {
             self.stuck(id);
-        }
-        if next != Instant::FAR_FUTURE {
-            self.wake_at(next, Wake::Silence);
         }
         self.tell_silence();
         self.leave_silent_answer();
         self.slow_links();
         self.end_of_patience();
+    }
+
+    /// Sees to it that silence is noticed in time; after everything has been ordered.
+    pub(super) fn await_silence(&mut self) {
+        if let Some(next) = self.expected().map(|(_, by)| by).filter(|by| *by > self.now).min() {
+            self.wake_at(next, Wake::Silence);
+        }
+    }
+
+    /// By when something should come on each connection on which something is awaited.
+    fn expected(&self) -> impl Iterator<Item = (ConnId, Instant)> {
+        self.conns.iter().filter_map(|(id, conn)| {
+            let way = self.links.get(&conn.link).and_then(|link| link.handshake).unwrap_or_default();
+            Some((*id, conn.last + patience(conn, way)?))
+        })
     }
 
     /// Something should have come on this connection.

@@ -60,7 +60,7 @@ impl Fetch {
         if self.ledger.wasted() + (self.at_risk() + part) / 2 > allowed {
             return None;
         }
-        let (req, span) = self.last_owed(laggard, part)?;
+        let (req, span) = self.last_owed(laggard, self.conns.get(&helper)?, part)?;
         Some((helper, req, span))
     }
 
@@ -81,8 +81,13 @@ impl Fetch {
         reqs.map(|req| self.ledger.undone_bytes(req.owed())).sum()
     }
 
-    /// The last `part` bytes that a connection owes, as far as they are in one request.
-    fn last_owed(&self, conn: &Conn, part: DataSize) -> Option<(ReqId, Span)> {
+    /// The last `part` bytes that a connection owes, as far as they are in one request and not on their way to the
+    /// helper already.
+    fn last_owed(&self, conn: &Conn, helper: &Conn, part: DataSize) -> Option<(ReqId, Span)> {
+        let brings = |span: Span| {
+            let mut own = helper.reqs.iter().filter_map(|id| self.reqs.get(id));
+            own.any(|req| !req.remaining().intersect(span).is_empty())
+        };
         let reqs = conn.reqs.iter().rev().filter_map(|id| Some((*id, self.reqs.get(id)?)));
         for (id, req) in reqs.filter(|(_, req)| !req.released) {
             let owed = req.owed();
@@ -90,7 +95,10 @@ impl Fetch {
                 continue;
             }
             let start = owed.start.max(owed.end.saturating_sub(part.bytes()));
-            return Some((id, Span::new(start, owed.end)));
+            let span = Span::new(start, owed.end);
+            if !brings(span) {
+                return Some((id, span));
+            }
         }
         None
     }

@@ -254,3 +254,20 @@ fn a_server_that_accepts_and_never_answers_is_not_flooded_with_connections() {
     desk.bytes(late, 1000);
     assert_eq!(desk.on(B).len(), 1);
 }
+
+#[test]
+fn a_wrong_certificate_is_not_tried_again() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let conn = desk.on(A)[0];
+    desk.close(conn, TroubleKind::Tls);
+    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
+}
+
+#[test]
+fn the_silence_of_an_only_link_is_noticed_without_any_other_input() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.pass(Duration::from_millis(600));
+    assert_eq!(desk.on(A).len(), 2, "a second SYN");
+}
