@@ -14,9 +14,10 @@
 use core::time::Duration;
 
 use super::conn::FIRST_SPAN;
-use super::links::Standing;
+use super::links::{LinkState, Standing};
 use super::{
-    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Validator,
+    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, OriginId, Output, Phase, ReqId, Span,
+    Validator,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -59,7 +60,12 @@ impl Fetch {
         if head.length.is_some_and(|length| length != span.len()) {
             return self.misbehaves(id, link, "a Content-Length that is not its range's");
         }
-        let Some(total) = total else { return self.one_answer(OneAnswer::NoLength, Some(conn)) };
+        let total = match (total, self.ledger.total().filter(|_| self.phase == Phase::Ranges)) {
+            (Some(total), _) => total,
+            // Its validator will tell whether it is the file whose size is known.
+            (None, Some(known)) => known,
+            (None, None) => return self.one_answer(OneAnswer::NoLength, Some(conn)),
+        };
         if span.end > total.bytes() {
             return self.misbehaves(id, link, "a range beyond the end");
         }
@@ -113,9 +119,11 @@ impl Fetch {
             return false;
         };
         let want = self.ledger.total();
-        let known = self.validators.get(&root);
-        let same = want.is_none_or(|want| want == total) && (known.is_none() || known == validator);
-        if same {
+        let known = self.known(root);
+        // Mirrors may each have a validator of their own, but one they must have.
+        let proof = known.map_or(validator.is_some() || self.config.proven, |known| validator == Some(known));
+        let whole_already = matches!(self.phase, Phase::OneAnswer { .. });
+        if want.is_none_or(|want| want == total) && (proof || whole_already) {
             if let (None, Some(validator)) = (known, validator) {
                 self.validators.insert(root, validator.clone());
             }
@@ -127,8 +135,17 @@ impl Fetch {
         }
         let ban =
             if want == Some(total) { Ban::OtherValidator } else { Ban::OtherLength { got: Some(total), want } };
+        if self.config.origins > 1 && self.next_root(link, &ban) {
+            return false;
+        }
         self.differs(id, link, ban, validator.map(|validator| (Some(total), validator.clone())));
         false
+    }
+
+    /// The validator that answers from this URL must have. An earlier run's bytes are of one version, whoever has it.
+    pub(super) fn known(&self, root: OriginId) -> Option<&Validator> {
+        let resumed = self.config.resume.as_ref().filter(|_| self.restarts == 0 && !self.config.proven);
+        self.validators.get(&root).or(resumed.map(|resume| &resume.validator))
     }
 
     /// A link speaks of another file. `change` is what it would be, if the answer proves that.
@@ -146,10 +163,14 @@ impl Fetch {
         if let Some(link) = self.links.get_mut(&link_id) {
             link.differs = change;
         }
+        // Judged before the ban, which may call in links that have not spoken yet.
+        let speaks =
+            |(id, link): &(&LinkId, &LinkState)| link.differs.is_some() || (link.hopeful() && self.allowed(**id));
+        let mut working = self.links.iter().filter(speaks).map(|(_, link)| &link.differs);
+        let first = working.next().cloned().flatten();
+        let all = first.is_some() && working.all(|differs| *differs == first);
         self.ban(link_id, ban, true);
-        let mut working = self.links.values().filter(|link| link.hopeful() || link.differs.is_some());
-        let first = working.next().and_then(|link| link.differs.clone());
-        if first.is_some() && working.all(|link| link.differs == first) {
+        if all {
             self.restart();
         }
     }

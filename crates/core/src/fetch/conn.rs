@@ -127,7 +127,8 @@ impl Conn {
     pub(super) fn wanted_ahead(&self, now: Instant) -> DataSize {
         let ramp = self.meter.total() * 2 + FIRST_SPAN;
         if self.ramping(now) {
-            return ramp;
+            // Four times the last two round trips: more than the next two can bring, also after a stall.
+            return ramp.min(self.meter.between(now - self.floor_rtt() * 2, now) * 4 + FIRST_SPAN * 2);
         }
         // Twice the round trip: it may have grown since it was measured, as the queue fills.
         let steady = self.pace(now) * (self.rtt() + self.floor_rtt() + BATCH);
@@ -176,7 +177,8 @@ const MOST_RTT: Duration = Duration::from_secs(2);
 /// After this many round trips the ramp is over, whatever the last two looked like.
 const RAMP_ROUNDS: u32 = 14;
 
-/// Bounds of the window over which a pace is taken. chosen: `docs/algorithms.md`, table of windows.
+/// Bounds of the window over which a pace is taken. chosen: long enough for a loss to be repaired
+/// within it, short enough to follow a link that fades.
 const PACE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
 
 /// Losses older than this say nothing of now.

@@ -122,7 +122,7 @@ pub struct Head {
     pub range: Option<ContentRange>,
     /// The strongest validator that the answer carries.
     pub validator: Option<Validator>,
-    /// `Accept-Ranges: none` was said.
+    /// `Accept-Ranges: none` was said. For the log's reader: what counts is how the server answers.
     pub refuses_ranges: bool,
     /// The body is encoded (gzip and its kin) although identity was asked for.
     pub encoded: bool,

@@ -79,6 +79,7 @@ impl Fetch {
                     return self.wake_at(until, Wake::Retry);
                 }
                 link.standing = Standing::Probation;
+                link.forget_places();
                 link.next_try = now;
                 self.connect(id);
             }
@@ -162,7 +163,13 @@ impl Fetch {
             return;
         }
         let failure = Failure::Retries { trouble: trouble.clone() };
-        self.ban_or_end(id, Ban::Trouble { trouble }, self.phase != Phase::Unknown, failure);
+        let others = self.links.iter().any(|(other, link)| *other != id && link.hopeful());
+        if others || self.phase != Phase::Unknown {
+            self.ban(id, Ban::Trouble { trouble }, true);
+        } else {
+            // Nothing has ever come from anywhere.
+            self.give_up(failure);
+        }
     }
 
     fn is_proved(&self, id: LinkId) -> bool {
@@ -207,6 +214,7 @@ impl Fetch {
             |link: &LinkState| matches!(link.standing, Standing::Banned { until: None, .. } | Standing::Down);
         let unusable = |id: &LinkId, link: &LinkState| {
             lost(link)
+                || link.spent
                 || (link.profile.metered && self.config.metered == MeteredUse::Never)
                 || (self.config.policy == Policy::Single && !self.allowed(*id))
         };

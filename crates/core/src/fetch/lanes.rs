@@ -80,7 +80,8 @@ impl Lanes {
 
     fn begin(&mut self, now: Instant, view: View, most: u32) -> bool {
         // Rule 4: the climb itself is what takes long here, and several climb at once.
-        if self.wanted == 1
+        if now >= self.rest_until
+            && self.wanted == 1
             && view.climbing
             && view.floor_rtt >= LONG_WAY
             && view.left >= view.floor_rtt * LONG_ROUNDS

@@ -40,7 +40,7 @@ pub(super) struct LinkState {
     /// How many connections it should have, and what became of the last change.
     pub(super) lanes: super::lanes::Lanes,
     pub(super) told_silent: bool,
-    pub(super) told_budget: bool,
+    pub(super) spent: bool,
     pub(super) told_metered: bool,
     /// The server asked for a pause until then; patience begins after it.
     pub(super) paused_until: Instant,
@@ -95,7 +95,7 @@ impl LinkState {
             last_data: None,
             lanes: super::lanes::Lanes::default(),
             told_silent: false,
-            told_budget: false,
+            spent: false,
             told_metered: false,
             paused_until: Instant::ZERO,
             reached: false,
@@ -107,6 +107,13 @@ impl LinkState {
     /// Whether it may yet bring something.
     pub(super) fn hopeful(&self) -> bool {
         !matches!(self.standing, Standing::Banned { .. } | Standing::Down)
+    }
+
+    /// What redirects said is forgotten: it may have been a portal's, or of another network.
+    pub(super) fn forget_places(&mut self) {
+        self.targets.clear();
+        self.redirects = 0;
+        self.adopted = false;
     }
 
     /// Whether it is out of use for a while only.

@@ -221,6 +221,7 @@ impl Fetch {
     fn link_down(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.standing = Standing::Down;
+        link.forget_places();
         for conn in core::mem::take(&mut link.conns) {
             self.drop_conn(conn, true);
         }
@@ -242,7 +243,7 @@ impl Fetch {
         let Some(conn) = self.conns.get(&id) else { return };
         let (link, finished) = (conn.link, trouble.kind == TroubleKind::Finished);
         // A close between answers after something was delivered is how HTTP ends a connection.
-        let fruitful = conn.draining || (finished && !conn.meter.total().is_zero());
+        let fruitful = (conn.draining || finished) && !conn.meter.total().is_zero();
         self.drop_conn(id, false);
         if !fruitful {
             self.fail(link, trouble);
@@ -272,12 +273,21 @@ impl Fetch {
         if matches!(self.phase, Phase::OneAnswer { req: Some(one) } if one == id) && self.ledger.total().is_none() {
             self.ledger.set_total(DataSize::from_bytes(req.cursor));
         }
-        let short = !req.remaining().is_empty();
+        let (conn, short, nothing) = (req.conn, !req.remaining().is_empty(), req.cursor == req.span.start);
         self.forget_req(id);
         if short {
             self.rebuild();
         }
         self.finish_if_complete();
+        let Some(ended) = self.conns.get(&conn) else { return };
+        let link = ended.link;
+        if ended.draining && ended.reqs.is_empty() {
+            self.drop_conn(conn, true);
+        }
+        if short && nothing {
+            let trouble = Trouble { kind: TroubleKind::Truncated, text: "an answer without a byte".into() };
+            self.fail(link, trouble);
+        }
     }
 
     /// One answer broke off; its connection lives.

@@ -139,6 +139,8 @@ pub enum Failure {
     },
     /// The file changed more often than one download can follow.
     KeepsChanging,
+    /// Every link has carried all that it may.
+    Budget,
     /// Redirects without end, or one that must not be followed.
     Redirect,
     /// The server sends something else than was asked for.
@@ -187,6 +189,7 @@ impl fmt::Display for Failure {
             Self::NoLink { trouble: Some(trouble) } => write!(f, "no link is left: {}", trouble.text),
             Self::NoLink { trouble: None } => f.write_str("no link is left"),
             Self::Retries { trouble } => write!(f, "gave up: {}", trouble.text),
+            Self::Budget => f.write_str("the budgets of all links are spent"),
             Self::KeepsChanging => f.write_str("the file keeps changing on the server"),
             Self::Redirect => f.write_str("the redirects lead nowhere"),
             Self::Protocol { text } => write!(f, "the server answers what was not asked: {text}"),

@@ -30,6 +30,10 @@ impl Fetch {
         }
         self.parked.retain(|parked| parked.conn != id);
         if !conn.reqs.is_empty() {
+            // Whoever relied on these requests' help has to bring its bytes itself again.
+            for req in self.reqs.values_mut() {
+                req.covered_from = u64::MAX;
+            }
             self.rebuild();
         }
         if order {
@@ -66,13 +70,23 @@ impl Fetch {
         self.ledger.rebuild(self.reqs.values().filter(|req| !req.released).map(Req::remaining));
     }
 
+    /// Sends a request: the one gate. A span is cut to what its link may still carry; nothing is sent for no bytes.
     pub(super) fn send(&mut self, conn_id: ConnId, ask: Ask) {
+        let Some(link) = self.conns.get(&conn_id).map(|conn| conn.link) else { return };
+        let ask = match ask {
+            Ask::Span(span) => Ask::Span(Span::at(span.start, span.len().min(self.budget_left(link)))),
+            open => open,
+        };
+        if matches!(ask, Ask::Span(span) if span.is_empty()) {
+            return;
+        }
         let total = self.ledger.total().map_or(u64::MAX, DataSize::bytes);
         let span = match ask {
             Ask::Whole => Span::new(0, total),
             Ask::From(start) => Span::new(start, total),
             Ask::Span(span) => span,
         };
+        let if_range = self.conns.get(&conn_id).and_then(|conn| self.known(conn.root)).cloned();
         let Some(conn) = self.conns.get_mut(&conn_id) else { return };
         let id = ReqId(self.next_req);
         self.next_req += 1;
@@ -83,7 +97,7 @@ impl Fetch {
         conn.ahead += span.len();
         let if_range = match ask {
             Ask::Whole => None,
-            _ => self.validators.get(&conn.root).cloned(),
+            _ => if_range,
         };
         let req = Req {
             conn: conn_id,

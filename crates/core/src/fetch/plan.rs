@@ -53,7 +53,7 @@ impl Fetch {
             self.now >= link.next_try || matches!(link.standing, Standing::Silent { .. } | Standing::Probation)
         };
         let rested = self.links.get(&conn.link).is_some_and(rested);
-        conn.takes_requests() && conn.reqs.is_empty() && rested
+        conn.takes_requests() && conn.reqs.is_empty() && rested && self.allowed(conn.link)
     }
 
     pub(super) fn ask_whole(&mut self) {
@@ -219,7 +219,7 @@ impl Fetch {
             return None;
         }
         let conns = || link.conns.iter().filter_map(|id| self.conns.get(id));
-        let live = || conns().filter(|conn| !conn.meter.total().is_zero());
+        let live = || conns().filter(|conn| !conn.draining && !conn.meter.total().is_zero());
         let floor_rtt = live().map(Conn::floor_rtt).min()?;
         let window = (floor_rtt * 8).clamp(Duration::from_millis(400), Duration::from_millis(1000));
         Some(View {

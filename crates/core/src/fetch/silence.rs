@@ -162,6 +162,8 @@ impl Fetch {
         }
         link.bans = 0;
         link.next_try = now;
+        self.take_back(conn_id);
+        let Some(link) = self.links.get_mut(&link_id) else { return };
         let told = core::mem::take(&mut link.told_silent) || was == Standing::Probation;
         // What stood still while this one moved would only bring its bytes late.
         let stale: Vec<ConnId> = link.conns.iter().copied().filter(|other| *other != conn_id).collect();
@@ -172,6 +174,17 @@ impl Fetch {
             self.notice(Notice::Back { link: link_id });
         }
         self.spend(link_id);
+    }
+
+    /// A connection moves again: what it has on its way is its own once more.
+    fn take_back(&mut self, id: ConnId) {
+        let mut any = false;
+        for req in self.reqs.values_mut().filter(|req| req.conn == id) {
+            any |= core::mem::take(&mut req.released);
+        }
+        if any {
+            self.rebuild();
+        }
     }
 
     /// Lets others ask for what a silent link has on its way. Tells whether there was anything.

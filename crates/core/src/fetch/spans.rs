@@ -34,11 +34,6 @@ impl SpanSet {
         span.len() - had
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.spans.clear();
-    }
-
     /// The spans, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Span> + '_ {
         self.spans.iter().copied()

@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use super::links::{LinkState, Standing};
-use super::{Fetch, MeteredUse, Notice};
+use super::{Failure, Fetch, MeteredUse, Notice};
 use crate::link::LinkId;
 use crate::units::DataSize;
 
@@ -23,7 +23,7 @@ impl Fetch {
     /// Whether money and budget let this link be used now.
     pub(super) fn allowed(&self, id: LinkId) -> bool {
         let Some(link) = self.links.get(&id) else { return false };
-        if link.told_budget {
+        if link.spent {
             return false;
         }
         if !link.profile.metered {
@@ -39,7 +39,7 @@ impl Fetch {
     /// Whether an unmetered link is good enough to keep metered ones out.
     fn works(&self, link: &LinkState) -> bool {
         match link.standing {
-            Standing::Up => link.failures < METERED_AFTER_FAILURES && !link.told_budget,
+            Standing::Up => link.failures < METERED_AFTER_FAILURES && !link.spent,
             Standing::Silent { since } => self.now < since + METERED_AFTER,
             _ => false,
         }
@@ -49,12 +49,15 @@ impl Fetch {
     pub(super) fn spend(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(budget) = link.profile.budget else { return };
-        if link.bytes >= budget && !link.told_budget {
-            link.told_budget = true;
+        if link.bytes >= budget && !link.spent {
+            link.spent = true;
             for conn in link.conns.clone() {
                 self.drop_conn(conn, true);
             }
             self.notice(Notice::BudgetSpent { link: id, budget });
+            if !self.ledger.complete() {
+                self.fail_if_hopeless(Failure::Budget);
+            }
         }
     }
 

@@ -57,12 +57,11 @@ impl Fetch {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         self.one_answer(OneAnswer::NoRanges, conn);
         self.validators.clear();
-        self.out.push_back(Output::Restart);
     }
 
     fn is_known(&self, id: ReqId, total: Option<DataSize>, validator: &Validator) -> bool {
         let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
-        let known = root.and_then(|root| self.validators.get(&root));
+        let known = root.and_then(|root| self.known(root));
         (total.is_none() || self.ledger.total() == total) && known == Some(validator)
     }
 
@@ -113,6 +112,10 @@ impl Fetch {
         self.close_all();
         if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
             link.next_try = self.now;
+        }
+        if !self.ledger.done().is_zero() {
+            self.consumed = 0;
+            self.out.push_back(Output::Restart);
         }
         self.ledger.restart();
         for link in self.links.values_mut() {

@@ -21,6 +21,7 @@ pub struct Meter {
     /// Moment of arrival, and all bytes up to and with it.
     points: VecDeque<(Instant, u64)>,
     total: u64,
+    began: Option<Instant>,
 }
 
 impl Meter {
@@ -32,6 +33,7 @@ impl Meter {
     /// Bytes arrived.
     pub fn on_bytes(&mut self, now: Instant, len: DataSize) {
         self.total += len.bytes();
+        self.began.get_or_insert(now);
         match self.points.back_mut() {
             Some((at, total)) if now.since(*at) < Self::STEP => *total = self.total,
             _ => self.points.push_back((now, self.total)),
@@ -46,14 +48,9 @@ impl Meter {
         DataSize::from_bytes(self.total)
     }
 
-    /// When the first of the remembered bytes came.
+    /// When the first bytes of all came.
     pub fn first(&self) -> Option<Instant> {
-        self.points.front().map(|(at, _)| *at)
-    }
-
-    /// When the last bytes came.
-    pub fn last(&self) -> Option<Instant> {
-        self.points.back().map(|(at, _)| *at)
+        self.began
     }
 
     /// Bytes that arrived after `from` and not after `to`.

@@ -441,3 +441,130 @@ fn an_answer_that_breaks_off_while_it_waits_for_an_opinion_is_forgotten() {
     desk.pass(Duration::from_secs(20));
     assert!(desk.identified.is_none(), "an answer that is gone was taken for the file");
 }
+
+fn resumed(origins: u16) -> Desk {
+    let resume = Resume {
+        total: DataSize::from_bytes(SIZE),
+        validator: Validator::Etag("\"v1\"".into()),
+        have: alloc::vec![Span::new(0, 1_000_000)],
+    };
+    Desk::two(Config { resume: Some(resume), origins, ..Config::default() })
+}
+
+#[test]
+fn a_mirror_of_another_version_adds_nothing_to_an_earlier_run() {
+    let mut desk = resumed(2);
+    desk.connect(B, 5);
+    let (req, asked) = desk.asked(B)[0].clone();
+    assert_eq!(asked.if_range, Some(Validator::Etag("\"v1\"".into())));
+    desk.part(req, SIZE, Some("\"v2\""));
+    assert!(!desk.reqs.contains_key(&req), "not taken");
+    desk.connect(A, 5);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done && desk.restarts == 0);
+}
+
+#[test]
+fn a_mirror_without_a_validator_is_not_used() {
+    let mut desk = Desk::two(Config { origins: 2, ..Config::default() });
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect(B, 5);
+    let req = desk.first(B);
+    desk.part(req, SIZE, None);
+    assert!(!desk.reqs.contains_key(&req), "not taken");
+}
+
+#[test]
+fn a_range_without_total_counts_if_its_validator_does() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.part(req, SIZE, TAG);
+    desk.bytes(req, 60_000);
+    desk.connect(B, 5);
+    let req = desk.first(B);
+    let Ask::Span(span) = desk.reqs[&req].ask else { panic!() };
+    let head = Head {
+        status: 206,
+        range: Some(ContentRange { span: Some(span), total: None }),
+        validator: Some(Validator::Etag("\"v1\"".into())),
+        ..Head::default()
+    };
+    desk.tell(Input::Head { req, head });
+    assert_eq!(desk.reqs[&req].at, Some(span.start));
+    assert!(desk.restarts == 0 && desk.fetch.status().done.bytes() == 60_000);
+}
+
+#[test]
+fn a_link_that_may_not_be_used_has_no_say_in_a_change() {
+    let mut desk = Desk::new(Config { metered: crate::fetch::MeteredUse::Never, ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.link(B, LinkProfile { metered: true, ..LinkProfile::new("b", LinkKind::Lte) });
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.part(req, SIZE, TAG);
+    desk.bytes(req, 65_536);
+    desk.end(req);
+    desk.whole(desk.first(A), Some(SIZE), Some("\"v2\""));
+    assert_eq!(desk.restarts, 1);
+}
+
+#[test]
+fn a_portals_redirect_is_forgotten_when_the_link_is_tested_again() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(B, 50);
+    desk.part(desk.first(B), 800_000_000, TAG);
+    desk.connect(A, 5);
+    let head = Head { status: 302, location: Some(OriginId(1)), ..Head::default() };
+    desk.tell(Input::Head { req: desk.first(A), head });
+    desk.connect(A, 5);
+    desk.whole(desk.first(A), Some(4000), None);
+    assert!(desk.on(A).is_empty());
+    for _ in 0..60 {
+        desk.pass(Duration::from_millis(100));
+        let req = desk.first(B);
+        desk.bytes(req, 1000);
+    }
+    assert_eq!(desk.conns[&desk.on(A)[0]].1, OriginId(0));
+}
+
+#[test]
+fn answers_without_a_byte_and_resets_after_close_are_failures() {
+    for empty in [true, false] {
+        let mut desk = Desk::new(Config { retries: 3, ..Config::default() });
+        desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut tries = 0;
+        while desk.now < Instant::from_millis(1000) && tries < 100 {
+            if desk.on(A).is_empty() {
+                desk.pass(Duration::from_millis(50));
+                continue;
+            }
+            tries += 1;
+            let conn = desk.connect(A, 5);
+            let Some((req, _)) = desk.asked(A).first().cloned() else {
+                desk.pass(Duration::from_millis(50));
+                continue;
+            };
+            if empty {
+                desk.part(req, SIZE, TAG);
+                desk.end(req);
+            } else {
+                let head = Head { status: 206, closes: true, ..Head::default() };
+                desk.tell(Input::Head {
+                    req,
+                    head: Head {
+                        range: Some(ContentRange {
+                            span: Some(Span::new(0, 65_536)),
+                            total: Some(DataSize::from_bytes(SIZE)),
+                        }),
+                        validator: Some(Validator::Etag("\"v1\"".into())),
+                        ..head
+                    },
+                });
+                desk.close(conn, TroubleKind::Reset);
+            }
+        }
+        assert!(tries < 20, "{tries} tries within a second (empty: {empty})");
+    }
+}

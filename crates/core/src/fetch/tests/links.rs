@@ -271,3 +271,31 @@ fn the_silence_of_an_only_link_is_noticed_without_any_other_input() {
     desk.pass(Duration::from_millis(600));
     assert_eq!(desk.on(A).len(), 2, "a second SYN");
 }
+
+#[test]
+fn a_spent_budget_of_the_only_link_is_the_end_and_says_so() {
+    let mut desk = Desk::new(Config::default());
+    let budget = Some(DataSize::from_bytes(1000));
+    desk.link(A, LinkProfile { budget, ..LinkProfile::new("a", LinkKind::Lte) });
+    desk.connect(A, 20);
+    let (req, asked) = desk.asked(A)[0].clone();
+    assert_eq!(asked.ask, Ask::Span(Span::new(0, 1000)), "the probe, too, is within it");
+    desk.part(req, SIZE, TAG);
+    desk.bytes(req, 1000);
+    assert_eq!(desk.failed, Some(Failure::Budget));
+}
+
+#[test]
+fn a_revived_connection_owns_its_bytes_again() {
+    let mut desk = running();
+    for _ in 0..10 {
+        desk.pass(Duration::from_millis(100));
+        let req = desk.first(B);
+        desk.bytes(req, 1000);
+    }
+    let held = desk.asked(A)[0].0;
+    // Everything else is on its way, so what A holds is released; then A speaks again.
+    desk.fetch.release(A);
+    desk.bytes(held, 1000);
+    assert!(desk.fetch.ledger.free(0, 65_536).is_none(), "free although it is on its way");
+}
