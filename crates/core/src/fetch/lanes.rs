@@ -157,7 +157,7 @@ const GAIN: u64 = 10;
 /// A queue shorter than this is noise.
 const QUEUE_NOISE: Duration = Duration::from_millis(6);
 /// What is left must last this long, or a new connection does not pay for its slow start.
-const WORTH: Duration = Duration::from_millis(600);
+const WORTH: Duration = Duration::from_millis(1500);
 const WORTH_ROUNDS: u32 = 20;
 /// How long new connections take to show what they can do.
 const SETTLE: Duration = Duration::from_millis(400);

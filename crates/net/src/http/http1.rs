@@ -71,8 +71,11 @@ impl Http1 {
             if !self.answers.wants_bytes() {
                 return Poll::Pending;
             }
+            let in_body = self.answers.in_body();
+            let most = if in_body { usize::try_from(most.bytes()).unwrap_or(usize::MAX) } else { usize::MAX };
             if !self.held.is_empty() {
-                let (used, event) = self.answers.feed(&self.held, sink);
+                let part = self.held.get(..most).unwrap_or(&self.held);
+                let (used, event) = self.answers.feed(part, sink);
                 self.held.drain(..used);
                 if let Some(event) = event {
                     return Poll::Ready(event);
@@ -81,10 +84,7 @@ impl Http1 {
                     continue;
                 }
             }
-            let mut size = self.answers.read_size().min(scratch.len());
-            if self.answers.in_body() {
-                size = size.min(usize::try_from(most.bytes()).unwrap_or(usize::MAX));
-            }
+            let size = self.answers.read_size().min(scratch.len()).min(most);
             if size == 0 {
                 return Poll::Pending;
             }

@@ -4,6 +4,10 @@
 //! are resumed across links; and, for a failed handshake, a sentence that names what was expected and what came.
 //! Certificates are always verified: there is no switch to turn it off, a test server's CA goes into a file.
 //!
+//! [`TroubleKind::Tls`] says that the next handshake would fail like this one: the certificate is not good, or the two
+//! ends have no protocol in common. A handshake that was broken off (a portal, a server without room, a lost path)
+//! says nothing of the next one, and is a reset.
+//!
 //! ring is the provider, chosen in [`provider`] alone. aws-lc-rs seals twice as many bytes a second and has the hybrid
 //! post-quantum key exchange, but it gathers entropy for 40 ms before the first handshake: two round trips of a Wi-Fi
 //! link at the start of every download, against 0.05 s of CPU time for each gigabyte.
@@ -15,7 +19,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
 use marline_core::fetch::{Trouble, TroubleKind};
 
@@ -95,18 +99,37 @@ fn pem_words(error: rustls::pki_types::pem::Error) -> String {
 pub(super) fn handshake_trouble(server: &str, error: &io::Error) -> Trouble {
     let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            return trouble(TroubleKind::Tls, format!("{server}: the server closed during the TLS handshake"));
+            return trouble(TroubleKind::Reset, format!("{server}: the server closed during the TLS handshake"));
         }
         return socket_trouble(&format!("{server}: TLS handshake"), error);
     };
-    let why = match tls {
-        rustls::Error::InvalidCertificate(bad) => certificate_words(server, bad),
-        rustls::Error::InvalidMessage(_) => "the server does not speak TLS on this port".to_owned(),
-        rustls::Error::NoApplicationProtocol => "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned(),
-        rustls::Error::AlertReceived(alert) => format!("the server refused the TLS handshake: {alert:?}"),
-        other => format!("TLS: {other}"),
+    let (kind, why) = match tls {
+        rustls::Error::InvalidCertificate(bad) => (TroubleKind::Tls, certificate_words(server, bad)),
+        rustls::Error::InvalidMessage(_) => {
+            (TroubleKind::Tls, "the server does not speak TLS on this port".to_owned())
+        }
+        rustls::Error::NoApplicationProtocol => {
+            (TroubleKind::Tls, "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned())
+        }
+        rustls::Error::PeerIncompatible(_) => (TroubleKind::Tls, format!("TLS: {tls}")),
+        rustls::Error::AlertReceived(alert) => {
+            (alert_kind(*alert), format!("the server refused the TLS handshake: {alert:?}"))
+        }
+        other => (TroubleKind::Protocol, format!("TLS: {other}")),
     };
-    trouble(TroubleKind::Tls, format!("{server}: {why}"))
+    trouble(kind, format!("{server}: {why}"))
+}
+
+/// What an alert says of the next handshake (RFC 8446 §6.2). Only those that name what is missing are lasting:
+/// `handshake_failure` and `internal_error` are also what a server without room says.
+fn alert_kind(alert: AlertDescription) -> TroubleKind {
+    match alert {
+        AlertDescription::ProtocolVersion
+        | AlertDescription::InsufficientSecurity
+        | AlertDescription::NoApplicationProtocol
+        | AlertDescription::CertificateRequired => TroubleKind::Tls,
+        _ => TroubleKind::Reset,
+    }
 }
 
 fn certificate_words(server: &str, bad: &CertificateError) -> String {
@@ -152,6 +175,23 @@ mod tests {
         assert!(text.contains("holds no certificate"), "{text}");
         let text = tls_config(Some(Path::new("/nowhere/ca.pem")), true).expect_err("absent").to_string();
         assert!(text.contains("/nowhere/ca.pem") && text.contains("No such file"), "{text}");
+    }
+
+    #[test]
+    fn only_what_will_fail_again_is_lasting() {
+        let kind = |error: io::Error| handshake_trouble("h", &error).kind;
+        let tls = |error: rustls::Error| kind(io::Error::new(io::ErrorKind::InvalidData, error));
+        for bad in [CertificateError::UnknownIssuer, CertificateError::Expired, CertificateError::NotValidForName] {
+            assert_eq!(tls(rustls::Error::InvalidCertificate(bad)), TroubleKind::Tls);
+        }
+        assert_eq!(tls(rustls::Error::NoApplicationProtocol), TroubleKind::Tls);
+        assert_eq!(tls(rustls::Error::AlertReceived(AlertDescription::ProtocolVersion)), TroubleKind::Tls);
+        for alert in [AlertDescription::HandshakeFailure, AlertDescription::InternalError] {
+            assert_eq!(tls(rustls::Error::AlertReceived(alert)), TroubleKind::Reset);
+        }
+        assert_eq!(kind(io::ErrorKind::UnexpectedEof.into()), TroubleKind::Reset);
+        assert_eq!(kind(io::ErrorKind::ConnectionReset.into()), TroubleKind::Reset);
+        assert_eq!(kind(io::ErrorKind::TimedOut.into()), TroubleKind::TimedOut);
     }
 
     #[test]

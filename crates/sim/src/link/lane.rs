@@ -84,6 +84,11 @@ impl<P: Packet> Lane<P> {
         next.map_or(DataSize::ZERO, Packet::size)
     }
 
+    /// Whether what is to be sent next will be that, and not what CoDel leaves of it.
+    pub(super) fn is_certain(&self) -> bool {
+        self.serving.is_some() || !self.queue.has_codel()
+    }
+
     /// Takes the next packet out of the queue to send it from `start` on; false if there is none.
     pub(super) fn take_up(&mut self, start: Instant) -> bool {
         if self.serving.is_some() {

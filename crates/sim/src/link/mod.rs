@@ -83,7 +83,7 @@ pub struct Link<P> {
     held: bool,
     /// Changes to come, in order.
     schedule: VecDeque<(Instant, Change)>,
-    /// When the next frame on the medium will have arrived, if nothing comes before it.
+    /// Before this, nothing that the medium will send is due, if no more packets come.
     on_air: Option<Instant>,
     now: Instant,
 }
@@ -244,7 +244,7 @@ impl<P: Packet> Link<P> {
 
     fn set_rate(&mut self, lane: usize, rate: Bitrate, now: Instant) {
         match &mut self.medium {
-            Some(medium) => medium.set_rate(lane, rate),
+            Some(medium) => medium.set_rate(lane, rate, now),
             None => self.lanes[lane].set_rate(rate, now),
         }
     }

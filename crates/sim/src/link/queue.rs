@@ -79,6 +79,10 @@ impl<P: Packet> Queue<P> {
         self.waiting.is_empty()
     }
 
+    pub(super) fn has_codel(&self) -> bool {
+        self.codel.is_some()
+    }
+
     pub(super) fn count(&self) -> Count {
         Count { packets: self.waiting.len() as u64, size: self.size }
     }

@@ -10,7 +10,8 @@
 //!    waits a random number of slots.
 //! 3. Stations whose waits end in the same slot collide: both take the channel for the longer of their frames, double
 //!    their contention windows and try again, at most seven times.
-//! 4. Times of frames come from `phy`. Nothing else is lost on the air here; loss comes after the medium.
+//! 4. A station at rate zero has nothing to send; what waits for it comes when its rate does.
+//! 5. Times of frames come from `phy`. Nothing else is lost on the air here; loss comes after the medium.
 //!
 //! A fixed share of the rate per direction was not used: what matters is that small frames cost nearly as much channel
 //! time as large ones, so that the acknowledgements of TCP take a quarter of a cell (Super-aggregation, figure 2).
@@ -48,6 +49,8 @@ pub(crate) enum Retry {
 #[derive(Clone, Debug)]
 struct Station {
     rate: Bitrate,
+    /// Since when the rate is not zero.
+    able_from: Instant,
     /// Slots still to wait; none: the wait is over and the channel may be taken when it is idle.
     wait: Option<u64>,
     window: u64,
@@ -70,6 +73,7 @@ impl Medium {
         let phy = Phy::of(preset);
         let station = |lane: usize| Station {
             rate: rates[lane].unwrap_or(phy.rates[lane]),
+            able_from: Instant::ZERO,
             wait: None,
             window: phy.window_min,
             tries: 0,
@@ -80,9 +84,14 @@ impl Medium {
         Self { phy, stations, idle_from: Instant::ZERO }
     }
 
-    /// Sets a station's PHY rate.
-    pub(crate) fn set_rate(&mut self, lane: usize, rate: Bitrate) {
-        self.stations[lane].rate = rate;
+    /// Sets a station's PHY rate, from `now` on.
+    pub(crate) fn set_rate(&mut self, lane: usize, rate: Bitrate, now: Instant) {
+        let station = &mut self.stations[lane];
+        if station.rate.is_zero() {
+            // Else a frame would begin in the past, where the station could not send it.
+            station.able_from = now;
+        }
+        station.rate = rate;
     }
 
     /// The channel is not usable before this time.
@@ -104,6 +113,7 @@ impl Medium {
         if station.rate.is_zero() {
             return None;
         }
+        let arrived = arrived.max(station.able_from);
         if station.wait.is_none() && arrived < self.idle_from {
             station.wait = Some(station.random.below(station.window + 1));
         }

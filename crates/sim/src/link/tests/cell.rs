@@ -77,3 +77,20 @@ fn a_held_cell_is_silent_and_goes_on() {
     assert!(due > ms(60) && due < ms(61), "{due}");
     assert!(link.pop(due).is_some());
 }
+
+#[test]
+fn a_station_sends_nothing_in_the_past_when_its_rate_comes_back() {
+    let mut link = link("wifi,medium=11g");
+    link.change(&Change::Rate(Bitrate::ZERO), ms(0));
+    link.push(Direction::Up, full(0), ms(1));
+    link.push(Direction::Down, full(1), ms(1));
+    assert_eq!((link.next_event(), link.pop(ms(50))), (None, None));
+    // The other side sends meanwhile; the rate that comes back while nobody looks counts from its own moment.
+    link.schedule(ms(60), Change::Up(Bitrate::from_mbps(54)));
+    link.schedule(ms(80), Change::Rate(Bitrate::from_mbps(54)));
+    let mut out = Vec::new();
+    drain(&mut link, ms(100), &mut out);
+    let [(first, up), (second, down)] = out[..] else { panic!("{out:?}") };
+    assert_eq!((up.n, down.n), (0, 1));
+    assert!(first > ms(60) && first < ms(61) && second > ms(80) && second < ms(81), "{first} {second}");
+}
