@@ -94,3 +94,18 @@ fn a_station_sends_nothing_in_the_past_when_its_rate_comes_back() {
     assert_eq!((up.n, down.n), (0, 1));
     assert!(first > ms(60) && first < ms(61) && second > ms(80) && second < ms(81), "{first} {second}");
 }
+
+#[test]
+fn a_drop_by_codel_does_not_make_what_was_foretold_late() {
+    // Large and small frames take turns in a queue that stands; behind a dropped large one a small one comes sooner.
+    let mut link = link("wifi,medium=11b,codel");
+    for n in 0..2000 {
+        let now = Instant::from_nanos(n * 500_000);
+        link.push(Direction::Down, Numbered { n, bytes: if n % 2 == 0 { 1500 } else { 20 } }, now);
+        let foretold = link.next_event().unwrap();
+        if let Some((due, _, packet)) = link.pop_due(now + Duration::from_micros(499)) {
+            assert!(foretold <= due, "{foretold} {due} {packet:?}");
+        }
+    }
+    assert!(link.stats(Direction::Down).dropped_codel.packets > 10);
+}
