@@ -129,7 +129,7 @@ impl Tale {
         match resume {
             Some(resume) if resume.validator != self.validator() => part.restart().unwrap(),
             Some(_) => self.have = have,
-            None => self.have.clear(),
+            None => self.have = SpanSet::default(),
         }
         if part.identified(Some(DataSize::from_bytes(TOTAL)), Some(&self.validator())).is_err() {
             panic!("the file cannot be identified");
@@ -173,8 +173,8 @@ impl Tale {
             Step::Change => {
                 self.version += 1;
                 self.part.as_mut().unwrap().restart().unwrap();
-                self.have.clear();
-                self.safe.clear();
+                self.have = SpanSet::default();
+                self.safe = SpanSet::default();
                 let (total, validator) = (DataSize::from_bytes(TOTAL), self.validator());
                 self.part.as_mut().unwrap().identified(Some(total), Some(&validator))
             }
@@ -212,7 +212,7 @@ impl Tale {
                 }
                 // A disk that is full and fails as well leaves no room to say what is still true.
                 if matches!(self.part.take().unwrap().suspend(), Err(StoreError::Sync { .. })) {
-                    self.safe.clear();
+                    self.safe = SpanSet::default();
                 }
                 self.model.set_room(None);
                 self.model.stop_failing();
@@ -241,7 +241,7 @@ impl Tale {
     /// The run ends by an error, as the pump would end it, and the caches are dropped.
     fn fail(&mut self) {
         self.only_kills = false;
-        self.safe.clear();
+        self.safe = SpanSet::default();
         if let Some(part) = self.part.take() {
             let _ = part.suspend();
         }
@@ -272,7 +272,7 @@ impl Tale {
         assert_eq!(names, [path()], "litter");
         self.version += 1;
         self.only_kills = true;
-        self.safe.clear();
+        self.safe = SpanSet::default();
         self.reopen();
         Ok(())
     }
