@@ -186,6 +186,23 @@ fn a_server_that_speaks_no_tls_is_a_tls_trouble() {
 }
 
 #[test]
+fn a_tls_handshake_that_is_broken_off_may_succeed_next_time() {
+    // Nothing at all, and the alert internal_error.
+    for said in [&b""[..], b"\x15\x03\x03\x00\x02\x02\x50"] {
+        let address = server(move |mut stream| {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(said);
+        });
+        let identity = crate::driver::identity("localhost", None);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), &identity.ca_pem).expect("written");
+        let tls = marline_net::http::tls_config(Some(file.path()), true).expect("an authority");
+        let trouble = Client::dial(Dial { tls: Some(tls), ..to(address) }).err().expect("no TLS");
+        assert_eq!(trouble.kind, TroubleKind::Reset, "{}", trouble.text);
+    }
+}
+
+#[test]
 fn ipv6_is_spoken() {
     let Ok(listener) = TcpListener::bind("[::1]:0") else {
         eprintln!("skipped: this machine has no IPv6 loopback");
