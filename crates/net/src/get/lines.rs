@@ -33,6 +33,8 @@ pub(super) fn notice(notice: &Notice, tallies: &[Tally], origins: &Origins) -> S
             format!("the server answers {status}: waiting {:.1}s", wait.as_secs_f64())
         }
         Notice::Changed => "the file has changed on the server: starting again".to_owned(),
-        Notice::OriginDropped { origin, why } => format!("{}: not asked any more, {why}", url(origin)),
+        Notice::OriginDropped { origin, why } => {
+            format!("{}: one link goes on with the next mirror, {why}", url(origin))
+        }
     }
 }
