@@ -75,10 +75,10 @@ impl Conn {
         measured.max(self.floor_rtt())
     }
 
-    /// The round trip as the youngest measurement has it. What we send is little, so its smoothed time may be seconds old;
-    /// the receiver's own estimate follows the data (and may err upwards, never down).
+    /// The round trip as the youngest measurement has it. What we send is little, so its smoothed time may be seconds
+    /// old; the receiver's own estimate follows the data.
     pub(super) fn young_rtt(&self) -> Duration {
-        let young = if self.path.rcv_rtt.is_zero() { self.path.rtt } else { self.path.rtt.min(self.path.rcv_rtt) };
+        let young = if self.path.rcv_rtt.is_zero() { self.path.rtt } else { self.path.rcv_rtt };
         young.max(self.floor_rtt())
     }
 
@@ -108,7 +108,9 @@ impl Conn {
         let Some(first) = self.meter.first() else { return Bitrate::ZERO };
         let rtt = self.floor_rtt();
         let window = (self.rtt() * 8).clamp(PACE_WINDOW.0, PACE_WINDOW.1);
-        if now < first + rtt {
+        // A burst, and a quarter of a round trip in which the next one may be late.
+        let round = rtt + rtt / 4;
+        if now < first + round {
             return self.meter.total() / rtt;
         }
         let mean = self.meter.rate(now, window);
@@ -116,7 +118,7 @@ impl Conn {
             return mean;
         }
         // Half of a doubling: what the next round trip brings on average, as far as the link bears it.
-        let recent = self.meter.between(now - rtt, now) / rtt;
+        let recent = self.meter.between(now - round, now) / rtt;
         mean.max(recent + recent / 2)
     }
 

@@ -163,7 +163,7 @@ const WORTH_ROUNDS: u32 = 20;
 const SETTLE: Duration = Duration::from_millis(400);
 const SETTLE_ROUNDS: u32 = 8;
 /// An empty queue that stays empty this long is not filling.
-const PERSISTENT: Duration = Duration::from_millis(1500);
+const PERSISTENT: Duration = Duration::from_millis(2500);
 /// With losses: longer than the dip behind a loss that the queue itself has caused.
 const LOSSY_ROUNDS: u32 = 4;
 const LOSSY_PERSISTENT: Duration = Duration::from_millis(150);

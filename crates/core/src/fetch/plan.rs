@@ -130,9 +130,11 @@ impl Fetch {
         }
     }
 
-    /// What a connection in slow start may reach: nobody knows, but the others show what is usual here.
+    /// What a connection in slow start may reach: nobody knows, but the others show what is usual here. If they climb
+    /// themselves, two more doublings are as likely as not.
     fn fastest_pace(&self) -> Bitrate {
-        self.conns.values().map(|conn| conn.pace(self.now)).max().unwrap_or_default()
+        let reach = |conn: &Conn| conn.pace(self.now) * if conn.ramping(self.now) { 4 } else { 1 };
+        self.conns.values().map(reach).max().unwrap_or_default()
     }
 
     /// Time until everything is there, if all go on as they do.
@@ -152,8 +154,8 @@ impl Fetch {
         let level = self.time_left(free);
         let lane = self.lane(conn, level.min(FAR));
         let size = if lane.pace.is_zero() {
-            // Nothing is known of it. It is worth a try unless all is over before its first byte could come.
-            if level < conn.floor_rtt() * 2 {
+            // Nothing is known of it. It is worth a try unless all is over before its second burst could come.
+            if level < conn.floor_rtt() * 3 {
                 return None;
             }
             FIRST_SPAN

@@ -10,6 +10,7 @@
 
 use core::time::Duration;
 
+use super::conn::FIRST_SPAN;
 use super::level::{Lane, level, quota};
 use super::plan::LEAST_PIECE;
 use super::{Ask, Conn, ConnId, Fetch, Req, ReqId, Span, Wake};
@@ -50,13 +51,13 @@ impl Fetch {
             return None;
         }
         let owed = self.owed(laggard);
-        let own = Lane { pace: laggard.pace(self.now), ready: self.now.since(laggard.last) };
+        let own = Lane { pace: laggard.pace(self.now), ready: self.standstill(laggard) };
         let both = level(&[own, lane], owed);
         let part =
             quota(lane, both).min(owed).max(LEAST_PIECE).min(self.budget_left(self.conns.get(&helper)?.link));
         let costs = self.links.get(&self.conns.get(&helper)?.link).is_some_and(|link| link.profile.metered);
-        let allowed =
-            if gain < HOPELESS || costs { self.waste_allowed() } else { self.ledger.total()? / HOPELESS_WASTE };
+        let far = if gain < HOPELESS || costs { DataSize::ZERO } else { self.ledger.total()? / HOPELESS_WASTE };
+        let allowed = self.waste_allowed().max(far);
         if self.ledger.wasted() + (self.at_risk() + part) / 2 > allowed {
             return None;
         }
@@ -68,11 +69,16 @@ impl Fetch {
     fn laggard(&self) -> Option<(ConnId, Duration)> {
         let ends = self.conns.iter().filter_map(|(id, conn)| {
             let owed = self.owed(conn);
-            // A connection that stands still (a loss that is being repaired) will stand still for as long again.
-            let still = self.now.since(conn.last);
-            (!owed.is_zero()).then(|| (*id, (owed / conn.pace(self.now)).saturating_add(still)))
+            (!owed.is_zero()).then(|| (*id, (owed / conn.pace(self.now)).saturating_add(self.standstill(conn))))
         });
         ends.max_by_key(|(_, end)| *end)
+    }
+
+    /// How long a connection may bring nothing: one that stands still (a loss that is being repaired) will stand still
+    /// for as long again, and in slow start the next burst is a round trip away.
+    fn standstill(&self, conn: &Conn) -> Duration {
+        let burst = if conn.ramping(self.now) { conn.floor_rtt() } else { Duration::ZERO };
+        self.now.since(conn.last).max(burst)
     }
 
     /// Bytes that only this connection is to bring.
@@ -114,7 +120,7 @@ impl Fetch {
     fn waste_allowed(&self) -> DataSize {
         let total = self.ledger.total().unwrap_or_default();
         let pipes: DataSize = self.conns.values().map(|conn| conn.pace(self.now) * conn.floor_rtt()).sum();
-        (total / 125).max(pipes)
+        (total / 125).max(pipes).max(FIRST_SPAN)
     }
 }
 
