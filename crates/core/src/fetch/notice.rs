@@ -161,6 +161,10 @@ impl fmt::Display for Ban {
             ),
             Self::OtherLength { .. } => f.write_str("its answer has another length (a captive portal?)"),
             Self::OtherValidator => f.write_str("its server has another version of the file"),
+            // A file that is not there is no portal.
+            Self::OtherStatus { status: status @ (401 | 403 | 404 | 410) } => {
+                write!(f, "its server answers {status} where others deliver")
+            }
             Self::OtherStatus { status } => {
                 write!(f, "it answers {status} where others deliver (a captive portal?)")
             }
