@@ -31,6 +31,7 @@ struct Uplink {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) gone: Vec<LinkId>,
+    /// Links that can be used from now on, and those that go on under other terms.
     pub(super) come: Vec<LinkId>,
 }
 
@@ -115,7 +116,7 @@ impl Uplinks {
                     if link.up && lost {
                         changes.gone.push(id);
                     }
-                    if !link.up || lost {
+                    if !link.up || lost || link.profile != *profile {
                         changes.come.push(id);
                     }
                     link.up = true;
@@ -137,4 +138,52 @@ impl Uplinks {
 
 fn addresses(interface: &Interface) -> BTreeSet<IpAddr> {
     interface.addresses.iter().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::{DefaultRoute, Named, Verdict};
+
+    fn wifi() -> Interface {
+        Interface {
+            name: "wlan0".into(),
+            index: 3,
+            kind: LinkKind::Wifi,
+            addresses: vec!["192.0.2.1".parse().unwrap()],
+            networks: Vec::new(),
+            v4: Some(DefaultRoute { metric: 600, table: 254, gateway: None }),
+            v6: None,
+            metered: None,
+            emulated: false,
+            verdict: Verdict::Usable,
+        }
+    }
+
+    #[test]
+    fn other_terms_are_told_while_a_link_is_up() {
+        let survey = Survey { interfaces: vec![wifi()], vpn: None };
+        let mut uplinks = Uplinks {
+            links: vec![Uplink {
+                interface: Some(wifi()),
+                profile: LinkProfile::new("wlan0", LinkKind::Wifi),
+                up: true,
+            }],
+            choice: Choice::Named(vec![Named {
+                kind: Some(LinkKind::Wifi),
+                metered: Some(true),
+                ..Named::new("wlan0")
+            }]),
+            hints: MeteredHints::none(),
+            monitor: None,
+            free_name: false,
+        };
+        let changes = uplinks.compare(&survey);
+        assert_eq!((changes.gone, changes.come), (vec![], vec![LinkId(0)]));
+        assert!(uplinks.profile(LinkId(0)).unwrap().metered);
+        let changes = uplinks.compare(&survey);
+        assert_eq!((changes.gone, changes.come), (vec![], vec![]));
+        let changes = uplinks.compare(&Survey { interfaces: Vec::new(), vpn: None });
+        assert_eq!((changes.gone, changes.come), (vec![LinkId(0)], vec![]));
+    }
 }

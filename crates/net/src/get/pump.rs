@@ -106,9 +106,12 @@ impl<'a> Pump<'a> {
     /// A link can be used from now on.
     pub(super) fn link_up(&mut self, link: LinkId) {
         let Some(profile) = self.uplinks.profile(link).cloned() else { return };
-        if usize::from(link.0) == self.tallies.len() {
-            self.tallies.push(Tally::new(profile.clone()));
-            self.limits.set(link, profile.limit);
+        match self.tallies.get_mut(usize::from(link.0)) {
+            Some(tally) => tally.profile = profile.clone(),
+            None => {
+                self.tallies.push(Tally::new(profile.clone()));
+                self.limits.set(link, profile.limit);
+            }
         }
         self.tell(Input::LinkUp { link, profile });
     }
