@@ -18,12 +18,12 @@ mod report;
 mod sockets;
 mod tally;
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
-use marline_core::fetch::{MeteredUse, Resume};
+use marline_core::fetch::{MeteredUse, Resume, Status};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -87,7 +87,7 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     }
     let ended = until_end(&mut pump, &job, started).await;
     let seconds = started.elapsed().as_secs_f64();
-    finish(pump, ended, &job, policy, seconds).await
+    finish(pump, ended, &job, policy, seconds)
 }
 
 /// Opens the target and looks for an earlier run.
@@ -114,17 +114,22 @@ fn open_file(path: &Path, urls: &[Url], watcher: &mut dyn Watcher) -> Result<(St
     Ok((opened.store, opened.resume))
 }
 
-/// Runs the pump until it has a verdict, the user stops it, or time is up.
+/// Runs the pump until it has a verdict, and waits for a stream's reader; or until the user stops it, or time is up.
 async fn until_end(pump: &mut Pump<'_>, job: &Job, started: std::time::Instant) -> Result<(), GetError> {
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
         .collect();
+    let mut whole = std::pin::pin!(async {
+        poll_fn(|cx| pump.poll(cx)).await?;
+        let total = total_of(&pump.logged.machine.status());
+        drain(&mut pump.place.store, total).await
+    });
     let run = poll_fn(|cx| {
         if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
             return Poll::Ready(Err(GetError::Interrupted));
         }
-        pump.poll(cx)
+        whole.as_mut().poll(cx)
     });
     match job.max_time {
         None => run.await,
@@ -137,7 +142,7 @@ async fn until_end(pump: &mut Pump<'_>, job: &Job, started: std::time::Instant) 
 }
 
 /// Settles the file and counts everything up.
-async fn finish(
+fn finish(
     pump: Pump<'_>,
     ended: Result<(), GetError>,
     job: &Job,
@@ -146,12 +151,12 @@ async fn finish(
 ) -> Result<Report, GetError> {
     let status = pump.logged.machine.status();
     let Pump { logged, place, tallies, watcher, resumed, .. } = pump;
-    let total = status.total.map_or(status.done, |total| total).bytes();
+    let total = total_of(&status);
     let mut progress =
         tally::progress(&status, &tallies, resumed, Instant::ZERO + Duration::from_secs_f64(seconds));
     progress.eta = None;
     watcher.progress(&progress);
-    let mut store = place.store;
+    let store = place.store;
     if let Err(error) = ended {
         let logged = logged.finish();
         let kept = store.suspend()?;
@@ -159,7 +164,6 @@ async fn finish(
         logged?;
         return Err(error);
     }
-    drain(&mut store, total).await?;
     let path = store.finish()?;
     logged.finish()?;
     Ok(Report {
@@ -180,6 +184,11 @@ async fn finish(
         resumed_bytes: resumed,
         path: path.map(|path| path.display().to_string()),
     })
+}
+
+/// The size of the file; as long as nobody said it, what has come of it.
+fn total_of(status: &Status) -> u64 {
+    status.total.unwrap_or(status.done).bytes()
 }
 
 /// Waits until a stream's reader has taken everything.
