@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::program::{Ended, Program, Running, digest};
 use crate::server::{Answer, Asked, Resource, Server, Step};
 
@@ -206,6 +208,79 @@ fn a_stream_is_in_order_and_its_memory_bounded_however_slow_its_reader() {
     assert_eq!(report["path"], serde_json::Value::Null);
     // The window is 16 MiB; the program without a download has some 10 MB.
     assert!(report["peak_rss_bytes"].as_u64().unwrap() < 48 << 20, "{report}");
+}
+
+/// Ways to send everything as one answer, whatever was asked.
+const ONE_ANSWERS: [fn(&Resource) -> Answer; 3] = [
+    |all| all.whole(),
+    |all| all.whole().without("Content-Length").with("Connection", "close"),
+    |all| {
+        let starts = (0..all.len()).step_by(100_000);
+        let pieces = starts.map(|at| Step::Chunk(at..(at + 100_000).min(all.len())));
+        let steps: Vec<Step> = pieces.chain([Step::Raw(b"0\r\n\r\n".to_vec())]).collect();
+        all.whole().without("Content-Length").with("Transfer-Encoding", "chunked").then(steps)
+    },
+];
+
+#[test]
+fn a_slow_reader_of_one_answer_holds_the_server_back() {
+    const WINDOW: u64 = 16 << 20;
+    for way in ONE_ANSWERS {
+        let resource = Resource::new(40_000_000);
+        let all = resource.clone();
+        let server = Server::start(move |_| way(&all));
+        let program = Program::new();
+        let mut child = program.command(&[&server.url("/file"), "-o", "-", "--json", "-q"]).spawn().unwrap();
+        let mut pipe = child.stdout.take().unwrap();
+        let running = Running::new(child, Some(program.path("decisions.log")));
+        let (mut got, mut piece) = (0, vec![0; 256 * 1024]);
+        loop {
+            let len = pipe.read(&mut piece).unwrap();
+            if len == 0 {
+                break;
+            }
+            assert!(piece[..len] == resource.data[got..got + len], "other bytes at {got}");
+            got += len;
+            if got < 6_000_000 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // Beyond the window only what the pipe and the kernel's buffers hold.
+            let ahead = server.sent().saturating_sub(got as u64);
+            assert!(ahead < WINDOW + (12 << 20), "{ahead} bytes ahead of the reader at {got}");
+        }
+        assert_eq!(got, resource.data.len());
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        let report: serde_json::Value = serde_json::from_str(ended.err.trim()).unwrap();
+        assert!(report["peak_rss_bytes"].as_u64().unwrap() < 48 << 20, "{report}");
+    }
+}
+
+#[test]
+fn a_reader_that_takes_nothing_can_be_left_by_signal_and_by_limit() {
+    let resource = Resource::new(SIZE);
+    for (words, signal, code, says) in [
+        (&["-q"][..], Some(Signal::INT), 130, "stopped"),
+        (&["-q"], Some(Signal::TERM), 130, "stopped"),
+        (&["-q", "--max-time", "1500ms"], None, 1, "not complete within 1.5s"),
+    ] {
+        let server = Server::honest(&resource);
+        let program = Program::new();
+        let url = server.url("/file");
+        let mut child = program.command(&[&[&url, "-o", "-"][..], words].concat()).spawn().unwrap();
+        let pipe = child.stdout.take().unwrap();
+        let running = Running::new(child, Some(program.path("decisions.log")));
+        // All of it is in the window, and the download is over but for the reader.
+        server.wait_sent(resource.len());
+        std::thread::sleep(Duration::from_millis(300));
+        if let Some(signal) = signal {
+            running.signal(signal);
+        }
+        let ended = running.wait();
+        drop(pipe);
+        assert_eq!(ended.code, Some(code), "{}", ended.err);
+        ended.says(says);
+    }
 }
 
 #[test]

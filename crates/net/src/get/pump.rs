@@ -123,8 +123,8 @@ impl<'a> Pump<'a> {
             if let Some(end) = self.end.take() {
                 return Poll::Ready(end);
             }
-            if !busy {
-                break;
+            if busy {
+                continue;
             }
         }
         // Armed last: everything above may have moved the next moment of interest.
@@ -150,7 +150,7 @@ impl<'a> Pump<'a> {
         let now = self.now();
         let mut busy = self.look_at_sockets(cx);
         busy |= self.look_at_links(cx);
-        self.look_at_store(cx, now);
+        busy |= self.look_at_store(cx, now);
         if self.logged.machine.deadline().is_some_and(|(at, _)| at <= now) {
             self.hear();
             self.logged.tick(now);
@@ -168,7 +168,7 @@ impl<'a> Pump<'a> {
             let status = self.logged.machine.status();
             self.watcher.progress(&tally::progress(&status, &self.tallies, self.resumed, now));
         }
-        busy
+        busy || self.ordered || !self.answers.is_empty()
     }
 
     fn next_moment(&self) -> Instant {
@@ -210,13 +210,14 @@ impl<'a> Pump<'a> {
         let now = self.now();
         let Some((link, origin)) = self.sockets.purpose(id) else { return Poll::Pending };
         let limits = &mut self.limits;
-        let looked = self.sockets.look_at(id, cx, &mut self.place, |link| limits.level(link, now));
+        let looked = self.sockets.look_at(id, cx, &mut self.place, |link| limits.level(link, now).min(room));
         let Poll::Ready(happening) = looked else { return Poll::Pending };
         if let Some(error) = self.place.take_error() {
             self.end = Some(Err(error.into()));
             return Poll::Ready(());
         }
         match happening {
+        let room = self.room(id);
             Happening::Open { protocol, handshake } => {
                 if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                     tally.connections += 1;
@@ -242,6 +243,16 @@ impl<'a> Pump<'a> {
                     tally.data(now, len);
                 }
                 self.limits.take(link, len);
+    /// How many bytes the store takes of what comes on a connection. When there is none, the look at the store sees to
+    /// it that the connection is looked at again.
+    fn room(&self, conn: ConnId) -> DataSize {
+        if self.place.store.window().is_none() {
+            return DataSize::MAX;
+        }
+        let rooms = self.sockets.asked_of(conn).filter_map(|req| self.place.room(req));
+        rooms.min().unwrap_or(DataSize::MAX)
+    }
+
                 self.note(now, req, len);
             }
             Event::Head { req, mut head, location, disposition } => {
@@ -323,7 +334,7 @@ impl<'a> Pump<'a> {
                 Output::Connect { conn, link, origin } => self.connect(conn, link, origin),
                 Output::Request { req, conn, range, if_range } => self.request(req, conn, range, if_range),
                 Output::Accept { req, at, len } => {
-                    self.place.accept(req, at);
+                    self.place.accept(req, at, len);
                     self.sockets.accept(req, len);
                 }
                 Output::Cancel { req } => {
@@ -398,7 +409,8 @@ impl<'a> Pump<'a> {
         true
     }
 
-    fn look_at_store(&mut self, cx: &mut Context<'_>, now: Instant) {
+    /// Tells whether a stream's reader has made room.
+    fn look_at_store(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         while let Some(wake) = self.place.store.wake() {
             let reader = self.reader.get_or_insert_with(|| Box::pin(async move { wake.notified().await }));
             if reader.as_mut().poll(cx).is_pending() {
@@ -410,10 +422,11 @@ impl<'a> Pump<'a> {
         let due = store.deadline().is_some_and(|at| at <= now) || store.window().is_some();
         if due && let Err(error) = store.tick(now) {
             self.end = Some(Err(error.into()));
-            return;
+            return false;
         }
         let upto = self.place.store.consumed();
-        if upto > self.consumed {
+        let more = upto > self.consumed;
+        if more {
             self.consumed = upto;
             self.tell(Input::Consumed { upto });
         }
@@ -435,3 +448,4 @@ const READS_A_TURN: usize = 4;
 const HEAR_EVERY: Duration = Duration::from_millis(1);
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+        more

@@ -209,6 +209,11 @@ impl Sockets {
         self.slots.get(&conn).map(|slot| (slot.link, slot.origin))
     }
 
+    /// The requests on a connection that are not complete.
+    pub(super) fn asked_of(&self, conn: ConnId) -> impl Iterator<Item = ReqId> {
+        self.reqs.iter().filter(move |(_, of)| **of == conn).map(|(req, _)| *req)
+    }
+
     /// Who resolved the name for a link.
     pub(super) fn named_by(&self, conn: ConnId) -> Option<String> {
         let slot = self.slots.get(&conn)?;
