@@ -7,7 +7,10 @@
 //!    contract (drain after each call) is kept in one place, [`Pump::act`].
 //! 2. Bytes go once from the socket's buffer to the store. The machine hears of them at most once a millisecond, and
 //!    always before it hears of anything else.
-//! 3. What the machine asks for is done at once; what comes of it is an input of the next turn.
+//! 3. What the machine asks for is done at once; what comes of it is an input of the next turn. An order that cannot be
+//!    carried out is answered, too: its connection is over.
+//! 4. Sockets write only when they are looked at. So a turn in which something was ordered is followed by another one.
+//! 5. A stream that is full stops the reading of the answers that would overfill it ([`Place::room`]).
 //!
 //! A task per connection was not used: at 10 Gbit/s on one core the hand-over of buffers would cost more than all
 //! decisions together.
@@ -55,6 +58,10 @@ pub(super) struct Pump<'a> {
     consumed: u64,
     /// Told when a stream's reader has taken something.
     reader: Option<Reader>,
+    /// The machine has ordered something that waits for a look at the sockets.
+    ordered: bool,
+    /// What the machine is to hear in the next turn.
+    answers: Vec<Input>,
     sleep: Pin<Box<Sleep>>,
     sleep_until: Instant,
     /// Set once: everything is there, or why it will not be.
@@ -92,6 +99,8 @@ impl<'a> Pump<'a> {
             next_progress: Instant::ZERO,
             consumed: 0,
             reader: None,
+            ordered: false,
+            answers: Vec::new(),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             sleep_until: Instant::ZERO,
             end: None,
@@ -126,9 +135,7 @@ impl<'a> Pump<'a> {
             if busy {
                 continue;
             }
-        }
-        // Armed last: everything above may have moved the next moment of interest.
-        loop {
+            // Armed last: everything above may have moved the next moment of interest.
             let at = self.next_moment();
             if at != self.sleep_until {
                 self.sleep_until = at;
@@ -138,16 +145,17 @@ impl<'a> Pump<'a> {
                 return Poll::Pending;
             }
             self.sleep_until = Instant::ZERO;
-            self.turn(cx);
-            if let Some(end) = self.end.take() {
-                return Poll::Ready(end);
-            }
         }
     }
 
     /// One look at everything. Tells whether there may be more to see at once.
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let now = self.now();
+        for input in std::mem::take(&mut self.answers) {
+            self.tell(input);
+        }
+        // What was ordered before this look is seen to by it.
+        self.ordered = false;
         let mut busy = self.look_at_sockets(cx);
         busy |= self.look_at_links(cx);
         busy |= self.look_at_store(cx, now);
@@ -209,6 +217,7 @@ impl<'a> Pump<'a> {
     fn look_at(&mut self, id: ConnId, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.now();
         let Some((link, origin)) = self.sockets.purpose(id) else { return Poll::Pending };
+        let room = self.room(id);
         let limits = &mut self.limits;
         let looked = self.sockets.look_at(id, cx, &mut self.place, |link| limits.level(link, now).min(room));
         let Poll::Ready(happening) = looked else { return Poll::Pending };
@@ -217,7 +226,6 @@ impl<'a> Pump<'a> {
             return Poll::Ready(());
         }
         match happening {
-        let room = self.room(id);
             Happening::Open { protocol, handshake } => {
                 if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                     tally.connections += 1;
@@ -235,14 +243,6 @@ impl<'a> Pump<'a> {
         Poll::Ready(())
     }
 
-    fn event(&mut self, conn: ConnId, link: LinkId, origin: OriginId, event: Event) {
-        let now = self.now();
-        match event {
-            Event::Data { req, len } => {
-                if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
-                    tally.data(now, len);
-                }
-                self.limits.take(link, len);
     /// How many bytes the store takes of what comes on a connection. When there is none, the look at the store sees to
     /// it that the connection is looked at again.
     fn room(&self, conn: ConnId) -> DataSize {
@@ -253,6 +253,14 @@ impl<'a> Pump<'a> {
         rooms.min().unwrap_or(DataSize::MAX)
     }
 
+    fn event(&mut self, conn: ConnId, link: LinkId, origin: OriginId, event: Event) {
+        let now = self.now();
+        match event {
+            Event::Data { req, len } => {
+                if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
+                    tally.data(now, len);
+                }
+                self.limits.take(link, len);
                 self.note(now, req, len);
             }
             Event::Head { req, mut head, location, disposition } => {
@@ -330,6 +338,7 @@ impl<'a> Pump<'a> {
             if self.end.is_some() {
                 continue;
             }
+            self.ordered |= !matches!(output, Output::Notice(_));
             match output {
                 Output::Connect { conn, link, origin } => self.connect(conn, link, origin),
                 Output::Request { req, conn, range, if_range } => self.request(req, conn, range, if_range),
@@ -361,19 +370,31 @@ impl<'a> Pump<'a> {
     }
 
     fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId) {
-        if let Some(url) = self.origins.url(origin) {
-            self.sockets.connect(conn, link, origin, url, self.uplinks.interface(link).cloned());
+        match self.origins.url(origin) {
+            Some(url) => self.sockets.connect(conn, link, origin, url, self.uplinks.interface(link).cloned()),
+            None => self.refuse(conn, "no URL has this number"),
         }
     }
 
     fn request(&mut self, req: ReqId, conn: ConnId, range: Ask, if_range: Option<Validator>) {
-        let Some((link, origin)) = self.sockets.purpose(conn) else { return };
-        let Some(get) = self.origins.get(origin, range, if_range) else { return };
-        if self.sockets.request(req, conn, &get)
-            && let Some(tally) = self.tallies.get_mut(usize::from(link.0))
-        {
+        let Some((link, origin)) = self.sockets.purpose(conn) else { return self.refuse(conn, "it is not there") };
+        let Some(get) = self.origins.get(origin, range, if_range) else {
+            return self.refuse(conn, "its URL names no host");
+        };
+        if !self.sockets.request(req, conn, &get) {
+            return self.refuse(conn, "it is not open");
+        }
+        if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
             tally.requests += 1;
         }
+    }
+
+    /// An order for a connection cannot be carried out: the machine hears that it is over, as of any other that ends
+    /// (rule 6 of its contract).
+    fn refuse(&mut self, conn: ConnId, why: &str) {
+        self.forget(conn);
+        let trouble = Trouble { kind: TroubleKind::Local, text: format!("the connection cannot be used: {why}") };
+        self.answers.push(Input::Closed { conn, trouble });
     }
 
     fn forget(&mut self, conn: ConnId) {
@@ -430,6 +451,7 @@ impl<'a> Pump<'a> {
             self.consumed = upto;
             self.tell(Input::Consumed { upto });
         }
+        more
     }
 
     fn sample(&mut self) {
@@ -448,4 +470,81 @@ const READS_A_TURN: usize = 4;
 const HEAR_EVERY: Duration = Duration::from_millis(1);
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-        more
+
+#[cfg(test)]
+mod tests {
+    use marline_core::fetch::Config;
+
+    use super::*;
+    use crate::get::Progress;
+    use crate::store::Store;
+
+    struct Nobody;
+
+    impl Watcher for Nobody {
+        fn progress(&mut self, _: &Progress) {}
+        fn line(&mut self, _: &str) {}
+    }
+
+    /// A pump on a place that never answers, within a runtime.
+    fn with_pump(test: impl FnOnce(&mut Pump<'_>, &mut Context<'_>)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}/file", silent.local_addr().unwrap()).parse().unwrap();
+            let store = Store::open(std::path::Path::new("/dev/null"), &[]).unwrap().store;
+            let mut watcher = Nobody;
+            let mut pump = Pump::new(
+                Logged::new(Config::default(), None).unwrap(),
+                Place::new(store),
+                Sockets::new(None),
+                Origins::new(&[url], &[], None),
+                Uplinks::local(),
+                &mut watcher,
+                std::time::Instant::now(),
+            );
+            test(&mut pump, &mut Context::from_waker(std::task::Waker::noop()));
+        });
+    }
+
+    #[test]
+    fn sockets_are_looked_at_again_after_an_order() {
+        with_pump(|pump, cx| {
+            assert!(!pump.turn(cx), "there is nothing to do");
+            pump.link_up(LinkId(0));
+            assert_eq!(pump.sockets.ids().len(), 1);
+            pump.turn(cx);
+            // A rest is over: the order comes out of a tick, behind the look at the sockets.
+            let conn = pump.sockets.ids()[0];
+            pump.forget(conn);
+            let trouble = Trouble { kind: TroubleKind::Refused, text: String::new() };
+            pump.tell(Input::Closed { conn, trouble });
+            assert!(pump.sockets.ids().is_empty(), "it rests first");
+            while pump.logged.machine.deadline().is_some_and(|(at, _)| at > pump.now()) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(pump.turn(cx), "an order waits in a queue");
+            assert_eq!(pump.sockets.ids().len(), 1);
+        });
+    }
+
+    #[test]
+    fn an_order_that_cannot_be_carried_out_is_answered() {
+        with_pump(|pump, cx| {
+            pump.link_up(LinkId(0));
+            let conn = pump.sockets.ids()[0];
+            // It is being dialled: nothing can be asked on it yet.
+            pump.request(ReqId(7), conn, Ask::Whole, None);
+            assert!(matches!(pump.answers[..], [Input::Closed { conn: of, .. }] if of == conn));
+            pump.turn(cx);
+            assert!(pump.answers.is_empty());
+            assert_eq!(pump.tallies[0].requests, 0);
+            // The machine has heard of it: another connection is ordered after a rest.
+            assert!(pump.sockets.ids().is_empty());
+            pump.connect(ConnId(9), LinkId(0), OriginId(5));
+            pump.request(ReqId(8), ConnId(10), Ask::Whole, None);
+            let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
+            assert_eq!(pump.answers.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
+        });
+    }
+}
