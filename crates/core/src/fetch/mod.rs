@@ -372,7 +372,7 @@ impl Machine for Fetch {
                     conn.on_sample(self.now, path);
                 }
             }
-            Input::Consumed { upto } => self.consumed = self.consumed.max(upto),
+            Input::Consumed { upto } => self.consumed(upto),
         }
         self.settle();
     }

@@ -40,10 +40,30 @@ impl Fetch {
 
     /// By when something should come on each connection on which something is awaited.
     fn expected(&self) -> impl Iterator<Item = (ConnId, Instant)> {
-        self.conns.iter().filter_map(|(id, conn)| {
+        self.conns.iter().filter(|(_, conn)| !self.is_held(conn)).filter_map(|(id, conn)| {
             let way = self.links.get(&conn.link).and_then(|link| link.handshake).unwrap_or_default();
             Some((*id, conn.last + patience(conn, way)?))
         })
+    }
+
+    /// Whether the reader has to take something before this connection may bring more: its silence says nothing.
+    fn is_held(&self, conn: &Conn) -> bool {
+        let Some(req) = conn.reqs.front().and_then(|id| self.reqs.get(id)) else { return false };
+        let limit = self.limit();
+        self.config.window.is_some() && req.span.end > limit && req.cursor.saturating_add(HELD) >= limit
+    }
+
+    /// The reader has taken something: what it held may be expected from now on.
+    pub(super) fn consumed(&mut self, upto: u64) {
+        let held: Vec<ConnId> =
+            self.conns.iter().filter(|(_, conn)| self.is_held(conn)).map(|(id, _)| *id).collect();
+        self.consumed = self.consumed.max(upto);
+        self.last_data = self.now;
+        for id in held {
+            if let Some(conn) = self.conns.get_mut(&id) {
+                conn.last = self.now;
+            }
+        }
     }
 
     /// Something should have come on this connection.
@@ -126,6 +146,9 @@ impl Fetch {
     }
 
     fn end_of_patience(&mut self) {
+        if self.conns.values().any(|conn| self.is_held(conn)) {
+            return;
+        }
         let pause = self.links.values().map(|link| link.paused_until).max().unwrap_or(Instant::ZERO);
         let end = self.last_data.max(pause) + PATIENCE;
         if self.now >= end {
@@ -239,6 +262,8 @@ const LIVELY: Duration = Duration::from_millis(450);
 /// A connection that stands still this long beside living ones of its link is given up.
 const STUCK: Duration = Duration::from_millis(2000);
 const STUCK_ROUNDS: u32 = 8;
+/// This near to the window's end a driver may stop reading.
+const HELD: u64 = 64 * 1024;
 const TELL_SILENCE: Duration = Duration::from_secs(1);
 /// No byte from anywhere for so long ends the download.
 const PATIENCE: Duration = Duration::from_secs(120);

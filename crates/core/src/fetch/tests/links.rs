@@ -299,3 +299,18 @@ fn a_revived_connection_owns_its_bytes_again() {
     desk.bytes(held, 1000);
     assert!(desk.fetch.ledger.free(0, 65_536).is_none(), "free although it is on its way");
 }
+
+#[test]
+fn a_reader_that_pauses_silences_nobody() {
+    let mut desk = Desk::new(Config { window: Some(DataSize::from_mib(1)), ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.connect(A, 5);
+    let req = desk.first(A);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, 1_030_000);
+    desk.pass(Duration::from_secs(300));
+    assert!(desk.failed.is_none() && desk.on(A).len() == 1, "{:?}", desk.notices);
+    desk.tell(Input::Consumed { upto: 1_000_000 });
+    desk.pass(Duration::from_secs(3));
+    assert!(desk.on(A).len() > 1, "now something should come");
+}
