@@ -6,6 +6,10 @@ use std::io;
 const PRIVILEGE: u8 = 77;
 /// The exit code of wrong usage.
 const USAGE: u8 = 64;
+/// What shells end with when a command is not there.
+const NOT_FOUND: u8 = 127;
+/// What shells end with when a command is there and cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -71,11 +75,14 @@ impl LabError {
         move |source| Self::Setup { step, source }
     }
 
-    /// The exit code that says so to scripts: 64 usage, 77 missing privilege, 1 anything else.
+    /// The exit code that says so to scripts: 64 usage, 77 missing privilege, 127 and 126 a command that is not there or
+    /// cannot be executed, as shells have it; 1 anything else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Spec(_) => USAGE,
             Self::UserNamespace { .. } => PRIVILEGE,
+            Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+            Self::Start { .. } => NOT_EXECUTABLE,
             Self::Tun { source, .. } | Self::Setup { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
@@ -83,5 +90,16 @@ impl LabError {
             }
             _ => 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_cannot_be_started_ends_as_in_a_shell() {
+        let start = |kind: io::ErrorKind| LabError::Start { program: "x".into(), source: kind.into() }.exit_code();
+        assert_eq!((start(io::ErrorKind::NotFound), start(io::ErrorKind::PermissionDenied)), (127, 126));
     }
 }
