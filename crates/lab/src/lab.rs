@@ -10,7 +10,7 @@ use crate::emulator::Emulator;
 use crate::memory::Memory;
 use crate::network::{self, Networks};
 use crate::run::Running;
-use crate::server::Server;
+use crate::server::{Server, sweep_all};
 use crate::{CongestionReport, LabError, LabSpec, Run, Task, prepare};
 
 /// A running lab. Dropping it ends everything in it; so does the end of this process, however it comes.
@@ -33,6 +33,7 @@ impl Lab {
     /// When the description makes no sense, the machine does not permit it, a program is missing or the server fails.
     pub fn start(spec: &LabSpec) -> Result<Self, LabError> {
         spec.validate()?;
+        sweep_all();
         let before = clock::now();
         prepare()?;
         let (networks, pairs) = network::build(&spec.links, spec.congestion)?;

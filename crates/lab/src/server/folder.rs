@@ -1,7 +1,7 @@
 //! A temporary directory in memory that ends with the lab, or at the latest with the next one.
 //!
 //! `Drop` removes it. After `kill -9` nothing of ours runs any more: but the lock that its owner held is free then,
-//! and whoever makes the next folder removes those whose lock is free.
+//! and whoever starts the next lab, or makes the next folder, removes those whose lock is free.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,6 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FlockOperation, flock};
 
 const PREFIX: &str = "marline-lab-";
+/// In memory.
+const SHM: &str = "/dev/shm";
+
+/// Removes what killed labs left, in both places where [`Folder`]s are made.
+pub(crate) fn sweep_all() {
+    sweep(Path::new(SHM));
+    sweep(&std::env::temp_dir());
+}
 
 /// A directory of this process's own.
 #[derive(Debug)]
@@ -25,8 +33,7 @@ impl Folder {
     /// # Errors
     /// Neither place can be written.
     pub fn new() -> io::Result<Self> {
-        let shm = Path::new("/dev/shm");
-        Self::under(shm).or_else(|_| Self::under(&std::env::temp_dir()))
+        Self::under(Path::new(SHM)).or_else(|_| Self::under(&std::env::temp_dir()))
     }
 
     fn under(parent: &Path) -> io::Result<Self> {

@@ -19,6 +19,7 @@ use crate::network::{Networks, SERVER};
 use crate::{LabError, Service};
 use certificate::Certificate;
 pub use folder::Folder;
+pub(crate) use folder::sweep_all;
 pub use payload::Payload;
 
 /// A server is given this long to listen.
