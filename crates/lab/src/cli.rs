@@ -3,7 +3,6 @@
 //! [`run`] must be called before the process has a second thread (before any runtime): rootless labs need it so.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -17,8 +16,9 @@ use serde_json::{Value, json};
 use crate::bench::{self, BenchArgs};
 use crate::demo::{self, DemoArgs};
 use crate::reproduce::{self, ReproduceArgs};
+use crate::result_file::ResultFile;
 use crate::runner::{self, command::RunArgs};
-use crate::{Congestion, Lab, LabError, LabSpec, Payload, Service, Task, check, prepare, summary};
+use crate::{Congestion, Lab, LabError, LabSpec, Payload, Service, Task, check, prepare, scenarios, summary};
 
 /// Emulated links on this machine.
 #[derive(Clone, Debug, Args)]
@@ -52,8 +52,10 @@ Example:
 
 In the command {url} stands for what is served, {urls} for the same over HTTPS, {ca} for the file of the certificate
 authority; the same are in MARLINE_LAB_URL, MARLINE_LAB_URLS and MARLINE_LAB_CA. The exit code is the command's.
-A link: NAME,rate=R|trace=FILE|medium=PRESET[,up=R][,rtt=T][,queue=T|SIZE][,loss=P][,jitter=T][,kind=K][,mtu=SIZE]
-An event: TIME:LINK=down|hold|up|rate=R|loss=P|rtt=T";
+A link: NAME,rate=R|trace=FILE|medium=PRESET[,up=R|,uptrace=FILE][,rtt=T][,jitter=T[,reorder]][,loss=P|,loss=ge:P/P/P]
+        [,queue=T|SIZE][,codel][,steps=T:R+T:R][,kind=K][,mtu=SIZE]
+PRESET: 11g-mixed, 11g, 11b, 11b-rts, 11b-paper
+An event: TIME:LINK=down|hold|up|rate=R|up=R|loss=P|rtt=T|jitter=T";
 
 /// `marline lab exec`.
 #[derive(Clone, Debug, Args)]
@@ -76,7 +78,7 @@ pub struct ExecArgs {
     /// Decides every loss and every jitter.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// A directory of traces.
+    /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
     /// Write the result to this file as JSON.
@@ -112,10 +114,15 @@ pub fn run(args: LabArgs) -> u8 {
 }
 
 fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
+    refuse_words_for_nothing(&args)?;
     prepare()?;
+    let traces = scenarios::trace_directories(&args.traces);
     for link in &mut args.links {
-        link.load(&args.traces).map_err(|error| LabError::Spec(format!("link {}: {error}", link.name)))?;
+        link.load(&traces).map_err(|error| {
+            LabError::Spec(format!("link {}: {}", link.name, scenarios::trace_refusal(&error, &traces)))
+        })?;
     }
+    let file = ResultFile::open_if(args.json.as_ref())?;
     // The random file must live as long as the lab.
     let (service, payload) = service(&args)?;
     let spec = LabSpec {
@@ -139,13 +146,24 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
         task = task.env("MARLINE_LAB_SHA256", payload.sha256());
     }
     let run = lab.run(&task)?;
-    if let Some(file) = &args.json {
-        let text = format!("{:#}\n", record(&args, &lab, payload.as_ref(), run.to_json()));
-        fs::write(file, text).map_err(LabError::at(format!("{}", file.display())))?;
+    if let Some(file) = file {
+        file.write(&format!("{:#}\n", record(&args, &lab, payload.as_ref(), run.to_json())))?;
     }
     say(summary::table(&run, lab.congestion()).trim_end());
     let code = run.status.code().unwrap_or_else(|| 128 + run.status.signal().unwrap_or(0));
     Ok(u8::try_from(code).unwrap_or(1))
+}
+
+/// A word that stands for what is served would reach the command as it is written.
+fn refuse_words_for_nothing(args: &ExecArgs) -> Result<(), LabError> {
+    if args.serve.is_some() || args.server.is_some() {
+        return Ok(());
+    }
+    let text = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    match ["{url}", "{urls}", "{ca}"].into_iter().find(|word| text.contains(word)) {
+        Some(word) => Err(LabError::Spec(format!("{word}: there is nothing to serve: add --serve"))),
+        None => Ok(()),
+    }
 }
 
 fn service(args: &ExecArgs) -> Result<(Service, Option<Payload>), LabError> {

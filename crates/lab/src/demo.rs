@@ -12,7 +12,8 @@ use marline_core::units::DataSize;
 
 use crate::evidence::{By, Outcome, stats};
 use crate::page::Table;
-use crate::runner::command::{begin, exit_code, page, print, say, write};
+use crate::result_file::ResultFile;
+use crate::runner::command::{begin, exit_code, page, print, say};
 use crate::runner::{Plan, Results};
 use crate::{LabError, scenarios};
 
@@ -40,6 +41,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
         scenario.cases.iter_mut().for_each(|case| case.size = QUICK);
     }
     let by = if args.sim { By::Sim } else { By::Lab };
+    let html = ResultFile::open(&args.page)?;
     begin(by)?;
     for case in &scenario.cases {
         let links: Vec<String> = case.links.iter().map(ToString::to_string).collect();
@@ -70,7 +72,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
         }
     }
     print(&format!("\n{}", table(&results.outcomes).plain()));
-    write(&args.page, &page(&scenario, &results).html())?;
+    html.write(&page(&scenario, &results).html())?;
     let path = std::fs::canonicalize(&args.page).unwrap_or_else(|_| args.page.clone());
     print(&format!("Throughput over time: {}", path.display()));
     Ok(exit_code(&results))

@@ -33,6 +33,7 @@ mod network;
 pub mod page;
 mod peers;
 mod reproduce;
+mod result_file;
 mod run;
 mod runner;
 mod scenarios;

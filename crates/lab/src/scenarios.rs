@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use marline_sim::scenario::Scenario;
+use marline_sim::trace::TraceError;
 
 use crate::LabError;
 
@@ -57,6 +58,18 @@ pub(crate) fn trace_directories(named: &[PathBuf]) -> Vec<PathBuf> {
     match std::env::var_os("MARLINE_TRACES") {
         Some(variable) if named.is_empty() => std::env::split_paths(&variable).collect(),
         _ => named.to_vec(),
+    }
+}
+
+/// Why these traces cannot be used; of those that are not there, also where they were looked for.
+pub(crate) fn trace_refusal(error: &TraceError, directories: &[PathBuf]) -> String {
+    match error {
+        TraceError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            let places: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
+            let places = if places.is_empty() { String::new() } else { format!(" and in {}", places.join(", ")) };
+            format!("{error}; looked for as written{places}; name its directory with --traces or MARLINE_TRACES")
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -23,7 +23,7 @@ struct Program {
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 13] = [
+const TESTS: [Test; 14] = [
     (
         "a_download_arrives_whole_over_the_link_that_was_chosen",
         a_download_arrives_whole_over_the_link_that_was_chosen,
@@ -41,6 +41,7 @@ const TESTS: [Test; 13] = [
     ("a_client_sees_its_links_only", a_client_sees_its_links_only),
     ("a_server_of_ones_own", a_server_of_ones_own),
     ("what_cannot_be_served_is_said", what_cannot_be_served_is_said),
+    ("exit_codes_are_those_of_a_shell", exit_codes_are_those_of_a_shell),
     ("nothing_is_left_after_kill_9", nothing_is_left_after_kill_9),
     ("a_signal_ends_the_command_and_the_lab", a_signal_ends_the_command_and_the_lab),
 ];
@@ -321,6 +322,30 @@ fn nothing_is_left_after_kill_9() {
     child.kill().unwrap();
     let _ = child.wait();
     wait_until("all have died", || marked(&mark).is_empty());
+    let prefix = format!("marline-lab-{}-", child.id());
+    let folders = || {
+        let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))).count()
+    };
+    // A lab that needs no folder of its own sweeps too.
+    drop(Lab::start(&spec(&TWO, Service::None)).unwrap());
+    assert_eq!(folders(), 0);
+}
+
+fn exit_codes_are_those_of_a_shell() {
+    let exec = |words: &[&str]| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let output = command.args(["exec", "--link", "wifi,rate=9Mbit/s"]).args(words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(exec(&["--", "sh", "-c", "exit 42"]).0, Some(42));
+    assert_eq!(exec(&["--", "sh", "-c", "kill -9 $$"]).0, Some(128 + 9));
+    assert_eq!(exec(&["--", "no-such-program-of-marline"]).0, Some(127));
+    assert_eq!(exec(&["--", "/dev/null"]).0, Some(126));
+    let (code, said) = exec(&["--", "curl", "{url}"]);
+    assert!(code == Some(64) && said.contains("there is nothing to serve: add --serve"), "{code:?} {said}");
+    let (code, said) = exec(&["--json", "/no/such/directory/r.json", "--", "sh", "-c", "echo it-was-run >&2"]);
+    assert!(code == Some(1) && !said.contains("it-was-run"), "{code:?} {said}");
 }
 
 fn a_signal_ends_the_command_and_the_lab() {

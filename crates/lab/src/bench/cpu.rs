@@ -18,7 +18,8 @@ use super::wired::Wired;
 use crate::evidence::{By, Machine, stats};
 use crate::page::Table;
 use crate::peers::{self, Order};
-use crate::runner::command::{begin, print, say, write};
+use crate::result_file::ResultFile;
+use crate::runner::command::{begin, print, say};
 use crate::server::Folder;
 use crate::{LabError, Payload, Service};
 
@@ -60,6 +61,7 @@ fn contenders() -> [(String, Client, usize); 5] {
 }
 
 pub(super) fn run(args: &CpuArgs) -> Result<u8, LabError> {
+    let file = ResultFile::open_if(args.json.as_ref())?;
     begin(By::Lab)?;
     let contenders = contenders();
     peers::check_installed(contenders.iter().map(|(_, client, _)| client))?;
@@ -89,12 +91,21 @@ pub(super) fn run(args: &CpuArgs) -> Result<u8, LabError> {
             }
         }
     }
-    present(args, &contenders, &costs)?;
+    if stopped {
+        let done: usize = costs.iter().map(Vec::len).sum();
+        say(&format!("interrupted: {done} of {} downloads", args.runs as usize * contenders.len()));
+    }
+    present(args, file, &contenders, &costs)?;
     Ok(if stopped { 130 } else { u8::from(failed) })
 }
 
 /// The table, the two verdicts and the file.
-fn present(args: &CpuArgs, contenders: &[(String, Client, usize)], costs: &[Vec<Cost>]) -> Result<(), LabError> {
+fn present(
+    args: &CpuArgs,
+    file: Option<ResultFile>,
+    contenders: &[(String, Client, usize)],
+    costs: &[Vec<Cost>],
+) -> Result<(), LabError> {
     let gigabytes = args.size.bytes() as f64 / 1e9;
     let figure =
         |costs: &[Cost], of: &dyn Fn(&Cost) -> f64| stats::median(&costs.iter().map(of).collect::<Vec<_>>());
@@ -128,7 +139,7 @@ fn present(args: &CpuArgs, contenders: &[(String, Client, usize)], costs: &[Vec<
         word(figure(&costs[1], &|cost| cost.cpu), curl, false),
         word(figure(&costs[1], &|cost| -cost.seconds), figure(&costs[0], &|cost| -cost.seconds), true),
     ));
-    if let Some(file) = &args.json {
+    if let Some(file) = file {
         let all = contenders.iter().zip(costs).map(|((name, ..), costs)| {
             let runs =
                 costs.iter().map(|c| json!({"seconds": c.seconds, "cpu_s": c.cpu, "peak_rss_bytes": c.memory}));
@@ -142,7 +153,7 @@ fn present(args: &CpuArgs, contenders: &[(String, Client, usize)], costs: &[Vec<
             "bytes": args.size.bytes(),
             "clients": all.collect::<Vec<_>>(),
         });
-        write(file, &format!("{record:#}\n"))?;
+        file.write(&format!("{record:#}\n"))?;
     }
     Ok(())
 }

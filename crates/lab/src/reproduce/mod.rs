@@ -18,7 +18,7 @@ use marline_sim::scenario::Scenario;
 
 use crate::evidence::{By, Machine, Outcome, Row};
 use crate::runner::command::{begin, line, only, print, say};
-use crate::runner::{Plan, Results};
+use crate::runner::{Plan, Results, rounded};
 use crate::{LabError, scenarios};
 use paper::Paper;
 use store::Store;
@@ -77,7 +77,8 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let mut store = None;
     if by == By::Lab {
         store = Some(Store::open(&args.out.join(&args.name).join("lab.jsonl"), args.go_on, 1.0)?);
-        say(&format!("{} of downloads, at least; stop with Ctrl-C, go on with --continue", hours(&scenario, runs)));
+        let least = rounded(plan(&scenario, runs, by).least());
+        say(&format!("{least} of downloads, at least; stop with Ctrl-C, go on with --continue"));
     }
     let mut outcomes = store.as_mut().map(|store| std::mem::take(&mut store.earlier)).unwrap_or_default();
     let there = outcomes.clone();
@@ -148,21 +149,6 @@ fn scaled(scenario: &Scenario, factor: f64) -> Scenario {
 
 /// Percentage points within which two shares count as equal.
 const NEAR: f64 = 10.0;
-
-/// The least that so many runs take: what the links need for each client.
-fn hours(scenario: &Scenario, runs: u32) -> String {
-    let mut seconds = 0.0;
-    for case in &scenario.cases {
-        for client in &scenario.clients {
-            let mut alone = case.clone();
-            alone.links.retain(|link| client.only().is_none_or(|only| only == link.name));
-            alone.events.retain(|event| alone.links.iter().any(|link| link.name == event.link));
-            seconds += alone.ideal().map_or(0.0, |ideal| ideal.as_secs_f64());
-        }
-    }
-    let hours = seconds * f64::from(runs) / 3600.0;
-    if hours < 1.0 { format!("{:.0} minutes", hours * 60.0) } else { format!("{hours:.1} hours") }
-}
 
 /// Prints everything in the form that was asked for.
 fn show(args: &ReproduceArgs, paper: &Paper, outcomes: &[Outcome], by: By, scale: f64) {

@@ -1,7 +1,6 @@
 //! `marline lab run SCENARIO`: a scenario with its repetitions, as a table, a JSON file and a page.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use marline_core::units::DataSize;
@@ -11,6 +10,7 @@ use serde_json::json;
 use super::{Plan, Results, summary};
 use crate::evidence::{By, Machine, Outcome};
 use crate::page::Page;
+use crate::result_file::ResultFile;
 use crate::{LabError, prepare, scenarios};
 
 /// `marline lab run`.
@@ -63,6 +63,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
         samples: false,
         show: false,
     };
+    let json = ResultFile::open_if(args.json.as_ref())?;
+    let html = ResultFile::open_if(args.page.as_ref())?;
     begin(plan.by)?;
     let results = plan.run(|_, _, _| false, |outcome| say(&line(outcome)))?;
     tell_skipped(&results);
@@ -70,13 +72,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
         let groups = summary::groups(&scenario, case, &results.outcomes);
         print(&format!("\n{case}\n{}", summary::table(&groups).plain()));
     }
-    if let Some(file) = &args.json {
-        write(file, &format!("{:#}\n", record(&scenario, &results)))?;
+    if let Some(file) = json {
+        file.write(&format!("{:#}\n", record(&scenario, &results)))?;
     }
-    if let Some(file) = &args.page {
-        write(file, &page(&scenario, &results).html())?;
-        say(&format!("page: {}", file.display()));
+    if let Some(file) = html {
+        let told = format!("page: {}", file.path().display());
+        file.write(&page(&scenario, &results).html())?;
+        say(&told);
     }
+    tell_unfinished(&results, plan.downloads());
     Ok(exit_code(&results))
 }
 
@@ -172,8 +176,15 @@ pub(crate) fn tell_skipped(results: &Results) {
     }
 }
 
-pub(crate) fn write(file: &Path, text: &str) -> Result<(), LabError> {
-    fs::write(file, text).map_err(LabError::at(format!("{}", file.display())))
+/// Says that there is less than was asked for: the user stopped it, or nothing could be run.
+pub(crate) fn tell_unfinished(results: &Results, wanted: usize) {
+    let done = results.outcomes.len();
+    if results.stopped {
+        say(&format!("interrupted: {done} of {wanted} downloads"));
+    } else if done == 0 {
+        let why = if results.untraced { "no traces, see --traces" } else { "no client of those named exists here" };
+        say(&format!("marline lab: nothing was run: {why}"));
+    }
 }
 
 /// For people, beside the results.

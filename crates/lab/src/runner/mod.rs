@@ -23,7 +23,7 @@ use marline_core::units::DataSize;
 use marline_sim::scenario::{Case, Client, Scenario};
 
 use crate::evidence::{By, Outcome};
-use crate::{LabError, Payload};
+use crate::{LabError, Payload, scenarios};
 pub(crate) use real::sha256;
 
 /// What to run.
@@ -50,11 +50,43 @@ pub(crate) struct Results {
     pub(crate) outcomes: Vec<Outcome>,
     /// `case` or `client`, and the reason.
     pub(crate) skipped: Vec<(String, String)>,
+    /// Whether a case was skipped because of its trace.
+    pub(crate) untraced: bool,
     /// Whether the user stopped it. What was under way then is not among the outcomes.
     pub(crate) stopped: bool,
 }
 
 impl Plan<'_> {
+    /// Those that exist in this kind of time.
+    fn clients(&self) -> Vec<&Client> {
+        self.scenario.clients.iter().filter(|client| self.by == By::Lab || client.is_ours()).collect()
+    }
+
+    /// The cases whose traces are there, loaded.
+    fn loaded(&self) -> impl Iterator<Item = Case> {
+        let cases = self.scenario.cases.iter().cloned();
+        cases.filter_map(|mut case| case.load(&self.traces).is_ok().then_some(case))
+    }
+
+    /// How many downloads it has, cases without their traces left out.
+    pub(crate) fn downloads(&self) -> usize {
+        self.loaded().count() * self.clients().len() * self.runs as usize
+    }
+
+    /// The least that they take in real time: what each client's links need.
+    pub(crate) fn least(&self) -> Duration {
+        let mut once = Duration::ZERO;
+        for case in self.loaded() {
+            for client in self.clients() {
+                let mut alone = case.clone();
+                alone.links.retain(|link| client.only().is_none_or(|only| only == link.name));
+                alone.events.retain(|event| alone.links.iter().any(|link| link.name == event.link));
+                once += alone.ideal().unwrap_or_default();
+            }
+        }
+        once * self.runs
+    }
+
     /// Runs it. `done` tells whether an outcome exists already (case, client, run), `tell` hears each new one.
     pub(crate) fn run(
         &self,
@@ -63,8 +95,7 @@ impl Plan<'_> {
     ) -> Result<Results, LabError> {
         let mut results = Results::default();
         let mut workshop = Workshop::new(self)?;
-        let clients: Vec<&Client> =
-            self.scenario.clients.iter().filter(|c| self.by == By::Lab || c.is_ours()).collect();
+        let clients = self.clients();
         for other in self.scenario.clients.iter().filter(|c| !clients.contains(c)) {
             results.skipped.push((other.to_string(), "is no part of the simulation".into()));
         }
@@ -74,7 +105,8 @@ impl Plan<'_> {
         for case in &self.scenario.cases {
             let mut case = case.clone();
             if let Err(error) = case.load(&self.traces) {
-                results.skipped.push((case.name.clone(), format!("{error}; name its directory with --traces")));
+                results.skipped.push((case.name.clone(), scenarios::trace_refusal(&error, &self.traces)));
+                results.untraced = true;
                 continue;
             }
             for run in 0..self.runs {
@@ -138,6 +170,12 @@ impl<'a> Workshop<'a> {
             }
         }
     }
+}
+
+/// For people: `20 minutes`, `1.5 hours`.
+pub(crate) fn rounded(time: Duration) -> String {
+    let hours = time.as_secs_f64() / 3600.0;
+    if hours < 1.0 { format!("{:.0} minutes", hours * 60.0) } else { format!("{hours:.1} hours") }
 }
 
 /// Longer than any sound client needs: several times what its links could do, and a minute for time-outs.
