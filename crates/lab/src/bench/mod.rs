@@ -38,10 +38,10 @@ pub struct BenchArgs {
 }
 
 const AFTER: &str = "\
-Without a word it does `floors`: eleven pairs of links and the pairs of traces (skipped without --traces), 100 MB, three
-runs of marline, aria2 in three settings and curl, in real time. That takes about an hour; how long at least is said at the
-start. Ctrl-C ends it and shows what there is. For a look: `marline lab bench floors --quick` (about 20 minutes), or one
-case: `marline lab bench floors --case a` (3 minutes).
+Without a word it does `floors`: ten sets of links and the pairs of traces (skipped without --traces), 100 MB, three runs
+of marline, aria2 in three settings and curl, in real time. That takes about 40 minutes; how long at least is said at the
+start. Ctrl-C ends it and shows what there is. For a look: `marline lab bench floors --quick` (a quarter of an hour), or
+one case: `marline lab bench floors --case a` (two minutes).
 Needs nginx, curl and aria2c. The exit code is 1 only if a download failed or nothing was run, 130 after Ctrl-C.";
 
 /// What is compared; without a word: floors.

@@ -172,10 +172,13 @@ impl<'a> Workshop<'a> {
     }
 }
 
-/// For people: `20 minutes`, `1.5 hours`.
+/// For people: `48 seconds`, `20 minutes`, `1.5 hours`.
 pub(crate) fn rounded(time: Duration) -> String {
-    let hours = time.as_secs_f64() / 3600.0;
-    if hours < 1.0 { format!("{:.0} minutes", hours * 60.0) } else { format!("{hours:.1} hours") }
+    match time.as_secs_f64() {
+        seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
+        seconds if seconds < 3600.0 => format!("{:.0} minutes", seconds / 60.0),
+        seconds => format!("{:.1} hours", seconds / 3600.0),
+    }
 }
 
 /// Longer than any sound client needs: several times what its links could do, and a minute for time-outs.
