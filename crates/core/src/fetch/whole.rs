@@ -55,6 +55,11 @@ impl Fetch {
             return self.misbehaves(id, link, "200 with everything instead of the range");
         }
         let conn = self.reqs.get(&id).map(|req| req.conn);
+        let root = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.root);
+        if let (Some(root), Some(total)) = (root, self.ledger.total()) {
+            let known = self.known(root).cloned();
+            self.told(link, total, known.as_ref());
+        }
         self.one_answer(OneAnswer::NoRanges, conn);
         self.validators.clear();
     }

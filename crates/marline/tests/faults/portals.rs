@@ -50,7 +50,7 @@ fn a_portal_never_gets_a_byte_into_the_file() {
     let table: [(Portal, &str); 8] = [
         (|_, _| Answer::page(200, "<html>log in"), "its answer is 12 bytes long instead of 8000000"),
         (|_, _| Answer::page(511, "<html>log in"), "it answers 511 where others deliver"),
-        (|_, _| Answer::page(404, "<html>no"), "it answers 404 where others deliver"),
+        (|_, _| Answer::page(404, "<html>no"), "its server answers 404 where others deliver"),
         (|asked, _| Resource::other(SIZE, 2).answer(asked), "its server has another version of the file"),
         (|asked, _| Resource::other(SIZE / 2, 1).answer(asked), "4000000 bytes long instead of 8000000"),
         (|_, _| Resource::other(SIZE, 2).whole(), "another version of the file"),

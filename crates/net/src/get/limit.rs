@@ -30,7 +30,8 @@ impl Bucket {
             self.level = (self.level + gained).min((self.rate * DEPTH).max(LEAST));
             self.filled = now;
         }
-        self.level
+        // A trickle would cost a system call for each packet.
+        if self.level < (self.rate * GULP).clamp(LEAST_GULP, MOST_GULP) { DataSize::ZERO } else { self.level }
     }
 
     fn take(&mut self, len: DataSize) {
@@ -39,7 +40,8 @@ impl Bucket {
 
     /// When it is worth looking again.
     fn next(&self, now: Instant) -> Instant {
-        now + (LEAST / self.rate).clamp(Duration::from_millis(1), Duration::from_millis(50))
+        let missing = (self.rate * GULP).clamp(LEAST_GULP, MOST_GULP) - self.level;
+        now + (missing / self.rate).clamp(Duration::from_millis(1), Duration::from_millis(500))
     }
 }
 
@@ -83,6 +85,10 @@ impl Limits {
 const DEPTH: Duration = Duration::from_millis(100);
 /// One packet and a bit: reading less is not worth a system call.
 const LEAST: DataSize = DataSize::from_kib(2);
+/// What is read at once: what comes in this time, and no more than this.
+const GULP: Duration = Duration::from_millis(20);
+const LEAST_GULP: DataSize = DataSize::from_bytes(500);
+const MOST_GULP: DataSize = DataSize::from_kib(64);
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,8 @@ pub(super) fn notice(notice: &Notice, tallies: &[Tally], origins: &Origins) -> S
         Notice::Banned { link, why, probing: false } => format!("link {}: not used, {why}", name(link)),
         Notice::Back { link } => format!("link {}: carries data again", name(link)),
         Notice::Silent { link, after } => {
-            format!("link {}: nothing has come for {:.1}s; the others go on", name(link), after.as_secs_f64())
+            let others = if tallies.len() > 1 { "the others go on" } else { "it is tried again and again" };
+            format!("link {}: nothing has come for {:.1}s; {others}", name(link), after.as_secs_f64())
         }
         Notice::MeteredInUse { link } => {
             format!(
@@ -28,7 +29,8 @@ pub(super) fn notice(notice: &Notice, tallies: &[Tally], origins: &Origins) -> S
         Notice::BudgetSpent { link, budget } => {
             format!("link {}: its budget of {budget} is spent; it is not used any more", name(link))
         }
-        Notice::OneAnswer { why } => format!("only one link can be used: {why}"),
+        Notice::OneAnswer { why } if tallies.len() > 1 => format!("only one link can be used: {why}"),
+        Notice::OneAnswer { why } => format!("this download cannot be resumed: {why}"),
         Notice::Pause { wait, status } => {
             format!("the server answers {status}: waiting {:.1}s", wait.as_secs_f64())
         }

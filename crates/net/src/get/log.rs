@@ -18,25 +18,36 @@ pub type FetchRecord = Record<Config, Input, Output>;
 #[derive(Debug)]
 pub(super) struct Logged {
     pub(super) machine: Fetch,
-    log: Option<(PathBuf, BufWriter<File>)>,
+    log: Option<Log>,
     error: Option<GetError>,
 }
 
+/// An open log, with its path for messages.
+pub(super) type Log = (PathBuf, BufWriter<File>);
+
+/// Creates the file of a log.
+pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
+    let Some(path) = path else { return Ok(None) };
+    let told = |error| GetError::Trace { path: path.to_owned(), error };
+    Ok(Some((path.to_owned(), BufWriter::new(File::create(path).map_err(told)?))))
+}
+
+/// Removes a log in which nothing was written.
+pub(super) fn discard(log: Option<&Log>) {
+    if let Some((path, _)) = log {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 impl Logged {
-    pub(super) fn new(config: Config, path: Option<&Path>) -> Result<Self, GetError> {
-        let log = match path {
-            None => None,
-            Some(path) => {
-                let file = File::create(path).map_err(|error| GetError::Trace { path: path.to_owned(), error })?;
-                Some((path.to_owned(), BufWriter::new(file)))
-            }
-        };
+    pub(super) fn new(config: Config, log: Option<Log>) -> Self {
         let mut logged = Self { machine: Fetch::new(config.clone()), log, error: None };
         logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
-        Ok(logged)
+        logged
     }
 
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
+        tracing::trace!(at = %now, ?input);
         self.write(|| Record::In { at: now, input: input.clone() });
         self.machine.handle(now, input);
     }
@@ -48,6 +59,7 @@ impl Logged {
 
     pub(super) fn poll(&mut self) -> Option<Output> {
         let output = self.machine.poll()?;
+        tracing::debug!(?output);
         self.write(|| Record::Out { output: output.clone() });
         Some(output)
     }

@@ -64,7 +64,12 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     if job.config.metered == MeteredUse::Never {
         uplinks.refuse_metered()?;
     }
-    let (store, resume) = open(&job, watcher)?;
+    let secure = job.urls.iter().any(|url| url.scheme() == "https");
+    let tls = secure.then(|| tls_config(job.ca_file.as_deref(), true)).transpose();
+    let sockets = Sockets::new(tls.map_err(|error| GetError::Trust(error.to_string()))?);
+    // The log before the file: if one of the two cannot be written, nothing of the other is left.
+    let log = log::create(job.trace.as_deref())?;
+    let (store, resume) = open(&job, watcher).inspect_err(|_| log::discard(log.as_ref()))?;
 
     let mut config = job.config.clone();
     config.origins = job.urls.len() as u16;
@@ -73,18 +78,17 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     config.resume = resume;
     let policy = config.policy.name();
 
-    let secure = job.urls.iter().any(|url| url.scheme() == "https");
-    let tls = secure.then(|| tls_config(job.ca_file.as_deref(), true)).transpose();
-    let sockets = Sockets::new(tls.map_err(|error| GetError::Trust(error.to_string()))?);
-    let logged = Logged::new(config, job.trace.as_deref())?;
+    let logged = Logged::new(config, log);
     let origins = Origins::new(&job.urls, &job.headers, job.user.as_ref());
     let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, watcher, started);
     pump.limits = Limits::new(job.limit);
     pump.resumed = resumed;
     pump.uplinks.free_name = matches!(job.target, Target::Directory(_));
-    for link in pump.uplinks.ids() {
-        pump.link_up(link);
-    }
+    let mut links: Vec<LinkId> = pump.uplinks.ids().collect();
+    links.iter().for_each(|link| pump.introduce(*link));
+    // Those that cost nothing first: a metered link is told of when it is clear whether it is needed.
+    links.sort_by_key(|link| pump.uplinks.profile(*link).is_some_and(|profile| profile.metered));
+    links.into_iter().for_each(|link| pump.link_up(link));
     let ended = until_end(&mut pump, &job, started).await;
     let seconds = started.elapsed().as_secs_f64();
     finish(pump, ended, &job, policy, seconds)

@@ -115,14 +115,20 @@ impl<'a> Pump<'a> {
     /// A link can be used from now on.
     pub(super) fn link_up(&mut self, link: LinkId) {
         let Some(profile) = self.uplinks.profile(link).cloned() else { return };
-        match self.tallies.get_mut(usize::from(link.0)) {
-            Some(tally) => tally.profile = profile.clone(),
-            None => {
-                self.tallies.push(Tally::new(profile.clone()));
-                self.limits.set(link, profile.limit);
-            }
+        self.introduce(link);
+        if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
+            tally.profile = profile.clone();
         }
         self.tell(Input::LinkUp { link, profile });
+    }
+
+    /// Books for a link, in the order of the links' numbers.
+    pub(super) fn introduce(&mut self, link: LinkId) {
+        let Some(profile) = self.uplinks.profile(link) else { return };
+        if usize::from(link.0) == self.tallies.len() {
+            self.limits.set(link, profile.limit);
+            self.tallies.push(Tally::new(profile.clone()));
+        }
     }
 
     /// Runs until there is a verdict.
@@ -495,7 +501,7 @@ mod tests {
             let store = Store::open(std::path::Path::new("/dev/null"), &[]).unwrap().store;
             let mut watcher = Nobody;
             let mut pump = Pump::new(
-                Logged::new(Config::default(), None).unwrap(),
+                Logged::new(Config::default(), None),
                 Place::new(store),
                 Sockets::new(None),
                 Origins::new(&[url], &[], None),

@@ -77,8 +77,8 @@ pub struct LinkReport {
     pub kind: &'static str,
     /// Body bytes that came over it, needed or not.
     pub bytes: u64,
-    /// `bytes` over the time from its first byte to its last.
-    pub goodput_mbps: f64,
+    /// `bytes` over the time from its first byte to its last; null: they came at once, or not at all.
+    pub goodput_mbps: Option<f64>,
     /// Requests sent.
     pub requests: u64,
     /// Connections opened.

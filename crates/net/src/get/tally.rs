@@ -59,7 +59,7 @@ impl Tally {
             name: self.profile.name.clone(),
             kind: self.profile.kind.name(),
             bytes: self.bytes,
-            goodput_mbps: mbps(self.bytes, time),
+            goodput_mbps: (!time.is_zero()).then(|| mbps(self.bytes, time)),
             requests: self.requests,
             connections: self.connections,
             first_byte_s: self.first.map(Instant::as_secs_f64),
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_links_goodput_is_over_its_own_time() {
         let report = tally(Some(1100)).report("up".into());
-        assert!((report.goodput_mbps - 8.0).abs() < 1e-9);
+        assert!((report.goodput_mbps.unwrap() - 8.0).abs() < 1e-9);
         assert_eq!(report.first_byte_s, Some(0.1));
     }
 
