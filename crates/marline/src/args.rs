@@ -245,10 +245,19 @@ fn one_line(error: &clap::Error, args: &[OsString]) -> String {
             line = format!("{line} ({})", tip.replace('\n', " "));
         }
     }
-    let command = Cli::command();
-    let verb = args.iter().skip(1).find_map(|word| command.find_subcommand(word));
-    let verb = verb.map(|verb| format!(" {}", verb.get_name()));
-    format!("{line}; see `marline{} --help`", verb.unwrap_or_default())
+    format!("{line}; see `{} --help`", spoken_to(args))
+}
+
+/// The command that the words name, as far as they do: `marline lab exec`. What stands behind `--` is somebody else's.
+fn spoken_to(args: &[OsString]) -> String {
+    let (mut command, mut name) = (Cli::command(), String::from("marline"));
+    for word in args.iter().skip(1).take_while(|word| *word != "--") {
+        if let Some(verb) = command.find_subcommand(word) {
+            name = format!("{name} {}", verb.get_name());
+            command = verb.clone();
+        }
+    }
+    name
 }
 
 #[cfg(test)]

@@ -37,7 +37,10 @@ fn a_named_history_runs_again() {
 
 /// Histories that once found something, each with what it found.
 const FOUND: &[(u64, &str)] = &[
-    (12121603822366511366, "resumed on a server without ranges, another link's page with the same validator was taken"),
+    (
+        12121603822366511366,
+        "resumed on a server without ranges, another link's page with the same validator was taken",
+    ),
     (18000476420150918214, "a portal's page was taken although another link had been told another size"),
     (6074054741356112942, "the second try of one answer was another file's"),
     (7947471993247032449, "of two whole files the portal's page was taken, because it had come first"),
