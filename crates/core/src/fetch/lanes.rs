@@ -6,7 +6,8 @@
 //!
 //! 1. A link is *slack* when its connections have left slow start and the round trip stays that of the empty path: for
 //!    a few round trips if packets were lost lately, otherwise for longer, since an empty queue may just be filling.
-//! 2. A slack link gets twice as many connections, if enough is left to fetch for that to pay.
+//! 2. A slack link gets twice as many connections, if enough is left to fetch for that to pay; without losses never more
+//!    than two, since what a server gives to each connection is not ours to multiply.
 //! 3. After a few round trips the new rate is compared with the old. Less than a tenth more: the number was right, and
 //!    the question rests, twice as long after each time. Without losses the new connections are taken back; with them
 //!    they stay, for what one loses the others keep.
@@ -96,7 +97,8 @@ impl Lanes {
         }
         let since = *self.slack_since.get_or_insert(now);
         let lossy = view.lossy && since + (view.floor_rtt * LOSSY_ROUNDS).max(LOSSY_PERSISTENT) <= now;
-        let sure = lossy || since + PERSISTENT <= now;
+        // Without losses a second one is tried, and no more: it may be the server that shares itself out.
+        let sure = lossy || (since + PERSISTENT <= now && self.wanted == 1);
         let worth = view.left >= (view.floor_rtt * WORTH_ROUNDS).max(WORTH);
         if now < self.rest_until || !sure || !worth || self.wanted >= most {
             return false;
@@ -207,12 +209,23 @@ mod tests {
     fn a_slack_link_gets_more_as_long_as_they_pay() {
         let mut lanes = Lanes::default();
         for t in 0..200_u64 {
-            // Each connection brings 5 Mbit/s, up to 20.
+            // Each connection brings 5 Mbit/s, up to 20, as losses allow.
             let n = lanes.wanted;
             let rate = (5 * u64::from(n)).min(20);
-            lanes.review(Instant::from_millis(t * 50), view(rate, if rate == 20 { 60 } else { 31 }, n), 16);
+            let seen = View { lossy: true, ..view(rate, if rate == 20 { 60 } else { 31 }, n) };
+            lanes.review(Instant::from_millis(t * 50), seen, 16);
         }
         assert_eq!(lanes.wanted, 4);
+    }
+
+    #[test]
+    fn without_losses_there_are_never_more_than_two() {
+        let mut lanes = Lanes::default();
+        for t in 0..400_u64 {
+            let n = lanes.wanted;
+            lanes.review(Instant::from_millis(t * 50), view(5 * u64::from(n), 31, n), 16);
+        }
+        assert_eq!(lanes.wanted, 2);
     }
 
     #[test]
