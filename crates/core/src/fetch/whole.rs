@@ -140,6 +140,11 @@ impl Fetch {
         }
         let (best, lost) = self.best_answer;
         let came = self.ledger.frontier();
+        if came == 0 {
+            // It never began: its link's failures are counted there.
+            self.phase = Phase::OneAnswer { req: None };
+            return self.ledger.restart();
+        }
         self.best_answer = if came > best { (came, 0) } else { (best, lost + 1) };
         if self.best_answer.1 > self.config.retries {
             let text = "the one answer breaks off again and again".into();
