@@ -21,7 +21,10 @@ fn connections_that_end_after_one_or_three_answers_cost_nothing_but_connections(
         assert!(program.file("out").unwrap() == *resource.data);
         let connections = report["links"][0]["connections"].as_u64().unwrap();
         assert!(connections > 1 || answers > 1, "{report}");
-        assert_eq!(report["links"][0]["retries"], 0, "{report}");
+        // A request that reaches nginx while it closes makes the kernel reset the connection, and an answer's end may go
+        // with it (RFC 9112 §9.6): that is asked for again, from where it ended.
+        assert_eq!(report["wasted_bytes"], 0, "{report}");
+        assert_eq!(report["links"][0]["state"], "idle", "{report}");
     }
 }
 
