@@ -37,6 +37,7 @@ fn a_named_history_runs_again() {
 
 /// Histories that once found something, each with what it found.
 const FOUND: &[(u64, &str)] = &[
+    (111454142763924217, "the one answer was given up for what broke off on lying links, while an honest one rested"),
     (
         12121603822366511366,
         "resumed on a server without ranges, another link's page with the same validator was taken",

@@ -93,6 +93,7 @@ impl Fetch {
         // Without a validator, an answer that covers everything stands alone.
         self.phase = if provable { Phase::Ranges } else { Phase::OneAnswer { req: Some(id) } };
         if !provable {
+            self.carrier = self.link_of(id);
             self.drop_others(id);
         }
         self.settle_total(total);

@@ -50,6 +50,8 @@ pub(super) struct LinkState {
     pub(super) handshake: Option<Duration>,
     /// It has delivered bytes that are provably of the file.
     pub(super) proved: bool,
+    /// How far the one answer came over it at its best, and how often since then it broke off before that.
+    pub(super) best_answer: (u64, u32),
 }
 
 /// How a link stands.
@@ -101,6 +103,7 @@ impl LinkState {
             reached: false,
             handshake: None,
             proved: false,
+            best_answer: (0, 0),
         }
     }
 

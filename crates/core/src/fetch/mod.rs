@@ -81,8 +81,8 @@ pub struct Fetch {
     /// What is known of the size as long as everything may have to come as one answer.
     told: Option<opinions::Told>,
     restarts: u32,
-    /// How far the one answer came at its best, and how often since then it broke off before that.
-    best_answer: (u64, u32),
+    /// The link over which the present one answer comes, or the last one came.
+    carrier: Option<LinkId>,
     /// Everything before this has been taken by the in-order reader.
     consumed: u64,
     /// The last time that anything came at all.
@@ -168,7 +168,7 @@ impl Fetch {
             parked: Vec::new(),
             told: None,
             restarts: 0,
-            best_answer: (0, 0),
+            carrier: None,
             consumed: 0,
             last_data: Instant::ZERO,
             next_conn: 0,

@@ -30,7 +30,7 @@ pub(super) struct Parked {
 /// The size that a link was told before anything could be put together.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
-    link: LinkId,
+    pub(super) link: LinkId,
     pub(super) total: DataSize,
     validator: Option<Validator>,
 }

@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 
+use super::links::LinkState;
 use super::{
     Ask, Ban, ConnId, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Trouble, TroubleKind,
     Validator,
@@ -77,8 +78,8 @@ impl Fetch {
             self.notice(Notice::OneAnswer { why });
         }
         self.phase = Phase::OneAnswer { req: Some(id) };
-        let link = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link);
-        if let (Some(link), Some(total)) = (link, head.length) {
+        self.carrier = self.link_of(id);
+        if let (Some(link), Some(total)) = (self.carrier, head.length) {
             self.told(link, total, head.validator.as_ref());
         }
         self.drop_others(id);
@@ -98,6 +99,10 @@ impl Fetch {
         self.out.push_back(Output::Identified { total: head.length, validator: None });
         self.out.push_back(Output::Accept { req: id, at: 0, len: head.length });
         self.finish_if_complete();
+    }
+
+    pub(super) fn link_of(&self, id: ReqId) -> Option<LinkId> {
+        self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
     }
 
     /// Closes all connections but the one of this request.
@@ -132,29 +137,43 @@ impl Fetch {
     }
 
     /// Looks whether the one answer broke off: nothing of it can be used, as nothing proves that the next one
-    /// continues it. Its bytes are no progress, so the retries are counted by how far it came.
+    /// continues it.
     pub(super) fn after_lost_answer(&mut self) {
         let Phase::OneAnswer { req: Some(id) } = self.phase else { return };
         if self.reqs.contains_key(&id) || self.ledger.complete() {
             return;
         }
-        let (best, lost) = self.best_answer;
+        self.phase = Phase::OneAnswer { req: None };
         let came = self.ledger.frontier();
-        if came == 0 {
-            // It never began: its link's failures are counted there.
-            self.phase = Phase::OneAnswer { req: None };
-            return self.ledger.restart();
+        self.ledger.restart();
+        // One that never began is among its link's failures already.
+        if came > 0 {
+            self.consumed = 0;
+            self.out.push_back(Output::Restart);
+            self.count_lost_answer(came);
         }
-        self.best_answer = if came > best { (came, 0) } else { (best, lost + 1) };
-        if self.best_answer.1 > self.config.retries {
-            let text = "the one answer breaks off again and again".into();
-            let last = self.links.values().find_map(|link| link.last_trouble.clone());
-            let trouble = last.unwrap_or(Trouble { kind: TroubleKind::Truncated, text });
+    }
+
+    /// Bytes of a lost answer are no progress, so each link's tries are counted by how far it came over that link. Who
+    /// has used them up makes room for the others, and its word for the size no longer counts against theirs.
+    fn count_lost_answer(&mut self, came: u64) {
+        let Some(id) = self.carrier else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let (best, lost) = link.best_answer;
+        link.best_answer = if came > best { (came, 0) } else { (best, lost + 1) };
+        if link.best_answer.1 <= self.config.retries {
+            return;
+        }
+        let text = "the one answer breaks off again and again".into();
+        let trouble = link.last_trouble.clone().unwrap_or(Trouble { kind: TroubleKind::Truncated, text });
+        let hopeful = link.hopeful();
+        let fresh = |link: &LinkState| link.best_answer.1 <= self.config.retries && !link.spent;
+        if !self.links.values().any(|link| fresh(link) && (link.hopeful() || link.resting())) {
             return self.give_up(Failure::Retries { trouble });
         }
-        self.phase = Phase::OneAnswer { req: None };
-        self.ledger.restart();
-        self.consumed = 0;
-        self.out.push_back(Output::Restart);
+        self.told.take_if(|told| told.link == id);
+        if hopeful {
+            self.ban(id, Ban::Trouble { trouble }, true);
+        }
     }
 }

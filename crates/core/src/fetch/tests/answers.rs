@@ -229,6 +229,57 @@ fn a_single_answer_that_always_breaks_off_is_given_up() {
     assert_eq!(tries, 1 + 5 + 1, "the first one was progress");
 }
 
+/// Everything has to come as one answer, and over `bad` it breaks off each time. Tells how often it did.
+fn breaks_off(desk: &mut Desk, bad: impl Fn(LinkId) -> Option<u64>) -> u32 {
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, None);
+    let mut lost = 0;
+    for _ in 0..1000 {
+        if desk.failed.is_some() || desk.done {
+            break;
+        }
+        let Some(conn) = desk.conns.keys().next_back().copied() else {
+            desk.pass(Duration::from_millis(500));
+            continue;
+        };
+        let link = desk.conns[&conn].0;
+        desk.connect(link, 5);
+        let Some((req, _)) = desk.asked(link).first().cloned() else {
+            desk.pass(Duration::from_millis(500));
+            continue;
+        };
+        desk.whole(req, Some(bad(link).unwrap_or(SIZE)), None);
+        if !desk.reqs.contains_key(&req) {
+            continue;
+        }
+        if bad(link).is_none() {
+            desk.bytes(req, SIZE);
+            break;
+        }
+        desk.bytes(req, 1000);
+        desk.close(conn, TroubleKind::Truncated);
+        lost += 1;
+    }
+    lost
+}
+
+#[test]
+fn a_single_answer_that_always_breaks_off_on_one_link_comes_over_the_other() {
+    let mut desk = Desk::two(Config::default());
+    // Its own word for the size stands against the other's, until it has lost its credit.
+    let lost = breaks_off(&mut desk, |link| (link == A).then_some(SIZE + 1));
+    assert!(desk.done, "{:?} {:?}", desk.failed, desk.notices);
+    assert!(lost >= 1 && lost <= 1 + 5 + 1, "{lost}");
+}
+
+#[test]
+fn a_single_answer_that_breaks_off_on_every_link_is_given_up() {
+    let mut desk = Desk::two(Config::default());
+    let lost = breaks_off(&mut desk, |_| Some(SIZE));
+    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?} after {lost}", desk.failed);
+    assert_eq!(lost, 2 * (1 + 5 + 1), "on each the first one was progress");
+}
+
 #[test]
 fn a_single_answer_goes_on_over_another_link_when_its_own_is_taken_away() {
     let mut desk = Desk::two(Config::default());
