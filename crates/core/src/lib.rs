@@ -6,7 +6,7 @@
 //! `marline-sim`) drive them all, and a log of inputs replays any decision ever taken.
 //!
 //! The rooms form a ladder; each may use only those named before it:
-//! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`fetch`].
+//! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`fetch`] → [`playback`].
 #![no_std]
 
 extern crate alloc;
@@ -14,6 +14,7 @@ extern crate alloc;
 pub mod fetch;
 pub mod link;
 pub mod machine;
+pub mod playback;
 pub mod predict;
 pub mod replay;
 pub mod units;

@@ -1,0 +1,188 @@
+//! The player in random histories, beside a naive one that counts in steps.
+//!
+//! `PROPTEST_RNG_SEED=n` runs other histories.
+
+use marline_core::playback::{Player, Profile, State, Thresholds, Timing};
+use marline_core::units::{Bitrate, DataSize, Duration, Instant};
+use proptest::prelude::*;
+
+/// A video of whole bytes a millisecond in each piece, so that the naive player counts without rounding.
+fn videos() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec((1..400_u64, 1..50_u64), 1..6)
+}
+
+fn profile(pieces: &[(u64, u64)]) -> Profile {
+    let piece = |(millis, each): &(u64, u64)| (Duration::from_millis(*millis), DataSize::from_bytes(millis * each));
+    Profile::variable(pieces.iter().map(piece)).expect("a video")
+}
+
+/// Bytes that come, and how many milliseconds after those before them.
+fn arrivals() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec((0..300_u64, 0..4000_u64), 0..40)
+}
+
+/// The player of GreenBag §II-B in steps of one millisecond.
+struct Naive {
+    rates: Vec<u64>,
+    low: u64,
+    at: usize,
+    arrived: u64,
+    decoded: u64,
+    playing: bool,
+    waited: u64,
+    stalls: u32,
+    ended: Option<u64>,
+}
+
+impl Naive {
+    fn new(pieces: &[(u64, u64)], low: u64) -> Self {
+        let rates = pieces.iter().flat_map(|(millis, each)| (0..*millis).map(|_| *each)).collect();
+        Self { rates, low, at: 0, arrived: 0, decoded: 0, playing: false, waited: 0, stalls: 0, ended: None }
+    }
+
+    fn total(&self) -> u64 {
+        self.rates.iter().sum()
+    }
+
+    fn arrive(&mut self, upto: u64) {
+        self.arrived = self.arrived.max(upto.min(self.total()));
+        self.playing |= self.ended.is_none()
+            && (self.arrived == self.total() || self.arrived - self.decoded >= self.low)
+            && self.arrived > self.decoded;
+    }
+
+    /// The millisecond from `t` on. Histories keep to arrivals that end where a millisecond of the video ends.
+    fn step(&mut self, t: u64) {
+        if self.ended.is_some() {
+            return;
+        }
+        if !self.playing {
+            self.waited += 1;
+            return;
+        }
+        self.decoded += self.rates[self.at];
+        self.at += 1;
+        if self.at == self.rates.len() {
+            self.ended = Some(t + 1);
+        } else if self.decoded == self.arrived {
+            self.playing = false;
+            self.stalls += 1;
+        }
+    }
+
+    /// The last end of a millisecond of the video that lies at or before `bytes`.
+    fn floor(&self, bytes: u64) -> u64 {
+        let mut sum = 0;
+        for rate in &self.rates {
+            if sum + rate > bytes {
+                break;
+            }
+            sum += rate;
+        }
+        sum
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn it_does_what_a_naive_player_does(pieces in videos(), low in 1..3000_u64, comes in arrivals()) {
+        let mut naive = Naive::new(&pieces, low);
+        let thresholds = Thresholds { low: DataSize::from_bytes(low), high: None };
+        let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
+        let (mut now, mut upto) = (0, 0);
+        for (gap, bytes) in comes {
+            for t in now..now + gap {
+                naive.step(t);
+            }
+            now += gap;
+            upto += bytes;
+            let whole = naive.floor(upto);
+            naive.arrive(whole);
+            player.arrive(Instant::from_millis(now), whole);
+            prop_assert_eq!(player.decoded(), naive.decoded);
+            prop_assert_eq!(player.stalls(), naive.stalls);
+            prop_assert_eq!(player.interrupted(), Duration::from_millis(naive.waited));
+            prop_assert_eq!(player.playback_time(), naive.ended.map(Duration::from_millis));
+        }
+    }
+
+    #[test]
+    fn time_is_conserved_and_never_plays_what_is_not_there(
+        pieces in videos(), low in 0..3000_u64, high in prop::option::of(0..6000_u64),
+        comes in arrivals(), jump in prop::option::of((0..40_usize, 0..20_000_u64)),
+    ) {
+        let thresholds = Thresholds { low: DataSize::from_bytes(low), high: high.map(DataSize::from_bytes) };
+        let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
+        let (mut now, mut before, mut ended) = (Instant::ZERO, 0, false);
+        for (i, (gap, bytes)) in comes.into_iter().enumerate() {
+            now += Duration::from_micros(gap * 997);
+            player.advance(now);
+            ended |= player.state() == State::Ended;
+            if let Some((_, to)) = jump.filter(|(when, _)| *when == i) {
+                player.seek(now, to);
+                before = 0;
+            }
+            let may = player.reads_upto();
+            prop_assert!(may >= player.arrived() && may <= player.profile().size().bytes());
+            player.arrive(now, (player.arrived() + bytes).min(may));
+            prop_assert!(player.decoded() >= before && player.decoded() <= player.arrived());
+            before = player.decoded();
+            prop_assert!(player.next_change().is_none_or(|at| at >= now));
+            ended |= player.state() == State::Ended;
+            if !ended {
+                prop_assert_eq!(player.played() + player.interrupted(), now.since(Instant::ZERO));
+            }
+        }
+        let seeks = jump.is_some();
+        player.arrive(now, u64::MAX);
+        player.advance(now + Duration::from_secs(3600));
+        prop_assert_eq!(player.state(), State::Ended);
+        if !seeks {
+            let duration = player.profile().duration();
+            prop_assert_eq!(player.playback_time(), Some(duration + player.interrupted()));
+        }
+    }
+
+    #[test]
+    fn deadlines_rise_and_are_exact(pieces in videos(), a in 0..20_000_u64, b in 0..20_000_u64) {
+        let video = profile(&pieces);
+        let (low, high) = (a.min(b), a.max(b));
+        let player = Player::new(video.clone(), Thresholds::default(), Instant::ZERO);
+        prop_assert!(player.deadline(low) <= player.deadline(high));
+        // The first nanosecond by which so many bytes are decoded.
+        let due = video.time_of(low);
+        prop_assert!(video.bytes_by(due) >= low.min(video.size().bytes()));
+        if let Some(sooner) = due.checked_sub(Duration::from_nanos(1)) {
+            prop_assert!(video.bytes_by(sooner) < low);
+        }
+    }
+
+    #[test]
+    fn a_rate_that_keeps_up_never_stalls_it(pieces in videos(), kbps in 1..600_u64, head in 1..4000_u64) {
+        let video = profile(&pieces);
+        let rate = Bitrate::from_bits_per_sec(kbps * 1000);
+        let total = video.size().bytes();
+        let head = head.min(total);
+        let thresholds = Thresholds { low: DataSize::from_bytes(1), high: None };
+        let mut player = Player::new(video.clone(), thresholds, Instant::ZERO);
+        player.arrive(Instant::ZERO, head);
+        let timing = video.keeps_up(head, rate, Duration::ZERO);
+        for upto in head + 1..=total {
+            player.arrive(Instant::ZERO + DataSize::from_bytes(upto - head) / rate, upto);
+        }
+        let end = Instant::ZERO + Duration::from_secs(100_000);
+        player.advance(end);
+        // With a byte in hand a stall ends at once, so the interruption is the lateness, up to a byte's time.
+        match timing {
+            Timing::Spare(spare) if spare > DataSize::from_bytes(1) / rate => prop_assert_eq!(player.stalls(), 0),
+            Timing::Spare(_) => {}
+            Timing::Late(late) => {
+                let byte = DataSize::from_bytes(2) / rate;
+                let waited = player.interrupted();
+                prop_assert!(waited + byte >= late && waited <= late + byte, "{waited:?} {late:?}");
+            }
+        }
+    }
+}
