@@ -24,10 +24,7 @@ impl Fetch {
         if self.config.thesis.slow_link == SlowLink::Off {
             return;
         }
-        let rate = |link: &LinkState| -> crate::units::Bitrate {
-            let conns = link.conns.iter().filter_map(|id| self.conns.get(id));
-            conns.map(|conn| conn.meter.rate(self.now, SLOW_WINDOW)).sum()
-        };
+        let rate = |link: &LinkState| self.link_rate(link, SLOW_WINDOW);
         let working: Vec<_> = self.links.iter().filter(|(_, link)| link.hopeful()).collect();
         let sum: crate::units::Bitrate = working.iter().map(|(_, link)| rate(link)).sum();
         let limit = match self.config.thesis.slow_link {
@@ -36,7 +33,7 @@ impl Fetch {
             SlowLink::Off => return,
         };
         let settled = |link: &LinkState| {
-            let first = link.conns.iter().filter_map(|id| self.conns.get(id)?.meter.first()).min();
+            let first = self.conns_of(link).filter_map(|conn| conn.meter.first()).min();
             first.is_some_and(|first| first + SLOW_WINDOW <= self.now)
         };
         let fastest = working.iter().max_by_key(|(_, link)| rate(link)).map(|(id, _)| **id);

@@ -3,8 +3,9 @@
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
+use super::conn::Conn;
 use super::notice::Ban;
-use super::{ConnId, OriginId, Trouble, Validator};
+use super::{ConnId, Fetch, OriginId, Trouble, Validator};
 use crate::link::LinkProfile;
 use crate::units::{Bitrate, DataSize, Instant};
 
@@ -132,6 +133,18 @@ impl LinkState {
     /// The pause before the next connection after this many failures.
     pub(super) fn backoff(&self) -> Duration {
         FIRST_BACKOFF * 2_u32.saturating_pow(self.failures.saturating_sub(1)).min(64)
+    }
+}
+
+impl Fetch {
+    /// The connections of a link, in the order in which they were ordered.
+    pub(super) fn conns_of<'a>(&'a self, link: &'a LinkState) -> impl Iterator<Item = &'a Conn> {
+        link.conns.iter().filter_map(|id| self.conns.get(id))
+    }
+
+    /// What came over a link in the last `window`, as a rate.
+    pub(super) fn link_rate(&self, link: &LinkState, window: Duration) -> Bitrate {
+        self.conns_of(link).map(|conn| conn.meter.rate(self.now, window)).sum()
     }
 }
 

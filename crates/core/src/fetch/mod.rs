@@ -194,10 +194,7 @@ impl Fetch {
             Standing::Banned { why, .. } => LinkWord::Banned(why.clone()),
             Standing::Probation => LinkWord::Idle,
         };
-        let rate = |link: &LinkState| {
-            let conns = link.conns.iter().filter_map(|id| self.conns.get(id));
-            conns.map(|conn| conn.meter.rate(self.now, Duration::from_secs(1))).sum()
-        };
+        let rate = |link: &LinkState| self.link_rate(link, Duration::from_secs(1));
         Status {
             total: self.ledger.total(),
             done: self.ledger.done(),

@@ -220,14 +220,13 @@ impl Fetch {
         if link.standing != Standing::Up || link.conns.is_empty() {
             return None;
         }
-        let conns = || link.conns.iter().filter_map(|id| self.conns.get(id));
-        let live = || conns().filter(|conn| !conn.draining && !conn.meter.total().is_zero());
+        let live = || self.conns_of(link).filter(|conn| !conn.draining && !conn.meter.total().is_zero());
         let floor_rtt = live().map(Conn::floor_rtt).min()?;
         let window = (floor_rtt * 8).clamp(Duration::from_millis(400), Duration::from_millis(1000));
         Some(View {
             climbing: live().any(|c| c.ramping(self.now)),
             lossy: live().any(|c| c.lossy(self.now)),
-            settled: conns().all(|c| !c.meter.total().is_zero() && !c.ramping(self.now)),
+            settled: self.conns_of(link).all(|c| !c.meter.total().is_zero() && !c.ramping(self.now)),
             delivering: live().count() as u32,
             rate: live().map(|c| c.meter.rate(self.now, window)).sum::<Bitrate>(),
             floor_rtt,

@@ -49,8 +49,7 @@ impl Fetch {
     }
 
     fn throughput(&self, link: &LinkState) -> Bitrate {
-        let conns = link.conns.iter().filter_map(|id| self.conns.get(id));
-        conns.map(|conn| conn.meter.rate(self.now, AVERAGE)).sum()
+        self.link_rate(link, AVERAGE)
     }
 
     /// Single-link (§4.3.1): one request for everything that is missing.
@@ -134,7 +133,7 @@ impl Fetch {
         if self.config.policy == Policy::DynamicLimit {
             return size;
         }
-        let rtt = link.conns.iter().filter_map(|id| self.conns.get(id)).map(|conn| conn.handshake).max();
+        let rtt = self.conns_of(link).map(|conn| conn.handshake).max();
         bdp_limit(size, bandwidth(link), rtt.unwrap_or_default(), thesis.padding)
     }
 }
