@@ -4,23 +4,28 @@
 //! Out: values that only combine in ways that make sense.
 //!
 //! 1. Kilo is 1000 and kibi is 1024. A rate counts bits, a size counts bytes.
-//! 2. Everything is an integer (nanoseconds, bytes, bits per second, parts per million), so that a replay on
-//!    another machine gives the same answer to the last bit.
+//! 2. Everything is an integer (nanoseconds, bytes, bits per second, parts per million, microwatts, nanojoules), so that
+//!    a replay on another machine gives the same answer to the last bit.
 //! 3. Arithmetic saturates at zero and at the type's maximum; it never panics and never wraps.
-//! 4. `size / time` and `rate * time` round down; `size / rate` rounds up: a transfer is never promised early.
+//! 4. `size / time` and `rate * time` round down, and so do powers and energies; `size / rate` rounds up: a transfer is
+//!    never promised early.
 //!
 //! A crate of physical units was not used: it knows metres and candelas, but not that a link's rate is in bits
 //! while a file's size is in bytes.
 
+mod energy;
 mod instant;
 mod parse;
+mod power;
 mod rate;
 mod ratio;
 mod size;
 
 pub use core::time::Duration;
+pub use energy::{Energy, EnergyPerBit};
 pub use instant::Instant;
 pub use parse::{ParseUnitError, parse_duration};
+pub use power::Power;
 pub use rate::Bitrate;
 pub use ratio::Ratio;
 pub use size::DataSize;

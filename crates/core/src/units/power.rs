@@ -1,0 +1,160 @@
+//! Watts.
+
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Mul, Sub};
+use core::str::FromStr;
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::parse::{ParseUnitError, scaled};
+use super::{Bitrate, Energy, EnergyPerBit};
+
+/// A power in microwatts. Arithmetic saturates.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Power(u64);
+
+impl Power {
+    /// Nothing is drawn.
+    pub const ZERO: Self = Self(0);
+    /// More than anything draws.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `n` microwatts.
+    pub const fn from_microwatts(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// `n` milliwatts.
+    pub const fn from_milliwatts(n: u64) -> Self {
+        Self(n.saturating_mul(1000))
+    }
+
+    /// Microwatts.
+    pub const fn microwatts(self) -> u64 {
+        self.0
+    }
+
+    /// Watts, for reports only.
+    pub fn as_watts_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// Whether nothing is drawn.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Add for Power {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Power {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Power {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Mul<u64> for Power {
+    type Output = Self;
+    fn mul(self, by: u64) -> Self {
+        Self(self.0.saturating_mul(by))
+    }
+}
+
+impl Mul<Duration> for Power {
+    type Output = Energy;
+    /// What is drawn in this time, rounded down to a nanojoule.
+    fn mul(self, time: Duration) -> Energy {
+        // Microwatts times nanoseconds are femtojoules.
+        #[expect(clippy::suspicious_arithmetic_impl, reason = "femtojoules to nanojoules")]
+        let nanojoules = u128::from(self.0).saturating_mul(time.as_nanos()) / 1_000_000;
+        Energy::from_nanojoules(u64::try_from(nanojoules).unwrap_or(u64::MAX))
+    }
+}
+
+impl Mul<Bitrate> for EnergyPerBit {
+    type Output = Power;
+    /// What a steady rate draws, rounded down to a microwatt.
+    fn mul(self, rate: Bitrate) -> Power {
+        // Picojoules per bit times bits per second are picowatts.
+        let microwatts = u128::from(self.picojoules()) * u128::from(rate.bits_per_sec()) / 1_000_000;
+        Power::from_microwatts(u64::try_from(microwatts).unwrap_or(u64::MAX))
+    }
+}
+
+impl Sum for Power {
+    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
+        parts.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl FromStr for Power {
+    type Err = ParseUnitError;
+
+    /// `1350mW`, `2.02W`, `500uW`.
+    fn from_str(s: &str) -> Result<Self, ParseUnitError> {
+        scaled(s, "a power such as 1350mW or 2.02W", &[("uW", 1), ("mW", 1000), ("W", 1_000_000)]).map(Self)
+    }
+}
+
+impl fmt::Debug for Power {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Power {
+    /// Watts from 10 W on with one decimal, else milliwatts with one: `12.5W`, `2022.2mW`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            10_000_000.. => write!(f, "{}.{}W", self.0 / 1_000_000, self.0 % 1_000_000 / 100_000),
+            _ => write!(f, "{}.{}mW", self.0 / 1000, self.0 % 1000 / 100),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn a_power_over_its_time_is_an_energy() {
+        assert_eq!(Power::from_milliwatts(1350) * Duration::from_millis(11_200), Energy::from_millijoules(15_120));
+        assert_eq!(Power::MAX * Duration::MAX, Energy::MAX);
+        assert_eq!(Power::ZERO * Duration::MAX, Energy::ZERO);
+    }
+
+    #[test]
+    fn a_rate_at_a_price_per_bit_is_a_power() {
+        let per_bit: EnergyPerBit = "16.72nJ/bit".parse().unwrap();
+        assert_eq!(per_bit * Bitrate::from_mbps(10), Power::from_microwatts(167_200));
+        assert_eq!(EnergyPerBit::from_picojoules(u64::MAX) * Bitrate::MAX, Power::MAX);
+    }
+
+    #[test]
+    fn a_power_needs_its_unit() {
+        assert_eq!("2022.2mW".parse(), Ok(Power::from_microwatts(2_022_200)));
+        assert_eq!("1.35W".parse(), Ok(Power::from_milliwatts(1350)));
+        assert!("1350".parse::<Power>().is_err());
+        assert!("-1mW".parse::<Power>().is_err());
+        assert_eq!(Power::from_microwatts(2_022_200).to_string(), "2022.2mW");
+        assert_eq!(Power::from_milliwatts(12_500).to_string(), "12.5W");
+        assert_eq!(Power::ZERO.to_string(), "0.0mW");
+    }
+}
