@@ -6,11 +6,12 @@
 //! `marline-sim`) drive them all, and a log of inputs replays any decision ever taken.
 //!
 //! The rooms form a ladder; each may use only those named before it:
-//! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`fetch`] → [`playback`].
+//! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`].
 #![no_std]
 
 extern crate alloc;
 
+pub mod energy;
 pub mod fetch;
 pub mod link;
 pub mod machine;

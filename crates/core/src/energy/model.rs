@@ -1,0 +1,246 @@
+//! What a device's radios draw, as published models say it.
+//!
+//! In: figures of a model file. Out: a [`Model`] that cannot give a negative energy, and the closed forms of the papers:
+//! power at a rate, the cost of a promotion, of a tail, of a whole transfer.
+//!
+//! One radio is described by [`RadioModel`]; GreenBag, Huang 2012 and SIGCOMM 2021 all fit it. A trait per model was not
+//! used: they differ in their figures and in nothing else.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+
+use crate::link::LinkKind;
+use crate::units::{Bitrate, DataSize, Duration, Energy, EnergyPerBit, Power};
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Direction {
+    /// Towards this device.
+    Down,
+    /// Away from it.
+    Up,
+}
+
+impl Direction {
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::Down => 0,
+            Self::Up => 1,
+        }
+    }
+}
+
+/// What a radio draws while it carries bytes in one direction: `base + per_bit × rate`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Draw {
+    /// At rate zero (β of the papers).
+    pub base: Power,
+    /// For each bit (α of the papers: mW per Mbit/s are nJ per bit).
+    pub per_bit: EnergyPerBit,
+}
+
+impl Draw {
+    /// The power at a steady rate.
+    pub fn at(self, rate: Bitrate) -> Power {
+        self.base + self.per_bit * rate
+    }
+
+    /// A whole transfer at a steady rate, without promotion and tail (GreenBag eq. 5). At rate zero it never ends.
+    pub fn transfer(self, size: DataSize, rate: Bitrate) -> Energy {
+        self.base * (size / rate) + self.per_bit * size
+    }
+}
+
+/// Some power for some time.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Stage {
+    /// What is drawn.
+    pub power: Power,
+    /// For how long.
+    pub time: Duration,
+}
+
+impl Stage {
+    /// All of it.
+    pub fn energy(self) -> Energy {
+        self.power * self.time
+    }
+}
+
+/// What follows the last byte, stage by stage.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tail {
+    stages: [Stage; Tail::MAX],
+    len: usize,
+}
+
+impl Tail {
+    /// The most stages. Chosen: the published models have at most two (3G: DCH and FACH; 5G: NR and its LTE leg).
+    pub const MAX: usize = 4;
+
+    /// A tail of these stages, in their order; none: there are more than [`Tail::MAX`].
+    pub fn new(stages: &[Stage]) -> Option<Self> {
+        let mut tail = Self { stages: [Stage::default(); Self::MAX], len: stages.len() };
+        tail.stages.get_mut(..stages.len())?.copy_from_slice(stages);
+        Some(tail)
+    }
+
+    /// The stages in their order.
+    pub fn stages(&self) -> &[Stage] {
+        self.stages.get(..self.len).unwrap_or_default()
+    }
+
+    /// From the last byte to idle.
+    pub fn time(&self) -> Duration {
+        self.stages().iter().fold(Duration::ZERO, |sum, stage| sum.saturating_add(stage.time))
+    }
+
+    /// All stages to their end.
+    pub fn energy(&self) -> Energy {
+        self.stages().iter().map(|stage| stage.energy()).sum()
+    }
+}
+
+/// What one radio draws.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RadioModel {
+    /// While bytes come.
+    pub down: Draw,
+    /// While bytes go.
+    pub up: Draw,
+    /// From idle to active.
+    pub promotion: Stage,
+    /// From the last byte to idle.
+    pub tail: Tail,
+    /// While nothing happens.
+    pub idle: Power,
+    /// Signs of traffic further apart than this do not belong to one transfer.
+    pub gap: Duration,
+}
+
+impl RadioModel {
+    /// The usual [`gap`](Self::gap). Huang 2012 measured that an LTE radio leaves continuous reception 100 ms after the
+    /// last packet; a busy link of 0.2 Mbit/s still has a packet every 60 ms.
+    pub const GAP: Duration = Duration::from_millis(100);
+
+    /// A radio that draws `draw` both ways, and nothing else.
+    pub fn new(draw: Draw) -> Self {
+        Self {
+            down: draw,
+            up: draw,
+            promotion: Stage::default(),
+            tail: Tail::default(),
+            idle: Power::ZERO,
+            gap: Self::GAP,
+        }
+    }
+
+    /// What it draws in one direction.
+    pub const fn draw(&self, direction: Direction) -> Draw {
+        match direction {
+            Direction::Down => self.down,
+            Direction::Up => self.up,
+        }
+    }
+
+    /// One packet on an idle radio: promotion and tail.
+    pub fn one_packet(&self) -> Energy {
+        self.promotion.energy() + self.tail.energy()
+    }
+
+    /// A whole transfer at a steady rate on an idle radio: promotion, transfer, tail.
+    pub fn transfer(&self, direction: Direction, size: DataSize, rate: Bitrate) -> Energy {
+        self.one_packet() + self.draw(direction).transfer(size, rate)
+    }
+}
+
+/// What changes while several radios of one device are active.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Together {
+    /// The part of each radio's base power that all of them share, paid once: with n radios active the device draws
+    /// (n − 1) times this less than their sum. Zero: powers add up.
+    pub shared: Power,
+    /// What each bit costs beyond its radio's own price (the processor's share). Zero in most models.
+    pub extra: EnergyPerBit,
+}
+
+/// A device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Model {
+    name: String,
+    radios: BTreeMap<LinkKind, RadioModel>,
+    together: Together,
+    platform: Power,
+}
+
+impl Model {
+    /// A device of these radios. `platform` is what the rest of it draws all the time; zero where only radios were
+    /// measured.
+    ///
+    /// # Errors
+    /// When a radio's base power is less than what it shares: two radios would draw less than one.
+    pub fn new(
+        name: &str,
+        radios: BTreeMap<LinkKind, RadioModel>,
+        together: Together,
+        platform: Power,
+    ) -> Result<Self, ModelError> {
+        for (kind, radio) in &radios {
+            let base = radio.down.base.min(radio.up.base);
+            if base < together.shared {
+                return Err(ModelError { kind: *kind, base, shared: together.shared });
+            }
+        }
+        Ok(Self { name: name.into(), radios, together, platform })
+    }
+
+    /// Its name, as reports print it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The radio of links of this kind; none: the model does not say.
+    pub fn radio(&self, kind: LinkKind) -> Option<&RadioModel> {
+        self.radios.get(&kind)
+    }
+
+    /// Every radio it describes.
+    pub fn radios(&self) -> impl Iterator<Item = (LinkKind, &RadioModel)> {
+        self.radios.iter().map(|(kind, radio)| (*kind, radio))
+    }
+
+    /// What changes while several radios are active.
+    pub const fn together(&self) -> Together {
+        self.together
+    }
+
+    /// What the rest of the device draws all the time.
+    pub const fn platform(&self) -> Power {
+        self.platform
+    }
+
+    /// What radios draw that are active together at these steady rates, the platform apart (eMPTCP §III: per-bit
+    /// efficiency is this over the sum of the rates). Kinds that the model does not describe draw nothing.
+    pub fn active_power(&self, loads: &[(LinkKind, Direction, Bitrate)]) -> Power {
+        let (mut sum, mut rates, mut active) = (Power::ZERO, Bitrate::ZERO, 0_u64);
+        for (kind, direction, rate) in loads {
+            let Some(radio) = self.radio(*kind) else { continue };
+            sum += radio.draw(*direction).at(*rate);
+            rates = rates + *rate;
+            active += 1;
+        }
+        match active {
+            0 | 1 => sum,
+            n => sum - self.together.shared * (n - 1) + self.together.extra * rates,
+        }
+    }
+}
+
+/// A model in which two radios would draw less than one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{kind}: its base power of {base} is less than the {shared} that radios share")]
+pub struct ModelError {
+    kind: LinkKind,
+    base: Power,
+    shared: Power,
+}

@@ -1,0 +1,67 @@
+//! Radios against figures worked out by hand, and against what must hold for every history.
+
+mod known;
+mod properties;
+
+use alloc::collections::BTreeMap;
+
+use super::{Draw, Model, RadioModel, Stage, Tail, Together};
+use crate::link::LinkKind;
+use crate::units::{Duration, Instant, Power};
+
+pub(super) fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn draw(base: &str, per_bit: &str) -> Draw {
+    Draw { base: base.parse().unwrap(), per_bit: per_bit.parse().unwrap() }
+}
+
+fn stage(power: &str, micros: u64) -> Stage {
+    Stage { power: power.parse().unwrap(), time: Duration::from_micros(micros) }
+}
+
+fn radio(down: Draw, up: Draw, promotion: Stage, tail: &[Stage]) -> RadioModel {
+    RadioModel { up, promotion, tail: Tail::new(tail).unwrap(), ..RadioModel::new(down) }
+}
+
+/// GreenBag Table I and §IV-B.
+pub(super) fn greenbag() -> Model {
+    let (wifi, lte) = (draw("360.9mW", "24.19nJ/bit"), draw("2022.2mW", "16.72nJ/bit"));
+    let lte = radio(lte, lte, Stage::default(), &[stage("1350mW", 11_200_000)]);
+    let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);
+    Model::new("greenbag", radios, Together::default(), Power::ZERO).unwrap()
+}
+
+/// Huang 2012, Tables 3 and 4.
+pub(super) fn huang() -> Model {
+    let lte = radio(
+        draw("1288.04mW", "51.97nJ/bit"),
+        draw("1288.04mW", "438.39nJ/bit"),
+        stage("1210.7mW", 260_100),
+        &[stage("1060mW", 11_576_000)],
+    );
+    let umts = radio(
+        draw("817.88mW", "122.12nJ/bit"),
+        draw("817.88mW", "868.98nJ/bit"),
+        stage("659.4mW", 582_100),
+        &[stage("803.9mW", 8_088_200), stage("601.3mW", 824_200)],
+    );
+    let wifi = radio(
+        draw("132.86mW", "137.01nJ/bit"),
+        draw("132.86mW", "283.17nJ/bit"),
+        stage("124.4mW", 79_100),
+        &[stage("119.3mW", 238_100)],
+    );
+    let radios = BTreeMap::from([(LinkKind::Lte, lte), (LinkKind::Umts, umts), (LinkKind::Wifi, wifi)]);
+    Model::new("huang2012", radios, Together::default(), Power::ZERO).unwrap()
+}
+
+/// The fit to eMPTCP Table 2: two radios share 298.5 mW.
+pub(super) fn emptcp() -> Model {
+    let (wifi, lte) = (draw("469.1mW", "112.6nJ/bit"), draw("1288.04mW", "51.97nJ/bit"));
+    let lte = radio(lte, lte, stage("1210.7mW", 260_100), &[stage("1060mW", 11_576_000)]);
+    let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);
+    let together = Together { shared: "298.44mW".parse().unwrap(), ..Together::default() };
+    Model::new("emptcp-s3", radios, together, Power::ZERO).unwrap()
+}

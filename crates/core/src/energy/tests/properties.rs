@@ -1,0 +1,152 @@
+//! What holds for every history of traffic.
+
+extern crate std;
+
+use proptest::prelude::*;
+use std::vec::Vec;
+
+use super::super::{Account, Bill, Direction, Meter, Model, Radio, Sums};
+use super::{at, emptcp, greenbag, huang};
+use crate::link::{LinkId, LinkKind};
+use crate::units::{DataSize, Duration, Energy, Instant};
+
+/// A sign of traffic: after this pause (ms), on this link, this way, so many bytes.
+type Sign = (u64, u16, bool, u64);
+
+fn history() -> impl Strategy<Value = Vec<Sign>> {
+    let pause = prop_oneof![4 => 0_u64..40, 2 => 40_u64..300, 1 => 300_u64..20_000];
+    proptest::collection::vec((pause, 0_u16..3, any::<bool>(), 0_u64..200_000), 1..80)
+}
+
+fn models() -> impl Strategy<Value = Model> {
+    prop_oneof![Just(greenbag()), Just(huang()), Just(emptcp())]
+}
+
+fn direction(down: bool) -> Direction {
+    if down { Direction::Down } else { Direction::Up }
+}
+
+fn meter(model: Model) -> Meter {
+    let mut meter = Meter::new(model, at(0));
+    for (link, kind) in [(0, LinkKind::Wifi), (1, LinkKind::Lte), (2, LinkKind::Lte)] {
+        meter.on_link(at(0), LinkId(link), kind);
+    }
+    meter
+}
+
+fn played(model: Model, signs: &[Sign]) -> (Meter, Instant) {
+    let (mut meter, mut now) = (meter(model), at(0));
+    for (pause, link, down, bytes) in signs {
+        now += Duration::from_millis(*pause);
+        meter.on_bytes(now, LinkId(*link), direction(*down), DataSize::from_bytes(*bytes));
+    }
+    (meter, now)
+}
+
+fn parts(account: &Account) -> Energy {
+    let states = |bill: &Bill| bill.promotion + bill.active + bill.tail.iter().copied().sum() + bill.idle;
+    account.platform + account.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
+}
+
+/// All the time that is accounted for.
+fn times(sums: &Sums) -> Duration {
+    sums.promotion + sums.active[0] + sums.active[1] + sums.tail.iter().sum::<Duration>() + sums.idle
+}
+
+proptest! {
+    #[test]
+    fn energy_never_falls_and_its_parts_make_the_whole(model in models(), signs in history(), steps in 1_u64..5) {
+        let (mut meter, mut now) = (meter(model), at(0));
+        let mut before = meter.spent(now);
+        for (pause, link, down, bytes) in signs {
+            for step in 1..=steps {
+                let spent = meter.spent(now + Duration::from_millis(pause * step / steps));
+                prop_assert!(spent.total() >= before.total());
+                for ((_, new), (_, old)) in spent.links.iter().zip(&before.links) {
+                    prop_assert!(new.unwrap().total() >= old.unwrap().total());
+                }
+                prop_assert_eq!(spent.total(), parts(&spent));
+                before = spent;
+            }
+            now += Duration::from_millis(pause);
+            meter.on_bytes(now, LinkId(link), direction(down), DataSize::from_bytes(bytes));
+            let finish = meter.finish(now);
+            prop_assert!(finish.total() >= meter.spent(now).total());
+            prop_assert_eq!(finish.total(), parts(&finish));
+        }
+        // What was to come has come.
+        let (late, finish) = (meter.spent(now + Duration::from_secs(60)), meter.finish(now));
+        for ((_, late), (_, finish)) in late.links.iter().zip(&finish.links) {
+            prop_assert_eq!(late.unwrap().tails(), finish.unwrap().tails());
+        }
+    }
+
+    #[test]
+    fn it_does_not_matter_how_bytes_are_cut(model in models(), signs in history(), pieces in 1_u64..7) {
+        let (whole, now) = played(model.clone(), &signs);
+        let mut cut = meter(model);
+        let mut time = at(0);
+        for (pause, link, down, bytes) in signs {
+            time += Duration::from_millis(pause);
+            for n in 0..pieces {
+                let part = bytes * (n + 1) / pieces - bytes * n / pieces;
+                cut.on_bytes(time, LinkId(link), direction(down), DataSize::from_bytes(part));
+            }
+        }
+        prop_assert_eq!(whole.spent(now), cut.spent(now));
+        prop_assert_eq!(whole.finish(now), cut.finish(now));
+    }
+
+    #[test]
+    fn a_steady_flow_costs_the_same_in_one_piece_and_in_many(
+        model in models(), start in 0_u64..5000, steps in 1_u64..400, step in 1_u64..=100, bytes in 1_u64..100_000,
+    ) {
+        for (_, radio) in model.radios() {
+            let (mut one, mut many) = (Radio::new(*radio, at(0)), Radio::new(*radio, at(0)));
+            one.carry(at(start), at(start + steps * step), Direction::Down, DataSize::from_bytes(bytes * steps));
+            many.on_bytes(at(start), Direction::Down, DataSize::ZERO);
+            for n in 1..=steps {
+                many.on_bytes(at(start + n * step), Direction::Down, DataSize::from_bytes(bytes));
+            }
+            let end = at(start + steps * step);
+            prop_assert_eq!(one.finish(end), many.finish(end));
+            prop_assert_eq!(one.state(end), many.state(end));
+        }
+    }
+
+    #[test]
+    fn every_moment_is_in_exactly_one_state(model in models(), signs in history(), later in 0_u64..30_000) {
+        let (meter, now) = played(model, &signs);
+        for link in 0..3 {
+            let radio = meter.radio(LinkId(link)).unwrap();
+            let end = now + Duration::from_millis(later);
+            let open = end.since(at(0)).saturating_sub(times(&radio.sums(end)));
+            // All but the gap that is not decided yet.
+            prop_assert!(open <= radio.model().gap, "{open:?}");
+            let asleep = end + radio.tail_left(end);
+            prop_assert_eq!(times(&radio.finished(end)), asleep.since(at(0)));
+        }
+    }
+
+    #[test]
+    fn a_marginal_cost_is_the_difference_that_the_transfer_makes(
+        signs in history(), later in 0_u64..15_000, kib in 1_u64..2000, mbps in 1_u64..50,
+    ) {
+        let (meter, now) = played(huang(), &signs);
+        let now = now + Duration::from_millis(later);
+        for link in 0..3 {
+            let radio = *meter.radio(LinkId(link)).unwrap();
+            let (size, rate) = (DataSize::from_kib(kib), crate::units::Bitrate::from_mbps(mbps));
+            let cost = radio.marginal(now, Direction::Down, size, rate);
+            let mut with = radio;
+            let start = now + radio.wake_time(now);
+            with.on_bytes(now, Direction::Down, DataSize::ZERO);
+            with.carry(start, start + size / rate, Direction::Down, size);
+            // No radio of these draws anything while idle, so the horizon does not matter.
+            prop_assert_eq!(cost, with.finish(now).total() - radio.finish(now).total());
+            // Energy is additive over links where nothing is shared.
+            let load = super::super::Load { link: LinkId(link), direction: Direction::Down, size, rate };
+            prop_assert_eq!(meter.cost(now, &[load]), cost);
+        }
+    }
+}
