@@ -66,7 +66,7 @@ pub enum StoreError {
         on: PathBuf,
     },
     /// The disk or the user's quota became full on the way.
-    #[error("disk full: {path}: {why}; free some space and run the same command again to go on")]
+    #[error("disk full: {path}: {why}; free some space and run the same command again")]
     Full {
         /// The file that did not get its bytes.
         path: PathBuf,

@@ -72,6 +72,8 @@ pub const WINDOW: DataSize = DataSize::from_mib(16);
 #[derive(Debug)]
 pub struct Store {
     kind: Kind,
+    /// What the user called it; none: standard output.
+    called: Option<PathBuf>,
     checksum: Option<Checksum>,
     total: Option<DataSize>,
 }
@@ -112,10 +114,11 @@ impl Store {
             let null = meta.file_type().is_char_device() && path == Path::new("/dev/null");
             let stream = || Box::new(Stream::new(path.to_owned(), Sink::Path(path.to_owned()), WINDOW));
             let kind = if null { Kind::Nowhere } else { Kind::Stream(stream()) };
-            return Ok(Opened { store: Self::of(kind), resume: None, start_over: None });
+            return Ok(Opened { store: Self::of(kind, Some(path)), resume: None, start_over: None });
         }
         // Through a symbolic link, as a plain write would go; a rename would replace the link itself.
-        let real = meta.and_then(|_| path.canonicalize().ok()).unwrap_or_else(|| path.to_owned());
+        let real = if path.is_symlink() { path.canonicalize().ok() } else { None };
+        let real = real.unwrap_or_else(|| path.to_owned());
         let place = Place::new(&real);
         if real.file_name().is_none_or(|name| name.len() > NAME_MAX) {
             return Err(StoreError::NameTooLong { path: path.to_owned() });
@@ -126,7 +129,7 @@ impl Store {
         let urls: Vec<_> = urls.iter().map(digest::of_url).collect();
         let (part, found) = Part::open(Os::default(), place, &urls)?;
         let (resume, start_over) = found.split();
-        Ok(Opened { store: Self::of(Kind::File(Box::new(part))), resume, start_over })
+        Ok(Opened { store: Self::of(Kind::File(Box::new(part)), Some(path)), resume, start_over })
     }
 
     /// Standard output.
@@ -136,11 +139,11 @@ impl Store {
     pub fn stdout() -> Result<Self, StoreError> {
         let path = PathBuf::from("standard output");
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(|e| StoreError::io(&path, "opening", e))?;
-        Ok(Self::of(Kind::Stream(Box::new(Stream::new(path, Sink::Open(File::from(fd)), WINDOW)))))
+        Ok(Self::of(Kind::Stream(Box::new(Stream::new(path, Sink::Open(File::from(fd)), WINDOW))), None))
     }
 
-    fn of(kind: Kind) -> Self {
-        Self { kind, checksum: None, total: None }
+    fn of(kind: Kind, called: Option<&Path>) -> Self {
+        Self { kind, called: called.map(Path::to_owned), checksum: None, total: None }
     }
 
     /// What the whole must hash to. To be called before the first [`Store::write`].
@@ -187,6 +190,7 @@ impl Store {
     pub fn name(&mut self, name: &OsStr) {
         if let Kind::File(part) = &mut self.kind {
             part.place_mut().rename(name);
+            self.called = None;
         }
     }
 
@@ -248,23 +252,25 @@ impl Store {
         }
     }
 
-    /// All bytes are there: checks them, makes them safe and gives the file its name, which comes back (none for
-    /// streams). A stream's reader is waited for; who must not block waits for [`Store::consumed`] first.
+    /// All bytes are there: checks them, makes them safe and gives the file its name, which comes back as the user
+    /// wrote it (none for standard output). A stream's reader is waited for; who must not block waits for
+    /// [`Store::consumed`] first.
     ///
     /// # Errors
     /// When bytes are missing, the checksum is another one, or the disk fails.
     pub fn finish(self) -> Result<Option<PathBuf>, StoreError> {
-        let Self { kind, checksum, total } = self;
+        let Self { kind, called, checksum, total } = self;
         match kind {
             Kind::File(mut part) => {
                 let total = part.complete()?;
                 if let Some(checksum) = checksum {
                     check(&mut part, total, &checksum)?;
                 }
-                part.publish().map(Some)
+                let path = part.publish()?;
+                Ok(Some(called.unwrap_or(path)))
             }
-            Kind::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| None),
-            Kind::Nowhere => Ok(None),
+            Kind::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
+            Kind::Nowhere => Ok(called),
         }
     }
 
