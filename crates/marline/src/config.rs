@@ -120,6 +120,7 @@ impl ConfigFile {
                 metered: terms.metered,
                 budget: terms.budget,
                 limit: terms.limit,
+                spoken: false,
             });
         }
         known

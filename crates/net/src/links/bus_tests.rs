@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 
 use super::dbus::tests::{Call, Service};
 use super::dbus::{Bus, Value};
-use super::{Metered, MeteredHints, MeteredSource};
+use super::metered::ask_at;
+use super::{Metered, MeteredSource};
 
 /// A private bus, which ends with the test.
-struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     root: tempfile::TempDir,
 }
 
 impl Daemon {
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("run/dbus")).unwrap();
         let socket = root.path().join("run/dbus/system_bus_socket");
@@ -42,6 +43,17 @@ impl Daemon {
 
     fn socket(&self) -> PathBuf {
         self.root.path().join("run/dbus/system_bus_socket")
+    }
+
+    /// NetworkManager begins to work, and calls the modem metered. It ends with what is given.
+    pub(crate) fn network_manager(&self) -> impl Drop + use<> {
+        std::fs::create_dir_all(self.root().join("run/NetworkManager")).unwrap();
+        Service::start(&self.socket(), "org.freedesktop.NetworkManager", network_manager)
+    }
+
+    /// The bus is at its place below this directory.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
     }
 }
 
@@ -110,9 +122,10 @@ fn text(text: &str) -> Vec<u8> {
 fn networkmanager_says_which_link_is_metered() {
     let Some(daemon) = Daemon::start() else { return };
     let _service = Service::start(&daemon.socket(), "org.freedesktop.NetworkManager", network_manager);
-    let hints = MeteredHints::ask_at(&daemon.socket(), ["wwan0", "eth0"].into_iter());
-    assert_eq!(hints.of("wwan0"), Some(Metered { metered: true, source: MeteredSource::NetworkManager }));
-    assert_eq!(hints.of("eth0"), None, "the service knows no such device");
+    let answers = ask_at(&daemon.socket(), vec!["wwan0".into(), "eth0".into()]);
+    let metered = Metered { metered: true, source: MeteredSource::NetworkManager };
+    assert_eq!(answers.get("wwan0"), Some(&Some(metered)));
+    assert_eq!(answers.get("eth0"), None, "the service knows no such device");
 }
 
 #[test]
@@ -126,7 +139,7 @@ fn an_absent_service_is_an_error_and_an_absent_bus_too() {
         .unwrap();
     assert!(names[0].list().contains(&Value::Text("org.freedesktop.DBus".into())), "the connection lives on");
     assert!(Bus::connect(Path::new("/nonexistent/socket"), LIMIT).is_err());
-    assert_eq!(MeteredHints::ask_at(Path::new("/nonexistent/socket"), ["eth0"].into_iter()), MeteredHints::none());
+    assert!(ask_at(Path::new("/nonexistent/socket"), vec!["eth0".into()]).is_empty());
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! 2. A VPN that is the machine's way to the Internet is used alone, unless it is to be bypassed.
 //! 3. Named interfaces: those that can carry anything, in the user's order; the others cost a line, not the run.
 //! 4. On cost the user's word goes over NetworkManager's; if nobody says anything a link is not metered.
+//! 5. An interface that the user speaks of and that is not used is worth a line, whichever way he spoke of it.
 
 use marline_core::link::{LinkKind, LinkProfile};
 
@@ -65,6 +66,10 @@ fn automatic(survey: &Survey, bypass_vpn: bool, known: &[Named], metered: &Meter
         let said = known.iter().find(|named| named.name == interface.name);
         link(interface, &said.cloned().unwrap_or_else(|| Named::new(&interface.name)), metered)
     };
+    let unused = |named: &&Named| named.spoken && !interfaces.iter().any(|i| i.name == named.name);
+    let warnings =
+        known.iter().filter(unused).map(|named| format!("{}; its limit has no effect", idle(survey, named)));
+    let warnings = warnings.collect();
     let vpn = survey.vpn.as_ref().map(|vpn| {
         if bypass_vpn {
             format!("the VPN {vpn} is bypassed")
@@ -72,7 +77,7 @@ fn automatic(survey: &Survey, bypass_vpn: bool, known: &[Named], metered: &Meter
             format!("the VPN {vpn} is this machine's way to the Internet: it is used alone (--bypass-vpn to use the links below it)")
         }
     });
-    Chosen { links: interfaces.into_iter().map(terms).collect(), warnings: Vec::new(), vpn }
+    Chosen { links: interfaces.into_iter().map(terms).collect(), warnings, vpn }
 }
 
 fn these(survey: &Survey, named: &[Named], metered: &MeteredHints) -> Chosen {
@@ -104,6 +109,37 @@ fn these(survey: &Survey, named: &[Named], metered: &MeteredHints) -> Chosen {
         chosen.links.push(link(interface, wish, metered));
     }
     chosen
+}
+
+/// Why an interface that the user speaks of is not used.
+fn idle(survey: &Survey, named: &Named) -> String {
+    let why = match survey.named(&named.name).map(|interface| &interface.verdict) {
+        None => "no such interface".to_owned(),
+        Some(Verdict::Usable) => "it is the VPN, which is bypassed".to_owned(),
+        Some(Verdict::Unused(reason)) => reason.to_string(),
+    };
+    format!("link {}: {why}", named.name)
+}
+
+/// What a choice means for a URL on this very machine, where no link leads: the terms of the loopback, and the lines
+/// that the user should read.
+pub fn choose_local(survey: &Survey, choice: &Choice) -> (LinkProfile, Vec<String>) {
+    let (Choice::Auto { known: named, .. } | Choice::Named(named)) = choice;
+    let is_named = matches!(choice, Choice::Named(_));
+    let lo = survey.loopback().map_or("lo", |interface| interface.name.as_str());
+    let mut profile = LinkProfile::new(lo, LinkKind::Other);
+    let mut lines = Vec::new();
+    for wish in named {
+        if wish.name == lo {
+            profile.kind = wish.kind.unwrap_or(profile.kind);
+            profile.metered = wish.metered.unwrap_or(profile.metered);
+            (profile.budget, profile.limit) = (wish.budget, wish.limit);
+        } else if is_named || wish.spoken {
+            let why = if survey.named(&wish.name).is_some() { "not used" } else { "no such interface" };
+            lines.push(format!("link {}: {why}; the URL is on this very machine and needs none", wish.name));
+        }
+    }
+    (profile, lines)
 }
 
 /// An interface on the user's terms.

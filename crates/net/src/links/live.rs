@@ -13,7 +13,7 @@ use marline_sys::tun::Tun;
 use super::{Choice, MeteredHints, Monitor, Survey, choose, survey};
 
 /// Runs the work in a fresh network with a `/sys` of its own, or says why not.
-fn in_a_network(work: impl FnOnce() + Send) {
+pub(crate) fn in_a_network(work: impl FnOnce() + Send) {
     if !is_privileged() || Command::new("ip").arg("-V").output().is_err() {
         eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
         return;
@@ -31,14 +31,14 @@ fn in_a_network(work: impl FnOnce() + Send) {
 }
 
 /// Words are separated by blanks; a `~` is a blank inside a word.
-fn ip(arguments: &str) {
+pub(crate) fn ip(arguments: &str) {
     let words = arguments.split_whitespace().map(|word| word.replace('~', " "));
     let output = Command::new("ip").args(words).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A cable with this end's address; its other end is `NAMEx`.
-fn cable(name: &str, address: &str) {
+pub(crate) fn cable(name: &str, address: &str) {
     ip(&format!("link add name {name} type veth peer name {name}x"));
     ip(&format!("link set {name}x up"));
     ip(&format!("link set {name} up"));

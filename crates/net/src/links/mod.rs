@@ -17,26 +17,26 @@
 //! less than a millisecond and cannot drift, so [`Monitor`] only says that it is time for one.
 
 #[cfg(test)]
-mod bus_tests;
+pub(crate) mod bus_tests;
 mod choose;
 mod dbus;
 mod interface;
 mod kind;
 #[cfg(test)]
-mod live;
+pub(crate) mod live;
 mod metered;
 mod monitor;
 mod named;
 mod routes;
 mod survey;
 
-pub use choose::{Choice, Chosen, choose};
+pub use choose::{Choice, Chosen, choose, choose_local};
 #[cfg(feature = "fuzzing")]
 pub(crate) use dbus::fuzzing;
 pub(crate) use dbus::{Bus, Value as BusValue};
 
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
-pub use metered::MeteredHints;
+pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;
 pub use named::{Named, ParseNamedError};
 pub use survey::{Survey, survey};

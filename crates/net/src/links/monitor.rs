@@ -3,8 +3,10 @@
 //! In: the multicast groups of route netlink. Out: "survey again". The messages themselves are thrown away: a survey
 //! costs less than a millisecond, and cannot miss what an overflowing socket has dropped.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::task::{Context, Poll, ready};
 
 use marline_core::wire::netlink::group;
 use marline_sys::netlink::RouteSocket;
@@ -51,10 +53,18 @@ impl Monitor {
     /// # Errors
     /// When the socket itself fails; an overflow of it is a change.
     pub async fn changed(&mut self) -> Result<(), LinksError> {
+        poll_fn(|cx| self.poll_changed(cx)).await
+    }
+
+    /// The same for who polls by himself: the task is woken by the next change.
+    ///
+    /// # Errors
+    /// As [`changed`](Self::changed).
+    pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinksError>> {
         loop {
-            let mut ready = self.socket.readable().await?;
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
             if let Ok(heard) = ready.try_io(|listener| drain(&listener.get_ref().0)) {
-                return Ok(heard?);
+                return Poll::Ready(heard.map_err(LinksError::from));
             }
         }
     }

@@ -23,12 +23,15 @@ pub struct Named {
     pub budget: Option<DataSize>,
     /// The most it may carry a second.
     pub limit: Option<Bitrate>,
+    /// Whether the user has just spoken of it, so that it is worth a line if it is not used. What is only known of it,
+    /// from a configuration, is not.
+    pub spoken: bool,
 }
 
 impl Named {
     /// An interface of which nothing else is said.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), kind: None, metered: None, budget: None, limit: None }
+        Self { name: name.to_owned(), kind: None, metered: None, budget: None, limit: None, spoken: false }
     }
 
     /// Puts what the user says over what the system says.

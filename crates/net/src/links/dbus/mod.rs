@@ -32,9 +32,6 @@ pub(crate) struct Bus {
     serial: u32,
 }
 
-/// Where the system's bus listens.
-pub(crate) const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
-
 /// chosen: answers of those services have some hundred bytes; the protocol would allow 128 MiB.
 const LARGEST: usize = 1 << 20;
 
