@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use marline_core::fetch::{Trouble, TroubleKind};
 use serde::Serialize;
 
 /// The addresses of a host.
@@ -45,6 +46,21 @@ pub enum Source {
     },
     /// The system's own resolver, which was not asked over the link: the server may think of another place.
     System,
+}
+
+/// Why a name has no address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoAddress {
+    /// In words, the name included.
+    pub text: String,
+    /// Somebody who should know says so. Otherwise nobody has answered, and the next try may do better.
+    pub denied: bool,
+}
+
+impl From<NoAddress> for Trouble {
+    fn from(why: NoAddress) -> Self {
+        Self { kind: TroubleKind::Name, text: why.text }
+    }
 }
 
 impl fmt::Display for Source {

@@ -13,6 +13,7 @@
 //! 5. Only families that the link has are asked for and given; IPv6 comes first where the link has a public IPv6
 //!    address (RFC 8305 §4, RFC 6724 §2.1).
 //! 6. Answers are kept as long as they say, at most five minutes.
+//! 7. "There is no such name" is an answer, and told apart from silence: only silence is worth another try.
 //!
 //! `hickory-resolver` was not used: it has no sockets per device and no per-link configuration of Linux, which is all
 //! that is special here; and a message of DNS is two hundred lines. DNSSEC and encrypted DNS are left to the system's
@@ -27,7 +28,7 @@ mod message;
 mod resolver;
 mod servers;
 
-pub use answer::{Answer, Source};
+pub use answer::{Answer, NoAddress, Source};
 pub use resolver::Resolver;
 
 #[cfg(test)]

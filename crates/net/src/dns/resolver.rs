@@ -5,14 +5,13 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use marline_core::fetch::{Trouble, TroubleKind};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::{Nothing, ask};
 use super::message::Family;
 use super::servers::{Namer, Places, servers};
-use super::{Answer, Source, hosts};
+use super::{Answer, NoAddress, Source, hosts};
 use crate::links::Interface;
 
 /// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
@@ -46,13 +45,13 @@ impl Resolver {
     /// may wear brackets.
     ///
     /// # Errors
-    /// [`TroubleKind::Name`] when the name has no address that the link can reach, or nobody answers in time.
+    /// When the name has no address that the link can reach, or nobody answers in time.
     pub async fn resolve(
         &self,
         host: &str,
         link: Option<&Interface>,
         timeout: Duration,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, NoAddress> {
         let deadline = Instant::now() + timeout;
         if let Some(answer) = literal(host, link)? {
             return Ok(answer);
@@ -66,7 +65,7 @@ impl Resolver {
         }
         let (answer, lasts) = timeout_at(deadline, self.look_up(&name, link))
             .await
-            .unwrap_or_else(|_| Err(trouble(format!("{host}: no answer within {} s", timeout.as_secs_f64()))))?;
+            .unwrap_or_else(|_| Err(silence(format!("{host}: no answer within {} s", timeout.as_secs_f64()))))?;
         let mut known = self.known();
         known.retain(|_, (until, _)| Instant::now() < *until);
         known.insert(key, (Instant::now() + lasts, answer.clone()));
@@ -84,7 +83,7 @@ impl Resolver {
     }
 
     /// The answer and how long it lasts.
-    async fn look_up(&self, name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), Trouble> {
+    async fn look_up(&self, name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), NoAddress> {
         let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.places.read("etc/hosts"), name));
         if !local.is_empty() {
             let addresses = reachable(local, link);
@@ -106,16 +105,16 @@ impl Resolver {
                 match self.ask(namer, server, name, link, &families).await {
                     Ok(answer) => return Ok(answer),
                     Err(Nothing::Denied(text)) => {
-                        why = Some(text);
+                        why = Some(denial(text));
                         break;
                     }
-                    Err(Nothing::Failed(text)) => why = Some(text),
+                    Err(Nothing::Failed(text)) => why = Some(silence(text)),
                 }
             }
         }
         let answer = system(name, Some(link)).await;
         // What the link's own servers said tells more than the system's "no".
-        answer.map_err(|system| why.map_or(system, trouble))
+        answer.map_err(|system| why.unwrap_or(system))
     }
 
     async fn ask(
@@ -135,10 +134,10 @@ impl Resolver {
 }
 
 /// The host as an address, if it is one.
-fn literal(host: &str, link: Option<&Interface>) -> Result<Option<Answer>, Trouble> {
+fn literal(host: &str, link: Option<&Interface>) -> Result<Option<Answer>, NoAddress> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     if bare.contains('%') {
-        return Err(trouble(format!("{host}: an address with a zone is refused; the link decides the interface")));
+        return Err(denial(format!("{host}: an address with a zone is refused; the link decides the interface")));
     }
     let Ok(address) = bare.parse::<IpAddr>() else { return Ok(None) };
     let addresses = reachable(vec![address], link);
@@ -152,12 +151,12 @@ fn is_global(name: &str) -> bool {
 }
 
 /// The system's own resolver.
-async fn system(name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), Trouble> {
+async fn system(name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), NoAddress> {
     let asked = name.to_owned();
     let found = apart(move || Ok((asked.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect())).await;
     let no_answer = || std::io::Error::other("no answer");
     let mut addresses: Vec<IpAddr> =
-        found.unwrap_or_else(|| Err(no_answer())).map_err(|error| trouble(format!("{name}: {error}")))?;
+        found.unwrap_or_else(|| Err(no_answer())).map_err(|error| of_system(name, &error))?;
     addresses = reachable(addresses, link);
     if let Some(link) = link {
         addresses = sorted(addresses, link);
@@ -198,13 +197,34 @@ fn sorted(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
     sorted
 }
 
-fn some(addresses: Vec<IpAddr>, source: Source, name: &str) -> Result<Answer, Trouble> {
+fn some(addresses: Vec<IpAddr>, source: Source, name: &str) -> Result<Answer, NoAddress> {
     if addresses.is_empty() {
-        return Err(trouble(format!("{name} has no address that this link can use")));
+        return Err(denial(format!("{name} has no address that this link can use")));
     }
     Ok(Answer { addresses, source })
 }
 
-fn trouble(text: String) -> Trouble {
-    Trouble { kind: TroubleKind::Name, text }
+/// What the system's resolver means. std gives its words only, which are never translated here: nobody has set a
+/// locale (`gai_strerror` of glibc for EAI_NONAME and EAI_NODATA, then of musl).
+fn of_system(name: &str, error: &std::io::Error) -> NoAddress {
+    let words = error.to_string();
+    let noes = [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+        "Name has no usable address",
+    ];
+    if noes.iter().any(|no| words.ends_with(no)) {
+        return denial(format!("{name}: no such name, says the system's resolver"));
+    }
+    let plain = words.strip_prefix("failed to lookup address information: ").unwrap_or(&words);
+    silence(format!("{name}: {plain}"))
+}
+
+fn denial(text: String) -> NoAddress {
+    NoAddress { text, denied: true }
+}
+
+fn silence(text: String) -> NoAddress {
+    NoAddress { text, denied: false }
 }

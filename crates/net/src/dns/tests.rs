@@ -7,14 +7,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use marline_core::fetch::TroubleKind;
 use marline_core::link::LinkKind;
 use marline_sys::namespace::{Network, is_privileged};
 
 use super::message::tests::answer;
 use super::resolver::Resolver;
 use super::servers::Places;
-use super::{Answer, Source};
+use super::{Answer, NoAddress, Source};
 use crate::links::{DefaultRoute, Interface, Network as Subnet, Verdict};
 
 /// A usable interface with these addresses, each with its prefix, and default routes for their families.
@@ -66,12 +65,13 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 fn resolve(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Answer, String> {
+    ask(files, host, link).map_err(|why| why.text)
+}
+
+fn ask(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Answer, NoAddress> {
     let root = places(files);
     let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53 });
-    block_on(resolver.resolve(host, link, Duration::from_secs(10))).map_err(|trouble| {
-        assert_eq!(trouble.kind, TroubleKind::Name);
-        trouble.text
-    })
+    block_on(resolver.resolve(host, link, Duration::from_secs(10)))
 }
 
 fn addresses(texts: &[&str]) -> Vec<IpAddr> {
@@ -216,8 +216,8 @@ fn a_real_server_is_asked_over_the_link() {
         assert_eq!((many.addresses.len(), many.source), (200, source), "over TCP");
         let conf = resolve(&[("etc/resolv.conf", "nameserver 10.53.0.1\n")], "four.test", Some(lo)).unwrap();
         assert_eq!(conf.source.to_string(), "resolv.conf's server 10.53.0.1 over lo");
-        let none = resolve(&[CONF], "nowhere.test", Some(lo)).unwrap_err();
-        assert_eq!(none, "nowhere.test: no such name, says 10.53.0.1");
+        let none = ask(&[CONF], "nowhere.test", Some(lo)).unwrap_err();
+        assert_eq!(none, NoAddress { text: "nowhere.test: no such name, says 10.53.0.1".into(), denied: true });
     });
 }
 
@@ -239,9 +239,13 @@ fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
 fn without_a_server_of_the_link_the_system_is_asked_and_the_answer_says_so() {
     in_a_network(|lo| {
         // Nothing of the system's configuration reaches this network, so the system knows no name either.
-        let error =
-            resolve(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo)).unwrap_err();
-        assert!(error.starts_with("edge.invalid: "), "{error}");
+        let error = ask(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo)).unwrap_err();
+        assert!(error.text.starts_with("edge.invalid: "), "{error:?}");
+        // Silence is no denial.
+        let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
+        let error = ask(&[CONF], "edge.test", Some(lo)).unwrap_err();
+        let text = "DNS server 10.53.0.1:53 does not answer".to_owned();
+        assert_eq!(error, NoAddress { text, denied: false });
     });
     // A number in another notation is known to the system's resolver alone.
     let answer = resolve(&[], "0x7f000001", None).unwrap();

@@ -91,8 +91,16 @@ pub enum GetError {
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
     /// The roots of trust cannot be read.
-    #[error("{0}")]
-    Trust(String),
+    #[error(transparent)]
+    Trust(#[from] crate::http::TrustError),
+    /// Every link's name servers say that there is no such name.
+    #[error("{url}: {why}")]
+    Name {
+        /// The URL.
+        url: String,
+        /// Who says so.
+        why: String,
+    },
     /// The log cannot be written.
     #[error("{path}: {error}: the log of decisions cannot be written")]
     Trace {
@@ -102,24 +110,44 @@ pub enum GetError {
         error: std::io::Error,
     },
     /// The time limit is over.
-    #[error("{url}: not complete within {}s; run the same command again to go on", limit.as_secs_f64())]
+    #[error("{url}: not complete within {}s; {}", limit.as_secs_f64(), next(*kept))]
     TimeUp {
         /// The URL.
         url: String,
         /// The limit.
         limit: Duration,
+        /// Whether the next run can go on from what has arrived.
+        kept: bool,
     },
-    /// The user asked to stop; what arrived is kept.
-    #[error("stopped; run the same command again to go on")]
-    Interrupted,
+    /// The user asked to stop.
+    #[error("stopped; {}", next(*kept))]
+    Interrupted {
+        /// Whether the next run can go on from what has arrived.
+        kept: bool,
+    },
+}
+
+/// What the same command would do.
+fn next(kept: bool) -> &'static str {
+    if kept { "run the same command again to go on" } else { "the same command starts from zero" }
 }
 
 impl GetError {
-    /// The process's exit code: 1 failed, 69 no network, 130 stopped by the user.
+    /// The same error, now that it is known whether the next run can go on from what has arrived.
+    pub(super) fn with_kept(mut self, now: bool) -> Self {
+        if let Self::TimeUp { kept, .. } | Self::Interrupted { kept } = &mut self {
+            *kept = now;
+        }
+        self
+    }
+
+    /// The process's exit code: 1 failed, 64 a file that the user named cannot be used, 69 no network, 130 stopped by
+    /// the user.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Trust(crate::http::TrustError::File { .. }) => 64,
             Self::Links(_) | Self::Failed { failure: Failure::NoLink { .. }, .. } => 69,
-            Self::Interrupted => 130,
+            Self::Interrupted { .. } => 130,
             _ => 1,
         }
     }

@@ -1,13 +1,24 @@
 //! Notices as lines for people: with the link's own name, and what to do where something can be done.
 
-use marline_core::fetch::{Notice, OriginId};
+use marline_core::fetch::{Notice, OriginId, Trouble};
 use marline_core::link::LinkId;
 
 use super::origins::Origins;
 use super::tally::Tally;
 
-/// One line, without a line end.
-pub(super) fn notice(notice: &Notice, tallies: &[Tally], origins: &Origins) -> String {
+/// The first trouble of a link, which is tried again.
+pub(super) fn trouble(tallies: &[Tally], link: LinkId, trouble: &Trouble) -> String {
+    let name = tallies.get(usize::from(link.0)).map_or("?", |tally| tally.profile.name.as_str());
+    format!("link {name}: {}; trying again", trouble.text)
+}
+
+/// One line, without a line end. `opening` tells what a link without a connection is waiting for.
+pub(super) fn notice(
+    notice: &Notice,
+    tallies: &[Tally],
+    origins: &Origins,
+    opening: impl Fn(LinkId) -> Option<&'static str>,
+) -> String {
     let name = |link: &LinkId| tallies.get(usize::from(link.0)).map_or("?", |tally| tally.profile.name.as_str());
     let url = |origin: &OriginId| origins.url(*origin).map_or_else(|| "?".to_owned(), ToString::to_string);
     match notice {
@@ -17,8 +28,11 @@ pub(super) fn notice(notice: &Notice, tallies: &[Tally], origins: &Origins) -> S
         Notice::Banned { link, why, probing: false } => format!("link {}: not used, {why}", name(link)),
         Notice::Back { link } => format!("link {}: carries data again", name(link)),
         Notice::Silent { link, after } => {
-            let others = if tallies.len() > 1 { "the others go on" } else { "it is tried again and again" };
-            format!("link {}: nothing has come for {:.1}s; {others}", name(link), after.as_secs_f64())
+            let carries = |(n, tally): (usize, &Tally)| n != usize::from(link.0) && tally.first.is_some();
+            let others = tallies.iter().enumerate().any(carries);
+            let next = if others { "the others go on" } else { "it is tried again and again" };
+            let what = opening(*link).map(|what| format!(" ({what})")).unwrap_or_default();
+            format!("link {}: nothing has come for {:.1}s{what}; {next}", name(link), after.as_secs_f64())
         }
         Notice::MeteredInUse { link } => {
             format!(

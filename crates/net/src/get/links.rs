@@ -8,14 +8,20 @@ use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use url::Url;
 
 use crate::http::file_name;
-use crate::links::{Choice, Interface, LinksError, MeteredHints, Monitor, Survey, choose, survey};
+use crate::links::{
+    Choice, Interface, LinksError, MeteredHints, MeteredWatch, Monitor, Survey, choose, choose_local, survey,
+};
 
 /// The links by number. A number stays with its interface's name, whatever becomes of it.
 pub(super) struct Uplinks {
     links: Vec<Uplink>,
     choice: Choice,
     hints: MeteredHints,
+    /// Asks about costs again when links have changed.
+    watch: MeteredWatch,
     monitor: Option<Monitor>,
+    /// Something has changed since the last look.
+    stale: bool,
     /// Whether the name of the file is the server's to suggest.
     pub(super) free_name: bool,
 }
@@ -38,21 +44,45 @@ pub(super) struct Changes {
 impl Uplinks {
     /// Finds the links, and the lines that the user should read.
     pub(super) fn find(choice: Choice) -> Result<(Self, Vec<String>), LinksError> {
+        Self::find_with(choice, MeteredWatch::new())
+    }
+
+    fn find_with(choice: Choice, watch: MeteredWatch) -> Result<(Self, Vec<String>), LinksError> {
         // Heard from before the survey, so that nothing is missed in between.
         let monitor = Monitor::new().ok();
         let survey = survey()?;
-        let hints = MeteredHints::ask(&survey);
+        let hints = watch.first(&survey);
         let chosen = choose(&survey, &choice, &hints)?;
         let lines = chosen.warnings.into_iter().chain(chosen.vpn).collect();
         let links = chosen.links.into_iter().map(|(i, profile)| Uplink { interface: Some(i), profile, up: true });
-        Ok((Self { links: links.collect(), choice, hints, monitor, free_name: false }, lines))
+        Ok((Self { monitor, hints, watch, ..Self::fixed(links.collect(), choice) }, lines))
     }
 
-    /// This machine itself.
-    pub(super) fn local() -> Self {
-        let lo = Uplink { interface: None, profile: LinkProfile::new("lo", LinkKind::Other), up: true };
-        let choice = Choice::Auto { bypass_vpn: false, known: Vec::new() };
-        Self { links: vec![lo], choice, hints: MeteredHints::none(), monitor: None, free_name: false }
+    /// This machine itself, and the lines that the user should read.
+    pub(super) fn local(choice: Choice) -> Result<(Self, Vec<String>), LinksError> {
+        let nothing_said = match &choice {
+            Choice::Auto { known, .. } => known.is_empty(),
+            Choice::Named(named) => named.is_empty(),
+        };
+        let (profile, lines) = if nothing_said {
+            (LinkProfile::new("lo", LinkKind::Other), Vec::new())
+        } else {
+            choose_local(&survey()?, &choice)
+        };
+        Ok((Self::fixed(vec![Uplink { interface: None, profile, up: true }], choice), lines))
+    }
+
+    /// Links that nothing is heard of.
+    fn fixed(links: Vec<Uplink>, choice: Choice) -> Self {
+        Self {
+            links,
+            choice,
+            hints: MeteredHints::none(),
+            watch: MeteredWatch::new(),
+            monitor: None,
+            stale: false,
+            free_name: false,
+        }
     }
 
     /// An error if there are only links that cost money: nothing would ever happen.
@@ -81,20 +111,34 @@ impl Uplinks {
         (self.free_name && disposition.is_some()).then(|| url.map(|url| file_name(disposition, url)))?
     }
 
-    /// Hears of changes. Pending: none.
+    /// Hears of changes. Pending: none. Where somebody knows what links cost, he is asked first: at most 200 ms.
     pub(super) fn poll_changes(&mut self, cx: &mut Context<'_>) -> Poll<Changes> {
-        let Some(monitor) = &mut self.monitor else { return Poll::Pending };
-        let heard = std::future::Future::poll(std::pin::pin!(monitor.changed()), cx);
-        match heard {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Err(_)) => {
-                self.monitor = None;
-                Poll::Pending
+        self.listen(cx);
+        if self.watch.is_asking() {
+            if self.watch.poll(&mut self.hints, cx).is_pending() {
+                return Poll::Pending;
             }
-            Poll::Ready(Ok(())) => match survey() {
-                Ok(survey) => Poll::Ready(self.compare(&survey)),
-                Err(_) => Poll::Ready(Changes::default()),
-            },
+            // What has changed meanwhile is looked at in the next turn.
+            return Poll::Ready(survey().map(|survey| self.compare(&survey)).unwrap_or_default());
+        }
+        if !std::mem::take(&mut self.stale) {
+            return Poll::Pending;
+        }
+        let Ok(survey) = survey() else { return Poll::Ready(Changes::default()) };
+        if self.watch.ask(&survey) && self.watch.poll(&mut self.hints, cx).is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.compare(&survey))
+    }
+
+    /// Hears what the kernel tells.
+    fn listen(&mut self, cx: &mut Context<'_>) {
+        while let Some(monitor) = &mut self.monitor {
+            match monitor.poll_changed(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(())) => self.stale = true,
+                Poll::Ready(Err(_)) => self.monitor = None,
+            }
         }
     }
 
@@ -143,6 +187,8 @@ fn addresses(interface: &Interface) -> BTreeSet<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::links::bus_tests::Daemon;
+    use crate::links::live::{cable, in_a_network, ip};
     use crate::links::{DefaultRoute, Named, Verdict};
 
     fn wifi() -> Interface {
@@ -163,21 +209,10 @@ mod tests {
     #[test]
     fn other_terms_are_told_while_a_link_is_up() {
         let survey = Survey { interfaces: vec![wifi()], vpn: None };
-        let mut uplinks = Uplinks {
-            links: vec![Uplink {
-                interface: Some(wifi()),
-                profile: LinkProfile::new("wlan0", LinkKind::Wifi),
-                up: true,
-            }],
-            choice: Choice::Named(vec![Named {
-                kind: Some(LinkKind::Wifi),
-                metered: Some(true),
-                ..Named::new("wlan0")
-            }]),
-            hints: MeteredHints::none(),
-            monitor: None,
-            free_name: false,
-        };
+        let profile = LinkProfile::new("wlan0", LinkKind::Wifi);
+        let named = Named { kind: Some(LinkKind::Wifi), metered: Some(true), ..Named::new("wlan0") };
+        let mut uplinks =
+            Uplinks::fixed(vec![Uplink { interface: Some(wifi()), profile, up: true }], Choice::Named(vec![named]));
         let changes = uplinks.compare(&survey);
         assert_eq!((changes.gone, changes.come), (vec![], vec![LinkId(0)]));
         assert!(uplinks.profile(LinkId(0)).unwrap().metered);
@@ -185,5 +220,32 @@ mod tests {
         assert_eq!((changes.gone, changes.come), (vec![], vec![]));
         let changes = uplinks.compare(&Survey { interfaces: Vec::new(), vpn: None });
         assert_eq!((changes.gone, changes.come), (vec![LinkId(0)], vec![]));
+    }
+
+    #[test]
+    fn a_modem_that_appears_half_way_is_known_to_cost_money() {
+        let Some(bus) = Daemon::start() else { return };
+        let _manager = bus.network_manager();
+        in_a_network(|| {
+            cable("eth0", "10.1.0.2/24");
+            ip("route add default via 10.1.0.1 dev eth0 metric 100");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let choice = Choice::Auto { bypass_vpn: false, known: Vec::new() };
+                let (mut uplinks, _) = Uplinks::find_with(choice, MeteredWatch::below(bus.root())).unwrap();
+                assert_eq!(uplinks.links.len(), 1);
+                cable("wwan0", "10.2.0.2/24");
+                ip("route add default via 10.2.0.1 dev wwan0 metric 700");
+                let came = async {
+                    while uplinks.links.len() < 2 {
+                        std::future::poll_fn(|cx| uplinks.poll_changes(cx)).await;
+                    }
+                };
+                tokio::time::timeout(std::time::Duration::from_secs(20), came).await.unwrap();
+                let metered = |n| uplinks.profile(LinkId(n)).unwrap().metered;
+                assert_eq!((metered(0), metered(1)), (false, true));
+                assert_eq!(uplinks.profile(LinkId(1)).unwrap().name, "wwan0");
+            });
+        });
     }
 }

@@ -34,7 +34,10 @@ pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
 
 /// Removes a log in which nothing was written.
 pub(super) fn discard(log: Option<&Log>) {
-    if let Some((path, _)) = log {
+    // A device or a pipe is somebody else's.
+    if let Some((path, _)) = log
+        && path.symlink_metadata().is_ok_and(|meta| meta.is_file())
+    {
         let _ = std::fs::remove_file(path);
     }
 }

@@ -37,7 +37,7 @@ pub use report::{LinkProgress, LinkReport, Progress, Report};
 /// Which links may be used.
 pub type Links = crate::links::Choice;
 
-use crate::http::{file_name, tls_config};
+use crate::http::{Trust, file_name};
 use crate::store::Store;
 use limit::Limits;
 use links::Uplinks;
@@ -52,11 +52,16 @@ use sockets::Sockets;
 /// SIGINT and SIGTERM end it cleanly with [`GetError::Interrupted`].
 ///
 /// # Errors
-/// As [`GetError`] lists them. What has arrived is kept, unless the error says otherwise.
+/// As [`GetError`] lists them. What has arrived is kept where a next run can go on from it.
 pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError> {
     let started = std::time::Instant::now();
+    let mut trust = Trust::new(job.ca_file.as_deref());
+    // A file that was named is looked at, whether or not it will be needed.
+    if job.ca_file.is_some() || job.urls.iter().any(|url| url.scheme() == "https") {
+        trust.config()?;
+    }
     let (uplinks, lines) = if job.urls.iter().all(is_local) {
-        (Uplinks::local(), Vec::new())
+        Uplinks::local(job.links.clone())?
     } else {
         Uplinks::find(job.links.clone())?
     };
@@ -64,9 +69,7 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     if job.config.metered == MeteredUse::Never {
         uplinks.refuse_metered()?;
     }
-    let secure = job.urls.iter().any(|url| url.scheme() == "https");
-    let tls = secure.then(|| tls_config(job.ca_file.as_deref(), true)).transpose();
-    let sockets = Sockets::new(tls.map_err(|error| GetError::Trust(error.to_string()))?);
+    let sockets = Sockets::new(trust);
     // The log before the file: if one of the two cannot be written, nothing of the other is left.
     let log = log::create(job.trace.as_deref())?;
     let (store, resume) = open(&job, watcher).inspect_err(|_| log::discard(log.as_ref()))?;
@@ -101,7 +104,9 @@ fn open(job: &Job, watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>),
         Target::File(path) => open_file(path, &job.urls, watcher)?,
         Target::Directory(dir) => {
             let name = job.urls.first().map_or_else(|| "download".to_owned(), |url| file_name(None, url));
-            open_file(&dir.join(name), &job.urls, watcher)?
+            // Where the user named no directory, the file's name is all that there is to say.
+            let path = if dir == Path::new(".") { name.into() } else { dir.join(name) };
+            open_file(&path, &job.urls, watcher)?
         }
     };
     if let Some(checksum) = &job.checksum {
@@ -131,7 +136,7 @@ async fn until_end(pump: &mut Pump<'_>, job: &Job, started: std::time::Instant) 
     });
     let run = poll_fn(|cx| {
         if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
-            return Poll::Ready(Err(GetError::Interrupted));
+            return Poll::Ready(Err(GetError::Interrupted { kept: false }));
         }
         whole.as_mut().poll(cx)
     });
@@ -140,7 +145,7 @@ async fn until_end(pump: &mut Pump<'_>, job: &Job, started: std::time::Instant) 
         Some(limit) => {
             let url = job.urls.first().map(ToString::to_string).unwrap_or_default();
             let end = (started + limit).into();
-            tokio::time::timeout_at(end, run).await.unwrap_or(Err(GetError::TimeUp { url, limit }))
+            tokio::time::timeout_at(end, run).await.unwrap_or(Err(GetError::TimeUp { url, limit, kept: false }))
         }
     }
 }
@@ -157,7 +162,7 @@ fn finish(
     let Pump { logged, place, tallies, watcher, resumed, .. } = pump;
     let total = total_of(&status);
     let mut progress =
-        tally::progress(&status, &tallies, resumed, Instant::ZERO + Duration::from_secs_f64(seconds));
+        tally::progress(&status, &tallies, |_| None, resumed, Instant::ZERO + Duration::from_secs_f64(seconds));
     progress.eta = None;
     watcher.progress(&progress);
     let store = place.store;
@@ -166,7 +171,7 @@ fn finish(
         let kept = store.suspend()?;
         tracing::debug!(kept, "the run ends early");
         logged?;
-        return Err(error);
+        return Err(error.with_kept(kept));
     }
     let path = store.finish()?;
     logged.finish()?;

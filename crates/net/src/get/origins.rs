@@ -54,6 +54,11 @@ impl Origins {
         self.urls.get(usize::from(id.0))
     }
 
+    /// Whether there is one place only.
+    pub(super) fn is_one(&self) -> bool {
+        self.urls.len() == 1
+    }
+
     /// The number of a redirect's target; none if it must not or cannot be followed, with the reason for the user.
     pub(super) fn redirect(&mut self, from: OriginId, location: &str) -> Result<OriginId, String> {
         let base = self.url(from).ok_or_else(|| "a redirect from nowhere".to_owned())?;

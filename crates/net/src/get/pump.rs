@@ -31,7 +31,7 @@ use super::links::Uplinks;
 use super::log::Logged;
 use super::origins::Origins;
 use super::place::Place;
-use super::sockets::{Happening, Sockets};
+use super::sockets::{Happening, Refused, Sockets};
 use super::tally::{self, Tally};
 use super::{GetError, Watcher, lines};
 use crate::http::Event;
@@ -64,6 +64,8 @@ pub(super) struct Pump<'a> {
     answers: Vec<Input>,
     sleep: Pin<Box<Sleep>>,
     sleep_until: Instant,
+    /// A notice was shown.
+    told: bool,
     /// Set once: everything is there, or why it will not be.
     end: Option<Result<(), GetError>>,
 }
@@ -103,6 +105,7 @@ impl<'a> Pump<'a> {
             answers: Vec::new(),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             sleep_until: Instant::ZERO,
+            told: false,
             end: None,
         }
     }
@@ -180,7 +183,8 @@ impl<'a> Pump<'a> {
         if now >= self.next_progress {
             self.next_progress = now + PROGRESS_EVERY;
             let status = self.logged.machine.status();
-            self.watcher.progress(&tally::progress(&status, &self.tallies, self.resumed, now));
+            let opening = |link| self.sockets.opening(link);
+            self.watcher.progress(&tally::progress(&status, &self.tallies, opening, self.resumed, now));
         }
         busy || self.ordered || !self.answers.is_empty()
     }
@@ -240,9 +244,11 @@ impl<'a> Pump<'a> {
                 }
                 self.tell(Input::Connected { conn: id, protocol, handshake });
             }
-            Happening::Failed(trouble) => {
-                self.failed(link, &trouble);
+            Happening::Failed(Refused { trouble, denied }) => {
+                let why = trouble.clone();
+                self.told = false;
                 self.tell(Input::Closed { conn: id, trouble });
+                self.failed(link, &why, denied);
             }
             Happening::Event(event) => self.event(id, link, origin, event),
         }
@@ -289,23 +295,47 @@ impl<'a> Pump<'a> {
             Event::Aborted { req, trouble } => {
                 self.sockets.ended(req);
                 self.place.forget(req);
-                self.failed(link, &trouble);
+                let why = trouble.clone();
+                self.told = false;
                 self.tell(Input::Aborted { req, trouble });
+                self.failed(link, &why, false);
             }
             Event::Closed { trouble } => {
                 self.forget(conn);
-                self.failed(link, &trouble);
+                let why = trouble.clone();
+                self.told = false;
                 self.tell(Input::Closed { conn, trouble });
+                self.failed(link, &why, false);
             }
         }
     }
 
-    fn failed(&mut self, link: LinkId, trouble: &Trouble) {
-        if !matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Local)
-            && let Some(tally) = self.tallies.get_mut(usize::from(link.0))
-        {
-            tally.retries += 1;
+    /// Something failed on a link, and the machine has heard of it. What it had to say of it needs no second line.
+    fn failed(&mut self, link: LinkId, trouble: &Trouble, denied: bool) {
+        if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Local) {
+            return;
         }
+        let Some(tally) = self.tallies.get_mut(usize::from(link.0)) else { return };
+        let worth_a_line = tally.failed(trouble, denied);
+        if self.end.is_some() {
+            return;
+        }
+        if denied && self.is_nameless(trouble) {
+            let url = self.origins.url(OriginId(0)).map(ToString::to_string).unwrap_or_default();
+            self.end = Some(Err(GetError::Name { url, why: trouble.text.clone() }));
+        } else if worth_a_line && !self.told {
+            self.watcher.line(&lines::trouble(&self.tallies, link, trouble));
+        }
+    }
+
+    /// Whether every link that has tried was told that there is no such name. This is no matter for the machine: the
+    /// links work, the server is not silent, and there is only one place to ask.
+    fn is_nameless(&self, trouble: &Trouble) -> bool {
+        let denied = |tally: &Tally| tally.denied || (tally.retries == 0 && tally.connections == 0);
+        trouble.kind == TroubleKind::Name
+            && self.origins.is_one()
+            && self.sockets.ids().is_empty()
+            && self.tallies.iter().all(|tally| tally.connections == 0 && denied(tally))
     }
 
     /// Bytes that the machine will hear of.
@@ -419,8 +449,9 @@ impl<'a> Pump<'a> {
     }
 
     fn notice(&mut self, notice: &Notice) {
-        let line = lines::notice(notice, &self.tallies, &self.origins);
+        let line = lines::notice(notice, &self.tallies, &self.origins, |link| self.sockets.opening(link));
         self.watcher.line(&line);
+        self.told = true;
     }
 
     /// Interfaces that came, went or changed.
@@ -483,6 +514,7 @@ mod tests {
 
     use super::*;
     use crate::get::Progress;
+    use crate::links::Choice;
     use crate::store::Store;
 
     struct Nobody;
@@ -503,9 +535,9 @@ mod tests {
             let mut pump = Pump::new(
                 Logged::new(Config::default(), None),
                 Place::new(store),
-                Sockets::new(None),
+                Sockets::new(crate::http::Trust::default()),
                 Origins::new(&[url], &[], None),
-                Uplinks::local(),
+                Uplinks::local(Choice::Named(Vec::new())).unwrap().0,
                 &mut watcher,
                 std::time::Instant::now(),
             );

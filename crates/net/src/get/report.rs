@@ -34,7 +34,8 @@ pub struct LinkProgress {
     pub bytes: u64,
     /// Bit/s over the last second or so.
     pub rate: f64,
-    /// `up`, `idle`, `silent`, `banned: …`, `down`.
+    /// `up`, `idle`, `silent`, `banned: …`, `down`; and before anything has come `looking up the name`, `connecting`,
+    /// `connecting again: …` or `waiting: …`, with what went wrong.
     pub state: String,
 }
 
@@ -46,7 +47,8 @@ pub struct Report {
     pub url: String,
     /// The file's size in bytes.
     pub bytes: u64,
-    /// From the start of the command to the last byte in its place.
+    /// From the start of the run, before links are looked for, to the last byte in its place: written to the file,
+    /// or taken by a stream's reader. What follows (checksum, sync, the final name) is not in it.
     pub seconds: f64,
     /// `bytes` less what an earlier run left, over `seconds`.
     pub goodput_mbps: f64,
@@ -64,7 +66,7 @@ pub struct Report {
     pub peak_rss_bytes: u64,
     /// Bytes that an earlier run left.
     pub resumed_bytes: u64,
-    /// Where the file is; null for standard output.
+    /// Where the file is, as the user wrote it; null for standard output.
     pub path: Option<String>,
 }
 

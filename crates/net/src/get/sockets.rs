@@ -6,23 +6,22 @@
 //!    time, for the addresses may be what is wrong.
 //! 2. What is closed is dropped at once, with everything that was on it.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline_core::fetch::{ConnId, OriginId, PathSample, Protocol, ReqId, Trouble};
+use marline_core::fetch::{ConnId, OriginId, PathSample, Protocol, ReqId, Trouble, TroubleKind};
 use marline_core::link::LinkId;
 use marline_core::units::DataSize;
-use rustls::ClientConfig;
 use url::Url;
 
 use super::origins::host_of;
 use crate::dns::{Answer, Resolver};
-use crate::http::{Connection, Dial, Event, Get, Sink, Windows};
+use crate::http::{Connection, Dial, Event, Get, Sink, Trust, Windows};
 use crate::links::Interface;
 
 /// See the [module](self).
@@ -32,7 +31,7 @@ pub(super) struct Sockets {
     reqs: BTreeMap<ReqId, ConnId>,
     names: BTreeMap<(LinkId, String), Answer>,
     resolver: Rc<Resolver>,
-    tls: Option<Arc<ClientConfig>>,
+    trust: Trust,
     scratch: Vec<u8>,
 }
 
@@ -45,12 +44,27 @@ struct Slot {
 }
 
 enum State {
-    Dialing(Pin<Box<dyn Future<Output = Dialed>>>),
+    /// Whether the name is known by now, and the rest.
+    Dialing(Rc<Cell<bool>>, Pin<Box<dyn Future<Output = Dialed>>>),
     Open(Box<Connection>),
 }
 
 /// The name's addresses, if they were looked up, and the connection.
-type Dialed = (Option<Answer>, Result<Connection, Trouble>);
+type Dialed = (Option<Answer>, Result<Connection, Refused>);
+
+/// Why a connection never stood.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) trouble: Trouble,
+    /// Somebody who knows says that there is no such name: asking again would not help.
+    pub(super) denied: bool,
+}
+
+impl Refused {
+    fn of(kind: TroubleKind, text: String) -> Self {
+        Self { trouble: Trouble { kind, text }, denied: false }
+    }
+}
 
 /// What happened on a connection.
 pub(super) enum Happening {
@@ -62,20 +76,20 @@ pub(super) enum Happening {
         handshake: Duration,
     },
     /// It never stood, and is forgotten.
-    Failed(Trouble),
+    Failed(Refused),
     /// It stands, and something came.
     Event(Event),
 }
 
 impl Sockets {
-    /// None yet; `tls` is for `https`.
-    pub(super) fn new(tls: Option<Arc<ClientConfig>>) -> Self {
+    /// None yet; `trust` is for `https`.
+    pub(super) fn new(trust: Trust) -> Self {
         Self {
             slots: BTreeMap::new(),
             reqs: BTreeMap::new(),
             names: BTreeMap::new(),
             resolver: Rc::new(Resolver::new()),
-            tls,
+            trust,
             scratch: vec![0; SCRATCH],
         }
     }
@@ -91,18 +105,28 @@ impl Sockets {
     ) {
         let host = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
-        let tls = if url.scheme() == "https" { self.tls.clone() } else { None };
+        let tls = (url.scheme() == "https").then(|| self.trust.config()).transpose();
         let known = self.names.get(&(link, host.clone())).cloned();
         let resolver = Rc::clone(&self.resolver);
         let name = host.clone();
+        let named = Rc::new(Cell::new(false));
+        let is_named = Rc::clone(&named);
         let dialing = async move {
+            let tls = match tls {
+                Ok(tls) => tls,
+                Err(why) => return (None, Err(Refused::of(TroubleKind::Tls, why.to_string()))),
+            };
             let (answer, fresh) = match known {
                 Some(answer) => (answer, false),
                 None => match resolver.resolve(&name, interface.as_ref(), NAME_TIMEOUT).await {
                     Ok(answer) => (answer, true),
-                    Err(trouble) => return (None, Err(trouble)),
+                    Err(why) => {
+                        let denied = why.denied;
+                        return (None, Err(Refused { trouble: why.into(), denied }));
+                    }
                 },
             };
+            is_named.set(true);
             let dial = Dial {
                 device: interface.map(|interface| interface.name),
                 addresses: answer.addresses.iter().map(|ip| (*ip, port).into()).collect(),
@@ -112,9 +136,9 @@ impl Sockets {
                 windows: Windows::default(),
             };
             let dialed = Connection::dial(dial).await;
-            (fresh.then_some(answer), dialed)
+            (fresh.then_some(answer), dialed.map_err(|trouble| Refused { trouble, denied: false }))
         };
-        self.slots.insert(conn, Slot { link, origin, host, state: State::Dialing(Box::pin(dialing)) });
+        self.slots.insert(conn, Slot { link, origin, host, state: State::Dialing(named, Box::pin(dialing)) });
     }
 
     /// Looks at one connection. At most `most(link)` body bytes go to the sink.
@@ -131,7 +155,7 @@ impl Sockets {
                 let most = most(slot.link).min(DataSize::from_bytes(SCRATCH as u64));
                 connection.poll_event(cx, &mut self.scratch, sink, most).map(Happening::Event)
             }
-            State::Dialing(dialing) => {
+            State::Dialing(_, dialing) => {
                 let Poll::Ready((answer, dialed)) = dialing.as_mut().poll(cx) else { return Poll::Pending };
                 let name = (slot.link, slot.host.clone());
                 if let Some(answer) = answer {
@@ -143,10 +167,10 @@ impl Sockets {
                         slot.state = State::Open(Box::new(connection));
                         Happening::Open { protocol, handshake }
                     }
-                    Err(trouble) => {
+                    Err(refused) => {
                         self.names.remove(&name);
                         self.slots.remove(&id);
-                        Happening::Failed(trouble)
+                        Happening::Failed(refused)
                     }
                 })
             }
@@ -204,6 +228,19 @@ impl Sockets {
         self.slots.keys().copied().collect()
     }
 
+    /// What a link is waiting for that has no connection yet but opens one.
+    pub(super) fn opening(&self, link: LinkId) -> Option<&'static str> {
+        let mut opening = None;
+        for slot in self.slots.values().filter(|slot| slot.link == link) {
+            match &slot.state {
+                State::Open(_) => return None,
+                State::Dialing(named, _) if named.get() => opening = Some("connecting"),
+                State::Dialing(..) => opening = opening.or(Some("looking up the name")),
+            }
+        }
+        opening
+    }
+
     /// What a connection is for.
     pub(super) fn purpose(&self, conn: ConnId) -> Option<(LinkId, OriginId)> {
         self.slots.get(&conn).map(|slot| (slot.link, slot.origin))
@@ -233,7 +270,7 @@ impl Sockets {
     fn of(&mut self, req: ReqId) -> Option<&mut Connection> {
         match &mut self.slots.get_mut(self.reqs.get(&req)?)?.state {
             State::Open(connection) => Some(connection),
-            State::Dialing(_) => None,
+            State::Dialing(..) => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use marline_core::fetch::{LinkWord, Status};
+use marline_core::fetch::{LinkWord, Status, Trouble};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::units::{DataSize, Instant};
 use rustix::time::{ClockId, clock_gettime};
@@ -21,6 +21,12 @@ pub(super) struct Tally {
     pub(super) last: Option<Instant>,
     pub(super) rtt: Option<Duration>,
     pub(super) dns: Option<String>,
+    /// What went wrong since something came over it.
+    pub(super) trouble: Option<String>,
+    /// Somebody who knows says that the server's name does not exist, and nothing else has happened since.
+    pub(super) denied: bool,
+    /// Its first trouble was told.
+    pub(super) told: bool,
 }
 
 impl Tally {
@@ -35,6 +41,9 @@ impl Tally {
             last: None,
             rtt: None,
             dns: None,
+            trouble: None,
+            denied: false,
+            told: false,
         }
     }
 
@@ -42,6 +51,16 @@ impl Tally {
         self.bytes += len.bytes();
         self.first.get_or_insert(now);
         self.last = Some(now);
+        self.trouble = None;
+    }
+
+    /// A connection failed, or one that stood broke. Tells whether this is worth a line: the first trouble of a link
+    /// over which nothing has come yet, for else there is silence until the retries are over.
+    pub(super) fn failed(&mut self, trouble: &Trouble, denied: bool) -> bool {
+        self.retries += 1;
+        self.denied = denied;
+        self.trouble = Some(trouble.text.clone());
+        self.first.is_none() && !std::mem::replace(&mut self.told, true)
     }
 
     pub(super) fn rtt(&mut self, rtt: Duration) {
@@ -79,8 +98,14 @@ pub(super) fn link_delta(tallies: &[Tally]) -> Option<f64> {
     (ends.len() > 1).then(|| (*last - *first).as_secs_f64())
 }
 
-/// Where a running download stands.
-pub(super) fn progress(status: &Status, tallies: &[Tally], resumed: u64, now: Instant) -> Progress {
+/// Where a running download stands. `opening` tells what a link without a connection is waiting for.
+pub(super) fn progress(
+    status: &Status,
+    tallies: &[Tally],
+    opening: impl Fn(LinkId) -> Option<&'static str>,
+    resumed: u64,
+    now: Instant,
+) -> Progress {
     let links: Vec<LinkProgress> = status
         .links
         .iter()
@@ -91,7 +116,7 @@ pub(super) fn progress(status: &Status, tallies: &[Tally], resumed: u64, now: In
                 kind: tally.profile.kind,
                 bytes: tally.bytes,
                 rate: rate.bits_per_sec() as f64,
-                state: state(word),
+                state: state_now(word, tally, opening(*id)),
             })
         })
         .collect();
@@ -105,6 +130,17 @@ pub(super) fn progress(status: &Status, tallies: &[Tally], resumed: u64, now: In
         elapsed: now.as_secs_f64(),
         eta: left.filter(|_| rate > 0.0).map(|left| left as f64 * 8.0 / rate),
         links,
+    }
+}
+
+/// How a link stands while the run goes on, in words: with what it is waiting for, and what went wrong before.
+fn state_now(word: &LinkWord, tally: &Tally, opening: Option<&str>) -> String {
+    match (word, opening, &tally.trouble) {
+        (LinkWord::Silent, Some(what), _) => format!("silent, {what}"),
+        (LinkWord::Up | LinkWord::Idle, Some(what), Some(trouble)) => format!("{what} again: {trouble}"),
+        (LinkWord::Up | LinkWord::Idle, Some(what), None) => what.to_owned(),
+        (LinkWord::Idle, None, Some(trouble)) if tally.first.is_none() => format!("waiting: {trouble}"),
+        _ => state(word),
     }
 }
 
@@ -146,6 +182,7 @@ pub(super) fn peak_rss() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marline_core::fetch::TroubleKind;
     use marline_core::link::LinkKind;
 
     fn tally(last: Option<u64>) -> Tally {
@@ -170,6 +207,28 @@ mod tests {
         let report = tally(Some(1100)).report("up".into());
         assert!((report.goodput_mbps.unwrap() - 8.0).abs() < 1e-9);
         assert_eq!(report.first_byte_s, Some(0.1));
+    }
+
+    #[test]
+    fn a_link_that_does_not_carry_yet_says_what_it_waits_for() {
+        let mut fresh = tally(None);
+        let idle = LinkWord::Idle;
+        assert_eq!(state_now(&idle, &fresh, None), "idle");
+        assert_eq!(state_now(&idle, &fresh, Some("connecting")), "connecting");
+        assert_eq!(
+            state_now(&LinkWord::Silent, &fresh, Some("looking up the name")),
+            "silent, looking up the name"
+        );
+        let trouble = Trouble { kind: TroubleKind::Refused, text: "192.0.2.1:80: connection refused".into() };
+        assert!(fresh.failed(&trouble, false), "the first one is worth a line");
+        assert!(!fresh.failed(&trouble, false), "the second one is not");
+        assert_eq!(state_now(&idle, &fresh, None), "waiting: 192.0.2.1:80: connection refused");
+        let again = state_now(&LinkWord::Up, &fresh, Some("connecting"));
+        assert_eq!(again, "connecting again: 192.0.2.1:80: connection refused");
+        assert_eq!(state_now(&LinkWord::Down, &fresh, None), "down");
+        fresh.data(Instant::from_millis(5), DataSize::from_bytes(1));
+        assert_eq!(state_now(&LinkWord::Up, &fresh, None), "up");
+        assert!(!fresh.failed(&trouble, false), "it is known to work");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use dial::Dial;
 pub use http2::Windows;
 pub use name::file_name;
 pub use request::Get;
-pub use tls::{TrustError, tls_config};
+pub use tls::{Trust, TrustError, tls_config};
 
 /// Where body bytes go.
 pub trait Sink {

@@ -62,6 +62,33 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
     Ok(Arc::new(config))
 }
 
+/// Whom to trust in a run: read when the first `https` URL appears, which a redirect may name long after the start.
+#[derive(Debug, Default)]
+pub struct Trust {
+    ca_file: Option<PathBuf>,
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl Trust {
+    /// Those in this file only, or the system's.
+    pub fn new(ca_file: Option<&Path>) -> Self {
+        Self { ca_file: ca_file.map(Path::to_owned), config: None }
+    }
+
+    /// The configuration of all connections.
+    ///
+    /// # Errors
+    /// As [`tls_config`].
+    pub fn config(&mut self) -> Result<Arc<ClientConfig>, TrustError> {
+        if let Some(config) = &self.config {
+            return Ok(Arc::clone(config));
+        }
+        let config = tls_config(self.ca_file.as_deref(), true)?;
+        self.config = Some(Arc::clone(&config));
+        Ok(config)
+    }
+}
+
 /// The one place that names the cryptography.
 fn provider() -> CryptoProvider {
     rustls::crypto::ring::default_provider()
