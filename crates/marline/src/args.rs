@@ -89,7 +89,7 @@ Exit code 0: every decision came out the same. 1: one did not (its line is shown
 /// `marline get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// Where the file is (http or https); further URLs are mirrors of the same file.
+    /// Where the file is (http or https); further URLs are mirrors of the same file, not further files.
     #[arg(required = true, value_name = "URL")]
     pub urls: Vec<Secret>,
     /// Write to FILE, into a directory, or with `-` in order to standard output.
@@ -122,9 +122,12 @@ pub struct GetArgs {
     /// Fail unless the whole file hashes to this.
     #[arg(long, value_name = "sha256=HEX")]
     pub checksum: Option<Checksum>,
-    /// The most per second, of all links together or of one of them; repeat for more.
+    /// The most per second, of all links together or of one that is used; repeat for more.
     #[arg(long, value_name = "[IFACE=]RATE")]
     pub limit_rate: Vec<Limit>,
+    /// Accepted for the sake of habit and without effect: a download is always continued.
+    #[arg(short = 'c', long = "continue")]
+    pub resume: bool,
     /// Give up after this time; what has arrived is kept.
     #[arg(long, value_name = "TIME", value_parser = positive_duration)]
     pub max_time: Option<Duration>,
@@ -134,7 +137,7 @@ pub struct GetArgs {
     /// Print one JSON object at the end; on standard error when the file goes to standard output.
     #[arg(long)]
     pub json: bool,
-    /// Write every decision and its inputs to FILE, for `marline replay`.
+    /// Write every decision and its inputs to FILE (not `-`), for `marline replay`.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Show no progress and no notices; errors only.
@@ -305,6 +308,7 @@ mod tests {
             "1min",
             "--retry",
             "9",
+            "-c",
             "--json",
             "--trace",
             "t",

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::Config;
-use marline_net::get::{self, Job, Report, Target};
+use marline_net::get::{self, Job, Report, Target, Watcher as _};
 use marline_net::links::{Choice, Named};
 use url::Url;
 
@@ -20,12 +20,16 @@ use crate::{ConfigFile, Exit};
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
     let (json, quiet) = (args.json, args.quiet);
     let job = job(args, config)?;
+    let mirrors = mirrors(&job.urls);
     let to_stdout = job.target == Target::Stdout;
     let mut viewer = Viewer::new(quiet, to_stdout && std::io::stdout().is_terminal());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    if let Some(line) = mirrors {
+        viewer.line(&line);
+    }
     let ended = runtime.block_on(get::run(job, &mut viewer));
     viewer.clear();
     // Whatever still waits on a socket or a resolver must not hold the program up.
@@ -53,6 +57,9 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
     let headers = args.header.iter().map(|text| parse_header(text.reveal())).collect::<Result<Vec<_>, _>>()?;
     if let Some(text) = &args.user {
         user = Some(parse_user(text.reveal(), "--user")?);
+    }
+    if args.trace.as_deref() == Some(Path::new("-")) {
+        return Err(Exit::usage("--trace -: the log needs a file, for standard output is for results; name one"));
     }
     let target = target(args.output);
     let limit = args.limit_rate.iter().rev().find(|limit| limit.link.is_none()).map(|limit| limit.rate);
@@ -102,12 +109,8 @@ fn links(named: Vec<Named>, bypass_vpn: bool, limits: &[Limit], file: &ConfigFil
     for Limit { link, rate } in limits {
         let Some(name) = link else { continue };
         match links.iter_mut().find(|link| link.name == *name) {
-            Some(link) => link.limit = Some(*rate),
-            None if auto => {
-                let mut link = Named::new(name);
-                link.limit = Some(*rate);
-                links.push(link);
-            }
+            Some(link) => (link.limit, link.spoken) = (Some(*rate), true),
+            None if auto => links.push(Named { limit: Some(*rate), spoken: true, ..Named::new(name) }),
             None => {
                 return Err(Exit::usage(format!("--limit-rate {name}={rate}: {name} is none of the --link")));
             }
@@ -128,6 +131,20 @@ fn target(output: Option<PathBuf>) -> Target {
     }
 }
 
+/// A line for whoever takes several URLs for several files, as other programs do: the names tell.
+fn mirrors(urls: &[Url]) -> Option<String> {
+    let name = |url: &Url| url.path_segments().and_then(|mut segments| segments.next_back().map(str::to_owned));
+    let mut names: Vec<String> = urls.iter().filter_map(name).collect();
+    names.sort();
+    names.dedup();
+    (names.len() > 1).then(|| {
+        format!(
+            "the {} URLs are taken as mirrors of one file, though they end differently; for several files run one command for each",
+            urls.len()
+        )
+    })
+}
+
 /// An http or https URL, and the login that it carries (which is taken out of it).
 fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), Exit> {
     let shown = mask(text);
@@ -140,6 +157,13 @@ fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), Exit> {
     if !matches!(url.scheme(), "http" | "https") {
         let scheme = url.scheme();
         return Err(Exit::usage(format!("{shown}: `{scheme}` is not supported: only http and https are")));
+    }
+    // The URL standard would take the first part of the path for the host.
+    let after = text.split_once(':').map_or("", |(_, after)| after);
+    if !after.starts_with("//") || after[2..].starts_with(['/', '\\']) {
+        // A login would not stand where `mask` looks for it.
+        let shown = if text.contains('@') { "MASKED" } else { &shown };
+        return Err(Exit::usage(format!("{shown}: no URL: there must be a host behind http:// or https://")));
     }
     let login = (!url.username().is_empty() || url.password().is_some())
         .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
@@ -282,11 +306,25 @@ mod tests {
             ("http://me:secret@h:99999/", "MASKED@h:99999/: no URL"),
             ("http://me:se@cret@[::1/", "MASKED@[::1/"),
             ("", "no URL"),
+            ("http:///x", "there must be a host"),
+            ("https:////h/x", "there must be a host"),
+            ("http:/h/x", "there must be a host"),
+            ("http:h/x", "there must be a host"),
+            ("http:\\\\h/x", "there must be a host"),
+            ("http:///me:secret@h/x", "there must be a host"),
         ] {
             let line = line(parse_url(text));
             assert!(line.contains(expected), "{text}: {line}");
             assert!(!line.contains("cret"), "{line}");
         }
+    }
+
+    #[test]
+    fn urls_that_end_differently_are_mirrors_with_a_line() {
+        let line = |urls: &[&str]| mirrors(&urls.iter().map(|url| url.parse().unwrap()).collect::<Vec<_>>());
+        assert_eq!(line(&["http://h/a.iso"]), None);
+        assert_eq!(line(&["http://h/a.iso", "https://i/pub/a.iso?x=1"]), None);
+        assert!(line(&["http://h/a.iso", "http://h/b.iso"]).unwrap().contains("the 2 URLs are taken as mirrors"));
     }
 
     #[test]

@@ -73,6 +73,11 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
         (&["get", "-H", "Range: bytes=0-1", URL], "-H Range: marline sets this field itself"),
         (&["get", "--config", "absent.toml", URL], "absent.toml: No such file"),
         (&["get", "--user-file", "absent", URL], "absent: No such file"),
+        (&["get", "--ca-file", "absent.pem", URL], "absent.pem: No such file"),
+        (&["get", "--ca-file", "/dev/null", "https://198.51.100.1:9/file"], "/dev/null: it holds no certificate"),
+        (&["get", "--ca-file", ".", URL], "Is a directory"),
+        (&["get", "http:///x"], "http:///x: no URL: there must be a host"),
+        (&["get", "--trace", "-", URL], "--trace -: the log needs a file"),
         (&["replay"], "<FILE>"),
     ];
     for (words, says) in table {
@@ -102,6 +107,8 @@ fn a_secret_is_never_printed() {
         &["get", "-H", "Authorization hunter2", URL],
         &["get", "ftp://me:hunter2@h/f"],
         &["get", "http://me:hunter2@h:bad/f"],
+        &["get", "http:///me:hunter2@h/f"],
+        &["get", "http:me:hunter2@h/f"],
     ];
     for words in table {
         assert!(!program.refused(words, 64).contains("hunter2"), "{words:?}");

@@ -52,7 +52,6 @@ pub(super) fn summary(report: &Report) -> String {
         links.push(format!("{} {}%", link.name, share(link.bytes, carried)));
     }
     let place = report.path.as_deref().unwrap_or("standard output");
-    let place = place.strip_prefix("./").unwrap_or(place);
     let resumed = match report.resumed_bytes {
         0 => String::new(),
         bytes => format!(", {} of it from an earlier run", size(bytes)),

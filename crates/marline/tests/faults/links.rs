@@ -242,8 +242,55 @@ fn a_connection_that_is_refused_over_one_link_only_is_made_over_the_other() {
 fn a_name_that_does_not_exist_is_named() {
     let Some(network) = Network::two_links() else { return };
     network.name_server(|_| true);
-    let line = network.program().refused(&["http://absent.test/file", "--retry", "1"], 1);
-    assert!(line.contains("absent.test") && !line.contains("  "), "{line}");
+    let begun = Instant::now();
+    let line = network.program().refused(&["http://absent.test/file", "--retry", "1000"], 1);
+    assert_eq!(line, "http://absent.test/file: absent.test: no such name, says 203.0.113.9");
+    assert!(begun.elapsed() < Duration::from_secs(5), "it was tried again");
+}
+
+#[test]
+fn a_name_server_that_is_silent_at_first_is_asked_again() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 0);
+    // As long as a look-up may take, and a little longer.
+    let begun = Instant::now();
+    network.name_server(move |_| begun.elapsed() > Duration::from_millis(5500));
+    let program = network.program();
+    let ended = program.get(&format!("http://file.test:{}/file", server.address.port()));
+    ended.report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    for name in ["wifi0", "lte0"] {
+        let notices = ended.notices();
+        let said = notices.iter().find(|line| line.starts_with(&format!("link {name}: nothing has come for ")));
+        let waits = said.is_some_and(|line| line.ends_with("s (looking up the name); it is tried again and again"));
+        assert!(waits, "{}", ended.err);
+    }
+    assert!(ended.err.contains("wifi0 0 kbit/s (silent, looking up the name)"), "{}", ended.err);
+}
+
+#[test]
+fn a_name_that_one_link_knows_is_enough() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, server) = honest(&network, 0);
+    network.name_server_of(|from| if from.starts_with("10.77.1.") { "other.test" } else { "file.test" });
+    let program = network.program();
+    let ended = program.get(&format!("http://file.test:{}/file", server.address.port()));
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    assert_eq!(link(&report, "wifi0")["bytes"], 0, "{report}");
+}
+
+#[test]
+fn a_limit_for_a_link_that_is_not_used_costs_a_line() {
+    let Some(network) = Network::two_links() else { return };
+    let (_, server) = honest(&network, 0);
+    let url = server.url("/file");
+    let words = ["--limit-rate", "wwan7=1Mbit/s", "--limit-rate", "lo=1Mbit/s", "--limit-rate", "lte0=900Mbit/s"];
+    let ended = network.program().run(&[&[&url, "-o", "out", "--json"][..], &words].concat());
+    ended.report();
+    ended.says("link wwan7: no such interface; its limit has no effect");
+    ended.says("link lo: it leads back to this machine; its limit has no effect");
+    assert!(!ended.err.contains("lte0: "), "{}", ended.err);
 }
 
 #[test]

@@ -20,7 +20,6 @@ use std::thread;
 
 use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tempfile::TempDir;
 
 use crate::program::Program;
 use crate::server::{Answer, Asked, Server};
@@ -28,8 +27,6 @@ use crate::server::{Answer, Asked, Server};
 /// The two namespaces. They go with the test.
 pub(crate) struct Network {
     name: String,
-    /// The client's `resolv.conf` is here.
-    etc: TempDir,
 }
 
 impl Network {
@@ -37,9 +34,7 @@ impl Network {
     pub(crate) fn two_links() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("mlf{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let etc = tempfile::tempdir().unwrap();
-        std::fs::write(etc.path().join("resolv.conf"), "nameserver 203.0.113.9\n").unwrap();
-        let network = Self { name, etc };
+        let network = Self { name };
         let (c, s) = (network.client(), network.server());
         let made = [&c, &s].iter().all(|ns| {
             Command::new("ip").args(["netns", "add", ns]).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
@@ -116,12 +111,22 @@ impl Network {
     /// A name server that says of `file.test` that it is 203.0.113.9, and of everything else that it is not. It
     /// tells `asked` of each question, with the address that asks.
     pub(crate) fn name_server(&self, asked: impl Fn(&str) -> bool + Send + 'static) {
+        self.names(move |from| asked(from).then_some("file.test"));
+    }
+
+    /// A name server that knows one name, another one for each asker's address.
+    pub(crate) fn name_server_of(&self, known: impl Fn(&str) -> &'static str + Send + 'static) {
+        self.names(move |from| Some(known(from)));
+    }
+
+    /// A name server that knows the name that it is told, or is silent.
+    fn names(&self, known: impl Fn(&str) -> Option<&'static str> + Send + 'static) {
         let socket = self.inside(|| UdpSocket::bind("203.0.113.9:53"));
         thread::spawn(move || {
             let mut query = [0; 512];
             while let Ok((len, from)) = socket.recv_from(&mut query) {
-                if asked(&from.ip().to_string()) {
-                    let _ = socket.send_to(&name_answer(&query[..len]), from);
+                if let Some(known) = known(&from.ip().to_string()) {
+                    let _ = socket.send_to(&name_answer(&query[..len], known), from);
                 }
             }
         });
@@ -137,11 +142,12 @@ impl Network {
         worker.join().unwrap()
     }
 
-    /// The program in the client's namespace, whose name server is 203.0.113.9.
+    /// The program in the client's namespace, whose name server is 203.0.113.9. The file that says so is in a file
+    /// system of the program's own, so that nothing of it is left even where a test is killed.
     pub(crate) fn program(&self) -> Program {
-        let names = self.etc.path().join("resolv.conf");
-        let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", names.display());
-        let words = ["ip", "netns", "exec", &self.client(), "unshare", "--mount", "sh", "-c", &script, "sh"];
+        const SCRIPT: &str = "mount -t tmpfs none /mnt && echo nameserver 203.0.113.9 >/mnt/resolv.conf \
+            && mount --bind /mnt/resolv.conf /etc/resolv.conf && umount --lazy /mnt && exec \"$@\"";
+        let words = ["ip", "netns", "exec", &self.client(), "unshare", "--mount", "sh", "-c", SCRIPT, "sh"];
         Program::new().behind(words.map(str::to_owned))
     }
 }
@@ -161,9 +167,12 @@ fn batch(namespace: &str, lines: &str) {
     assert!(child.wait().unwrap().success(), "ip in {namespace}: {lines}");
 }
 
-/// The answer to a question of one name (RFC 1035 §4.1): for A of `file.test` one address, else no such name.
-fn name_answer(query: &[u8]) -> Vec<u8> {
-    let known = query.windows(11).any(|window| window == b"\x04file\x04test\0");
+/// The answer to a question of one name (RFC 1035 §4.1): for A of the known one an address, else no such name.
+fn name_answer(query: &[u8], known: &str) -> Vec<u8> {
+    let mut wire: Vec<u8> =
+        known.split('.').flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat()).collect();
+    wire.push(0);
+    let known = query.windows(wire.len()).any(|window| window == wire);
     let end = query.iter().skip(12).position(|byte| *byte == 0).map_or(query.len(), |at| 12 + at + 5);
     let is_a = query.get(end - 4..end - 2) == Some(&[0, 1]);
     let mut answer = query[..2].to_vec();
