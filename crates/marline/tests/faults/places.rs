@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use crate::nginx::{Nginx, identity};
 use crate::program::Program;
 use crate::server::{Answer, Resource, Server};
 
@@ -27,6 +28,22 @@ fn redirects_are_followed_to_the_file() {
         // The way is found once, not with each request.
         assert!(server.asked().iter().filter(|asked| asked.path != "/e").count() <= 4);
     }
+}
+
+#[test]
+fn a_redirect_to_https_speaks_tls() {
+    let resource = Resource::new(SIZE);
+    let Some(nginx) = Nginx::start("", &resource, Some(&identity("localhost", None))) else { return };
+    let to = format!("https://localhost:{}/file", nginx.address.port());
+    let server = Server::start(move |_| Answer::redirect(301, &to));
+    let url = server.url("/file");
+    let program = Program::new();
+    let ca_file = nginx.authority();
+    program.run(&[&url, "-o", "out", "--json", "--ca-file", ca_file.to_str().unwrap()]).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    // The system's authorities have never heard of this one.
+    let line = Program::new().refused(&[&url, "--retry", "0"], 1);
+    assert!(line.contains("certificate") || line.contains("no certificate authorities"), "{line}");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn a_file_of_authorities_that_holds_none_is_named() {
     let program = Program::new();
     std::fs::write(program.path("ca.pem"), "nothing").unwrap();
     for (file, says) in [("ca.pem", "ca.pem"), ("absent.pem", "absent.pem")] {
-        let line = program.refused(&["https://localhost:1/file", "--ca-file", file], 1);
+        let line = program.refused(&["https://localhost:1/file", "--ca-file", file], 64);
         assert!(line.contains(says), "{line}");
     }
 }

@@ -279,6 +279,37 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_the_user_speaks_of_and_that_is_not_used_costs_a_line() {
+        let spoken = |name: &str| Named { spoken: true, limit: Some(Bitrate::from_mbps(1)), ..Named::new(name) };
+        let known = vec![spoken("eth0"), spoken("wwan9"), spoken("eth2"), Named::new("only-configured")];
+        let chosen = choose(&laptop(), &Choice::Auto { bypass_vpn: false, known }, &MeteredHints::none()).unwrap();
+        assert_eq!(
+            chosen.warnings,
+            [
+                "link wwan9: no such interface; its limit has no effect",
+                "link eth2: it has no carrier (no cable, access point or modem session); its limit has no effect",
+            ]
+        );
+    }
+
+    #[test]
+    fn on_this_very_machine_only_the_terms_of_the_loopback_count() {
+        let none = "needs none";
+        let (lo, lines) = choose_local(&laptop(), &named(&["lo,limit=1Mbit/s", "eth0", "wwan9"]));
+        assert_eq!((lo.name.as_str(), lo.limit), ("lo", Some(Bitrate::from_mbps(1))));
+        assert_eq!(lines.len(), 2);
+        assert!(
+            lines[0].starts_with("link eth0: not used; the URL is on") && lines[0].ends_with(none),
+            "{lines:?}"
+        );
+        assert!(lines[1].starts_with("link wwan9: no such interface; "), "{lines:?}");
+        let known = vec![Named::new("eth0"), Named { spoken: true, ..Named::new("wlan0") }];
+        let (lo, lines) = choose_local(&laptop(), &Choice::Auto { bypass_vpn: false, known });
+        assert_eq!(lo.limit, None);
+        assert!(matches!(&lines[..], [line] if line.starts_with("link wlan0: not used; ")), "{lines:?}");
+    }
+
+    #[test]
     fn a_vpn_is_never_used_or_bypassed_in_silence() {
         let line = |bypass| choose(&laptop_with_vpn(), &auto(bypass), &MeteredHints::none()).unwrap().vpn;
         assert!(
