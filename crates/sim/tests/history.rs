@@ -37,6 +37,12 @@ fn a_named_history_runs_again() {
 
 /// Histories that once found something, each with what it found.
 const FOUND: &[(u64, &str)] = &[
+    (1002552, "a page was taken on the link that had been told the file's size with a range"),
+    (2001764, "a link that had asked beyond a small file's end was never asked again"),
+    (1001668, "a portal's page was taken because it came first, although two links had spoken of the file"),
+    (2000735, "a page without a validator was taken on the link that had been told the file's size with one"),
+    (2001220, "a page was taken although another link had begun to deliver the file as a range"),
+    (1000845, "a file cut short was taken although the same link had been told more under the same validator"),
     (
         111454142763924217,
         "the one answer was given up for what broke off on lying links, while an honest one rested",

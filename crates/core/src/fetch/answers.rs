@@ -82,11 +82,11 @@ impl Fetch {
     /// The first good answer. False: this answer cannot be used after all.
     fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, span: Span) -> bool {
         let provable = validator.is_some() || self.config.proven;
+        if !provable && let Some(link) = self.link_of(id) {
+            self.told(link, total, None, true);
+        }
         if !provable && span != Span::at(0, total) {
             let conn = self.reqs.get(&id).map(|req| req.conn);
-            if let Some(link) = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link) {
-                self.told(link, total, None);
-            }
             self.one_answer(OneAnswer::NoValidator, conn);
             return false;
         }
@@ -265,7 +265,7 @@ impl Fetch {
             (Phase::Unknown, Some(total)) => {
                 self.cancel(id);
                 self.rest(link, SMALL_REST);
-                self.told(link, total, None);
+                self.told(link, total, None, true);
                 self.told_total(total);
             }
             (_, total) if total.is_some() && total == self.ledger.total() => {

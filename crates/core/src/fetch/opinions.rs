@@ -4,13 +4,17 @@
 //! for theirs.
 //!
 //! 1. Such an answer is parked until every other link that may still speak has spoken, or the time for that is over.
-//! 2. A whole file beats a refusal, one with a validator beats one without; otherwise the first to speak.
-//! 3. A delivered range, or a size that another link was told, decides against whole files of another size.
+//! 2. A whole file beats a refusal, one with a validator beats one without, two links that say the same beat one;
+//!    otherwise the first to speak.
+//! 3. Of two sizes under one validator the longer counts: a file cut short would pass for the whole, while one that is
+//!    promised too long breaks off.
+//! 4. A delivered range, or a size that another link was told, decides against whole files of another size.
 //!
 //! Well-known probe URLs (as phones ask them) were not used: they tell of the network that answers them, not of the one
 //! that answers for this host, and a download should talk to nobody but its server.
 
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::time::Duration;
 
 use super::{Ban, ConnId, Failure, Fetch, Head, ReqId, Validator, Wake};
@@ -32,22 +36,46 @@ pub(super) struct Parked {
 pub(super) struct Told {
     pub(super) link: LinkId,
     pub(super) total: DataSize,
-    validator: Option<Validator>,
+    pub(super) validator: Option<Validator>,
+    /// An answer to a question for a range said so, which no portal gives.
+    pub(super) ranged: bool,
+    /// The links that have been told otherwise since.
+    pub(super) denied: Vec<LinkId>,
 }
 
 impl Fetch {
-    /// Whether a whole file is of another size than another link was told, and has no validator where that had one.
+    /// Whether a whole file is of another size than another link was told, and proves no more than that. What a link was
+    /// told itself stands against it, too, where it now proves less, or speaks of less under the same validator.
     pub(super) fn contradicts(&self, link: LinkId, head: &Head) -> bool {
-        let Some(told) = &self.told else { return false };
-        let other = head.length.is_some_and(|length| length != told.total);
-        let weaker = told.validator.is_some() || head.validator.is_none();
-        let others = self.links.iter().any(|(id, state)| *id != link && (state.hopeful() || state.resting()));
-        told.link != link && other && weaker && others
+        let (Some(told), Some(length)) = (&self.told, head.length) else { return false };
+        let disagree = match (&told.validator, &head.validator) {
+            (Some(told_of), Some(of)) if told_of == of => length < told.total,
+            (Some(_), None) => length != told.total,
+            (None, Some(_)) => false,
+            _ => (told.link != link || told.ranged) && length != told.total,
+        };
+        disagree && self.links.iter().any(|(id, state)| *id != link && (state.hopeful() || state.resting()))
     }
 
-    pub(super) fn told(&mut self, link: LinkId, total: DataSize, validator: Option<&Validator>) {
-        if self.told.as_ref().is_none_or(|told| told.validator.is_none()) {
-            self.told = Some(Told { link, total, validator: validator.cloned() });
+    /// A whole file is of another size than was told: its link is banned. Once all links say so, the file has changed,
+    /// and nothing is known of its size.
+    pub(super) fn deny(&mut self, id: ReqId, link: LinkId, got: Option<DataSize>) {
+        let want = self.told.as_ref().map(|told| told.total);
+        self.cancel(id);
+        self.ban(link, Ban::OtherLength { got, want }, true);
+        let Some(told) = &mut self.told else { return };
+        told.denied.push(link);
+        if self.links.iter().all(|(id, link)| told.denied.contains(id) || !(link.hopeful() || link.resting())) {
+            self.told = None;
+        }
+    }
+
+    /// A link was told the size by the head of an answer; `ranged`, if that was one to a question for a range.
+    pub(super) fn told(&mut self, link: LinkId, total: DataSize, validator: Option<&Validator>, ranged: bool) {
+        let better = |told: &Told| told.validator.is_none() && (validator.is_some() || ranged || !told.ranged);
+        if self.told.as_ref().is_none_or(better) {
+            let validator = validator.cloned();
+            self.told = Some(Told { link, total, validator, ranged, denied: Vec::new() });
         }
     }
 
@@ -91,10 +119,7 @@ impl Fetch {
             let until = first.until;
             return self.wake_at(until, Wake::Opinion);
         }
-        // A whole file beats a refusal, one with a validator beats one without; otherwise the first to speak.
-        let rank = |parked: &Parked| (parked.head.status != 200, parked.head.validator.is_none());
-        let best = (0..self.parked.len()).min_by_key(|i| self.parked.get(*i).map(rank)).unwrap_or(0);
-        let parked = self.parked.remove(best);
+        let parked = self.parked.remove(self.best_parked());
         if parked.head.status == 200 {
             self.parked.clear();
             self.take_whole(parked.req, &parked.head);
@@ -103,6 +128,23 @@ impl Fetch {
             self.refuse(parked.req, parked.link, Ban::OtherStatus { status }, Failure::Status { status });
             self.hear_parked();
         }
+    }
+
+    /// The answer to believe (rules 2 and 3).
+    fn best_parked(&self) -> usize {
+        let says = |parked: &Parked| (parked.head.status, parked.head.length, parked.head.validator.clone());
+        let voices = |parked: &Parked| self.parked.iter().filter(|other| says(other) == says(parked)).count();
+        let rank =
+            |parked: &Parked| (parked.head.status != 200, parked.head.validator.is_none(), Reverse(voices(parked)));
+        let Some(first) = self.parked.iter().min_by_key(|parked| rank(parked)) else { return 0 };
+        let same = |parked: &&Parked| {
+            parked.head.validator.is_some()
+                && parked.head.validator == first.head.validator
+                && rank(parked) == rank(first)
+        };
+        let longest = self.parked.iter().filter(same).min_by_key(|parked| Reverse(parked.head.length));
+        let best = longest.unwrap_or(first).req;
+        self.parked.iter().position(|parked| parked.req == best).unwrap_or(0)
     }
 
     /// A link has delivered a range: what others said instead was not the file.

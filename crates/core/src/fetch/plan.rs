@@ -23,7 +23,7 @@ use super::level::{self, Lane};
 use super::links::{LinkState, Standing};
 use super::{Ask, ConnId, Fetch, Phase, Span, Wake};
 use crate::link::LinkId;
-use crate::units::{Bitrate, DataSize};
+use crate::units::{Bitrate, DataSize, Instant};
 
 impl Fetch {
     /// Sends what should be sent now.
@@ -39,21 +39,23 @@ impl Fetch {
 
     /// Before the resource is known every connection asks for the next few bytes.
     pub(super) fn plan_probes(&mut self) {
-        let ready: Vec<ConnId> = self.conns.iter().filter(|(_, c)| self.may_probe(c)).map(|(id, _)| *id).collect();
-        for id in ready {
-            if let Some(span) = self.probe_span() {
+        let ready: Vec<(ConnId, Instant)> =
+            self.conns.iter().filter_map(|(id, conn)| Some((*id, self.may_probe_at(conn)?))).collect();
+        for (id, at) in ready {
+            if self.now < at {
+                self.wake_at(at, Wake::Retry);
+            } else if let Some(span) = self.probe_span() {
                 self.send(id, Ask::Span(span));
             }
         }
     }
 
-    fn may_probe(&self, conn: &Conn) -> bool {
+    fn may_probe_at(&self, conn: &Conn) -> Option<Instant> {
+        let link = self.links.get(&conn.link)?;
+        let free = conn.takes_requests() && conn.reqs.is_empty() && self.allowed(conn.link);
         // The next try of a silent link is its next connection's; what stands already is asked at once.
-        let rested = |link: &LinkState| {
-            self.now >= link.next_try || matches!(link.standing, Standing::Silent { .. } | Standing::Probation)
-        };
-        let rested = self.links.get(&conn.link).is_some_and(rested);
-        conn.takes_requests() && conn.reqs.is_empty() && rested && self.allowed(conn.link)
+        let at_once = matches!(link.standing, Standing::Silent { .. } | Standing::Probation);
+        free.then_some(if at_once { self.now } else { link.next_try })
     }
 
     pub(super) fn ask_whole(&mut self) {

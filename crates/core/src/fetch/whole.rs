@@ -25,9 +25,7 @@ impl Fetch {
         }
         match self.phase {
             Phase::Unknown | Phase::OneAnswer { .. } if self.contradicts(link, head) => {
-                let ban = Ban::OtherLength { got: head.length, want: self.told.as_ref().map(|told| told.total) };
-                self.cancel(id);
-                self.ban(link, ban, true);
+                self.deny(id, link, head.length);
             }
             Phase::Unknown | Phase::OneAnswer { .. } if ask == Ask::Whole => self.take_whole(id, head),
             Phase::Unknown => self.park(id, link, head),
@@ -59,7 +57,7 @@ impl Fetch {
         let root = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.root);
         if let (Some(root), Some(total)) = (root, self.ledger.total()) {
             let known = self.known(root).cloned();
-            self.told(link, total, known.as_ref());
+            self.told(link, total, known.as_ref(), false);
         }
         self.one_answer(OneAnswer::NoRanges, conn);
         self.validators.clear();
@@ -80,7 +78,7 @@ impl Fetch {
         self.phase = Phase::OneAnswer { req: Some(id) };
         self.carrier = self.link_of(id);
         if let (Some(link), Some(total)) = (self.carrier, head.length) {
-            self.told(link, total, head.validator.as_ref());
+            self.told(link, total, head.validator.as_ref(), false);
         }
         self.drop_others(id);
         if let Some(req) = self.reqs.get_mut(&id) {

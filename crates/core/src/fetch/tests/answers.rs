@@ -232,7 +232,7 @@ fn a_single_answer_that_always_breaks_off_is_given_up() {
 /// Everything has to come as one answer, and over `bad` it breaks off each time. Tells how often it did.
 fn breaks_off(desk: &mut Desk, bad: impl Fn(LinkId) -> Option<u64>) -> u32 {
     desk.connect(A, 5);
-    desk.part(desk.first(A), SIZE, None);
+    desk.part(desk.first(A), bad(A).unwrap_or(SIZE), None);
     let mut lost = 0;
     for _ in 0..1000 {
         if desk.failed.is_some() || desk.done {

@@ -5,6 +5,7 @@
 
 mod answers;
 mod links;
+mod opinions;
 mod sharing;
 
 use alloc::collections::BTreeMap;

@@ -1,0 +1,115 @@
+//! Which of several answers is believed (rules of `super::super::opinions`).
+
+use super::*;
+use crate::fetch::Ban;
+
+const SIZE: u64 = 3_000_000;
+const PAGE: u64 = 4000;
+const TAG: Option<&str> = Some("\"v1\"");
+const C: LinkId = LinkId(2);
+
+fn bytes(n: u64) -> Option<DataSize> {
+    Some(DataSize::from_bytes(n))
+}
+
+/// The one answer over `link` begins and breaks off; the next one is asked for on the same connection or a new one.
+fn breaks_off(desk: &mut Desk, link: LinkId, length: u64, etag: Option<&str>) {
+    desk.connect(link, 5);
+    let req = desk.first(link);
+    desk.whole(req, Some(length), etag);
+    desk.bytes(req, 1000);
+    desk.end(req);
+    assert_eq!(desk.restarts, 1);
+}
+
+#[test]
+fn of_three_links_two_that_say_the_same_are_believed() {
+    let mut desk = Desk::two(Config::default());
+    desk.link(C, LinkProfile::new("c", LinkKind::Other));
+    for link in [A, B, C] {
+        desk.connect(link, 5);
+    }
+    let (a, b, c) = (desk.first(A), desk.first(B), desk.first(C));
+    desk.whole(a, Some(PAGE), None);
+    desk.whole(b, Some(SIZE), None);
+    desk.whole(c, Some(SIZE), None);
+    assert_eq!(desk.identified, Some((bytes(SIZE), None)));
+}
+
+#[test]
+fn of_two_sizes_under_one_validator_the_longer_is_believed() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.connect(B, 5);
+    let (a, b) = (desk.first(A), desk.first(B));
+    desk.whole(a, Some(PAGE), TAG);
+    desk.whole(b, Some(SIZE), TAG);
+    assert_eq!(desk.identified, Some((bytes(SIZE), None)));
+}
+
+#[test]
+fn a_link_that_was_told_more_under_the_same_validator_is_not_believed_less() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.connect(B, 5);
+    let (a, b) = (desk.first(A), desk.first(B));
+    desk.whole(a, Some(SIZE), TAG);
+    desk.whole(b, Some(SIZE), TAG);
+    desk.bytes(a, 1000);
+    desk.end(a);
+    let link = desk.conns[&desk.reqs.values().next().expect("asked again").conn].0;
+    desk.whole(desk.first(link), Some(PAGE), TAG);
+    let why = Ban::OtherLength { got: bytes(PAGE), want: bytes(SIZE) };
+    assert_eq!(desk.notices.last(), Some(&Notice::Banned { link, why, probing: true }));
+}
+
+#[test]
+fn a_link_that_was_told_the_size_by_a_range_is_not_believed_another() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, None);
+    desk.connect(A, 5);
+    desk.whole(desk.first(A), Some(PAGE), None);
+    let why = Ban::OtherLength { got: bytes(PAGE), want: bytes(SIZE) };
+    assert_eq!(desk.notices.last(), Some(&Notice::Banned { link: A, why, probing: true }));
+}
+
+#[test]
+fn a_file_that_grows_without_a_validator_is_believed_once_all_links_say_another_size() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.part(desk.first(A), SIZE, None);
+    breaks_off(&mut desk, A, SIZE, None);
+    for (n, link) in [A, B].into_iter().enumerate() {
+        if desk.asked(link).is_empty() {
+            desk.connect(link, 5);
+        }
+        desk.whole(desk.first(link), Some(SIZE + 1 + n as u64), None);
+        assert!(desk.on(link).is_empty(), "{:?}", desk.notices);
+    }
+    desk.pass(Duration::from_secs(6));
+    let link = if desk.on(A).is_empty() { B } else { A };
+    desk.connect(link, 5);
+    let req = desk.first(link);
+    desk.whole(req, Some(SIZE + 9), None);
+    desk.bytes(req, SIZE + 9);
+    assert!(desk.done, "{:?}", desk.notices);
+}
+
+#[test]
+fn a_link_that_asked_beyond_a_small_file_is_asked_again() {
+    let mut desk = Desk::two(Config::default());
+    for link in [A, B] {
+        let conn = desk.on(link)[0];
+        desk.tell(Input::Connected { conn, protocol: Protocol::Http2, handshake: Duration::from_millis(5) });
+    }
+    let (a, b) = (desk.first(A), desk.first(B));
+    let range = Some(ContentRange { span: None, total: bytes(PAGE) });
+    desk.tell(Input::Head { req: b, head: Head { status: 416, range, ..Head::default() } });
+    desk.tell(Input::Head { req: a, head: Head { status: 200, encoded: true, ..Head::default() } });
+    desk.pass(Duration::from_secs(1));
+    let req = desk.first(B);
+    desk.part(req, PAGE, TAG);
+    desk.bytes(req, PAGE);
+    assert!(desk.done);
+}
