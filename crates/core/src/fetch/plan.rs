@@ -124,12 +124,7 @@ impl Fetch {
         } else {
             now
         };
-        Lane {
-            pace,
-            ready: Lane::new(now, conn.ahead, conn.floor_rtt())
-                .ready
-                .min(Lane::new(pace, conn.ahead, conn.floor_rtt()).ready),
-        }
+        Lane::new(pace, conn.ahead, conn.floor_rtt())
     }
 
     /// What a connection in slow start may reach: nobody knows, but the others show what is usual here. If they climb
