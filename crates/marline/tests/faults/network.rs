@@ -14,7 +14,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
@@ -33,6 +35,8 @@ impl Network {
     /// None, with a printed reason: not permitted here.
     pub(crate) fn two_links() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
+        static SWEPT: Once = Once::new();
+        SWEPT.call_once(sweep);
         let name = format!("mlf{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let network = Self { name };
         let (c, s) = (network.client(), network.server());
@@ -155,6 +159,18 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in [self.client(), self.server()] {
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Removes the namespaces of tests that were killed: those whose process is gone.
+fn sweep() {
+    for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix("mlf").and_then(|rest| rest.split_once('-')).map(|(process, _)| process);
+        let is_number = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if process.filter(is_number).is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
         }
     }
