@@ -189,7 +189,7 @@ impl Fetch {
         for conn in link.conns.clone() {
             self.drop_conn(conn, true);
         }
-        self.notice(Notice::OriginDropped { origin: old, why: why.clone() });
+        self.notice(Notice::NextOrigin { link: id, left: old, why: why.clone() });
         true
     }
 

@@ -63,10 +63,12 @@ pub enum Notice {
     },
     /// The file on the server is another one now; the download starts again.
     Changed,
-    /// One of several places is no longer asked.
-    OriginDropped {
-        /// Which one.
-        origin: OriginId,
+    /// A link goes on with the next of several places. Others may still ask the one that it leaves.
+    NextOrigin {
+        /// Which link.
+        link: LinkId,
+        /// The place that it leaves.
+        left: OriginId,
         /// Why.
         why: Ban,
     },

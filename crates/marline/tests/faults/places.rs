@@ -190,7 +190,7 @@ fn mirrors_that_fail_are_left_and_the_others_carry_the_file() {
         let program = Program::new();
         let ended = program.run(&[&bad, &good.url("/file"), "-o", "out", "--json"]);
         ended.report();
-        ended.says("one link goes on with the next mirror, ");
+        ended.says(" goes on with the next mirror, ");
         assert!(program.file("out").unwrap() == *resource.data);
     }
 }

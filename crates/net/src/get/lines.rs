@@ -49,8 +49,8 @@ pub(super) fn notice(
             format!("the server answers {status}: waiting {:.1}s", wait.as_secs_f64())
         }
         Notice::Changed => "the file has changed on the server: starting again".to_owned(),
-        Notice::OriginDropped { origin, why } => {
-            format!("{}: one link goes on with the next mirror, {why}", url(origin))
+        Notice::NextOrigin { link, left, why } => {
+            format!("{}: link {} goes on with the next mirror, {why}", url(left), name(link))
         }
     }
 }
