@@ -94,7 +94,7 @@ impl Fetch {
     /// The connection whose pipe runs dry first, if one needs a request now.
     fn neediest(&self, passed: &[ConnId]) -> Option<ConnId> {
         let hungry = self.conns.iter().filter(|(id, conn)| {
-            !passed.contains(id) && self.serves(conn) && conn.ahead < conn.wanted_ahead(self.now)
+            !passed.contains(id) && self.serves(conn) && has_room(conn) && conn.ahead < conn.wanted_ahead(self.now)
         });
         hungry.min_by_key(|(_, conn)| conn.ahead / conn.pace(self.now)).map(|(id, _)| *id)
     }
@@ -246,6 +246,14 @@ impl Fetch {
     }
 }
 
+/// Whether a connection may carry one more request.
+pub(super) fn has_room(conn: &Conn) -> bool {
+    conn.reqs.len() < MOST_REQUESTS
+}
+
+/// Requests on one connection at a time: what a slow server does not answer must not pile up there.
+/// chosen: no row of the reviewed tables moves, and servers allow 100 HTTP/2 streams (RFC 9113 §6.5.2).
+const MOST_REQUESTS: usize = 32;
 /// Smaller requests are not worth their head: about 500 bytes both ways.
 pub(super) const LEAST_PIECE: DataSize = DataSize::from_kib(16);
 /// With more than this left, requests are sent for longer.

@@ -12,7 +12,7 @@ use core::time::Duration;
 
 use super::conn::FIRST_SPAN;
 use super::level::{Lane, level, quota};
-use super::plan::LEAST_PIECE;
+use super::plan::{LEAST_PIECE, has_room};
 use super::{Ask, Conn, ConnId, Fetch, Req, ReqId, Span, Wake};
 use crate::units::DataSize;
 
@@ -34,7 +34,7 @@ impl Fetch {
     fn next_double(&self) -> Option<(ConnId, ReqId, Span)> {
         let (late, end) = self.laggard()?;
         // What may carry nothing more cannot help: a request for no bytes would be one for everything.
-        let may_carry = |conn: &Conn| self.serves(conn) && !self.budget_left(conn.link).is_zero();
+        let may_carry = |conn: &Conn| self.serves(conn) && has_room(conn) && !self.budget_left(conn.link).is_zero();
         let laggard = self.conns.get(&late)?;
         // A connection of the same link shares its capacity: it helps only one that stands still.
         let stuck = self.now.since(laggard.last) >= laggard.rtt();
