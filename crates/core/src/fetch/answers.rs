@@ -82,7 +82,7 @@ impl Fetch {
     /// The first good answer. False: this answer cannot be used after all.
     fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, span: Span) -> bool {
         let provable = validator.is_some() || self.config.proven;
-        if !provable && let Some(link) = self.link_of(id) {
+        if !provable && let Some(link) = self.carrier_of(id) {
             self.told(link, total, None, true);
         }
         if !provable && span != Span::at(0, total) {
@@ -93,7 +93,7 @@ impl Fetch {
         // Without a validator, an answer that covers everything stands alone.
         self.phase = if provable { Phase::Ranges } else { Phase::OneAnswer { req: Some(id) } };
         if !provable {
-            self.carrier = self.link_of(id);
+            self.carrier = self.carrier_of(id);
             self.drop_others(id);
         }
         self.settle_total(total);

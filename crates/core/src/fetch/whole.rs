@@ -76,7 +76,7 @@ impl Fetch {
             self.notice(Notice::OneAnswer { why });
         }
         self.phase = Phase::OneAnswer { req: Some(id) };
-        self.carrier = self.link_of(id);
+        self.carrier = self.carrier_of(id);
         if let (Some(link), Some(total)) = (self.carrier, head.length) {
             self.told(link, total, head.validator.as_ref(), false);
         }
@@ -99,7 +99,8 @@ impl Fetch {
         self.finish_if_complete();
     }
 
-    pub(super) fn link_of(&self, id: ReqId) -> Option<LinkId> {
+    /// The link over which an answer comes.
+    pub(super) fn carrier_of(&self, id: ReqId) -> Option<LinkId> {
         self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
     }
 
