@@ -105,11 +105,7 @@ impl Fetch {
     fn settle_total(&mut self, total: DataSize) {
         self.ledger.set_total(total);
         for req in self.reqs.values_mut() {
-            let end = req.span.end.min(total.bytes()).max(req.cursor);
-            if let Some(conn) = self.conns.get_mut(&req.conn) {
-                conn.ahead -= DataSize::from_bytes(req.span.end - end);
-            }
-            req.span.end = end;
+            req.span.end = req.span.end.min(total.bytes()).max(req.cursor);
         }
         self.rebuild();
     }
@@ -223,9 +219,6 @@ impl Fetch {
     fn accept(&mut self, id: ReqId, span: Span) {
         let Some(req) = self.reqs.get_mut(&id) else { return };
         let short = span.end < req.span.end;
-        if let Some(conn) = self.conns.get_mut(&req.conn) {
-            conn.ahead -= DataSize::from_bytes(req.span.end - span.end);
-        }
         req.accepted = true;
         req.span.end = span.end;
         if short {

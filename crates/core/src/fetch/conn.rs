@@ -19,8 +19,6 @@ pub(super) struct Conn {
     pub(super) handshake: Duration,
     /// Requests without their end, in the order in which they were sent.
     pub(super) reqs: VecDeque<ReqId>,
-    /// Bytes that these requests still bring.
-    pub(super) ahead: DataSize,
     pub(super) meter: Meter,
     /// The last sign of life: opened, or bytes; or a request sent when nothing else was on the way.
     pub(super) last: Instant,
@@ -39,7 +37,6 @@ impl Conn {
             protocol: None,
             handshake: Duration::ZERO,
             reqs: VecDeque::new(),
-            ahead: DataSize::ZERO,
             meter: Meter::default(),
             last: now,
             draining: false,

@@ -256,7 +256,6 @@ impl Fetch {
         self.last_data = now;
         self.ledger.put(span);
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        conn.ahead -= len;
         conn.last = now;
         conn.meter.on_bytes(now, len);
         let link = conn.link;

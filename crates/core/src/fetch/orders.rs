@@ -46,9 +46,6 @@ impl Fetch {
         self.parked.retain(|parked| parked.req != id);
         if let Some(conn) = self.conns.get_mut(&req.conn) {
             conn.reqs.retain(|other| *other != id);
-            if req.ask != Ask::Whole || self.ledger.total().is_some() {
-                conn.ahead -= req.remaining().len();
-            }
         }
     }
 
@@ -64,6 +61,11 @@ impl Fetch {
             }
             _ => self.drop_conn(conn, true),
         }
+    }
+
+    /// Bytes that a connection's requests still bring.
+    pub(super) fn ahead(&self, conn: &Conn) -> DataSize {
+        conn.reqs.iter().filter_map(|id| self.reqs.get(id)).map(|req| req.remaining().len()).sum()
     }
 
     pub(super) fn rebuild(&mut self) {
@@ -94,7 +96,6 @@ impl Fetch {
             conn.last = self.now;
         }
         conn.reqs.push_back(id);
-        conn.ahead += span.len();
         let if_range = match ask {
             Ask::Whole => None,
             _ => if_range,

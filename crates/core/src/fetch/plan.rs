@@ -94,9 +94,10 @@ impl Fetch {
     /// The connection whose pipe runs dry first, if one needs a request now.
     fn neediest(&self, passed: &[ConnId]) -> Option<ConnId> {
         let hungry = self.conns.iter().filter(|(id, conn)| {
-            !passed.contains(id) && self.serves(conn) && has_room(conn) && conn.ahead < conn.wanted_ahead(self.now)
+            let hungry = || self.ahead(conn) < conn.wanted_ahead(self.now);
+            !passed.contains(id) && self.serves(conn) && has_room(conn) && hungry()
         });
-        hungry.min_by_key(|(_, conn)| conn.ahead / conn.pace(self.now)).map(|(id, _)| *id)
+        hungry.min_by_key(|(_, conn)| self.ahead(conn) / conn.pace(self.now)).map(|(id, _)| *id)
     }
 
     /// Whether a connection may be given requests for ranges.
@@ -124,7 +125,7 @@ impl Fetch {
         } else {
             now
         };
-        Lane::new(pace, conn.ahead, conn.floor_rtt())
+        Lane::new(pace, self.ahead(conn), conn.floor_rtt())
     }
 
     /// What a connection in slow start may reach: nobody knows, but the others show what is usual here. If they climb
@@ -158,10 +159,10 @@ impl Fetch {
             FIRST_SPAN
         } else {
             let batch = if level > FAR && !conn.ramping(self.now) { BULK } else { SOON };
-            let need = (conn.wanted_ahead(self.now) - conn.ahead).max(lane.pace * batch).max(LEAST_PIECE);
+            let need = (conn.wanted_ahead(self.now) - self.ahead(conn)).max(lane.pace * batch).max(LEAST_PIECE);
             let quota = level::quota(lane, level);
             // A share too small for a request of its own is left to the others, who are just as soon done.
-            if quota < LEAST_PIECE && !conn.ahead.is_zero() {
+            if quota < LEAST_PIECE && !self.ahead(conn).is_zero() {
                 return None;
             }
             need.min(quota.max(LEAST_PIECE))

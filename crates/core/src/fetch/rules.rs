@@ -89,7 +89,7 @@ impl Fetch {
         let free = |id: &&ConnId| {
             self.conns
                 .get(id)
-                .is_some_and(|conn| conn.takes_requests() && conn.ahead <= FIRST_SPAN && conn.reqs.len() <= 1)
+                .is_some_and(|conn| conn.takes_requests() && self.ahead(conn) <= FIRST_SPAN && conn.reqs.len() <= 1)
         };
         link.conns.iter().find(free).copied()
     }

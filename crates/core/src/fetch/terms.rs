@@ -65,7 +65,7 @@ impl Fetch {
     pub(super) fn budget_left(&self, id: LinkId) -> DataSize {
         let Some(link) = self.links.get(&id) else { return DataSize::ZERO };
         let Some(budget) = link.profile.budget else { return DataSize::MAX };
-        let ahead: DataSize = self.conns_of(link).map(|conn| conn.ahead).sum();
+        let ahead: DataSize = self.conns_of(link).map(|conn| self.ahead(conn)).sum();
         budget - link.bytes - ahead
     }
 }

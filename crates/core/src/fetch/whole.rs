@@ -82,11 +82,7 @@ impl Fetch {
         }
         self.drop_others(id);
         if let Some(req) = self.reqs.get_mut(&id) {
-            let end = head.length.map_or(u64::MAX, DataSize::bytes);
-            if let Some(conn) = self.conns.get_mut(&req.conn) {
-                conn.ahead = DataSize::from_bytes(end);
-            }
-            req.span = Span::new(0, end);
+            req.span = Span::new(0, head.length.map_or(u64::MAX, DataSize::bytes));
             req.cursor = 0;
             req.accepted = true;
         }
