@@ -125,8 +125,8 @@ impl Fetch {
                 self.validators.insert(root, validator.clone());
             }
             if let Some(link) = self.links.get_mut(&link) {
-                link.differs = None;
-                link.proved = true;
+                link.known.differs = None;
+                link.known.proved = true;
             }
             return true;
         }
@@ -158,12 +158,11 @@ impl Fetch {
             return;
         }
         if let Some(link) = self.links.get_mut(&link_id) {
-            link.differs = change;
+            link.known.differs = change;
         }
         // Judged before the ban, which may call in links that have not spoken yet.
-        let speaks =
-            |(id, link): &(&LinkId, &LinkState)| link.differs.is_some() || (link.hopeful() && self.allowed(**id));
-        let mut working = self.links.iter().filter(speaks).map(|(_, link)| &link.differs);
+        let speaks = |(id, link): &(&LinkId, &LinkState)| link.known.differs.is_some() || self.usable(**id, link);
+        let mut working = self.links.iter().filter(speaks).map(|(_, link)| &link.known.differs);
         let first = working.next().cloned().flatten();
         let all = first.is_some() && working.all(|differs| *differs == first);
         self.ban(link_id, ban, true);
@@ -176,7 +175,8 @@ impl Fetch {
     /// do not agree: from now on it asks that link's edge. Once for each link, as a portal would lead it away again.
     fn adopt_edge(&mut self, id: LinkId) -> bool {
         let Some((root, own)) = self.links.get(&id).map(|link| (link.root, link.target())) else { return false };
-        let proved = self.links.iter().find(|(other, link)| **other != id && link.proved && link.root == root);
+        let proved =
+            self.links.iter().find(|(other, link)| **other != id && link.known.proved && link.root == root);
         let (Some(edge), Some(link)) = (proved.map(|(_, link)| link.target()), self.links.get_mut(&id)) else {
             return false;
         };
@@ -206,8 +206,8 @@ impl Fetch {
         self.phase = Phase::Unknown;
         self.consumed = 0;
         for link in self.links.values_mut() {
-            link.proved = false;
-            if link.differs.take().is_some() {
+            link.known.proved = false;
+            if link.known.differs.take().is_some() {
                 link.standing = Standing::Up;
                 link.next_try = self.now;
             }
@@ -315,7 +315,7 @@ impl Fetch {
 
     /// Bans a link; if it was the last that could bring anything, the failure itself says more than its ban.
     pub(super) fn ban_or_end(&mut self, link_id: LinkId, why: Ban, probing: bool, failure: Failure) {
-        let others = self.links.iter().any(|(id, link)| *id != link_id && (link.hopeful() || link.resting()));
+        let others = self.links.iter().any(|(id, link)| *id != link_id && link.in_play());
         if others || probing {
             self.ban(link_id, why, probing);
             self.fail_if_hopeless(failure);

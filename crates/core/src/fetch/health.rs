@@ -127,13 +127,14 @@ impl Fetch {
 
     /// The one link to use, if only one may be used.
     pub(super) fn only_link(&self) -> Option<LinkId> {
-        let usable = || self.links.iter().filter(|(id, link)| link.hopeful() && self.allowed(**id));
+        let usable = || self.links.iter().filter(|(id, link)| self.usable(**id, link));
         match self.phase {
             Phase::OneAnswer { req: Some(req) } => {
                 self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
             }
             Phase::OneAnswer { req: None } => {
-                let worse = |link: &LinkState| (link.standing != Standing::Up, link.failures > 0, !link.proved);
+                let worse =
+                    |link: &LinkState| (link.standing != Standing::Up, link.failures > 0, !link.known.proved);
                 usable().min_by_key(|(_, link)| worse(link)).map(|(id, _)| *id)
             }
             _ if self.config.policy == Policy::Single => usable().next().map(|(id, _)| *id),
@@ -145,10 +146,10 @@ impl Fetch {
     pub(super) fn fail(&mut self, id: LinkId, trouble: Trouble) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.failures += 1;
-        link.last_trouble = Some(trouble.clone());
+        link.known.last_trouble = Some(trouble.clone());
         link.next_try = link.next_try.max(self.now + link.backoff());
         // A certificate that is wrong now is wrong in a second, too.
-        let lasting = trouble.kind == TroubleKind::Tls && !link.proved;
+        let lasting = trouble.kind == TroubleKind::Tls && !link.known.proved;
         if !link.hopeful() || (link.failures <= self.config.retries && !lasting) {
             // A mirror may do better.
             if link.failures >= 2 && link.hopeful() && !self.is_proved(id) {
@@ -170,7 +171,7 @@ impl Fetch {
     }
 
     fn is_proved(&self, id: LinkId) -> bool {
-        self.links.get(&id).is_some_and(|link| link.proved)
+        self.links.get(&id).is_some_and(|link| link.known.proved)
     }
 
     /// Moves a link to the next of several URLs. False: it has tried them all.

@@ -6,25 +6,25 @@ use core::time::Duration;
 use super::conn::Conn;
 use super::notice::Ban;
 use super::{ConnId, Fetch, OriginId, Trouble, Validator};
-use crate::link::LinkProfile;
+use crate::link::{LinkId, LinkProfile};
 use crate::units::{Bitrate, DataSize, Instant};
 
-/// A link in this run.
+/// A link in this run: what is known of it, and what was decided about it.
 #[derive(Clone, Debug)]
 pub(super) struct LinkState {
     pub(super) profile: LinkProfile,
+    pub(super) known: Known,
     pub(super) standing: Standing,
     /// Its connections, in the order in which they were ordered.
     pub(super) conns: alloc::vec::Vec<ConnId>,
-    /// Body bytes that it carried.
-    pub(super) bytes: DataSize,
-    /// The best rate seen over a second (the thesis's bandwidth, §4.3.4).
-    pub(super) peak: Bitrate,
-    /// Failures since the last byte.
+    /// Failures since the last byte, or since it was given another chance.
     pub(super) failures: u32,
-    pub(super) last_trouble: Option<Trouble>,
     /// No connection is ordered before this.
     pub(super) next_try: Instant,
+    /// The server asked for a pause until then; patience begins after it.
+    pub(super) paused_until: Instant,
+    /// How often it was banned; rests double.
+    pub(super) bans: u32,
     /// The URL of the command line that it asks now.
     pub(super) root: OriginId,
     /// Where redirects of this link led.
@@ -32,25 +32,31 @@ pub(super) struct LinkState {
     pub(super) redirects: u32,
     /// It left its own edge for another link's.
     pub(super) adopted: bool,
-    /// It says that the file has changed: the new size and validator.
-    pub(super) differs: Option<(Option<DataSize>, Validator)>,
-    /// How often it was banned; rests double.
-    pub(super) bans: u32,
-    /// The last time that bytes came.
-    pub(super) last_data: Option<Instant>,
     /// How many connections it should have, and what became of the last change.
     pub(super) lanes: super::lanes::Lanes,
-    pub(super) told_silent: bool,
     pub(super) spent: bool,
+    pub(super) told_silent: bool,
     pub(super) told_metered: bool,
-    /// The server asked for a pause until then; patience begins after it.
-    pub(super) paused_until: Instant,
+}
+
+/// What a link has shown; nothing here was decided by anybody.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// Body bytes that it carried.
+    pub(super) bytes: DataSize,
+    /// The best rate seen over a second (the thesis's bandwidth, §4.3.4).
+    pub(super) peak: Bitrate,
+    /// The last time that bytes came.
+    pub(super) last_data: Option<Instant>,
+    pub(super) last_trouble: Option<Trouble>,
     /// A connection over it stood once.
     pub(super) reached: bool,
     /// The shortest handshake over it.
     pub(super) handshake: Option<Duration>,
     /// It has delivered bytes that are provably of the file.
     pub(super) proved: bool,
+    /// It says that the file has changed: the new size and validator.
+    pub(super) differs: Option<(Option<DataSize>, Validator)>,
     /// How far the one answer came over it at its best, and how often since then it broke off before that.
     pub(super) best_answer: (u64, u32),
 }
@@ -82,29 +88,21 @@ impl LinkState {
     pub(super) fn new(profile: LinkProfile, root: OriginId) -> Self {
         Self {
             profile,
+            known: Known::default(),
             standing: Standing::Up,
             conns: alloc::vec::Vec::new(),
-            bytes: DataSize::ZERO,
-            peak: Bitrate::ZERO,
             failures: 0,
-            last_trouble: None,
             next_try: Instant::ZERO,
+            paused_until: Instant::ZERO,
+            bans: 0,
             root,
             targets: BTreeMap::new(),
             redirects: 0,
             adopted: false,
-            differs: None,
-            bans: 0,
-            last_data: None,
             lanes: super::lanes::Lanes::default(),
-            told_silent: false,
             spent: false,
+            told_silent: false,
             told_metered: false,
-            paused_until: Instant::ZERO,
-            reached: false,
-            handshake: None,
-            proved: false,
-            best_answer: (0, 0),
         }
     }
 
@@ -125,6 +123,11 @@ impl LinkState {
         matches!(self.standing, Standing::Banned { until: Some(_), .. } | Standing::Down)
     }
 
+    /// Whether it may yet bring something, now or after a rest.
+    pub(super) fn in_play(&self) -> bool {
+        self.hopeful() || self.resting()
+    }
+
     /// Where requests for the present root go.
     pub(super) fn target(&self) -> OriginId {
         self.targets.get(&self.root).copied().unwrap_or(self.root)
@@ -137,6 +140,11 @@ impl LinkState {
 }
 
 impl Fetch {
+    /// Whether a link may be asked now: it has not failed, and its terms allow it.
+    pub(super) fn usable(&self, id: LinkId, link: &LinkState) -> bool {
+        link.hopeful() && self.allowed(id)
+    }
+
     /// The connections of a link, in the order in which they were ordered.
     pub(super) fn conns_of<'a>(&'a self, link: &'a LinkState) -> impl Iterator<Item = &'a Conn> {
         link.conns.iter().filter_map(|id| self.conns.get(id))

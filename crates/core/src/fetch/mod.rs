@@ -200,7 +200,7 @@ impl Fetch {
             done: self.ledger.done(),
             frontier: self.ledger.frontier(),
             wasted: self.ledger.wasted(),
-            links: self.links.iter().map(|(id, link)| (*id, link.bytes, rate(link), word(link))).collect(),
+            links: self.links.iter().map(|(id, link)| (*id, link.known.bytes, rate(link), word(link))).collect(),
         }
     }
 
@@ -230,8 +230,8 @@ impl Fetch {
         conn.handshake = handshake;
         conn.last = self.now;
         if let Some(link) = self.links.get_mut(&conn.link) {
-            link.reached = true;
-            link.handshake = Some(link.handshake.map_or(handshake, |least| least.min(handshake)));
+            link.known.reached = true;
+            link.known.handshake = Some(link.known.handshake.map_or(handshake, |least| least.min(handshake)));
         }
         self.probe_stands(id);
     }

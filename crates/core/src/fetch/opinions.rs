@@ -54,7 +54,7 @@ impl Fetch {
             (None, Some(_)) => false,
             _ => (told.link != link || told.ranged) && length != told.total,
         };
-        disagree && self.links.iter().any(|(id, state)| *id != link && (state.hopeful() || state.resting()))
+        disagree && self.links.iter().any(|(id, state)| *id != link && state.in_play())
     }
 
     /// A whole file is of another size than was told: its link is banned. Once all links say so, the file has changed,
@@ -65,7 +65,7 @@ impl Fetch {
         self.ban(link, Ban::OtherLength { got, want }, true);
         let Some(told) = &mut self.told else { return };
         told.denied.push(link);
-        if self.links.iter().all(|(id, link)| told.denied.contains(id) || !(link.hopeful() || link.resting())) {
+        if self.links.iter().all(|(id, link)| told.denied.contains(id) || !link.in_play()) {
             self.told = None;
         }
     }
@@ -99,16 +99,13 @@ impl Fetch {
     /// Whether a link that has not spoken yet may still do so.
     pub(super) fn other_opinions(&self, than: LinkId) -> bool {
         self.links.iter().any(|(id, link)| {
-            *id != than
-                && link.hopeful()
-                && self.allowed(*id)
-                && !self.parked.iter().any(|parked| parked.link == *id)
+            *id != than && self.usable(*id, link) && !self.parked.iter().any(|parked| parked.link == *id)
         })
     }
 
     /// Whether another link has already spoken with the server.
     fn others_reached(&self, than: LinkId) -> bool {
-        self.links.iter().any(|(id, link)| *id != than && link.reached)
+        self.links.iter().any(|(id, link)| *id != than && link.known.reached)
     }
 
     /// Decides on parked answers whose time has come.

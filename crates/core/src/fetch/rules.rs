@@ -43,7 +43,7 @@ impl Fetch {
             self.links.iter().map(|(id, link)| (*id, self.throughput(link))).collect();
         for (id, rate) in rates {
             if let Some(link) = self.links.get_mut(&id) {
-                link.peak = link.peak.max(rate);
+                link.known.peak = link.known.peak.max(rate);
             }
         }
     }
@@ -126,7 +126,7 @@ impl Fetch {
         if self.config.policy == Policy::StaticLimit {
             return share(thesis.static_limit, own, sum, n);
         }
-        let bandwidth = |link: &LinkState| thesis.bandwidth.unwrap_or(link.peak);
+        let bandwidth = |link: &LinkState| thesis.bandwidth.unwrap_or(link.known.peak);
         let all: Bitrate = working.iter().map(|link| bandwidth(link)).sum();
         let payload = self.ledger.total().unwrap_or_default();
         let size = share(dynamic_limit(payload, n, sum, all), own, sum, n);

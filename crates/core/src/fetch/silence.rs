@@ -41,7 +41,7 @@ impl Fetch {
     /// By when something should come on each connection on which something is awaited.
     fn expected(&self) -> impl Iterator<Item = (ConnId, Instant)> {
         self.conns.iter().filter(|(_, conn)| !self.is_held(conn)).filter_map(|(id, conn)| {
-            let way = self.links.get(&conn.link).and_then(|link| link.handshake).unwrap_or_default();
+            let way = self.links.get(&conn.link).and_then(|link| link.known.handshake).unwrap_or_default();
             Some((*id, conn.last + patience(conn, way)?))
         })
     }
@@ -71,8 +71,8 @@ impl Fetch {
         let Some(conn) = self.conns.get(&id) else { return };
         let (link_id, last, given_up) = (conn.link, conn.last, conn.last + STUCK.max(conn.rtt() * STUCK_ROUNDS));
         let Some(link) = self.links.get_mut(&link_id) else { return };
-        let lively = LIVELY.max(link.handshake.unwrap_or_default() * 2);
-        let others_live = link.last_data.is_some_and(|at| at + lively > self.now);
+        let lively = LIVELY.max(link.known.handshake.unwrap_or_default() * 2);
+        let others_live = link.known.last_data.is_some_and(|at| at + lively > self.now);
         match link.standing {
             // The link is fine, the connection is not: after a while its bytes go elsewhere.
             Standing::Up if others_live && link.conns.len() > 1 => {
@@ -152,7 +152,7 @@ impl Fetch {
         let pause = self.links.values().map(|link| link.paused_until).max().unwrap_or(Instant::ZERO);
         let end = self.last_data.max(pause) + PATIENCE;
         if self.now >= end {
-            let trouble = self.links.values().find_map(|link| link.last_trouble.clone());
+            let trouble = self.links.values().find_map(|link| link.known.last_trouble.clone());
             self.give_up(Failure::NoLink { trouble });
         } else {
             self.wake_at(end, Wake::Silence);
@@ -176,8 +176,8 @@ impl Fetch {
     pub(super) fn came_alive(&mut self, link_id: LinkId, conn_id: ConnId, len: DataSize) {
         let now = self.now;
         let Some(link) = self.links.get_mut(&link_id) else { return };
-        link.bytes += len;
-        link.last_data = Some(now);
+        link.known.bytes += len;
+        link.known.last_data = Some(now);
         link.failures = 0;
         let was = core::mem::replace(&mut link.standing, Standing::Up);
         if was == Standing::Up {

@@ -49,7 +49,7 @@ impl Fetch {
     pub(super) fn spend(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(budget) = link.profile.budget else { return };
-        if link.bytes >= budget && !link.spent {
+        if link.known.bytes >= budget && !link.spent {
             link.spent = true;
             for conn in link.conns.clone() {
                 self.drop_conn(conn, true);
@@ -66,7 +66,7 @@ impl Fetch {
         let Some(link) = self.links.get(&id) else { return DataSize::ZERO };
         let Some(budget) = link.profile.budget else { return DataSize::MAX };
         let ahead: DataSize = self.conns_of(link).map(|conn| self.ahead(conn)).sum();
-        budget - link.bytes - ahead
+        budget - link.known.bytes - ahead
     }
 }
 

@@ -50,7 +50,7 @@ impl Fetch {
     /// The right file, but all of it: the server serves no ranges. If another link has delivered one, this link's
     /// server is to blame; otherwise everything has to come as one answer, and what an earlier run left is of no use.
     fn ranges_ignored(&mut self, id: ReqId, link: LinkId) {
-        if self.links.iter().any(|(other, state)| *other != link && state.proved && state.hopeful()) {
+        if self.links.iter().any(|(other, state)| *other != link && state.known.proved && state.hopeful()) {
             return self.misbehaves(id, link, "200 with everything instead of the range");
         }
         let conn = self.reqs.get(&id).map(|req| req.conn);
@@ -124,10 +124,10 @@ impl Fetch {
         }
         self.ledger.restart();
         for link in self.links.values_mut() {
-            link.proved = false;
+            link.known.proved = false;
         }
         if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
-            link.proved = true;
+            link.known.proved = true;
         }
     }
 
@@ -154,16 +154,16 @@ impl Fetch {
     fn count_lost_answer(&mut self, came: u64) {
         let Some(id) = self.carrier else { return };
         let Some(link) = self.links.get_mut(&id) else { return };
-        let (best, lost) = link.best_answer;
-        link.best_answer = if came > best { (came, 0) } else { (best, lost + 1) };
-        if link.best_answer.1 <= self.config.retries {
+        let (best, lost) = link.known.best_answer;
+        link.known.best_answer = if came > best { (came, 0) } else { (best, lost + 1) };
+        if link.known.best_answer.1 <= self.config.retries {
             return;
         }
         let text = "the one answer breaks off again and again".into();
-        let trouble = link.last_trouble.clone().unwrap_or(Trouble { kind: TroubleKind::Truncated, text });
+        let trouble = link.known.last_trouble.clone().unwrap_or(Trouble { kind: TroubleKind::Truncated, text });
         let hopeful = link.hopeful();
-        let fresh = |link: &LinkState| link.best_answer.1 <= self.config.retries && !link.spent;
-        if !self.links.values().any(|link| fresh(link) && (link.hopeful() || link.resting())) {
+        let fresh = |link: &LinkState| link.known.best_answer.1 <= self.config.retries && !link.spent;
+        if !self.links.values().any(|link| fresh(link) && link.in_play()) {
             return self.give_up(Failure::Retries { trouble });
         }
         self.told.take_if(|told| told.link == id);
