@@ -6,6 +6,16 @@ use crate::fetch::{Ban, OneAnswer, Policy, Resume};
 const SIZE: u64 = 3_000_000;
 const TAG: Option<&str> = Some("\"v1\"");
 
+/// An earlier run has left the first megabyte.
+fn resumed() -> Config {
+    let resume = Resume {
+        total: DataSize::from_bytes(SIZE),
+        validator: Validator::Etag("\"v1\"".into()),
+        have: alloc::vec![Span::new(0, 1_000_000)],
+    };
+    Config { resume: Some(resume), ..Config::default() }
+}
+
 #[test]
 fn the_first_data_request_is_the_probe() {
     let mut desk = Desk::two(Config::default());
@@ -345,12 +355,7 @@ fn a_file_that_keeps_changing_is_given_up() {
 
 #[test]
 fn a_resumed_file_that_changed_starts_again() {
-    let resume = Resume {
-        total: DataSize::from_bytes(SIZE),
-        validator: Validator::Etag("\"v1\"".into()),
-        have: alloc::vec![Span::new(0, 1_000_000)],
-    };
-    let mut desk = Desk::new(Config { resume: Some(resume), ..Config::default() });
+    let mut desk = Desk::new(resumed());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
     desk.connect(A, 5);
     let (req, asked) = desk.asked(A)[0].clone();
@@ -365,12 +370,7 @@ fn a_resumed_file_that_changed_starts_again() {
 
 #[test]
 fn a_resumed_file_whose_server_serves_neither_ranges_nor_validators_any_more_is_one_answer() {
-    let resume = Resume {
-        total: DataSize::from_bytes(SIZE),
-        validator: Validator::Etag("\"v1\"".into()),
-        have: alloc::vec![Span::new(0, 1_000_000)],
-    };
-    let mut desk = Desk::new(Config { resume: Some(resume), ..Config::default() });
+    let mut desk = Desk::new(resumed());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
     desk.connect(A, 5);
     desk.whole(desk.first(A), Some(SIZE), None);
@@ -493,18 +493,9 @@ fn an_answer_that_breaks_off_while_it_waits_for_an_opinion_is_forgotten() {
     assert!(desk.identified.is_none(), "an answer that is gone was taken for the file");
 }
 
-fn resumed(origins: u16) -> Desk {
-    let resume = Resume {
-        total: DataSize::from_bytes(SIZE),
-        validator: Validator::Etag("\"v1\"".into()),
-        have: alloc::vec![Span::new(0, 1_000_000)],
-    };
-    Desk::two(Config { resume: Some(resume), origins, ..Config::default() })
-}
-
 #[test]
 fn a_mirror_of_another_version_adds_nothing_to_an_earlier_run() {
-    let mut desk = resumed(2);
+    let mut desk = Desk::two(Config { origins: 2, ..resumed() });
     desk.connect(B, 5);
     let (req, asked) = desk.asked(B)[0].clone();
     assert_eq!(asked.if_range, Some(Validator::Etag("\"v1\"".into())));
