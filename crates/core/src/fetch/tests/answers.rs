@@ -279,7 +279,7 @@ fn a_single_answer_that_always_breaks_off_on_one_link_comes_over_the_other() {
     // Its own word for the size stands against the other's, until it has lost its credit.
     let lost = breaks_off(&mut desk, |link| (link == A).then_some(SIZE + 1));
     assert!(desk.done, "{:?} {:?}", desk.failed, desk.notices);
-    assert!(lost >= 1 && lost <= 1 + 5 + 1, "{lost}");
+    assert!((1..=1 + 5 + 1).contains(&lost), "{lost}");
 }
 
 #[test]
