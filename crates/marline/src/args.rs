@@ -53,6 +53,9 @@ pub enum Verb {
     /// Run a log of decisions again and prove that they come out the same.
     #[command(after_help = AFTER_REPLAY)]
     Replay(ReplayArgs),
+    /// Count the joules of a recorded download, and show what is known of radios.
+    #[command(after_help = crate::energy::AFTER_HELP)]
+    Energy(crate::energy::EnergyArgs),
     /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
     #[cfg(feature = "lab")]
     Lab(marline_lab::cli::LabArgs),
@@ -140,6 +143,9 @@ pub struct GetArgs {
     /// Write every decision and its inputs to FILE (not `-`), for `marline replay`.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// The device whose radios the links are taken for in the report: a name, a file, or none [default: typical].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub energy_model: Option<String>,
     /// Show no progress and no notices; errors only.
     #[arg(short, long)]
     pub quiet: bool,
@@ -217,7 +223,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Exi
             Exit::silent(0)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Exit::usage(format!("say what to do: {}; `marline help` explains them", verbs()))
+            let (command, name) = spoken_to(&args);
+            Exit::usage(format!("say what to do: {}; `{name} --help` explains them", verbs(&command)))
         }
         _ => Exit::usage(one_line(&error, &args)),
     })
@@ -232,8 +239,7 @@ pub(crate) fn run_lab(lab: marline_lab::cli::LabArgs) -> Result<(), Exit> {
     }
 }
 
-fn verbs() -> String {
-    let command = Cli::command();
+fn verbs(command: &clap::Command) -> String {
     command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect::<Vec<_>>().join(", ")
 }
 
@@ -248,11 +254,12 @@ fn one_line(error: &clap::Error, args: &[OsString]) -> String {
             line = format!("{line} ({})", tip.replace('\n', " "));
         }
     }
-    format!("{line}; see `{} --help`", spoken_to(args))
+    format!("{line}; see `{} --help`", spoken_to(args).1)
 }
 
-/// The command that the words name, as far as they do: `marline lab exec`. What stands behind `--` is somebody else's.
-fn spoken_to(args: &[OsString]) -> String {
+/// The command that the words name, as far as they do, and its name: `marline lab exec`. What stands behind `--` is
+/// somebody else's.
+fn spoken_to(args: &[OsString]) -> (clap::Command, String) {
     let (mut command, mut name) = (Cli::command(), String::from("marline"));
     for word in args.iter().skip(1).take_while(|word| *word != "--") {
         if let Some(verb) = command.find_subcommand(word) {
@@ -260,7 +267,7 @@ fn spoken_to(args: &[OsString]) -> String {
             command = verb.clone();
         }
     }
-    name
+    (command, name)
 }
 
 #[cfg(test)]

@@ -27,6 +27,9 @@ pub struct ConfigFile {
     /// Whether metered links are used, where `--metered` does not say; none: avoid.
     #[serde(default)]
     pub metered: Option<MeteredUse>,
+    /// The device model of energy reports, where `--energy-model` does not say: a name or a file; none: the default.
+    #[serde(default, rename = "energy-model")]
+    pub energy_model: Option<String>,
     /// Terms of use by interface name.
     #[serde(default)]
     pub link: BTreeMap<Interface, Terms>,
@@ -186,7 +189,7 @@ mod tests {
             .flat_map(|line| [line, "\n"])
             .collect();
         let file = parse(&all).unwrap();
-        assert!(file.metered.is_some());
+        assert!(file.metered.is_some() && file.energy_model.is_some());
         let terms = &file.link[&Interface("wwan0".into())];
         assert!(terms.kind.is_some() && terms.metered.is_some() && terms.budget.is_some() && terms.limit.is_some());
     }

@@ -8,17 +8,18 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::Config;
-use marline_net::get::{self, Job, Report, Target, Watcher as _};
+use marline_net::get::{self, Accounting, Job, Report, Target, Watcher as _};
 use marline_net::links::{Choice, Named};
+use marline_net::power::POWER_SUPPLIES;
 use url::Url;
 
 use crate::args::{GetArgs, Limit};
 use crate::progress::Viewer;
-use crate::{ConfigFile, Exit};
+use crate::{ConfigFile, Exit, energy};
 
 /// Downloads, shows it, and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let (json, quiet) = (args.json, args.quiet);
+    let (json, quiet, joules) = (args.json, args.quiet, args.energy_model.is_some());
     let job = job(args, config)?;
     let mirrors = mirrors(&job.urls);
     let to_stdout = job.target == Target::Stdout;
@@ -36,6 +37,10 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
     runtime.shutdown_background();
     let report = ended.map_err(|error| Exit::new(error.exit_code(), mask(&error.to_string())))?;
     viewer.summary(&report);
+    // Who names a device wants to know.
+    if let Some(line) = joules.then(|| energy::line(&report)).flatten() {
+        viewer.line(&line);
+    }
     if json {
         print(&report, to_stdout)?;
     }
@@ -80,6 +85,9 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
     let file = ConfigFile::read(config)?;
     let metered = args.metered.or(file.metered).unwrap_or_default();
     let links = links(args.link, args.bypass_vpn, &args.limit_rate, &file)?;
+    let model = energy::chosen(args.energy_model.as_deref(), file.energy_model.as_deref())?;
+    // Without a report nobody hears of either.
+    let supplies = args.json.then(|| POWER_SUPPLIES.into());
     Ok(Job {
         urls,
         links,
@@ -98,6 +106,7 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
         limit,
         max_time: args.max_time,
         trace: args.trace,
+        energy: Accounting { model, supplies },
     })
 }
 

@@ -13,9 +13,11 @@
 
 mod args;
 mod config;
+mod energy;
 mod exit;
 mod fetch;
 mod links;
+mod log;
 mod progress;
 mod replay;
 mod secret;
@@ -38,6 +40,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Get(get) => fetch::run(*get, cli.config.as_deref()),
             Verb::Links(links) => links::run(&links, cli.config.as_deref()),
             Verb::Replay(replay) => replay::run(&replay),
+            Verb::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
             #[cfg(feature = "lab")]
             Verb::Lab(lab) => args::run_lab(lab),
         }

@@ -8,18 +8,14 @@
 //! 3. Anything else that cannot be read is damage, shown with its line; the exit code is that of a difference.
 //! 4. A log of another version is replayed all the same: whether that version decided otherwise is the question.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::io::{BufRead, Write};
 
-use marline_core::fetch::{Config, Fetch, Input, Output};
+use marline_core::fetch::{Fetch, Output};
 use marline_core::replay::{Record, Replayer};
 
 use crate::Exit;
 use crate::args::ReplayArgs;
-
-/// A line of the log.
-type Line = Record<Config, Input, Output>;
+use crate::log::{self, Line, Log};
 
 /// How a replay went.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,13 +33,7 @@ struct Equal {
 /// Replays the file and says how it went.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Exit> {
     let name = args.file.display();
-    let equal = if args.file == Path::new("-") {
-        replay(std::io::stdin().lock())
-    } else {
-        let file = File::open(&args.file)
-            .map_err(|error| Exit::failed(format!("{name}: {error}: the log cannot be read")))?;
-        replay(BufReader::with_capacity(1 << 16, file))
-    };
+    let equal = replay(log::open(&args.file)?);
     let equal = equal.map_err(|(line, what)| Exit::failed(format!("{name}:{line}: {what}")))?;
     let mut out = std::io::stdout();
     write!(out, "equal: {} decisions from {} records", equal.outputs, equal.records)?;
@@ -58,44 +48,21 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Exit> {
 }
 
 /// Feeds every line; the first trouble ends it with its line number, counted from 1.
-fn replay(mut log: impl BufRead) -> Result<Equal, (u64, String)> {
+fn replay(log: impl BufRead) -> Result<Equal, (u64, String)> {
+    let mut log = Log::new(log);
     let mut replayer: Option<Replayer<Fetch>> = None;
     let mut version = String::new();
-    let (mut text, mut line, mut broken_off) = (Vec::new(), 0, None);
-    loop {
-        text.clear();
-        line += 1;
-        let read = (&mut log).take(LONGEST_LINE).read_until(b'\n', &mut text);
-        if read.map_err(|error| (line, format!("the log cannot be read: {error}")))? == 0 {
-            break;
+    while let Some(record) = log.next()? {
+        if let Record::Start { version: wrote, config } = &record {
+            version.clone_from(wrote);
+            replayer = Some(Replayer::new(Fetch::new(config.clone())));
         }
-        let whole = text.last() == Some(&b'\n');
-        if !whole && text.len() as u64 == LONGEST_LINE {
-            return Err((line, format!("longer than {LONGEST_LINE} bytes: this is no log of marline")));
-        }
-        let record: Line = match serde_json::from_slice(&text) {
-            Ok(record) => record,
-            Err(_) if !whole && replayer.is_some() => {
-                broken_off = Some(line);
-                break;
-            }
-            Err(error) => return Err((line, damage(&error, line))),
-        };
-        match (&mut replayer, record) {
-            (None, Record::Start { version: wrote, config }) => {
-                version.clone_from(&wrote);
-                let mut fresh = Replayer::new(Fetch::new(config.clone()));
-                feed(&mut fresh, Record::Start { version: wrote, config }, line)?;
-                replayer = Some(fresh);
-            }
-            (None, _) => return Err((line, "the log does not begin with its version and configuration".into())),
-            (Some(_), Record::Start { .. }) => return Err((line, "a second beginning in one log".into())),
-            (Some(replayer), record) => feed(replayer, record, line)?,
+        if let Some(replayer) = &mut replayer {
+            feed(replayer, record, log.line())?;
         }
     }
-    let replayer = replayer.ok_or_else(|| (1, "the log is empty".to_owned()))?;
-    let (records, outputs) = replayer.counts();
-    Ok(Equal { records, outputs, version, broken_off })
+    let (records, outputs) = replayer.map_or((0, 0), |replayer| replayer.counts());
+    Ok(Equal { records, outputs, version, broken_off: log.broken_off() })
 }
 
 fn feed(replayer: &mut Replayer<Fetch>, record: Line, line: u64) -> Result<(), (u64, String)> {
@@ -110,23 +77,14 @@ fn feed(replayer: &mut Replayer<Fetch>, record: Line, line: u64) -> Result<(), (
     })
 }
 
-/// serde_json's message without its own line number, which counts within our line.
-fn damage(error: &serde_json::Error, line: u64) -> String {
-    let text = error.to_string();
-    let text = text.split(" at line ").next().unwrap_or_default();
-    let what = if line == 1 { "this is no log of marline" } else { "the log is damaged" };
-    format!("{what}: {text}, at column {}", error.column())
-}
-
-/// Bytes. A record holds a few hundred; a resumed run's first line holds every span of its journal.
-const LONGEST_LINE: u64 = 16 << 20;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marline_core::fetch::{Config, Input};
     use marline_core::link::{LinkId, LinkKind, LinkProfile};
     use marline_core::machine::Machine;
     use marline_core::units::{Duration, Instant};
+    use std::io::BufReader;
 
     /// The log of a run on one link that is up, with what the machine really does.
     fn log() -> Vec<String> {

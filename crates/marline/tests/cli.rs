@@ -79,6 +79,14 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
         (&["get", "http:///x"], "http:///x: no URL: there must be a host"),
         (&["get", "--trace", "-", URL], "--trace -: the log needs a file"),
         (&["replay"], "<FILE>"),
+        (
+            &["get", "--energy-model", "grenbag", URL],
+            "--energy-model: `grenbag` is no energy model: typical, greenbag",
+        ),
+        (&["get", "--energy-model", "./absent.toml", URL], "./absent.toml: No such file"),
+        (&["energy", "show", "x"], "`x` is no energy model: typical"),
+        (&["energy", "what-if", "log", "--model", "x"], "`x` is no energy model: typical"),
+        (&["energy"], "say what to do"),
     ];
     for (words, says) in table {
         let line = program.refused(words, 64);

@@ -7,6 +7,7 @@ pub mod dns;
 pub mod get;
 pub mod http;
 pub mod links;
+pub mod power;
 pub mod store;
 
 /// Doors to the private parsers, for the fuzz targets alone: no part of what this crate promises.

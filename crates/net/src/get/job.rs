@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use marline_core::energy::Model;
 use marline_core::fetch::{Config, Failure};
 use marline_core::units::Bitrate;
 use url::Url;
@@ -36,6 +37,17 @@ pub struct Job {
     pub max_time: Option<Duration>,
     /// Where to write the log of every input and decision.
     pub trace: Option<PathBuf>,
+    /// What its energy is measured by.
+    pub energy: Accounting,
+}
+
+/// What the energy of a download is measured by; nothing at all by default.
+#[derive(Clone, Debug, Default)]
+pub struct Accounting {
+    /// The device whose radios the links are taken for.
+    pub model: Option<Model>,
+    /// The folder of the kernel's power supplies, if this machine's own battery is to be read as well.
+    pub supplies: Option<PathBuf>,
 }
 
 /// What is secret, or may be, stays out.
@@ -171,6 +183,7 @@ mod tests {
             limit: None,
             max_time: None,
             trace: None,
+            energy: Accounting::default(),
         };
         let text = format!("{job:?}");
         assert!(text.contains("MASKED") && text.contains("X-Token") && !text.contains("secret"), "{text}");

@@ -9,7 +9,7 @@ use marline_core::machine::Machine as _;
 use marline_core::replay::Record;
 use marline_core::units::Instant;
 
-use super::GetError;
+use super::{GetError, Joules};
 
 /// One line of a download's log.
 pub type FetchRecord = Record<Config, Input, Output>;
@@ -18,6 +18,8 @@ pub type FetchRecord = Record<Config, Input, Output>;
 #[derive(Debug)]
 pub(super) struct Logged {
     pub(super) machine: Fetch,
+    /// The joules of it, if somebody wants to know them.
+    pub(super) joules: Option<Joules>,
     log: Option<Log>,
     error: Option<GetError>,
 }
@@ -44,7 +46,7 @@ pub(super) fn discard(log: Option<&Log>) {
 
 impl Logged {
     pub(super) fn new(config: Config, log: Option<Log>) -> Self {
-        let mut logged = Self { machine: Fetch::new(config.clone()), log, error: None };
+        let mut logged = Self { machine: Fetch::new(config.clone()), joules: None, log, error: None };
         logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
         logged
     }
@@ -52,11 +54,17 @@ impl Logged {
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
         tracing::trace!(at = %now, ?input);
         self.write(|| Record::In { at: now, input: input.clone() });
+        if let Some(joules) = &mut self.joules {
+            joules.input(now, &input);
+        }
         self.machine.handle(now, input);
     }
 
     pub(super) fn tick(&mut self, now: Instant) {
         self.write(|| Record::Tick { at: now });
+        if let Some(joules) = &mut self.joules {
+            joules.tick(now);
+        }
         self.machine.tick(now);
     }
 
@@ -64,6 +72,9 @@ impl Logged {
         let output = self.machine.poll()?;
         tracing::debug!(?output);
         self.write(|| Record::Out { output: output.clone() });
+        if let Some(joules) = &mut self.joules {
+            joules.output(&output);
+        }
         Some(output)
     }
 

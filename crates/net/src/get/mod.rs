@@ -7,6 +7,7 @@
 //! 3. A URL on this very machine goes over no link at all.
 
 mod job;
+mod joules;
 mod limit;
 mod lines;
 mod links;
@@ -30,14 +31,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use url::Url;
 
 pub use crate::store::{Checksum, ParseChecksumError};
-pub use job::{GetError, Job, Target, Watcher};
+pub use job::{Accounting, GetError, Job, Target, Watcher};
+pub use joules::Joules;
 pub use log::FetchRecord;
-pub use report::{LinkProgress, LinkReport, Progress, Report};
+pub use report::{LinkEnergy, LinkProgress, LinkReport, Progress, Report};
 
 /// Which links may be used.
 pub type Links = crate::links::Choice;
 
 use crate::http::{Trust, file_name};
+use crate::power::Watch;
 use crate::store::Store;
 use limit::Limits;
 use links::Uplinks;
@@ -81,7 +84,9 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     config.resume = resume;
     let policy = config.policy.name();
 
-    let logged = Logged::new(config, log);
+    let watch = job.energy.supplies.as_deref().and_then(Watch::start);
+    let mut logged = Logged::new(config, log);
+    logged.joules = job.energy.model.clone().map(Joules::new);
     let origins = Origins::new(&job.urls, &job.headers, job.user.as_ref());
     let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, watcher, started);
     pump.limits = Limits::new(job.limit);
@@ -94,7 +99,11 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     links.into_iter().for_each(|link| pump.link_up(link));
     let ended = until_end(&mut pump, &job, started).await;
     let seconds = started.elapsed().as_secs_f64();
-    finish(pump, ended, &job, policy, seconds)
+    let drawn = watch.and_then(Watch::finish);
+    let mut report = finish(pump, ended, &job, policy, seconds)?;
+    report.battery_j = drawn.map(|drawn| drawn.energy.as_joules_f64());
+    report.battery_w = drawn.map(|drawn| drawn.power.as_watts_f64());
+    Ok(report)
 }
 
 /// Opens the target and looks for an earlier run.
@@ -174,6 +183,16 @@ fn finish(
         return Err(error.with_kept(kept));
     }
     let path = store.finish()?;
+    let metered = logged.joules.as_ref().map(|joules| (joules.account(), joules.meter().model().name().to_owned()));
+    let bill = |link| metered.as_ref().and_then(|(account, _)| account.link(link));
+    let links: Vec<LinkReport> = tallies
+        .iter()
+        .enumerate()
+        .map(|(n, tally)| {
+            let link = LinkId(n as u16);
+            tally.report(tally::state_of(&status, link), bill(link))
+        })
+        .collect();
     logged.finish()?;
     Ok(Report {
         url: job.urls.first().map(ToString::to_string).unwrap_or_default(),
@@ -181,11 +200,14 @@ fn finish(
         seconds,
         goodput_mbps: tally::mbps(total.saturating_sub(resumed), Duration::from_secs_f64(seconds)),
         policy,
-        links: tallies
-            .iter()
-            .enumerate()
-            .map(|(n, tally)| tally.report(tally::state_of(&status, LinkId(n as u16))))
-            .collect(),
+        energy_j: metered
+            .as_ref()
+            .filter(|_| links.iter().any(|link| link.energy_j.is_some()))
+            .map(|(account, _)| account.total().as_joules_f64()),
+        links,
+        energy_model: metered.map(|(_, model)| model),
+        battery_j: None,
+        battery_w: None,
         link_delta_s: tally::link_delta(&tallies),
         wasted_bytes: status.wasted.bytes(),
         cpu_s: tally::cpu_seconds(),

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use marline_core::energy::Bill;
 use marline_core::link::LinkKind;
 
 /// Where a running download stands.
@@ -68,6 +69,15 @@ pub struct Report {
     pub resumed_bytes: u64,
     /// Where the file is, as the user wrote it; null for standard output.
     pub path: Option<String>,
+    /// The device whose radios the links were taken for; null: none.
+    pub energy_model: Option<String>,
+    /// What that device would have drawn for this run: the links below, with the tails that follow it, and the rest of
+    /// the device where the model describes it. Null: the model describes none of the links.
+    pub energy_j: Option<f64>,
+    /// What this machine drew from its battery during the run; null: it has none, or was being charged.
+    pub battery_j: Option<f64>,
+    /// The same, on average.
+    pub battery_w: Option<f64>,
 }
 
 /// What one link did.
@@ -97,4 +107,32 @@ pub struct LinkReport {
     pub state: String,
     /// Where its names were resolved.
     pub dns: Option<String>,
+    /// What the link's radio would have drawn, the tail after the run included; null: the model does not describe it.
+    pub energy_j: Option<f64>,
+    /// `energy_j` by the radio's states.
+    pub energy: Option<LinkEnergy>,
+}
+
+/// The energy of one link, by the states of its radio.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LinkEnergy {
+    /// From idle to active.
+    pub promotion_j: f64,
+    /// While bytes came.
+    pub active_j: f64,
+    /// Afterwards.
+    pub tail_j: f64,
+    /// While nothing happened.
+    pub idle_j: f64,
+}
+
+impl From<Bill> for LinkEnergy {
+    fn from(bill: Bill) -> Self {
+        Self {
+            promotion_j: bill.promotion.as_joules_f64(),
+            active_j: bill.active.as_joules_f64(),
+            tail_j: bill.tails().as_joules_f64(),
+            idle_j: bill.idle.as_joules_f64(),
+        }
+    }
 }

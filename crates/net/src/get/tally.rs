@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use marline_core::energy::Bill;
 use marline_core::fetch::{LinkWord, Status, Trouble};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::units::{DataSize, Instant};
@@ -69,7 +70,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn report(&self, state: String) -> LinkReport {
+    pub(super) fn report(&self, state: String, bill: Option<Bill>) -> LinkReport {
         let time = match (self.first, self.last) {
             (Some(first), Some(last)) => last - first,
             _ => Duration::ZERO,
@@ -87,6 +88,8 @@ impl Tally {
             retries: self.retries,
             state,
             dns: self.dns.clone(),
+            energy_j: bill.map(|bill| bill.total().as_joules_f64()),
+            energy: bill.map(Into::into),
         }
     }
 }
@@ -204,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_links_goodput_is_over_its_own_time() {
-        let report = tally(Some(1100)).report("up".into());
+        let report = tally(Some(1100)).report("up".into(), None);
         assert!((report.goodput_mbps.unwrap() - 8.0).abs() < 1e-9);
         assert_eq!(report.first_byte_s, Some(0.1));
     }
