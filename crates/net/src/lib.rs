@@ -8,6 +8,7 @@ pub mod get;
 pub mod http;
 pub mod links;
 pub mod power;
+pub mod proxy;
 pub mod store;
 
 /// Doors to the private parsers, for the fuzz targets alone: no part of what this crate promises.

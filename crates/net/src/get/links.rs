@@ -26,6 +26,7 @@ pub(super) struct Uplinks {
     pub(super) free_name: bool,
 }
 
+#[derive(Clone)]
 struct Uplink {
     /// None: this machine itself, where nothing is bound.
     interface: Option<Interface>,
@@ -58,6 +59,11 @@ impl Uplinks {
         Ok((Self { monitor, hints, watch, ..Self::fixed(links.collect(), choice) }, lines))
     }
 
+    /// None yet; whatever appears is heard of.
+    pub(super) fn awaited(choice: Choice) -> Self {
+        Self { monitor: Monitor::new().ok(), ..Self::fixed(Vec::new(), choice) }
+    }
+
     /// This machine itself, and the lines that the user should read.
     pub(super) fn local(choice: Choice) -> Result<(Self, Vec<String>), LinksError> {
         let nothing_said = match &choice {
@@ -70,6 +76,20 @@ impl Uplinks {
             choose_local(&survey()?, &choice)
         };
         Ok((Self::fixed(vec![Uplink { interface: None, profile, up: true }], choice), lines))
+    }
+
+    /// The same links for another run, with the same numbers; nobody is asked again for now.
+    pub(super) fn again(&self) -> Self {
+        let links = self.links.clone();
+        let monitor = self.monitor.as_ref().and_then(|_| Monitor::new().ok());
+        // What has changed before this one listens is found by a look.
+        let stale = monitor.is_some();
+        Self { monitor, stale, hints: self.hints.clone(), ..Self::fixed(links, self.choice.clone()) }
+    }
+
+    /// Whether a link can be used now.
+    pub(super) fn is_up(&self, id: LinkId) -> bool {
+        self.links.get(usize::from(id.0)).is_some_and(|link| link.up)
     }
 
     /// Links that nothing is heard of.

@@ -6,18 +6,21 @@
 //! 2. Whatever ends the run early (an error, the user, the time limit) leaves a file that the next run goes on with.
 //! 3. A URL on this very machine goes over no link at all.
 
+mod feed;
 mod job;
 mod joules;
 mod limit;
 mod lines;
 mod links;
 mod log;
+mod network;
 mod origins;
 mod place;
 mod pump;
 mod report;
 mod sockets;
 mod tally;
+mod warm;
 
 use std::future::{Future as _, poll_fn};
 use std::path::Path;
@@ -34,6 +37,10 @@ pub use crate::store::{Checksum, ParseChecksumError};
 pub use job::{Accounting, GetError, Job, Target, Watcher};
 pub use joules::Joules;
 pub use log::FetchRecord;
+pub(crate) use feed::{Feed, Known, Learnt};
+pub(crate) use network::Network;
+pub use network::NetworkError;
+pub(crate) use origins::{host_of, is_local};
 pub use report::{LinkEnergy, LinkProgress, LinkReport, Progress, Report};
 
 /// Which links may be used.
@@ -45,7 +52,7 @@ use crate::store::Store;
 use limit::Limits;
 use links::Uplinks;
 use log::Logged;
-use origins::{Origins, is_local};
+use origins::Origins;
 use place::Place;
 use pump::Pump;
 use sockets::Sockets;

@@ -102,7 +102,7 @@ fn carries_secrets(name: &HeaderName) -> bool {
 }
 
 /// The host as a resolver takes it: an address without brackets, or a name.
-pub(super) fn host_of(url: &Url) -> String {
+pub(crate) fn host_of(url: &Url) -> String {
     match url.host() {
         Some(Host::Domain(name)) => name.to_owned(),
         Some(Host::Ipv4(address)) => address.to_string(),
@@ -112,7 +112,7 @@ pub(super) fn host_of(url: &Url) -> String {
 }
 
 /// Whether the URL is on this very machine, where no link leads.
-pub(super) fn is_local(url: &Url) -> bool {
+pub(crate) fn is_local(url: &Url) -> bool {
     let host = host_of(url);
     host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

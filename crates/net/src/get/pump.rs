@@ -34,7 +34,7 @@ use super::place::Place;
 use super::sockets::{Happening, Refused, Sockets};
 use super::tally::{self, Tally};
 use super::{GetError, Watcher, lines};
-use crate::http::Event;
+use crate::http::{Described, Event};
 
 /// See the [module](self).
 pub(super) struct Pump<'a> {
@@ -48,7 +48,9 @@ pub(super) struct Pump<'a> {
     pub(super) resumed: u64,
     /// The suggested name of the first good answer; what becomes of it is the run's matter.
     pub(super) disposition: Option<String>,
-    sockets: Sockets,
+    /// What the last good answer said of its body, and whose it was.
+    pub(super) described: Option<(OriginId, Described)>,
+    pub(super) sockets: Sockets,
     pub(super) limits: Limits,
     /// Bytes that the machine has not heard of yet, and since when.
     unheard: Vec<(ReqId, DataSize)>,
@@ -93,6 +95,7 @@ impl<'a> Pump<'a> {
             watcher,
             resumed: 0,
             disposition: None,
+            described: None,
             sockets,
             limits: Limits::default(),
             unheard: Vec::new(),
@@ -123,6 +126,14 @@ impl<'a> Pump<'a> {
             tally.profile = profile.clone();
         }
         self.tell(Input::LinkUp { link, profile });
+    }
+
+    /// The reader wants nothing before this offset. To be told before the first link comes.
+    pub(super) fn begin_at(&mut self, from: u64) {
+        if from > 0 {
+            self.consumed = from;
+            self.tell(Input::Consumed { upto: from });
+        }
     }
 
     /// Books for a link, in the order of the links' numbers.
@@ -275,15 +286,16 @@ impl<'a> Pump<'a> {
                 self.limits.take(link, len);
                 self.note(now, req, len);
             }
-            Event::Head { req, mut head, location, disposition } => {
+            Event::Head { req, mut head, location, disposition, described } => {
                 if let Some(location) = location {
                     match self.origins.redirect(origin, &location) {
                         Ok(id) => head.location = Some(id),
                         Err(why) => self.watcher.line(&why),
                     }
                 }
-                if matches!(head.status, 200 | 206) && disposition.is_some() {
+                if matches!(head.status, 200 | 206) {
                     self.disposition = self.disposition.take().or(disposition);
+                    self.described = Some((origin, *described));
                 }
                 self.tell(Input::Head { req, head });
             }

@@ -4,7 +4,8 @@
 //!
 //! 1. A name is resolved over the link that will carry the connection, once; a connection that fails asks again next
 //!    time, for the addresses may be what is wrong.
-//! 2. What is closed is dropped at once, with everything that was on it.
+//! 2. What is closed is dropped at once, with everything that was on it. Where there is a pool ([`Warm`]), what is
+//!    idle goes there, and comes from there.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use marline_core::units::DataSize;
 use url::Url;
 
 use super::origins::host_of;
+use super::warm::{Warm, Way};
 use crate::dns::{Answer, Resolver};
 use crate::http::{Connection, Dial, Event, Get, Sink, Trust, Windows};
 use crate::links::Interface;
@@ -32,6 +34,8 @@ pub(super) struct Sockets {
     names: BTreeMap<(LinkId, String), Answer>,
     resolver: Rc<Resolver>,
     trust: Trust,
+    /// Idle connections that outlive the run; none: there are no others.
+    warm: Option<Warm>,
     scratch: Vec<u8>,
 }
 
@@ -40,6 +44,11 @@ struct Slot {
     link: LinkId,
     origin: OriginId,
     host: String,
+    /// Where it leads, and over what, for another one like it.
+    url: Url,
+    interface: Option<Interface>,
+    /// It was told that it is over.
+    over: bool,
     state: State,
 }
 
@@ -84,12 +93,18 @@ pub(super) enum Happening {
 impl Sockets {
     /// None yet; `trust` is for `https`.
     pub(super) fn new(trust: Trust) -> Self {
+        Self::sharing(trust, Rc::new(Resolver::new()), None)
+    }
+
+    /// None yet; names and idle connections are shared with other runs.
+    pub(super) fn sharing(trust: Trust, resolver: Rc<Resolver>, warm: Option<Warm>) -> Self {
         Self {
             slots: BTreeMap::new(),
             reqs: BTreeMap::new(),
             names: BTreeMap::new(),
-            resolver: Rc::new(Resolver::new()),
+            resolver,
             trust,
+            warm,
             scratch: vec![0; SCRATCH],
         }
     }
@@ -104,14 +119,35 @@ impl Sockets {
         interface: Option<Interface>,
     ) {
         let host = host_of(url);
+        let warm = self.warm.as_ref().and_then(|warm| warm.take(&Way::to(url, interface.as_ref())));
+        let (url, known) = (url.clone(), interface.clone());
+        let state = match warm {
+            Some(connection) => {
+                State::Dialing(Rc::new(Cell::new(true)), Box::pin(std::future::ready((None, Ok(connection)))))
+            }
+            None => {
+                let named = Rc::new(Cell::new(false));
+                let dialing = self.dialing(link, &url, interface, Rc::clone(&named));
+                State::Dialing(named, Box::pin(dialing))
+            }
+        };
+        self.slots.insert(conn, Slot { link, origin, host, url, interface: known, over: false, state });
+    }
+
+    /// The way to a connection, name and TLS included.
+    fn dialing(
+        &mut self,
+        link: LinkId,
+        url: &Url,
+        interface: Option<Interface>,
+        is_named: Rc<Cell<bool>>,
+    ) -> impl Future<Output = Dialed> + use<> {
+        let name = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
         let tls = (url.scheme() == "https").then(|| self.trust.config()).transpose();
-        let known = self.names.get(&(link, host.clone())).cloned();
+        let known = self.names.get(&(link, name.clone())).cloned();
         let resolver = Rc::clone(&self.resolver);
-        let name = host.clone();
-        let named = Rc::new(Cell::new(false));
-        let is_named = Rc::clone(&named);
-        let dialing = async move {
+        async move {
             let tls = match tls {
                 Ok(tls) => tls,
                 Err(why) => return (None, Err(Refused::of(TroubleKind::Tls, why.to_string()))),
@@ -137,8 +173,29 @@ impl Sockets {
             };
             let dialed = Connection::dial(dial).await;
             (fresh.then_some(answer), dialed.map_err(|trouble| Refused { trouble, denied: false }))
+        }
+    }
+
+    /// Sees to it that beside each busy connection of HTTP/1.1, which cannot be taken back from its answer, a spare one
+    /// stands for the next run.
+    pub(super) fn keep_spares(&mut self) {
+        let Some(warm) = self.warm.clone() else { return };
+        let busy = |slot: &&Slot| {
+            matches!(&slot.state, State::Open(open) if open.protocol() == Protocol::Http1) && !slot.over
         };
-        self.slots.insert(conn, Slot { link, origin, host, state: State::Dialing(named, Box::pin(dialing)) });
+        let ways: Vec<_> = self
+            .slots
+            .values()
+            .filter(busy)
+            .map(|slot| (slot.link, slot.url.clone(), slot.interface.clone()))
+            .collect();
+        for (link, url, interface) in ways {
+            let way = Way::to(&url, interface.as_ref());
+            warm.spare(&way, || {
+                let dialing = self.dialing(link, &url, interface, Rc::default());
+                async move { dialing.await.1.ok() }
+            });
+        }
     }
 
     /// Looks at one connection. At most `most(link)` body bytes go to the sink.
@@ -153,7 +210,9 @@ impl Sockets {
         match &mut slot.state {
             State::Open(connection) => {
                 let most = most(slot.link).min(DataSize::from_bytes(SCRATCH as u64));
-                connection.poll_event(cx, &mut self.scratch, sink, most).map(Happening::Event)
+                let looked = connection.poll_event(cx, &mut self.scratch, sink, most);
+                slot.over |= matches!(looked, Poll::Ready(Event::Closed { .. }));
+                looked.map(Happening::Event)
             }
             State::Dialing(_, dialing) => {
                 let Poll::Ready((answer, dialed)) = dialing.as_mut().poll(cx) else { return Poll::Pending };
@@ -199,7 +258,13 @@ impl Sockets {
         if let Some(connection) = self.of(req) {
             connection.cancel(req);
         }
-        self.reqs.remove(&req);
+        let conn = self.reqs.remove(&req);
+        if let Some(slot) = conn.and_then(|conn| self.slots.get_mut(&conn))
+            && let State::Open(connection) = &slot.state
+        {
+            // HTTP/1.1 stops at that answer: nobody else can use the connection.
+            slot.over |= connection.protocol() == Protocol::Http1;
+        }
     }
 
     /// A request is over.
@@ -209,12 +274,22 @@ impl Sockets {
 
     /// Drops a connection; gives the requests that were on it.
     pub(super) fn close(&mut self, conn: ConnId) -> Vec<ReqId> {
-        self.slots.remove(&conn);
+        let slot = self.slots.remove(&conn);
         let on_it: Vec<ReqId> = self.reqs.iter().filter(|(_, of)| **of == conn).map(|(req, _)| *req).collect();
         for req in &on_it {
             self.reqs.remove(req);
         }
+        if let Some(slot) = slot.filter(|_| on_it.is_empty()) {
+            self.retire(slot);
+        }
         on_it
+    }
+
+    /// A connection on which nothing is awaited goes to the pool, if there is one.
+    fn retire(&self, slot: Slot) {
+        if let (Some(warm), State::Open(connection), false) = (&self.warm, slot.state, slot.over) {
+            warm.keep(Way::to(&slot.url, slot.interface.as_ref()), *connection);
+        }
     }
 
     /// Links have changed: names may mean other addresses now.
@@ -271,6 +346,24 @@ impl Sockets {
         match &mut self.slots.get_mut(self.reqs.get(&req)?)?.state {
             State::Open(connection) => Some(connection),
             State::Dialing(..) => None,
+        }
+    }
+}
+
+impl Drop for Sockets {
+    /// What is idle, or can be made so by resetting streams, is kept for the next run.
+    fn drop(&mut self) {
+        if self.warm.is_none() {
+            return;
+        }
+        for (id, mut slot) in std::mem::take(&mut self.slots) {
+            let State::Open(connection) = &mut slot.state else { continue };
+            let mut awaited = self.reqs.iter().filter(|(_, of)| **of == id).map(|(req, _)| *req).peekable();
+            if connection.protocol() == Protocol::Http1 && awaited.peek().is_some() {
+                continue;
+            }
+            awaited.for_each(|req| connection.cancel(req));
+            self.retire(slot);
         }
     }
 }

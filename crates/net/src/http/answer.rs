@@ -209,8 +209,8 @@ impl Answers {
             Ok(answer) => {
                 self.closes = answer.head.closes;
                 self.state = State::Verdict(answer.framing);
-                let head::Answer { head, location, disposition, .. } = answer;
-                (used, Some(Event::Head { req, head, location, disposition }))
+                let head::Answer { head, location, disposition, described, .. } = answer;
+                (used, Some(Event::Head { req, head, location, disposition, described: Box::new(described) }))
             }
             Err(trouble) => {
                 self.over(trouble);

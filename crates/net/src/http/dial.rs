@@ -68,6 +68,19 @@ impl Dial {
         tokio::time::timeout(self.timeout, self.open()).await.unwrap_or_else(late)
     }
 
+    /// Opens a plain TCP connection: the socket, and the time from its SYN to the SYN-ACK. TLS is left to whoever uses it.
+    ///
+    /// # Errors
+    /// As [`Connection::dial`].
+    pub async fn tcp(&self) -> Result<(TcpStream, Duration), Trouble> {
+        let raced = tokio::time::timeout(self.timeout, self.race()).await;
+        let late = |_| {
+            let text = format!("{}: no answer within {:?}", self.server_name, self.timeout);
+            Err(trouble(TroubleKind::TimedOut, text))
+        };
+        raced.unwrap_or_else(late).map(|Connected { socket, handshake }| (socket, handshake))
+    }
+
     async fn open(&self) -> Result<Connection, Trouble> {
         let Connected { socket, handshake } = self.race().await?;
         let told = |error: io::Error| socket_trouble(&self.server_name, &error);

@@ -34,6 +34,18 @@ pub(super) struct Answer {
     pub(super) framing: Framing,
     pub(super) location: Option<String>,
     pub(super) disposition: Option<String>,
+    pub(super) described: Described,
+}
+
+/// What an answer says of its body for whoever passes it on; each field as it was sent. Nothing here decides anything.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Described {
+    /// Content-Type.
+    pub content_type: Option<String>,
+    /// ETag, a weak one too.
+    pub etag: Option<String>,
+    /// Last-Modified.
+    pub last_modified: Option<String>,
 }
 
 /// Fields gathered before they are judged together.
@@ -41,6 +53,7 @@ pub(super) struct Answer {
 struct Fields<'a> {
     length: Option<u64>,
     range: Option<&'a str>,
+    content_type: Option<&'a str>,
     etag: Option<&'a str>,
     modified: Option<SystemTime>,
     modified_text: Option<&'a str>,
@@ -88,7 +101,8 @@ pub(super) fn read<'a>(
         closes: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
         location: None,
     };
-    Ok(Answer { head, framing, location: seen.location, disposition: seen.disposition })
+    let described = seen.described();
+    Ok(Answer { head, framing, location: seen.location, disposition: seen.disposition, described })
 }
 
 impl<'a> Fields<'a> {
@@ -106,7 +120,9 @@ impl<'a> Fields<'a> {
             self.disposition.get_or_insert_with(text);
         }
         let Some(text) = text else { return Ok(()) };
-        if is("content-range") {
+        if is("content-type") {
+            self.content_type.get_or_insert(text);
+        } else if is("content-range") {
             self.range.get_or_insert(text);
         } else if is("etag") {
             self.etag.get_or_insert(text);
@@ -149,6 +165,15 @@ impl<'a> Fields<'a> {
         }
         self.chunked = true;
         Ok(())
+    }
+
+    fn described(&self) -> Described {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Described {
+            content_type: owned(self.content_type),
+            etag: owned(self.etag),
+            last_modified: owned(self.modified_text),
+        }
     }
 
     fn validator(&self) -> Option<Validator> {

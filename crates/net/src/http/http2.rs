@@ -232,11 +232,12 @@ impl Http2 {
         let (parts, body) = response.into_parts();
         let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         match head::read(parts.status.as_u16(), true, fields, SystemTime::now()) {
-            Ok(Answer { mut head, location, disposition, .. }) => {
+            Ok(Answer { mut head, location, disposition, described, .. }) => {
                 // HTTP/2 frames bodies by itself: without a length it does not close.
                 head.closes = false;
                 exchange.stage = Stage::Verdict(body);
-                self.events.push_back(Event::Head { req: exchange.req, head, location, disposition });
+                let described = Box::new(described);
+                self.events.push_back(Event::Head { req: exchange.req, head, location, disposition, described });
                 Turn::Told
             }
             Err(trouble) => {

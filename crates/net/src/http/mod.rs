@@ -40,6 +40,7 @@ use marline_core::units::DataSize;
 use marline_sys::tcp_info::TcpInfo;
 
 pub use dial::Dial;
+pub use head::Described;
 pub use http2::Windows;
 pub use name::file_name;
 pub use request::Get;
@@ -64,6 +65,8 @@ pub enum Event {
         location: Option<String>,
         /// The Content-Disposition field as it was sent; see [`file_name`].
         disposition: Option<String>,
+        /// What it says of its body.
+        described: Box<Described>,
     },
     /// Body bytes went to the sink.
     Data {

@@ -63,7 +63,7 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
 }
 
 /// Whom to trust in a run: read when the first `https` URL appears, which a redirect may name long after the start.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Trust {
     ca_file: Option<PathBuf>,
     config: Option<Arc<ClientConfig>>,

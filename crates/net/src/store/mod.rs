@@ -16,7 +16,8 @@
 //! 5. When the size is known, the free space is looked up, and on file systems where that takes a millisecond the
 //!    room is reserved (`disk` has the measurement), so that a full disk is known before the first byte. A disk that
 //!    becomes full on the way is an error, and what is there can be resumed.
-//! 6. What is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory, no journal.
+//! 6. What is read within this program (a player behind the proxy) takes the same way, without a thread (`reader`).
+//! 7. What is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory, no journal.
 //!    `/dev/null` takes bytes in any order.
 //!
 //! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
@@ -32,8 +33,10 @@ mod found;
 mod log;
 #[cfg(test)]
 mod model;
+mod order;
 mod part;
 mod place;
+mod reader;
 mod runs;
 mod stream;
 mod syncer;
@@ -57,6 +60,7 @@ pub use checksum::{Checksum, ParseChecksumError};
 pub use error::{Kept, StoreError};
 pub use found::StartOver;
 pub use place::NAME_MAX;
+pub(crate) use reader::{Identity, Reader};
 
 use digest::{Hasher, Mismatch};
 use disk::Os;
@@ -82,6 +86,7 @@ pub struct Store {
 enum Kind {
     File(Box<Part<Os>>),
     Stream(Box<Stream>),
+    Reader(reader::Writer),
     /// `/dev/null`.
     Nowhere,
 }
@@ -142,6 +147,12 @@ impl Store {
         Ok(Self::of(Kind::Stream(Box::new(Stream::new(path, Sink::Open(File::from(fd)), WINDOW))), None))
     }
 
+    /// For a reader within this program, of the bytes from `from` onwards. With `fixed` it knows the file already.
+    pub(crate) fn for_reader(from: u64, window: DataSize, fixed: bool) -> (Self, Reader) {
+        let (writer, reader) = reader::pair(from, window, fixed);
+        (Self::of(Kind::Reader(writer), None), reader)
+    }
+
     fn of(kind: Kind, called: Option<&Path>) -> Self {
         Self { kind, called: called.map(Path::to_owned), checksum: None, total: None }
     }
@@ -151,6 +162,8 @@ impl Store {
         match &mut self.kind {
             Kind::File(_) => self.checksum = Some(checksum),
             Kind::Stream(stream) => stream.expect(Hasher::new(&checksum)),
+            // Nobody asks for one: the player would have to be told after it has played.
+            Kind::Reader(_) => {}
             Kind::Nowhere => {
                 let path = PathBuf::from("/dev/null");
                 let mut stream = Stream::new(path.clone(), Sink::Path(path), WINDOW);
@@ -164,6 +177,7 @@ impl Store {
     pub fn window(&self) -> Option<DataSize> {
         match &self.kind {
             Kind::Stream(stream) => Some(stream.window()),
+            Kind::Reader(writer) => Some(writer.window()),
             Kind::File(_) | Kind::Nowhere => None,
         }
     }
@@ -172,6 +186,7 @@ impl Store {
     pub fn consumed(&self) -> u64 {
         match &self.kind {
             Kind::Stream(stream) => stream.taken(),
+            Kind::Reader(writer) => writer.taken(),
             Kind::File(_) | Kind::Nowhere => 0,
         }
     }
@@ -180,6 +195,7 @@ impl Store {
     pub fn wake(&self) -> Option<Arc<Notify>> {
         match &self.kind {
             Kind::Stream(stream) => Some(stream.wake()),
+            Kind::Reader(writer) => Some(writer.notify()),
             Kind::File(_) | Kind::Nowhere => None,
         }
     }
@@ -202,6 +218,10 @@ impl Store {
         self.total = total;
         match &mut self.kind {
             Kind::File(part) => part.identified(total, validator),
+            Kind::Reader(writer) => {
+                writer.identified(total, validator);
+                Ok(())
+            }
             Kind::Stream(_) | Kind::Nowhere => Ok(()),
         }
     }
@@ -215,6 +235,7 @@ impl Store {
         match &mut self.kind {
             Kind::File(part) => part.write(at, bytes),
             Kind::Stream(stream) => stream.write(at, bytes),
+            Kind::Reader(writer) => writer.write(at, bytes),
             Kind::Nowhere => Ok(()),
         }
     }
@@ -227,6 +248,7 @@ impl Store {
         match &mut self.kind {
             Kind::File(part) => part.tick(now),
             Kind::Stream(stream) => stream.check(),
+            Kind::Reader(writer) => writer.check(),
             Kind::Nowhere => Ok(()),
         }
     }
@@ -235,7 +257,7 @@ impl Store {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.kind {
             Kind::File(part) => part.deadline(),
-            Kind::Stream(_) | Kind::Nowhere => None,
+            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
         }
     }
 
@@ -248,6 +270,7 @@ impl Store {
         match &mut self.kind {
             Kind::File(part) => part.restart(),
             Kind::Stream(stream) => stream.restart(),
+            Kind::Reader(writer) => writer.restart(),
             Kind::Nowhere => Ok(()),
         }
     }
@@ -270,7 +293,7 @@ impl Store {
                 Ok(Some(called.unwrap_or(path)))
             }
             Kind::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
-            Kind::Nowhere => Ok(called),
+            Kind::Reader(_) | Kind::Nowhere => Ok(called),
         }
     }
 
@@ -281,7 +304,7 @@ impl Store {
     pub fn suspend(self) -> Result<bool, StoreError> {
         match self.kind {
             Kind::File(part) => part.suspend(),
-            Kind::Stream(_) | Kind::Nowhere => Ok(false),
+            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(false),
         }
     }
 }

@@ -4,13 +4,9 @@
 //! reader must not stop the pump.
 //!
 //! 1. Nothing is held beyond the window, which begins where the reader is: `held + queued <= window`, always.
-//! 2. No byte is held twice; a second copy of a byte is dropped.
-//! 3. What has been passed on cannot be taken back: the file may then not change any more.
-//!
-//! A ring of the window's size was not used: it becomes resident in full after one round, while the window is only
-//! needed where links differ.
+//! 2. What has been passed on cannot be taken back: the file may then not change any more.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -24,16 +20,15 @@ use tokio::sync::Notify;
 use super::StoreError;
 use super::digest::{Hasher, Mismatch};
 use super::error::Kept;
+use super::order::Order;
 
 /// Puts pieces in order for one reader.
 #[derive(Debug)]
 pub(super) struct Stream {
     path: PathBuf,
     window: u64,
-    /// One past the last byte given to the thread.
-    next: u64,
-    /// Pieces beyond `next`; none overlaps another.
-    held: BTreeMap<u64, Vec<u8>>,
+    /// What was passed on went to the thread.
+    order: Order,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), Mismatch>>>,
     hasher: Option<Hasher>,
@@ -77,8 +72,7 @@ impl Stream {
         Self {
             path,
             window: window.bytes(),
-            next: 0,
-            held: BTreeMap::new(),
+            order: Order::default(),
             shared: Arc::default(),
             thread: None,
             hasher: None,
@@ -118,24 +112,11 @@ impl Stream {
         if end > limit {
             return Err(StoreError::Window { path: self.path.clone(), at, end: limit });
         }
-        if at > self.next {
-            self.hold(at, bytes);
+        let pieces = self.order.put(at, bytes);
+        if pieces.is_empty() {
             return Ok(());
         }
-        let known = usize::try_from(self.next - at).unwrap_or(usize::MAX);
-        let Some(fresh) = bytes.get(known..).filter(|fresh| !fresh.is_empty()) else { return Ok(()) };
         self.start()?;
-        let mut pieces = vec![fresh.to_vec()];
-        self.next = end;
-        while let Some(piece) = self.held.first_entry().filter(|piece| *piece.key() <= self.next) {
-            let (start, mut piece) = piece.remove_entry();
-            let known = usize::try_from(self.next - start).unwrap_or(usize::MAX);
-            if known < piece.len() {
-                piece.drain(..known);
-                self.next += piece.len() as u64;
-                pieces.push(piece);
-            }
-        }
         let mut queue = self.shared.lock();
         queue.pieces.extend(pieces);
         self.shared.more.notify_one();
@@ -150,20 +131,20 @@ impl Stream {
 
     /// The file has changed: possible only while nothing has been passed on.
     pub(super) fn restart(&mut self) -> Result<(), StoreError> {
-        self.held.clear();
-        if self.next == 0 {
+        self.order.clear();
+        if self.order.next() == 0 {
             return Ok(());
         }
-        Err(StoreError::PassedOn { path: self.path.clone(), passed: DataSize::from_bytes(self.next) })
+        Err(StoreError::PassedOn { path: self.path.clone(), passed: DataSize::from_bytes(self.order.next()) })
     }
 
     /// Waits until the reader has everything before `total`.
     pub(super) fn finish(mut self, total: Option<u64>) -> Result<(), StoreError> {
-        let held = self.held.first_key_value().map(|(first, _)| *first);
-        let total = total.unwrap_or(self.next).max(held.unwrap_or(0));
-        if self.next < total {
-            let missing = DataSize::from_bytes(total - self.next);
-            return Err(StoreError::Incomplete { path: self.path.clone(), missing, first: self.next });
+        let next = self.order.next();
+        let total = total.unwrap_or(next).max(self.order.first_held().unwrap_or(0));
+        if next < total {
+            let missing = DataSize::from_bytes(total - next);
+            return Err(StoreError::Incomplete { path: self.path.clone(), missing, first: next });
         }
         self.start()?;
         self.close();
@@ -179,24 +160,6 @@ impl Stream {
     fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.more.notify_one();
-    }
-
-    /// Keeps those bytes that are not held yet.
-    fn hold(&mut self, at: u64, bytes: &[u8]) {
-        let end = at + bytes.len() as u64;
-        let mut from = at;
-        while from < end {
-            let before = self.held.range(..=from).next_back();
-            let known = before.map_or(from, |(start, piece)| from.max(start + piece.len() as u64));
-            if known > from {
-                from = known;
-                continue;
-            }
-            let to = self.held.range(from..).next().map_or(end, |(start, _)| end.min(*start));
-            let [first, last] = [from, to].map(|offset| usize::try_from(offset - at).unwrap_or(usize::MAX));
-            self.held.insert(from, bytes.get(first..last).unwrap_or_default().to_vec());
-            from = to;
-        }
     }
 
     /// Makes the thread, once.
@@ -287,7 +250,7 @@ mod tests {
 
     fn held(stream: &Stream) -> usize {
         let queued: usize = stream.shared.lock().pieces.iter().map(Vec::len).sum();
-        queued + stream.held.values().map(Vec::len).sum::<usize>()
+        queued + stream.order.len() as usize
     }
 
     #[test]
@@ -337,8 +300,8 @@ mod tests {
         let error = loop {
             assert!(begun.elapsed() < Duration::from_secs(20), "no error");
             // The writing thread may be late on a busy machine: as long as it is, there is no room for more.
-            let room = stream.next + 100 <= stream.taken() + (1 << 20);
-            let written = if room { stream.write(stream.next, &[0; 100]) } else { Ok(()) };
+            let room = stream.order.next() + 100 <= stream.taken() + (1 << 20);
+            let written = if room { stream.write(stream.order.next(), &[0; 100]) } else { Ok(()) };
             if let Err(error) = written.and_then(|()| stream.check()) {
                 break error;
             }

@@ -1,0 +1,171 @@
+//! A transfer for a reader within this program: the bytes `from..to` of a resource over all links, in order.
+//!
+//! In: a URL, what is known of its resource, which bytes are wanted. Out: a [`Reader`], and the work that fills it.
+//!
+//! 1. The work is the pump of every download, with the reader's window in the place of a file.
+//! 2. What lies outside `from..to` is told to the machine as an earlier run's bytes, so it asks for nothing of it. That
+//!    takes a size and a validator; without them the transfer begins at zero and goes to the end.
+//! 3. Dropping the work closes or resets everything that is under way at once; connections that can be used again
+//!    stay with the [`Network`].
+//!
+//! The front of the proxy knows nothing but this: a machine that thinks of deadlines can take [`Fetch`]'s place behind
+//! it.
+//!
+//! [`Fetch`]: marline_core::fetch::Fetch
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use marline_core::fetch::{Config, MeteredUse, Resume, Span, Validator};
+use marline_core::link::LinkId;
+use marline_core::units::DataSize;
+use url::Url;
+
+use super::log::Logged;
+use super::network::Network;
+use super::origins::Origins;
+use super::place::Place;
+use super::pump::Pump;
+use super::sockets::Sockets;
+use super::{GetError, Watcher};
+use crate::http::Described;
+use crate::store::{Reader, Store};
+
+/// What a reader wants.
+pub(crate) struct Feed {
+    pub(crate) url: Url,
+    /// Further header fields, as name and value.
+    pub(crate) headers: Vec<(String, String)>,
+    /// For Basic authentication at the URL's host.
+    pub(crate) user: Option<(String, String)>,
+    /// How the machine decides; window and resumption are filled in here.
+    pub(crate) config: Config,
+    /// What the resource is; none: not known yet, then `from` is zero and `to` is none.
+    pub(crate) known: Option<Known>,
+    pub(crate) from: u64,
+    /// One past the last byte; none: to the end.
+    pub(crate) to: Option<u64>,
+    /// How many bytes may wait for the reader.
+    pub(crate) window: DataSize,
+}
+
+/// What makes ranges of a resource fit together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Known {
+    pub(crate) total: DataSize,
+    pub(crate) validator: Validator,
+}
+
+/// What an answer said, and where redirects have led to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Learnt {
+    pub(crate) described: Described,
+    pub(crate) url: Url,
+}
+
+/// The work that fills a reader's window.
+pub(crate) struct Filling {
+    feed: Feed,
+    store: Store,
+}
+
+impl Feed {
+    /// The reader's end, and the work.
+    pub(crate) fn open(self) -> (Reader, Filling) {
+        let (store, reader) = Store::for_reader(self.from, self.window, self.known.is_some());
+        (reader, Filling { feed: self, store })
+    }
+
+    /// Everything outside `from..to` as an earlier run's.
+    fn resume(&self) -> Option<Resume> {
+        let Known { total, validator } = self.known.clone()?;
+        let to = self.to.unwrap_or(total.bytes()).min(total.bytes());
+        let outside = [Span::new(0, self.from.min(to)), Span::new(to, total.bytes())];
+        let have = outside.into_iter().filter(|span| !span.is_empty()).collect();
+        Some(Resume { total, validator, have })
+    }
+}
+
+impl Filling {
+    /// Ends when all bytes are in the window or cannot be had. `learnt` gets what the first good answer says before the
+    /// reader hears of it.
+    ///
+    /// # Errors
+    /// As those of a download.
+    pub(crate) async fn run(
+        self,
+        network: &Network,
+        watcher: &mut dyn Watcher,
+        learnt: Rc<RefCell<Option<Learnt>>>,
+    ) -> Result<(), GetError> {
+        let Self { feed, store } = self;
+        let uplinks = network.links_for(&feed.url)?;
+        if feed.config.metered == MeteredUse::Never {
+            uplinks.refuse_metered()?;
+        }
+        let trust = network.trust_for(&feed.url);
+        let sockets = Sockets::sharing(trust, Rc::clone(&network.resolver), Some(network.warm.clone()));
+        let origins = Origins::new(std::slice::from_ref(&feed.url), &feed.headers, feed.user.as_ref());
+        let config = Config { origins: 1, window: Some(feed.window), resume: feed.resume(), ..feed.config };
+        let logged = Logged::new(config, None);
+        let started = std::time::Instant::now();
+        let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, watcher, started);
+        let mut links: Vec<LinkId> = pump.uplinks.ids().collect();
+        links.iter().for_each(|link| pump.introduce(*link));
+        // As in a download: those that cost nothing first.
+        links.sort_by_key(|link| pump.uplinks.profile(*link).is_some_and(|profile| profile.metered));
+        pump.begin_at(feed.from);
+        for link in links {
+            if pump.uplinks.is_up(link) {
+                pump.link_up(link);
+            }
+        }
+        let mut spares_at = started + SPARES_AFTER;
+        poll_fn(|cx| {
+            let ended = pump.poll(cx);
+            if let Some((origin, described)) = pump.described.take() {
+                let url = pump.origins.url(origin).cloned().unwrap_or_else(|| feed.url.clone());
+                learnt.borrow_mut().get_or_insert(Learnt { described, url });
+            }
+            let now = std::time::Instant::now();
+            if ended.is_pending() && now >= spares_at {
+                spares_at = now + SPARES_AFTER;
+                pump.sockets.keep_spares();
+            }
+            ended
+        })
+        .await
+    }
+}
+
+/// Whoever has taken bytes for so long may seek; what is over sooner needs no spare connection. chosen: longer than a
+/// playlist or a segment takes on most links.
+const SPARES_AFTER: std::time::Duration = std::time::Duration::from_millis(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(from: u64, to: Option<u64>) -> Feed {
+        Feed {
+            url: "http://h/f".parse().unwrap(),
+            headers: Vec::new(),
+            user: None,
+            config: Config::default(),
+            known: Some(Known { total: DataSize::from_bytes(100), validator: Validator::Etag("\"1\"".to_owned()) }),
+            from,
+            to,
+            window: DataSize::from_mib(1),
+        }
+    }
+
+    #[test]
+    fn what_is_not_wanted_counts_as_there() {
+        let have = |from, to| feed(from, to).resume().unwrap().have;
+        assert_eq!(have(0, None), []);
+        assert_eq!(have(10, None), [Span::new(0, 10)]);
+        assert_eq!(have(10, Some(20)), [Span::new(0, 10), Span::new(20, 100)]);
+        assert_eq!(have(0, Some(1000)), []);
+    }
+}

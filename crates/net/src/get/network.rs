@@ -1,0 +1,194 @@
+//! What all transfers of a program share: its links, the names that they have resolved, whom it trusts, and the
+//! connections that stand idle.
+//!
+//! In: which links the user wants; what the kernel tells of them. Out: the links for the next transfer, and single
+//! connections over one of them.
+//!
+//! 1. Links are surveyed once and followed; a transfer starts with what is known and costs no survey of its own.
+//! 2. When links change, names and idle connections are forgotten: both may be of a network that is left.
+//! 3. A program that runs for long starts without a link, too, and uses the first that comes.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::link::LinkProfile;
+use tokio::net::TcpStream;
+use url::Url;
+
+use super::Links;
+use super::links::Uplinks;
+use super::origins::{host_of, is_local};
+use super::warm::{Warm, Way};
+use crate::dns::Resolver;
+use crate::http::{Connection, Dial, Trust, TrustError, Windows};
+use crate::links::{Interface, LinksError};
+
+/// See the [module](self).
+pub(crate) struct Network {
+    choice: Links,
+    uplinks: RefCell<Uplinks>,
+    pub(super) resolver: Rc<Resolver>,
+    trust: RefCell<Trust>,
+    pub(super) warm: Warm,
+}
+
+/// One link as it is now.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) profile: LinkProfile,
+    /// None: this machine itself.
+    pub(crate) interface: Option<Interface>,
+    pub(crate) up: bool,
+}
+
+impl Network {
+    /// Finds the links, and the lines that the user should read.
+    ///
+    /// # Errors
+    /// When the kernel does not list its interfaces, or the file of authorities cannot be read.
+    pub(crate) fn new(choice: Links, ca_file: Option<&Path>) -> Result<(Self, Vec<String>), NetworkError> {
+        let (uplinks, lines) = match Uplinks::find(choice.clone()) {
+            Ok(found) => found,
+            Err(why @ LinksError::NoLink { .. }) => (Uplinks::awaited(choice.clone()), vec![why.to_string()]),
+            Err(why) => return Err(why.into()),
+        };
+        let mut trust = Trust::new(ca_file);
+        // A file that was named is looked at, whether or not it will be needed.
+        if ca_file.is_some() {
+            trust.config()?;
+        }
+        let network = Self {
+            choice,
+            uplinks: RefCell::new(uplinks),
+            resolver: Rc::new(Resolver::new()),
+            trust: RefCell::new(trust),
+            warm: Warm::default(),
+        };
+        Ok((network, lines))
+    }
+
+    /// Follows the links and looks after idle connections, for ever.
+    pub(crate) async fn run(&self) {
+        let follow = async {
+            loop {
+                let changes = poll_fn(|cx| self.uplinks.borrow_mut().poll_changes(cx)).await;
+                if !(changes.gone.is_empty() && changes.come.is_empty()) {
+                    self.resolver.forget();
+                    self.warm.clear();
+                }
+            }
+        };
+        tokio::join!(follow, self.warm.clone().run());
+    }
+
+    /// All links, by number.
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        let uplinks = self.uplinks.borrow();
+        let line = |id| {
+            let profile = uplinks.profile(id)?.clone();
+            Some(Line { profile, interface: uplinks.interface(id).cloned(), up: uplinks.is_up(id) })
+        };
+        uplinks.ids().filter_map(line).collect()
+    }
+
+    /// The links for a transfer of this URL: those of the program, or this machine itself.
+    pub(super) fn links_for(&self, url: &Url) -> Result<Uplinks, LinksError> {
+        if is_local(url) {
+            return Uplinks::local(self.choice.clone()).map(|(uplinks, _)| uplinks);
+        }
+        Ok(self.uplinks.borrow().again())
+    }
+
+    /// Whom to trust; the system's roots are read when the first `https` URL appears.
+    pub(super) fn trust_for(&self, url: &Url) -> Trust {
+        let mut trust = self.trust.borrow_mut();
+        if url.scheme() == "https" {
+            // Whoever dials hears of a failure.
+            let _ = trust.config();
+        }
+        trust.clone()
+    }
+
+    /// How many connections stand idle.
+    pub(crate) fn idle(&self) -> usize {
+        self.warm.len()
+    }
+
+    /// A connection to the URL's host over an interface (none: unbound), from the idle ones or a new one.
+    ///
+    /// # Errors
+    /// The name has no address there, or nobody answers.
+    pub(crate) async fn dial(&self, url: &Url, interface: Option<&Interface>) -> Result<Connection, Trouble> {
+        if let Some(connection) = self.warm.take(&Way::to(url, interface)) {
+            return Ok(connection);
+        }
+        self.dial_anew(url, interface).await
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// As [`Network::dial`].
+    pub(crate) async fn dial_anew(&self, url: &Url, interface: Option<&Interface>) -> Result<Connection, Trouble> {
+        let tls = (url.scheme() == "https").then(|| self.trust.borrow_mut().config()).transpose();
+        let tls = tls.map_err(|why| Trouble { kind: TroubleKind::Tls, text: why.to_string() })?;
+        let host = host_of(url);
+        let port = url.port_or_known_default().unwrap_or(80);
+        let answer = self.resolver.resolve(&host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+        let dial = Dial {
+            device: interface.map(|interface| interface.name.clone()),
+            addresses: answer.addresses.iter().map(|ip| (*ip, port).into()).collect(),
+            server_name: host,
+            tls,
+            timeout: DIAL_TIMEOUT,
+            windows: Windows::default(),
+        };
+        Connection::dial(dial).await
+    }
+
+    /// Keeps a connection on which nothing is awaited.
+    pub(crate) fn keep(&self, url: &Url, interface: Option<&Interface>, connection: Connection) {
+        self.warm.keep(Way::to(url, interface), connection);
+    }
+
+    /// A plain TCP connection to a host over an interface, and how long its handshake took.
+    ///
+    /// # Errors
+    /// As [`Network::dial`].
+    pub(crate) async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        interface: Option<&Interface>,
+    ) -> Result<(TcpStream, Duration), Trouble> {
+        let answer = self.resolver.resolve(host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+        let dial = Dial {
+            device: interface.map(|interface| interface.name.clone()),
+            addresses: answer.addresses.iter().map(|ip| (*ip, port).into()).collect(),
+            server_name: host.to_owned(),
+            tls: None,
+            timeout: DIAL_TIMEOUT,
+            windows: Windows::default(),
+        };
+        dial.tcp().await
+    }
+}
+
+/// Why there is nothing to start with.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The kernel does not say which links there are.
+    #[error(transparent)]
+    Links(#[from] LinksError),
+    /// The authorities cannot be read.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}
+
+const NAME_TIMEOUT: Duration = Duration::from_secs(5);
+/// Linux sends three SYNs in this time (RFC 6298 back-off: at 0, 1 and 3 s); another link may do better.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(6);

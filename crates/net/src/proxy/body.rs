@@ -1,0 +1,191 @@
+//! The bodies of answers: text, what a session plays, what one answer brings, what is forwarded, events.
+//!
+//! In: turns to be polled. Out: frames. What a player lets go of ends at once with everything behind it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinHandle;
+
+use super::memory::Grant;
+use super::session::{Session, begun};
+use super::single::Single;
+use crate::get::{GetError, Learnt};
+use crate::store::{Identity, Reader};
+
+/// The body of an answer.
+pub(super) enum Reply {
+    /// Some bytes of ours.
+    Text(Full<Bytes>),
+    /// What a session plays.
+    Play(Box<Play>),
+    /// What one answer brings.
+    Single(Pin<Box<dyn Future<Output = Passed>>>),
+    /// What another server sends.
+    Forward(Incoming),
+    /// Server-sent events.
+    Events(Receiver<String>),
+}
+
+/// An answer that is passed on, and its next piece.
+type Passed = (Box<Single>, Option<Result<Bytes, marline_core::fetch::Trouble>>);
+
+impl Reply {
+    /// What one answer brings.
+    pub(super) fn single(single: Box<Single>) -> Self {
+        Self::Single(Box::pin(pass(single)))
+    }
+}
+
+async fn pass(mut single: Box<Single>) -> Passed {
+    let next = single.next().await;
+    (single, next)
+}
+
+/// A task that ends with its owner.
+pub(super) struct Task(pub(super) JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The work behind a body.
+pub(super) struct Work {
+    /// What its first good answer said.
+    pub(super) learnt: Rc<RefCell<Option<Learnt>>>,
+    /// How it ended.
+    pub(super) outcome: Rc<RefCell<Option<Result<(), GetError>>>>,
+    /// No link brings anything, and none is expected to soon.
+    pub(super) hopeless: Rc<Cell<bool>>,
+    pub(super) _task: Task,
+}
+
+/// The bytes of one answer to a player.
+pub(super) struct Play {
+    id: u64,
+    reader: Rc<Reader>,
+    session: Rc<Session>,
+    grant: Grant,
+    pub(super) work: Work,
+    /// Bytes that were promised and not delivered; none: until the end.
+    left: Option<u64>,
+}
+
+impl Play {
+    pub(super) fn new(id: u64, reader: Rc<Reader>, session: Rc<Session>, grant: Grant, work: Work) -> Self {
+        Self { id, reader, session, grant, work, left: None }
+    }
+
+    /// Waits for the first byte, or the end.
+    pub(super) async fn begun(&self) -> Option<Identity> {
+        let identity = begun(&self.reader).await;
+        self.reader.fix();
+        identity
+    }
+
+    /// Waits until every link is given up; for ever while one is not.
+    pub(super) async fn is_hopeless(&self) {
+        while !self.work.hopeless.get() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// The player is told of so many bytes.
+    pub(super) fn promise(&mut self, bytes: Option<u64>) {
+        self.left = bytes;
+    }
+
+    /// Nothing has come, and nothing will.
+    pub(super) fn is_over_before_it_began(&self) -> bool {
+        self.reader.held().1 == 0 && !matches!(*self.work.outcome.borrow(), Some(Ok(())) | None)
+    }
+
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if self.left == Some(0) {
+            return Poll::Ready(None);
+        }
+        let Poll::Ready(next) = self.reader.poll_next(cx) else { return Poll::Pending };
+        let ended_well = || matches!(*self.work.outcome.borrow(), Some(Ok(())));
+        Poll::Ready(match (next, &mut self.left) {
+            (Some(mut bytes), left) => {
+                if let Some(left) = left {
+                    bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= bytes.len() as u64;
+                }
+                self.session.delivered.set(self.session.delivered.get() + bytes.len() as u64);
+                Some(Ok(bytes))
+            }
+            (None, None) if ended_well() => None,
+            // The connection is cut, which the player takes for what it is.
+            (None, _) => Some(Err(io::Error::other("the transfer broke off"))),
+        })
+    }
+}
+
+impl Drop for Play {
+    fn drop(&mut self) {
+        self.session.ended(self.id, self.grant.size());
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let framed = |bytes: Option<io::Result<Bytes>>| bytes.map(|bytes| bytes.map(Frame::data));
+        match self.get_mut() {
+            Self::Text(text) => Pin::new(text).poll_frame(cx).map(|f| f.map(|f| f.map_err(|never| match never {}))),
+            Self::Play(play) => play.poll_bytes(cx).map(framed),
+            Self::Single(passing) => {
+                let Poll::Ready((single, next)) = passing.as_mut().poll(cx) else { return Poll::Pending };
+                *passing = Box::pin(pass(single));
+                Poll::Ready(framed(next.map(|next| next.map_err(|trouble| io::Error::other(trouble.text)))))
+            }
+            Self::Forward(body) => Pin::new(body).poll_frame(cx).map(|f| f.map(|f| f.map_err(io::Error::other))),
+            Self::Events(events) => {
+                events.poll_recv(cx).map(|e| e.map(|e| Ok(Frame::data(Bytes::from(format!("data: {e}\n\n"))))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_end_stream(),
+            Self::Play(play) => play.left == Some(0),
+            Self::Forward(body) => body.is_end_stream(),
+            Self::Single(_) | Self::Events(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Text(text) => text.size_hint(),
+            Self::Play(play) => play.left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Forward(body) => body.size_hint(),
+            Self::Single(_) | Self::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// As often as a transfer tells how it goes.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A text as a body.
+pub(super) fn text(text: impl Into<String>) -> Reply {
+    let mut text: String = text.into();
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Reply::Text(Full::new(Bytes::from(text)))
+}

@@ -1,0 +1,146 @@
+//! Who may ask: neither other hosts nor foreign web pages.
+//!
+//! In: the fields Host, Origin and Sec-Fetch-Site, and the address that a listener is bound to. Out: yes, or why not.
+//!
+//! 1. Host must be an address of the listener or `localhost`: a page that has its own name resolve to this machine (DNS
+//!    rebinding) sends its own name (RFC 9110 §7.4 asks for 421).
+//! 2. A browser says where a request comes from (Fetch Metadata): another site may not even have a video played, since
+//!    that costs the user's data.
+//! 3. What is ours (status, events) is for nobody but pages of the very same origin, and for programs.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::HeaderMap;
+use http::header::{HOST, ORIGIN};
+
+/// Why a request is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refused {
+    /// The Host field names somebody else.
+    Host,
+    /// A foreign page asks.
+    Page,
+}
+
+/// Whether a request may use the media port.
+pub(super) fn media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refused> {
+    host(fields, listener)?;
+    match text(fields, "sec-fetch-site") {
+        Some("cross-site") => Err(Refused::Page),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a request may read what is ours.
+pub(super) fn ours(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refused> {
+    let host = host(fields, listener)?;
+    if !matches!(text(fields, "sec-fetch-site"), None | Some("none" | "same-origin")) {
+        return Err(Refused::Page);
+    }
+    match fields.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default()) {
+        Some(origin) if origin.strip_prefix("http://") != Some(host) => Err(Refused::Page),
+        _ => Ok(()),
+    }
+}
+
+/// The Host field, if it names the listener.
+fn host(fields: &HeaderMap, listener: SocketAddr) -> Result<&str, Refused> {
+    let mut all = fields.get_all(HOST).iter();
+    let (Some(host), None) = (all.next().and_then(|host| host.to_str().ok()), all.next()) else {
+        return Err(Refused::Host);
+    };
+    if is_of(host, listener) { Ok(host) } else { Err(Refused::Host) }
+}
+
+fn is_of(host: &str, listener: SocketAddr) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        // The colon of an IPv6 address without a port is within the brackets.
+        Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
+        _ => (host, Some(80)),
+    };
+    if port != Some(listener.port()) {
+        return false;
+    }
+    if name.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    // An address cannot be rebound: only a name can.
+    bare.parse::<IpAddr>().is_ok_and(|ip| {
+        let bound = ip == listener.ip() || listener.ip().is_unspecified();
+        ip.is_loopback() || (bound && !ip.is_unspecified())
+    })
+}
+
+fn text<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    fields.get(name).map(|value| value.to_str().unwrap_or("cross-site"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn listener() -> SocketAddr {
+        "127.0.0.1:8480".parse().unwrap()
+    }
+
+    #[test]
+    fn only_names_that_cannot_be_rebound_are_ours() {
+        for (host, good) in [
+            ("127.0.0.1:8480", true),
+            ("localhost:8480", true),
+            ("LOCALHOST:8480", true),
+            ("[::1]:8480", true),
+            ("127.0.0.1", false),
+            ("127.0.0.1:80", false),
+            ("evil.example:8480", false),
+            ("127.0.0.1.evil.example:8480", false),
+            ("localhost.evil.example:8480", false),
+            ("192.0.2.1:8480", false),
+            ("", false),
+        ] {
+            assert_eq!(media(&fields(&[("host", host)]), listener()).is_ok(), good, "{host}");
+        }
+        assert_eq!(media(&HeaderMap::new(), listener()), Err(Refused::Host));
+        let two = fields(&[("host", "127.0.0.1:8480"), ("host", "evil.example")]);
+        let mut both = HeaderMap::new();
+        both.append(HOST, "127.0.0.1:8480".parse().unwrap());
+        both.append(HOST, "evil.example".parse().unwrap());
+        assert_eq!(media(&both, listener()), Err(Refused::Host));
+        assert!(media(&two, listener()).is_err());
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_takes_any_address_and_no_name() {
+        let all = "0.0.0.0:8480".parse().unwrap();
+        assert!(is_of("192.0.2.1:8480", all) && is_of("localhost:8480", all));
+        assert!(!is_of("home.example:8480", all) && !is_of("0.0.0.0:8480", all));
+    }
+
+    #[test]
+    fn a_foreign_page_may_neither_play_nor_read() {
+        let with = |site| fields(&[("host", "127.0.0.1:8480"), ("sec-fetch-site", site)]);
+        for (site, plays, reads) in [
+            ("none", true, true),
+            ("same-origin", true, true),
+            ("same-site", true, false),
+            ("cross-site", false, false),
+        ] {
+            assert_eq!(media(&with(site), listener()).is_ok(), plays, "{site}");
+            assert_eq!(ours(&with(site), listener()).is_ok(), reads, "{site}");
+        }
+        for (origin, good) in [
+            ("http://127.0.0.1:8480", true),
+            ("http://evil.example", false),
+            ("null", false),
+            ("https://127.0.0.1:8480", false),
+        ] {
+            let fields = fields(&[("host", "127.0.0.1:8480"), ("origin", origin)]);
+            assert_eq!(ours(&fields, listener()).is_ok(), good, "{origin}");
+        }
+    }
+}

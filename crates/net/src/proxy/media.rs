@@ -1,0 +1,227 @@
+//! The media port's answers: a request for `/https://host/path` in, a head and a body out.
+//!
+//! 1. GET and HEAD only. The head says what the origin says of the resource: type, validators, size.
+//! 2. Every site comes out of one origin here, so nothing that a browser could run may act: what is no plain medium is
+//!    put in a sandbox (CSP), and no type is guessed.
+//! 3. Cookies go neither way: a browser would send one site's to another. What a player says of itself does
+//!    (User-Agent, Referer, Accept-Language), because servers answer by it.
+//! 4. An error is one line of text.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use http::header::{
+    ACCEPT_LANGUAGE, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED, REFERER, RETRY_AFTER, USER_AGENT,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{Method, Request, Response, StatusCode};
+
+use super::body::{Reply, text};
+use super::guard;
+use super::range::{self, Wanted};
+use super::session::{Bytes, Head, Refusal, Sessions};
+use super::target;
+use crate::get::is_local;
+
+/// Answers one request.
+pub(super) async fn answer<B>(
+    sessions: &Rc<Sessions>,
+    request: &Request<B>,
+    listener: SocketAddr,
+    peer: SocketAddr,
+) -> Response<Reply> {
+    let fields = request.headers();
+    match guard::media(fields, listener) {
+        Err(guard::Refused::Host) => return plain(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's"),
+        Err(guard::Refused::Page) => {
+            return plain(StatusCode::FORBIDDEN, "a page of another site may not play here");
+        }
+        Ok(()) => {}
+    }
+    let head_only = request.method() == Method::HEAD;
+    if !head_only && request.method() != Method::GET {
+        let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD can be played");
+        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return answer;
+    }
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let target = match target::parse(path) {
+        Ok(target) => target,
+        Err(line) => return plain(StatusCode::BAD_REQUEST, &line),
+    };
+    if is_local(&target.url) && target.url.port_or_known_default() == Some(listener.port()) {
+        return plain(StatusCode::LOOP_DETECTED, "this URL is the proxy itself");
+    }
+    if is_local(&target.url) && !peer.ip().is_loopback() {
+        return plain(StatusCode::FORBIDDEN, "other hosts may not reach what is on this machine");
+    }
+    let headers: Vec<(HeaderName, HeaderValue)> = [USER_AGENT, REFERER, ACCEPT_LANGUAGE]
+        .into_iter()
+        .filter_map(|name| fields.get(&name).cloned().map(|value| (name, value)))
+        // A page of the proxy's own is no Referer that the origin knows.
+        .filter(|(name, value)| {
+            *name != REFERER || !value.to_str().unwrap_or_default().contains(&listener.to_string())
+        })
+        .collect();
+    let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let session = sessions.of(target, format!("{} {agent}", peer.ip()), headers);
+
+    let wanted = Wanted::of(fields);
+    if head_only || range::is_conditional(fields) {
+        let head = match sessions.head(&session, wanted).await {
+            Ok(head) => head,
+            Err(refusal) => return refused(refusal),
+        };
+        if range::is_not_modified(fields, &described(&head)) {
+            return not_modified(&head);
+        }
+        if head_only {
+            let known = session.known().map(|(_, validator)| validator);
+            let head =
+                if range::if_range_holds(fields, known.as_deref()) { head } else { Head { span: None, ..head } };
+            return with_head(&head, text_free());
+        }
+    }
+    let opened = sessions.open(&session, wanted, |validator| range::if_range_holds(fields, validator)).await;
+    match opened {
+        Ok((head, Bytes::Play(play))) => with_head(&head, Reply::Play(play)),
+        Ok((head, Bytes::Single(single))) => with_head(&head, Reply::single(single)),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+/// A head with its body.
+fn with_head(head: &Head, body: Reply) -> Response<Reply> {
+    let mut answer = Response::new(body);
+    let fields = answer.headers_mut();
+    *fields = described(head);
+    guarded(fields);
+    let ranges = if head.ranges { "bytes" } else { "none" };
+    fields.insert(ACCEPT_RANGES, HeaderValue::from_static(ranges));
+    if let Some(len) = head.span.as_ref().map(|span| span.end - span.start).or(head.total) {
+        fields.insert(CONTENT_LENGTH, HeaderValue::from(len));
+    }
+    if let Some(span) = &head.span {
+        let total = head.total.map_or_else(|| "*".to_owned(), |total| total.to_string());
+        let range = format!("bytes {}-{}/{total}", span.start, span.end - 1);
+        fields.extend(HeaderValue::from_str(&range).ok().map(|range| (CONTENT_RANGE, range)));
+        *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    answer
+}
+
+/// What the origin says of the resource.
+fn described(head: &Head) -> HeaderMap {
+    let known = &head.described;
+    [(CONTENT_TYPE, &known.content_type), (ETAG, &known.etag), (LAST_MODIFIED, &known.last_modified)]
+        .into_iter()
+        .filter_map(|(name, text)| Some((name, HeaderValue::from_str(text.as_deref()?).ok()?)))
+        .collect()
+}
+
+/// No type is guessed, nothing acts, and no page of another site may embed it.
+fn guarded(fields: &mut HeaderMap) {
+    fields.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
+    fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    fields.insert("cross-origin-resource-policy", HeaderValue::from_static("same-site"));
+    let medium = fields.get(CONTENT_TYPE).and_then(|medium| medium.to_str().ok()).is_some_and(is_plain);
+    if !medium {
+        fields.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+    }
+}
+
+/// Whether a type is a medium that no browser runs.
+fn is_plain(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let (kind, name) = essence.split_once('/').unwrap_or_default();
+    match kind {
+        "audio" | "video" => true,
+        "image" => !name.contains("xml"),
+        _ => matches!(essence.as_str(), "application/octet-stream" | "application/ogg" | "text/vtt"),
+    }
+}
+
+fn not_modified(head: &Head) -> Response<Reply> {
+    let mut answer = Response::new(text_free());
+    *answer.status_mut() = StatusCode::NOT_MODIFIED;
+    *answer.headers_mut() = described(head);
+    answer.headers_mut().remove(CONTENT_TYPE);
+    answer
+}
+
+fn refused(refusal: Refusal) -> Response<Reply> {
+    match refusal {
+        Refusal::Beyond(total) => {
+            let mut answer = plain(StatusCode::RANGE_NOT_SATISFIABLE, "the range lies beyond the end");
+            let range = HeaderValue::from_str(&format!("bytes */{total}")).ok();
+            answer.headers_mut().extend(range.map(|range| (CONTENT_RANGE, range)));
+            answer
+        }
+        Refusal::Status(status) => {
+            // A login is asked for in the URL: a browser would offer one site's to another.
+            let code =
+                StatusCode::from_u16(status).ok().filter(|code| code.is_client_error() || code.is_server_error());
+            plain(code.unwrap_or(StatusCode::BAD_GATEWAY), &format!("the server answers {status}"))
+        }
+        Refusal::Gone(why) => plain(StatusCode::BAD_GATEWAY, &why),
+        Refusal::NoLink(why) => busy(&why),
+        Refusal::Full => busy("too many players: no memory is left for one more"),
+    }
+}
+
+fn busy(why: &str) -> Response<Reply> {
+    let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, why);
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    answer
+}
+
+/// One line.
+pub(super) fn plain(status: StatusCode, line: &str) -> Response<Reply> {
+    let mut answer = Response::new(text(line));
+    *answer.status_mut() = status;
+    let fields = answer.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    guarded(fields);
+    answer
+}
+
+/// No body: the fields speak for one that is not sent.
+fn text_free() -> Reply {
+    Reply::Text(http_body_util::Full::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_media_stay_out_of_the_sandbox() {
+        for (content_type, plain) in [
+            ("video/mp4", true),
+            ("Audio/MPEG; x=y", true),
+            ("image/png", true),
+            ("application/octet-stream", true),
+            ("image/svg+xml", false),
+            ("text/html", false),
+            ("application/xhtml+xml", false),
+            ("text/javascript", false),
+            ("multipart/x-mixed-replace", false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(is_plain(content_type), plain, "{content_type}");
+        }
+    }
+
+    #[test]
+    fn a_head_says_which_bytes_follow() {
+        let mut head = Head { described: Default::default(), total: Some(100), span: Some(10..20), ranges: true };
+        let answer = with_head(&head, text_free());
+        assert_eq!(answer.status(), 206);
+        assert_eq!(answer.headers()[CONTENT_RANGE], "bytes 10-19/100");
+        assert_eq!(answer.headers()[CONTENT_LENGTH], "10");
+        head.span = None;
+        let answer = with_head(&head, text_free());
+        assert_eq!((answer.status().as_u16(), &answer.headers()[CONTENT_LENGTH]), (200, &HeaderValue::from(100)));
+    }
+}

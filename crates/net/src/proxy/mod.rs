@@ -1,0 +1,306 @@
+//! The local proxy: players, browsers and programs in, all links out.
+//!
+//! In: requests on one port. Out: media over all links at once, and everything else over the link that suits it.
+//!
+//! ```text
+//!   GET /https://host/path ──▶ media ──▶ session ──▶ get::Feed: the pump of every download, in order
+//!   GET http://host/path   ──▶ forward ─┐
+//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (choice), spliced
+//!   SOCKS5 (first byte 5)  ──▶ socks ───┘
+//!   status port: /TOKEN/status, /TOKEN/events
+//! ```
+//!
+//! 1. Everything runs on one thread, in a local set of tasks: sessions share state without locks.
+//! 2. Nothing listens beyond the loopback unless the user said so twice ([`Options::allow_lan`]).
+//! 3. Memory is bounded in all ([`Options::memory`]) and for each player ([`Options::window`]); a player that stops
+//!    reading stops its links.
+//! 4. The first byte of a connection tells SOCKS5 from HTTP, so one port serves both.
+//!
+//! A server framework was not used: there are four kinds of requests and no routes.
+
+mod body;
+mod choice;
+mod events;
+mod forward;
+mod guard;
+mod media;
+mod memory;
+mod range;
+mod session;
+mod single;
+mod socks;
+mod status;
+mod target;
+mod token;
+mod tunnel;
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use marline_core::fetch::{Config, MeteredUse};
+use marline_core::units::DataSize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{LocalSet, spawn_local};
+
+pub use crate::get::{Links, NetworkError};
+
+use crate::get::Network;
+use body::Reply;
+use events::Events;
+use memory::Memory;
+use session::Sessions;
+use token::Token;
+
+/// How a proxy is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where players, browsers and programs find it.
+    pub listen: SocketAddr,
+    /// Where status and events are.
+    pub status: SocketAddr,
+    /// Other hosts may use it, too.
+    pub allow_lan: bool,
+    /// Which links may be used.
+    pub links: Links,
+    /// Whether links that cost money are used.
+    pub metered: MeteredUse,
+    /// PEM file with the only roots to trust; none: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// How many bytes may wait for one player.
+    pub window: DataSize,
+    /// How many bytes may wait for all players.
+    pub memory: DataSize,
+}
+
+impl Options {
+    /// The ports of the documentation, all links, 32 MB for a player and 512 MB in all.
+    pub fn new(links: Links) -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
+            status: SocketAddr::from(([127, 0, 0, 1], 0)),
+            allow_lan: false,
+            links,
+            metered: MeteredUse::Avoid,
+            ca_file: None,
+            window: DataSize::from_bytes(32_000_000),
+            memory: DataSize::from_bytes(512_000_000),
+        }
+    }
+}
+
+/// Where a proxy is, once it runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// The media port, as bound.
+    pub listen: SocketAddr,
+    /// The address of status and events, token included.
+    pub status_url: String,
+    /// What the user should read of the links.
+    pub lines: Vec<String>,
+}
+
+/// Why a proxy does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// The address is not on the loopback, and the user did not say that this is meant.
+    #[error("{0}: other hosts could use this proxy; say --allow-lan if that is meant")]
+    Lan(SocketAddr),
+    /// The address cannot be bound.
+    #[error("{address}: {}", bind_words(.error))]
+    Bind {
+        /// Which one.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is no randomness for the token.
+    #[error("no random token can be made: {0}")]
+    Token(io::Error),
+    /// Links or roots of trust.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+}
+
+fn bind_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the port is taken; is a proxy running already?".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        io::ErrorKind::PermissionDenied => "not permitted: ports below 1024 need CAP_NET_BIND_SERVICE".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Runs a proxy until SIGINT, SIGTERM or the end of `until`; `started` hears where it is. Needs a tokio runtime with I/O
+/// and time, and does everything on the calling task.
+///
+/// # Errors
+/// When it cannot start; afterwards nothing ends it but what is asked to.
+pub async fn run(
+    options: Options,
+    started: impl FnOnce(&Running),
+    until: impl Future<Output = ()>,
+) -> Result<(), ProxyError> {
+    LocalSet::new().run_until(serve(options, started, until)).await
+}
+
+async fn serve(
+    options: Options,
+    started: impl FnOnce(&Running),
+    until: impl Future<Output = ()>,
+) -> Result<(), ProxyError> {
+    for address in [options.listen, options.status] {
+        let meant = options.allow_lan && address == options.listen;
+        if !(address.ip().is_loopback() || meant) {
+            return Err(ProxyError::Lan(address));
+        }
+    }
+    let media = bind(options.listen).await?;
+    let ours = bind(options.status).await?;
+    let token = Token::new().map_err(ProxyError::Token)?;
+    let (network, lines) = Network::new(options.links, options.ca_file.as_deref())?;
+    let config = Config { metered: options.metered, ..Config::default() };
+    let memory = Memory::new(options.memory, options.window);
+    let sessions = Rc::new(Sessions::new(Rc::new(network), memory, Rc::new(Events::default()), config));
+    // Before anybody hears of it: whoever starts it may stop it at once.
+    let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
+        .into_iter()
+        .filter_map(|kind| signal(kind).ok())
+        .collect();
+    started(&Running { listen: media.1, status_url: format!("http://{}/{}/", ours.1, token.text()), lines });
+
+    let network = Rc::clone(&sessions.network);
+    spawn_local(async move { network.run().await });
+    spawn_local(status::run(Rc::clone(&sessions)));
+    let room = Rc::new(Cell::new(CONNECTIONS));
+    let (of_media, of_ours, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
+    let accept_media = accept(&media.0, &room, |stream, peer| {
+        let (sessions, address) = (Rc::clone(&of_media), media.1);
+        client(sessions, stream, peer, address)
+    });
+    let accept_ours = accept(&ours.0, &room, |stream, _| {
+        let (sessions, token, address) = (Rc::clone(&of_ours), Rc::clone(&token), ours.1);
+        async move {
+            let answer = service_fn(|request: Request<Incoming>| {
+                std::future::ready(Ok::<_, Infallible>(status::answer(&sessions, &request, address, &token)))
+            });
+            let _ = http().serve_connection(TokioIo::new(stream), answer).await;
+        }
+    });
+    let stopped = std::future::poll_fn(|cx| {
+        if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
+            return std::task::Poll::Ready(());
+        }
+        std::task::Poll::Pending
+    });
+    tokio::select! {
+        () = accept_media => {}
+        () = accept_ours => {}
+        () = stopped => {}
+        () = until => {}
+    }
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ProxyError> {
+    let told = |error| ProxyError::Bind { address, error };
+    let listener = TcpListener::bind(address).await.map_err(told)?;
+    let bound = listener.local_addr().map_err(told)?;
+    Ok((listener, bound))
+}
+
+/// Takes connections for ever, each in a task of its own, and no more than there is room for.
+async fn accept<F>(listener: &TcpListener, room: &Rc<Cell<usize>>, serve: impl Fn(TcpStream, SocketAddr) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
+            // Out of descriptors, most likely: some will be free soon.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        if room.get() == 0 {
+            continue;
+        }
+        let _ = stream.set_nodelay(true);
+        let (place, work) = (Place::take(room), serve(stream, peer));
+        spawn_local(async move {
+            work.await;
+            drop(place);
+        });
+    }
+}
+
+/// One of the places for connections.
+struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    fn take(room: &Rc<Cell<usize>>) -> Self {
+        room.set(room.get() - 1);
+        Self(Rc::clone(room))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Serves one client of the media port.
+async fn client(sessions: Rc<Sessions>, stream: TcpStream, peer: SocketAddr, listener: SocketAddr) {
+    let mut first = [0; 1];
+    match tokio::time::timeout(FIRST_BYTE, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first == [5] => return socks::serve(&sessions, stream, peer).await,
+        Ok(Ok(1)) => {}
+        _ => return,
+    }
+    let answer = service_fn(|request: Request<Incoming>| {
+        let sessions = Rc::clone(&sessions);
+        async move { Ok::<_, Infallible>(route(&sessions, request, listener, peer).await) }
+    });
+    if let Err(error) = http().serve_connection(TokioIo::new(stream), answer).with_upgrades().await {
+        tracing::debug!(%peer, %error, "a client's connection ended");
+    }
+}
+
+async fn route(
+    sessions: &Rc<Sessions>,
+    request: Request<Incoming>,
+    listener: SocketAddr,
+    peer: SocketAddr,
+) -> Response<Reply> {
+    if request.method() == Method::CONNECT {
+        return forward::connect(sessions, request, peer).await;
+    }
+    if request.uri().scheme().is_some() {
+        return forward::request(sessions, request, peer).await;
+    }
+    media::answer(sessions, &request, listener, peer).await
+}
+
+/// The server's side of HTTP/1.1, with little kept for each connection.
+fn http() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(Some(HEAD)).max_buf_size(BUFFER).keep_alive(true);
+    builder
+}
+
+/// chosen: twice what two hundred players with five connections each need.
+const CONNECTIONS: usize = 2000;
+const FIRST_BYTE: Duration = Duration::from_secs(60);
+/// For a request's head, and how long an idle connection stays.
+const HEAD: Duration = Duration::from_secs(60);
+/// A request's head; bodies pass by.
+const BUFFER: usize = 64 * 1024;

@@ -1,0 +1,532 @@
+//! What one player plays: a URL, what is known of its resource, and the answers that are under way.
+//!
+//! In: a player's wish for some bytes. Out: what the resource is, and a body that delivers them in order over all links.
+//!
+//! 1. A session is one player (its address and User-Agent) at one URL. It lives while something plays, and for
+//!    [`LINGER`] afterwards, so that a seek finds what is known.
+//! 2. Each answer is one [`Feed`]. The machine behind it may change; what the front sees is [`Sessions::open`].
+//! 3. A resource whose ranges fit together (size and strong validator) is remembered, with the place that redirects have
+//!    led to. The first answer of a transfer proves that it still holds (If-Range); if not, it is asked for anew, once.
+//! 4. A resource without ranges is played as one answer over one link; one with ranges that nothing proves to fit
+//!    together is passed on range by range.
+//! 5. When the player closes, everything that was under way for this answer ends at once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use http::header::{HeaderName, HeaderValue};
+use marline_core::fetch::{Ask, Config, Failure, Span, Trouble};
+use marline_core::units::DataSize;
+use serde_json::json;
+use url::Url;
+
+use super::body::{Play, Task, Work};
+use super::choice::{Candidate, Choice};
+use super::events::Events;
+use super::memory::Memory;
+use super::range::{self, Wanted};
+use super::single::{Question, Single};
+use super::target::{Target, shown};
+use crate::get::{Feed, GetError, Known, Learnt, Network, Progress, Watcher, host_of, is_local};
+use crate::http::Described;
+use crate::links::Interface;
+use crate::store::{Identity, Reader, StoreError};
+
+/// All sessions, and what they share.
+pub(super) struct Sessions {
+    pub(super) network: Rc<Network>,
+    pub(super) memory: Memory,
+    pub(super) events: Rc<Events>,
+    pub(super) choice: Rc<RefCell<Choice>>,
+    config: Config,
+    table: RefCell<BTreeMap<(String, String), Rc<Session>>>,
+    next: Cell<u64>,
+    started: Instant,
+}
+
+/// One player at one URL.
+pub(super) struct Session {
+    pub(super) id: u64,
+    pub(super) url: Url,
+    pub(super) player: String,
+    user: Option<(String, String)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    resource: RefCell<Option<Resource>>,
+    /// How the last look at the resource ended, in words.
+    pub(super) reason: RefCell<String>,
+    pub(super) progress: RefCell<Option<Progress>>,
+    plays: RefCell<BTreeMap<u64, Under>>,
+    windows: Cell<u64>,
+    pub(super) delivered: Cell<u64>,
+    seen: Cell<Instant>,
+}
+
+/// An answer under way: what it is of, and its window.
+type Under = (Range<u64>, Weak<Reader>);
+
+/// What is known of a resource whose ranges fit together.
+#[derive(Clone, Debug)]
+struct Resource {
+    known: Known,
+    described: Described,
+    url: Url,
+    checked: Instant,
+}
+
+/// What an answer to the player says.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub(super) described: Described,
+    pub(super) total: Option<u64>,
+    /// The bytes of a 206; none: a 200.
+    pub(super) span: Option<Range<u64>>,
+    /// Whether ranges of it can be asked for.
+    pub(super) ranges: bool,
+}
+
+/// The bytes behind a head.
+pub(super) enum Bytes {
+    /// Over all links.
+    Play(Box<Play>),
+    /// As one answer brings them.
+    Single(Box<Single>),
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The range lies beyond the end; the size.
+    Beyond(u64),
+    /// The origin says so: its status.
+    Status(u16),
+    /// The origin cannot be reached, or does not make sense.
+    Gone(String),
+    /// No link can be used.
+    NoLink(String),
+    /// No memory is left for one more player.
+    Full,
+}
+
+/// What a look at a resource has found.
+enum Looked {
+    Ranges(Resource),
+    /// Ranges that nothing proves to fit together.
+    Loose(Head),
+    /// No ranges.
+    Whole(Head),
+}
+
+impl Sessions {
+    pub(super) fn new(network: Rc<Network>, memory: Memory, events: Rc<Events>, config: Config) -> Self {
+        Self {
+            network,
+            memory,
+            events,
+            choice: Rc::default(),
+            config,
+            table: RefCell::default(),
+            next: Cell::new(1),
+            started: Instant::now(),
+        }
+    }
+
+    /// The session of a player at a URL, a new one if there is none.
+    pub(super) fn of(
+        &self,
+        target: Target,
+        player: String,
+        headers: Vec<(HeaderName, HeaderValue)>,
+    ) -> Rc<Session> {
+        let mut table = self.table.borrow_mut();
+        table.retain(|_, session| session.plays() > 0 || session.seen.get().elapsed() < LINGER);
+        // A login belongs to the key: another one may see another resource.
+        let login = target.user.as_ref().map(|(user, password)| format!("{user}:{password}@")).unwrap_or_default();
+        let session = table.entry((format!("{login}{}", target.url), player.clone())).or_insert_with(|| {
+            let id = self.next.replace(self.next.get() + 1);
+            self.events.tell(&json!({"event": "session", "session": id, "url": shown(&target.url)}));
+            Rc::new(Session::new(id, target, player, headers))
+        });
+        session.seen.set(Instant::now());
+        Rc::clone(session)
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn all(&self) -> Vec<Rc<Session>> {
+        let mut all: Vec<_> = self.table.borrow().values().cloned().collect();
+        all.sort_by_key(|session| session.id);
+        all
+    }
+
+    /// What the resource is now, as its origin says within the last moments.
+    pub(super) async fn head(&self, session: &Session, wanted: Wanted) -> Result<Head, Refusal> {
+        let known = session.resource.borrow().clone().filter(|known| known.checked.elapsed() < FRESH);
+        let looked = match known {
+            Some(known) => Looked::Ranges(known),
+            None => self.look(session).await?,
+        };
+        match looked {
+            Looked::Ranges(resource) => resource.head(wanted),
+            Looked::Loose(mut head) => {
+                head.span = wanted.within(head.total.unwrap_or(u64::MAX)).map_err(|_| Refusal::Beyond(0))?;
+                Ok(head)
+            }
+            Looked::Whole(head) => Ok(head),
+        }
+    }
+
+    /// Opens the bytes that a player wants. `holds` tells whether its condition (If-Range) holds for a validator.
+    pub(super) async fn open(
+        &self,
+        session: &Rc<Session>,
+        wanted: Wanted,
+        holds: impl Fn(Option<&str>) -> bool,
+    ) -> Result<(Head, Bytes), Refusal> {
+        for last_try in [false, true] {
+            let known = session.resource.borrow().clone();
+            let from_zero = matches!(wanted, Wanted::Whole | Wanted::Part(0, None)) && holds(None);
+            let looked = match known {
+                Some(resource) => Looked::Ranges(resource),
+                None if from_zero => return self.first(session, wanted).await,
+                None => self.look(session).await?,
+            };
+            match looked {
+                Looked::Ranges(resource) => {
+                    let wanted = if holds(Some(resource.known.validator.text())) { wanted } else { Wanted::Whole };
+                    match self.again(session, resource, wanted).await {
+                        Err(Outdated(None)) if !last_try => *session.resource.borrow_mut() = None,
+                        Err(Outdated(refusal)) => {
+                            let changes = || Refusal::Gone("the resource changes again and again".to_owned());
+                            return Err(refusal.unwrap_or_else(changes));
+                        }
+                        Ok(opened) => return Ok(opened),
+                    }
+                }
+                Looked::Loose(head) => {
+                    let wanted = if holds(None) { wanted } else { Wanted::Whole };
+                    return self.pass_on(session, wanted, &head).await;
+                }
+                Looked::Whole(_) => return self.first(session, Wanted::Whole).await,
+            }
+        }
+        Err(Refusal::Gone("the resource changes again and again".to_owned()))
+    }
+
+    /// The first transfer of a resource: from zero to the end, and its first answer tells what it is.
+    async fn first(&self, session: &Rc<Session>, wanted: Wanted) -> Result<(Head, Bytes), Refusal> {
+        let feed = self.feed(session, session.url.clone(), None, 0..u64::MAX)?;
+        let mut play = self.play(session, feed, 0..u64::MAX)?;
+        let identity = play.begun().await;
+        let learnt = play.work.learnt.borrow().clone();
+        let (Some(Identity { total, validator }), Some(Learnt { described, url })) = (identity, learnt) else {
+            return Err(refusal(play.work.outcome.take()));
+        };
+        play.promise(total.map(DataSize::bytes));
+        let ranges = validator.is_some();
+        if let (Some(total), Some(validator)) = (total, validator) {
+            let known = Known { total, validator };
+            let checked = Instant::now();
+            let resource = Resource { known, described: described.clone(), url, checked };
+            *session.resource.borrow_mut() = Some(resource);
+        }
+        let total = total.map(DataSize::bytes);
+        session.say(if ranges { "ranges over all links" } else { "one answer over one link: no provable ranges" });
+        let span = total.filter(|total| ranges && wanted != Wanted::Whole && *total > 0).map(|total| 0..total);
+        Ok((Head { described, total, span, ranges }, Bytes::Play(Box::new(play))))
+    }
+
+    /// A transfer of a resource that is known.
+    async fn again(
+        &self,
+        session: &Rc<Session>,
+        resource: Resource,
+        wanted: Wanted,
+    ) -> Result<(Head, Bytes), Outdated> {
+        let head = resource.head(wanted).map_err(|refusal| Outdated(Some(refusal)))?;
+        let total = resource.known.total.bytes();
+        let span = head.span.clone().unwrap_or(0..total);
+        let told = |refusal| Outdated(Some(refusal));
+        let feed = self.feed(session, resource.url.clone(), Some(resource.known), span.clone()).map_err(told)?;
+        let mut play = self.play(session, feed, span.clone()).map_err(told)?;
+        play.promise(Some(span.end - span.start));
+        if !span.is_empty() {
+            tokio::select! {
+                _ = play.begun() => {}
+                // What the origin says to it is asked in the look that follows.
+                () = play.is_hopeless() => return Err(Outdated(None)),
+            }
+            if play.is_over_before_it_began() {
+                return Err(match play.work.outcome.take() {
+                    // Another file, or the place that a redirect led to is closed by now.
+                    Some(Err(GetError::Store(StoreError::PassedOn { .. }))) => Outdated(None),
+                    Some(Err(GetError::Failed { .. })) if resource.url != session.url => Outdated(None),
+                    outcome => Outdated(Some(refusal(outcome))),
+                });
+            }
+        }
+        if let Some(resource) = &mut *session.resource.borrow_mut() {
+            resource.checked = Instant::now();
+        }
+        session.say("ranges over all links");
+        Ok((head, Bytes::Play(Box::new(play))))
+    }
+
+    /// One range as the origin answers it.
+    async fn pass_on(&self, session: &Session, wanted: Wanted, known: &Head) -> Result<(Head, Bytes), Refusal> {
+        let ask = match (wanted, known.total) {
+            (Wanted::Whole, _) => Ask::Whole,
+            (Wanted::Part(from, None), _) => Ask::From(from),
+            (Wanted::Part(from, Some(to)), _) => Ask::Span(Span::new(from, to)),
+            (Wanted::Last(len), Some(total)) => Ask::From(total.saturating_sub(len)),
+            (Wanted::Last(_), None) => Ask::Whole,
+        };
+        let single = self.ask(session, ask).await?;
+        session.say("one answer over one link: no strong validator");
+        let span = single.head.range.and_then(|range| range.span).map(|span| span.start..span.end);
+        let total = single.head.range.and_then(|range| range.total).or(single.head.length);
+        match single.head.status {
+            206 if span.is_some() => {}
+            200 => {}
+            416 => return Err(Refusal::Beyond(total.map_or(0, DataSize::bytes))),
+            status => return Err(Refusal::Status(status)),
+        }
+        let span = span.filter(|_| single.head.status == 206);
+        let total = total.map(DataSize::bytes);
+        let head = Head { described: single.described.clone(), total, span, ranges: true };
+        Ok((head, Bytes::Single(Box::new(single))))
+    }
+
+    /// Asks for the first byte, to learn what the resource is.
+    async fn look(&self, session: &Session) -> Result<Looked, Refusal> {
+        let single = self.ask(session, Ask::Span(Span::new(0, 1))).await?;
+        let described = single.described.clone();
+        let head = |total: Option<DataSize>, ranges| Head {
+            described: described.clone(),
+            total: total.map(DataSize::bytes),
+            span: None,
+            ranges,
+        };
+        let total = single.head.range.and_then(|range| range.total);
+        let looked = match (single.head.status, total, single.head.validator.clone()) {
+            (206, Some(total), Some(validator)) => {
+                let known = Known { total, validator };
+                let resource = Resource { known, described, url: single.url.clone(), checked: Instant::now() };
+                *session.resource.borrow_mut() = Some(resource.clone());
+                Looked::Ranges(resource)
+            }
+            (206, total, _) => Looked::Loose(head(total, true)),
+            // No first byte: an empty resource.
+            (416, total, _) => Looked::Whole(head(total.or(Some(DataSize::ZERO)), false)),
+            (200, _, _) => Looked::Whole(head(single.head.length, false)),
+            (status, ..) => return Err(Refusal::Status(status)),
+        };
+        single.drain().await;
+        Ok(looked)
+    }
+
+    /// One question over the link that suits the host.
+    async fn ask(&self, session: &Session, ask: Ask) -> Result<Single, Refusal> {
+        let login = session.user.as_ref().and_then(|(user, password)| {
+            let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+            let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        });
+        let question = Question { url: session.url.clone(), headers: session.headers.clone(), login, ask };
+        let links = self.links_for(&session.url)?;
+        let asked = Single::ask(&self.network, &links, &question).await;
+        asked.map_err(|Trouble { text, .. }| Refusal::Gone(text))
+    }
+
+    /// The interfaces for a connection to the URL's host, the best one first.
+    pub(super) fn links_for(&self, url: &Url) -> Result<Vec<Option<Interface>>, Refusal> {
+        if is_local(url) {
+            return Ok(vec![None]);
+        }
+        let links: Vec<_> = self.interfaces(&host_of(url)).into_iter().map(Some).collect();
+        if links.is_empty() { Err(Refusal::NoLink("no link can be used now".to_owned())) } else { Ok(links) }
+    }
+
+    /// The interfaces for a connection to a host, the best one first.
+    pub(super) fn interfaces(&self, host: &str) -> Vec<Interface> {
+        let lines: Vec<_> = self.network.lines().into_iter().filter(|line| line.up).collect();
+        let candidates: Vec<Candidate> = lines
+            .iter()
+            .map(|line| Candidate { name: line.profile.name.clone(), metered: line.profile.metered })
+            .collect();
+        let order = self.choice.borrow().order(self.now(), host, &candidates, self.config.metered);
+        let interface = |name: &String| lines.iter().find(|line| line.profile.name == *name)?.interface.clone();
+        order.iter().filter_map(interface).collect()
+    }
+
+    /// Time since the start.
+    pub(super) fn now(&self) -> marline_core::units::Instant {
+        marline_core::units::Instant::ZERO + self.started.elapsed()
+    }
+
+    fn feed(&self, session: &Session, url: Url, known: Option<Known>, span: Range<u64>) -> Result<Feed, Refusal> {
+        self.links_for(&url)?;
+        let headers = session
+            .headers
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
+            .collect();
+        // A login is for the host that the player named; a redirect has its own.
+        let user = session.user.clone().filter(|_| url.origin() == session.url.origin());
+        let to = known.as_ref().map(|_| span.end);
+        let (from, window) = (span.start, DataSize::ZERO);
+        Ok(Feed { url, headers, user, config: self.config.clone(), known, from, to, window })
+    }
+
+    /// Starts the work of a feed.
+    fn play(&self, session: &Rc<Session>, mut feed: Feed, span: Range<u64>) -> Result<Play, Refusal> {
+        let has = DataSize::from_bytes(session.windows.get());
+        let grant = self.memory.grant(has).ok_or(Refusal::Full)?;
+        feed.window = grant.size();
+        session.windows.set(session.windows.get() + grant.size().bytes());
+        let (reader, filling) = feed.open();
+        let reader = Rc::new(reader);
+        let id = self.next.replace(self.next.get() + 1);
+        session.plays.borrow_mut().insert(id, (span, Rc::downgrade(&reader)));
+        let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
+        let hopeless = Rc::new(Cell::new(false));
+        let mut ear = Ear {
+            hopeless: Rc::clone(&hopeless),
+            session: Rc::clone(session),
+            events: Rc::clone(&self.events),
+            choice: Rc::clone(&self.choice),
+        };
+        let (network, tell, told) = (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
+        let work = tokio::task::spawn_local(async move {
+            let ended = filling.run(&network, &mut ear, tell).await;
+            if let Err(why) = &ended {
+                ear.line(&why.to_string());
+            }
+            *told.borrow_mut() = Some(ended);
+        });
+        let work = Work { learnt, outcome, hopeless, _task: Task(work) };
+        Ok(Play::new(id, reader, Rc::clone(session), grant, work))
+    }
+}
+
+/// The resource is another one now, or cannot be had for this reason.
+struct Outdated(Option<Refusal>);
+
+impl Resource {
+    fn head(&self, wanted: Wanted) -> Result<Head, Refusal> {
+        let total = self.known.total.bytes();
+        let span = wanted.within(total).map_err(|range::Beyond| Refusal::Beyond(total))?;
+        Ok(Head { described: self.described.clone(), total: Some(total), span, ranges: true })
+    }
+}
+
+impl Session {
+    fn new(id: u64, target: Target, player: String, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
+        Self {
+            id,
+            url: target.url,
+            player,
+            user: target.user,
+            headers,
+            resource: RefCell::default(),
+            reason: RefCell::default(),
+            progress: RefCell::default(),
+            plays: RefCell::default(),
+            windows: Cell::new(0),
+            delivered: Cell::new(0),
+            seen: Cell::new(Instant::now()),
+        }
+    }
+
+    /// How many answers are under way.
+    pub(super) fn plays(&self) -> usize {
+        self.plays.borrow().len()
+    }
+
+    /// The answers under way: what each is of, how far the player has taken it, and how many bytes wait in order and
+    /// beyond a gap.
+    pub(super) fn windows(&self) -> Vec<(Range<u64>, u64, u64, u64)> {
+        let plays = self.plays.borrow();
+        let window = |(span, reader): &Under| {
+            let (taken, ready, held) = reader.upgrade()?.held();
+            Some((span.clone(), taken, ready, held))
+        };
+        plays.values().filter_map(window).collect()
+    }
+
+    /// An answer is over.
+    pub(super) fn ended(&self, id: u64, window: DataSize) {
+        self.plays.borrow_mut().remove(&id);
+        self.windows.set(self.windows.get().saturating_sub(window.bytes()));
+        self.seen.set(Instant::now());
+        if self.plays() == 0 {
+            *self.progress.borrow_mut() = None;
+        }
+    }
+
+    /// The size and the validator, as far as they are known.
+    pub(super) fn known(&self) -> Option<(u64, String)> {
+        let resource = self.resource.borrow();
+        resource.as_ref().map(|r| (r.known.total.bytes(), r.known.validator.text().to_owned()))
+    }
+
+    fn say(&self, reason: &str) {
+        *self.reason.borrow_mut() = reason.to_owned();
+    }
+}
+
+/// Hears how a transfer goes.
+struct Ear {
+    session: Rc<Session>,
+    /// No link brings anything, and none is expected to soon.
+    hopeless: Rc<Cell<bool>>,
+    events: Rc<Events>,
+    choice: Rc<RefCell<Choice>>,
+}
+
+impl Watcher for Ear {
+    fn progress(&mut self, progress: &Progress) {
+        let mut choice = self.choice.borrow_mut();
+        for link in &progress.links {
+            choice.moved(&link.name, DataSize::from_bytes((link.rate / 8.0) as u64), Duration::from_secs(1));
+        }
+        let of_no_use = |state: &str| state.starts_with("banned") || state == "down";
+        self.hopeless.set(!progress.links.is_empty() && progress.links.iter().all(|link| of_no_use(&link.state)));
+        if self.session.plays() > 0 {
+            *self.session.progress.borrow_mut() = Some(progress.clone());
+        }
+    }
+
+    fn line(&mut self, text: &str) {
+        self.session.say(text);
+        self.events.tell(&json!({"event": "notice", "session": self.session.id, "text": text}));
+    }
+}
+
+/// Waits until a play has something to tell.
+pub(super) async fn begun(reader: &Reader) -> Option<Identity> {
+    poll_fn(|cx| reader.poll_begun(cx)).await
+}
+
+/// What a transfer that brought nothing tells the player.
+fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
+    match outcome {
+        Some(Err(GetError::Failed { failure: Failure::Status { status }, .. })) => Refusal::Status(status),
+        Some(Err(GetError::Failed { failure: Failure::NoLink { trouble }, .. })) => {
+            Refusal::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
+        }
+        Some(Err(GetError::Links(why))) => Refusal::NoLink(why.to_string()),
+        Some(Err(why)) => Refusal::Gone(why.to_string()),
+        Some(Ok(())) | None => Refusal::Gone("the transfer ended without a word".to_owned()),
+    }
+}
+
+/// How long what was learnt of a resource is kept without a player. chosen: a pause in which a player lets its
+/// connection go.
+const LINGER: Duration = Duration::from_secs(300);
+/// How long a resource's description answers conditions without another question.
+const FRESH: Duration = Duration::from_secs(1);

@@ -1,0 +1,190 @@
+//! One answer over one link: to learn what a resource is, and to pass on what cannot be put together from parts.
+//!
+//! In: a URL, the bytes to ask for, the links in the order in which to try them. Out: the head, and the body piece by
+//! piece.
+//!
+//! 1. A link that cannot connect, or breaks before the head, is followed by the next one; an answer is an answer.
+//! 2. Redirects are followed as a download follows them: at most ten, and never from https to http.
+//! 3. A connection whose answer is complete stays with the network for whoever asks next.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use marline_core::fetch::{Ask, Head, ReqId, Trouble, TroubleKind};
+use marline_core::units::DataSize;
+use url::Url;
+
+use crate::get::Network;
+use crate::http::{Connection, Described, Event, Get, Sink};
+use crate::links::Interface;
+
+/// An answer whose head has come.
+pub(super) struct Single {
+    network: Rc<Network>,
+    interface: Option<Interface>,
+    connection: Option<Connection>,
+    scratch: Vec<u8>,
+    pub(super) head: Head,
+    pub(super) described: Described,
+    /// Where it came from, behind all redirects.
+    pub(super) url: Url,
+}
+
+/// What is asked.
+#[derive(Clone)]
+pub(super) struct Question {
+    pub(super) url: Url,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// A value for Authorization; it goes to the first host only.
+    pub(super) login: Option<HeaderValue>,
+    pub(super) ask: Ask,
+}
+
+impl Single {
+    /// Asks over the first link that works; `links` has none for a host on this machine.
+    ///
+    /// # Errors
+    /// The last link's trouble.
+    pub(super) async fn ask(
+        network: &Rc<Network>,
+        links: &[Option<Interface>],
+        question: &Question,
+    ) -> Result<Self, Trouble> {
+        let mut last = Trouble { kind: TroubleKind::Unreachable, text: "no link can be used".to_owned() };
+        for interface in links {
+            let asked = Self::ask_over(network, interface.as_ref(), question);
+            match tokio::time::timeout(PATIENCE, asked).await {
+                Ok(Ok(single)) => return Ok(single),
+                Ok(Err(trouble)) => last = trouble,
+                Err(_) => {
+                    let text = format!("{}: no answer in time", question.url.host_str().unwrap_or_default());
+                    last = Trouble { kind: TroubleKind::TimedOut, text };
+                }
+            }
+        }
+        Err(last)
+    }
+
+    async fn ask_over(
+        network: &Rc<Network>,
+        interface: Option<&Interface>,
+        question: &Question,
+    ) -> Result<Self, Trouble> {
+        let mut url = question.url.clone();
+        for _ in 0..=MOST_REDIRECTS {
+            let (single, location) = match Self::once(network, interface, question, &url, false).await {
+                // An idle connection may have been closed the moment before: once more, on a new one.
+                Err(trouble) if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Reset) => {
+                    Self::once(network, interface, question, &url, true).await?
+                }
+                asked => asked?,
+            };
+            let Some(location) = location.filter(|_| (300..400).contains(&single.head.status)) else {
+                return Ok(single);
+            };
+            let bad = |text: String| Trouble { kind: TroubleKind::Protocol, text };
+            let next = url.join(&location).map_err(|why| bad(format!("the redirect is no URL: {why}")))?;
+            match (url.scheme(), next.scheme()) {
+                ("https", "http") => return Err(bad("the redirect from https to http is not followed".to_owned())),
+                (_, "http" | "https") => url = next,
+                (_, other) => return Err(bad(format!("the redirect to a `{other}` URL cannot be followed"))),
+            }
+        }
+        Err(Trouble { kind: TroubleKind::Protocol, text: "redirects without end".to_owned() })
+    }
+
+    async fn once(
+        network: &Rc<Network>,
+        interface: Option<&Interface>,
+        question: &Question,
+        url: &Url,
+        fresh: bool,
+    ) -> Result<(Self, Option<String>), Trouble> {
+        let mut connection =
+            if fresh { network.dial_anew(url, interface).await? } else { network.dial(url, interface).await? };
+        let host = url.host_str().unwrap_or_default();
+        let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
+        let mut headers = question.headers.clone();
+        let same = url.origin() == question.url.origin();
+        headers.extend(question.login.clone().filter(|_| same).map(|login| (AUTHORIZATION, login)));
+        connection.request(REQ, &Get { path_and_query, authority, ask: question.ask, if_range: None, headers });
+        let mut scratch = vec![0; SCRATCH];
+        let event =
+            poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Gathered::default(), DataSize::ZERO)).await;
+        match event {
+            Event::Head { head, location, described, .. } => {
+                let single = Self {
+                    network: Rc::clone(network),
+                    interface: interface.cloned(),
+                    connection: Some(connection),
+                    scratch,
+                    head,
+                    described: *described,
+                    url: url.clone(),
+                };
+                Ok((single, location))
+            }
+            Event::Aborted { trouble, .. } | Event::Closed { trouble } => Err(trouble),
+            Event::Data { .. } | Event::End { .. } => {
+                Err(Trouble { kind: TroubleKind::Protocol, text: "an answer without a head".to_owned() })
+            }
+        }
+    }
+
+    /// The next piece of the body; none: it is complete.
+    ///
+    /// # Errors
+    /// It broke off.
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Trouble>> {
+        let mut gathered = Gathered::default();
+        loop {
+            let connection = self.connection.as_mut()?;
+            connection.accept(REQ, None);
+            let most = DataSize::from_bytes(SCRATCH as u64);
+            let event = poll_fn(|cx| connection.poll_event(cx, &mut self.scratch, &mut gathered, most)).await;
+            match event {
+                Event::Data { .. } => return Some(Ok(Bytes::from(gathered.0))),
+                Event::End { .. } => {
+                    if let Some(connection) = self.connection.take().filter(|_| !self.head.closes) {
+                        self.network.keep(&self.url, self.interface.as_ref(), connection);
+                    }
+                    return None;
+                }
+                Event::Head { .. } => {}
+                Event::Aborted { trouble, .. } | Event::Closed { trouble } => {
+                    self.connection = None;
+                    return Some(Err(trouble));
+                }
+            }
+        }
+    }
+
+    /// Reads a short body to its end, so that the connection can be used again; a long one is dropped with it.
+    pub(super) async fn drain(mut self) {
+        if self.head.length.is_some_and(|length| length <= SHORT) {
+            while let Some(Ok(_)) = self.next().await {}
+        }
+    }
+}
+
+/// Bytes of one turn.
+#[derive(Default)]
+struct Gathered(Vec<u8>);
+
+impl Sink for Gathered {
+    fn body(&mut self, _: ReqId, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// The one request of a connection at a time.
+const REQ: ReqId = ReqId(u32::MAX);
+const SCRATCH: usize = 64 * 1024;
+const SHORT: DataSize = DataSize::from_kib(64);
+const MOST_REDIRECTS: u32 = 10;
+/// For the head, names and handshakes included. chosen: three times what a satellite link takes.
+const PATIENCE: Duration = Duration::from_secs(10);

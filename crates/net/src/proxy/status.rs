@@ -1,0 +1,146 @@
+//! What the proxy does now, on a port of its own: JSON for programs, events for pages.
+//!
+//! In: the sessions. Out: `/TOKEN/status` (one JSON object) and `/TOKEN/events` (server-sent events; the first one is
+//! the status).
+//!
+//! 1. Its own port, because the media port puts every site into one origin, which must read nothing of this.
+//! 2. Host, Origin and Fetch Metadata are checked before the token, and the token before anything is said.
+//! 3. No URL is shown with its login or query.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::body::{Reply, text};
+use super::guard;
+use super::media::plain;
+use super::session::{Session, Sessions};
+use super::target::shown;
+use super::token::Token;
+
+/// Answers one request.
+pub(super) fn answer<B>(
+    sessions: &Rc<Sessions>,
+    request: &Request<B>,
+    listener: SocketAddr,
+    token: &Token,
+) -> Response<Reply> {
+    match guard::ours(request.headers(), listener) {
+        Err(guard::Refused::Host) => return plain(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's"),
+        Err(guard::Refused::Page) => {
+            return plain(StatusCode::FORBIDDEN, "a page of another site may not read this");
+        }
+        Ok(()) => {}
+    }
+    let mut parts = request.uri().path().trim_start_matches('/').splitn(2, '/');
+    if !token.is(parts.next().unwrap_or_default()) {
+        return plain(
+            StatusCode::NOT_FOUND,
+            "the address has no token, or an old one: the proxy prints it at its start",
+        );
+    }
+    if request.method() != Method::GET {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET");
+    }
+    match parts.next().unwrap_or_default() {
+        "" | "status" => with_type("application/json", text(status(sessions).to_string())),
+        "events" => {
+            let told = sessions.events.listen();
+            let now = status(sessions);
+            sessions.events.tell(&json!({"event": "status", "status": now}));
+            with_type("text/event-stream", Reply::Events(told))
+        }
+        _ => plain(StatusCode::NOT_FOUND, "there is /TOKEN/status and /TOKEN/events"),
+    }
+}
+
+fn with_type(content_type: &'static str, body: Reply) -> Response<Reply> {
+    let mut answer = Response::new(body);
+    let fields = answer.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    fields.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    fields.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    fields.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
+    answer
+}
+
+/// Everything, as one object.
+pub(super) fn status(sessions: &Sessions) -> Value {
+    let links: Vec<Value> = sessions
+        .network
+        .lines()
+        .iter()
+        .map(|line| {
+            json!({
+                "name": line.profile.name,
+                "kind": line.profile.kind.name(),
+                "metered": line.profile.metered,
+                "state": if line.up { "up" } else { "down" },
+            })
+        })
+        .collect();
+    let all: Vec<Value> = sessions.all().iter().map(|session| of_session(session)).collect();
+    json!({
+        "links": links,
+        "idle_connections": sessions.network.idle(),
+        "window_bytes": sessions.memory.granted().bytes(),
+        "sessions": all,
+    })
+}
+
+fn of_session(session: &Session) -> Value {
+    let progress = session.progress.borrow();
+    let links: Vec<Value> = progress
+        .iter()
+        .flat_map(|progress| &progress.links)
+        .map(|link| {
+            json!({"name": link.name, "bytes": link.bytes, "rate_bps": link.rate as u64, "state": link.state})
+        })
+        .collect();
+    let plays: Vec<Value> = session
+        .windows()
+        .into_iter()
+        .map(|(span, taken, ready, held)| {
+            let to = (span.end != u64::MAX).then_some(span.end);
+            json!({
+                "from": span.start, "to": to, "taken": taken, "frontier": taken + ready,
+                "ready_bytes": ready, "held_bytes": held,
+            })
+        })
+        .collect();
+    let state = match (plays.is_empty(), progress.as_ref().map(|progress| progress.rate)) {
+        (true, _) => "idle",
+        (false, Some(rate)) if rate > 0.0 => "playing",
+        (false, _) => "waiting",
+    };
+    json!({
+        "session": session.id,
+        "url": shown(&session.url),
+        "player": session.player,
+        "state": state,
+        "reason": *session.reason.borrow(),
+        "total": session.known().map(|(total, _)| total),
+        "delivered_bytes": session.delivered.get(),
+        "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
+        "answers": plays,
+        "links": links,
+    })
+}
+
+/// Tells those who listen how things stand, for ever.
+pub(super) async fn run(sessions: Rc<Sessions>) {
+    loop {
+        tokio::time::sleep(TELL_EVERY).await;
+        if sessions.events.has_listeners() {
+            sessions.events.tell(&json!({"event": "status", "status": status(&sessions)}));
+        }
+    }
+}
+
+/// chosen: often enough for a bar that moves.
+const TELL_EVERY: Duration = Duration::from_millis(500);

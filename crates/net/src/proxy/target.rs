@@ -1,0 +1,117 @@
+//! Which URL a request for `/https://host/path?query` means.
+//!
+//! In: the path and query of a request to the media port. Out: the URL, and the login that it carries (which is taken
+//! out of it), or one line that says what is wrong.
+//!
+//! 1. Everything behind the first slash is the URL, its query included; nothing is decoded, so nothing changes.
+//! 2. Some programs make one slash of two: `/https:/host/path` is understood as well.
+//! 3. What the message repeats of the target carries no login.
+
+use url::Url;
+
+/// The target of a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Target {
+    pub(super) url: Url,
+    /// User and password of the URL.
+    pub(super) user: Option<(String, String)>,
+}
+
+/// Reads a target.
+///
+/// # Errors
+/// One line for the person who made the address.
+pub(super) fn parse(path_and_query: &str) -> Result<Target, String> {
+    const HOW: &str = "write http://ADDRESS/https://host/path";
+    let text = path_and_query.strip_prefix('/').unwrap_or(path_and_query);
+    let Some((scheme, rest)) = text.split_once(":/") else {
+        return Err(format!("the path is no URL: {HOW}"));
+    };
+    let scheme = scheme.to_ascii_lowercase();
+    if !matches!(scheme.as_str(), "http" | "https") {
+        return Err(format!("only http and https can be played: {HOW}"));
+    }
+    let rest = rest.strip_prefix('/').unwrap_or(rest);
+    // The URL standard would take the first part of the path for the host.
+    if rest.is_empty() || rest.starts_with(['/', '\\', '?', '#']) {
+        return Err(format!("there is no host in the URL: {HOW}"));
+    }
+    let mut url =
+        Url::parse(&format!("{scheme}://{rest}")).map_err(|why| format!("the path is no URL: {why}: {HOW}"))?;
+    let user = (!url.username().is_empty() || url.password().is_some())
+        .then(|| (decoded(url.username()), decoded(url.password().unwrap_or_default())));
+    // Both can only fail for URLs that have no host.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_fragment(None);
+    Ok(Target { url, user })
+}
+
+/// A URL as it may be shown: without login and query, where tokens live.
+pub(super) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_fragment(None);
+    if url.query().is_some() {
+        url.set_query(Some("…"));
+        return url.as_str().replace("?%E2%80%A6", "?…");
+    }
+    url.into()
+}
+
+fn decoded(text: &str) -> String {
+    let bytes: Vec<u8> = text.bytes().collect();
+    let hex = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16)).map(|digit| digit as u8);
+    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(&byte) = bytes.get(at) {
+        match (byte, hex(bytes.get(at + 1)), hex(bytes.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(high << 4 | low);
+                at += 3;
+            }
+            _ => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_is_what_stands_behind_the_slash() {
+        for (path, url) in [
+            ("/https://h.example/a/b.mp4?x=1&y=https://z/", "https://h.example/a/b.mp4?x=1&y=https://z/"),
+            ("/http://h:81/%2F%20", "http://h:81/%2F%20"),
+            ("/https:/h/a", "https://h/a"),
+            ("/HTTPS://h", "https://h/"),
+            ("/http://[::1]:8/x#part", "http://[::1]:8/x"),
+        ] {
+            assert_eq!(parse(path).unwrap().url.as_str(), url, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_in_one_line() {
+        for path in
+            ["/", "/favicon.ico", "/ftp://h/x", "/https://", "/https:///x", "/http://h:99999/", "/file:///etc"]
+        {
+            let line = parse(path).unwrap_err();
+            assert!(!line.contains('\n') && line.contains("write http://"), "{path}: {line}");
+        }
+    }
+
+    #[test]
+    fn a_login_is_taken_out_and_never_shown() {
+        let target = parse("/https://me%40home:p%3Aw@h/f?token=secret").unwrap();
+        assert_eq!(target.url.as_str(), "https://h/f?token=secret");
+        assert_eq!(target.user, Some(("me@home".into(), "p:w".into())));
+        assert_eq!(shown(&target.url), "https://h/f?…");
+        assert!(!parse("/https://me:secret@h:99999/").unwrap_err().contains("secret"));
+    }
+}
