@@ -56,6 +56,12 @@ pub enum Verb {
     /// Count the joules of a recorded download, and show what is known of radios.
     #[command(after_help = crate::energy::AFTER_HELP)]
     Energy(crate::energy::EnergyArgs),
+    /// Play and browse over all links: a local proxy for players, browsers and programs.
+    #[command(after_help = crate::proxy::AFTER_PROXY)]
+    Proxy(Box<crate::proxy::ProxyArgs>),
+    /// Print the address at which a player finds a URL, or start the player.
+    #[command(after_help = crate::proxy::AFTER_PLAY)]
+    Play(Box<crate::proxy::PlayArgs>),
     /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
     #[cfg(feature = "lab")]
     Lab(marline_lab::cli::LabArgs),
@@ -196,7 +202,7 @@ impl std::str::FromStr for Limit {
     }
 }
 
-fn metered_use(s: &str) -> Result<MeteredUse, String> {
+pub(crate) fn metered_use(s: &str) -> Result<MeteredUse, String> {
     match s {
         "avoid" => Ok(MeteredUse::Avoid),
         "use" => Ok(MeteredUse::Use),

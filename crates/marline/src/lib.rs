@@ -19,6 +19,7 @@ mod fetch;
 mod links;
 mod log;
 mod progress;
+mod proxy;
 mod replay;
 mod secret;
 
@@ -41,6 +42,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Links(links) => links::run(&links, cli.config.as_deref()),
             Verb::Replay(replay) => replay::run(&replay),
             Verb::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
+            Verb::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
+            Verb::Play(args) => proxy::play(*args, cli.config.as_deref()),
             #[cfg(feature = "lab")]
             Verb::Lab(lab) => args::run_lab(lab),
         }

@@ -149,10 +149,15 @@ impl Network {
     /// The program in the client's namespace, whose name server is 203.0.113.9. The file that says so is in a file
     /// system of the program's own, so that nothing of it is left even where a test is killed.
     pub(crate) fn program(&self) -> Program {
+        Program::new().behind(self.words())
+    }
+
+    /// What stands before a command that is to run there.
+    pub(crate) fn words(&self) -> Vec<String> {
         const SCRIPT: &str = "mount -t tmpfs none /mnt && echo nameserver 203.0.113.9 >/mnt/resolv.conf \
             && mount --bind /mnt/resolv.conf /etc/resolv.conf && umount --lazy /mnt && exec \"$@\"";
         let words = ["ip", "netns", "exec", &self.client(), "unshare", "--mount", "sh", "-c", SCRIPT, "sh"];
-        Program::new().behind(words.map(str::to_owned))
+        words.map(str::to_owned).to_vec()
     }
 }
 

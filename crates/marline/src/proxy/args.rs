@@ -1,0 +1,95 @@
+//! What can be written behind `marline proxy` and `marline play`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use marline_core::fetch::MeteredUse;
+use marline_core::units::DataSize;
+use marline_net::links::Named;
+
+use crate::Secret;
+use crate::args::metered_use;
+
+/// The last lines of `marline proxy --help`.
+pub(crate) const AFTER_PROXY: &str = "\
+Examples:
+  marline proxy
+      Play http://127.0.0.1:8480/https://example.org/film.mp4 with any player; stop with Ctrl-C.
+  curl -x http://127.0.0.1:8480 https://example.org/      (HTTP proxy)
+  curl --socks5-hostname 127.0.0.1:8480 https://example.org/      (SOCKS5 on the same port)
+  marline proxy --link wlan0 --link wwan0,metered=yes --metered use
+
+What is played comes over all links at once; every other connection goes over the link that suits it. The address of
+status and events is printed at the start; its token changes each time.";
+
+/// The last lines of `marline play --help`.
+pub(crate) const AFTER_PLAY: &str = "\
+Examples:
+  marline play https://example.org/film.mp4
+      Print the address for a player; `marline proxy` must be running.
+  marline play --with mpv https://example.org/film.mp4
+      Start the player, and a proxy for as long as it runs if there is none.";
+
+/// `marline proxy`.
+#[derive(Debug, Args)]
+pub struct ProxyArgs {
+    /// Where players and programs find the proxy.
+    #[arg(long, default_value = "127.0.0.1:8480", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// Where status and events are; port 0 takes a free one. Always on this machine.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
+    pub status: SocketAddr,
+    /// Let other hosts use it too, where --listen is an address that they can reach. Nobody is asked for a password.
+    #[arg(long)]
+    pub allow_lan: bool,
+    /// What the links are, and whom to trust.
+    #[command(flatten)]
+    pub common: Common,
+    /// How much may wait for one player.
+    #[arg(long, default_value = "32MB", value_name = "SIZE")]
+    pub window: DataSize,
+    /// How much may wait for all players.
+    #[arg(long, default_value = "512MB", value_name = "SIZE")]
+    pub memory: DataSize,
+    /// Print where it is as one JSON object on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// What `proxy` and `play` have in common.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Use this interface, on these terms; repeat for more. Without it: every link that works.
+    #[arg(long, value_name = "IFACE[,…]")]
+    pub link: Vec<Named>,
+    /// Use the links below an active VPN instead of the VPN alone.
+    #[arg(long)]
+    pub bypass_vpn: bool,
+    /// Links that cost money: avoid (only when all others have failed), use or never [default: avoid].
+    #[arg(long, value_name = "WORD", value_parser = metered_use)]
+    pub metered: Option<MeteredUse>,
+    /// Trust only the certificates in this PEM file, instead of the system's.
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+/// `marline play`.
+#[derive(Debug, Args)]
+pub struct PlayArgs {
+    /// What to play (http or https).
+    #[arg(value_name = "URL")]
+    pub url: Secret,
+    /// Start this program with the address as its last word; further words may stand before it.
+    #[arg(long, value_name = "PLAYER")]
+    pub with: Option<String>,
+    /// Where the proxy is, or is to be.
+    #[arg(long, default_value = "127.0.0.1:8480", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// What the links are, and whom to trust, where a proxy has to be started.
+    #[command(flatten)]
+    pub common: Common,
+}

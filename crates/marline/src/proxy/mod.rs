@@ -1,0 +1,186 @@
+//! `marline proxy` and `marline play`: from words to a proxy that runs, or to a player that finds one.
+//!
+//! 1. What the proxy says of itself goes to standard error, one line each; with `--json` one object goes to standard
+//!    output, for programs that start it.
+//! 2. `play` without `--with` prints the address and nothing else on standard output.
+//! 3. `play --with` uses a proxy that listens already, else it runs one for as long as the player does; the exit code
+//!    is the player's.
+
+mod args;
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use marline_net::get::NetworkError;
+use marline_net::links::{Choice, LinksError};
+use marline_net::proxy::{self, Options, ProxyError, Running};
+
+pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs};
+
+use crate::{ConfigFile, Exit};
+
+/// Runs a proxy until it is stopped.
+pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
+    let mut options = options(args.common, config)?;
+    options.listen = args.listen;
+    options.status = args.status;
+    options.allow_lan = args.allow_lan;
+    (options.window, options.memory) = (args.window, args.memory);
+    let (json, quiet) = (args.json, args.quiet);
+    let started = |running: &Running| {
+        if !quiet {
+            say(running);
+        }
+        if json {
+            let object = serde_json::json!({"listen": running.listen.to_string(), "status": running.status_url});
+            // Whoever does not listen any more has got what he wanted.
+            let _ = writeln!(std::io::stdout(), "{object}");
+        }
+    };
+    block_on(proxy::run(options, started, std::future::pending()))?.map_err(exit)
+}
+
+/// Prints an address for a player, or starts one.
+pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
+    let url = address(args.listen, args.url.reveal())?;
+    let is_there = TcpStream::connect_timeout(&args.listen, Duration::from_secs(1)).is_ok();
+    let Some(player) = args.with else {
+        if !is_there {
+            let line = format!("nothing listens on {} yet: start `marline proxy`", args.listen);
+            let _ = writeln!(std::io::stderr(), "marline: {line}");
+        }
+        return writeln!(std::io::stdout(), "{url}").map_err(Exit::from);
+    };
+    if is_there {
+        let status = command(&player, &url).status().map_err(|error| not_started(&player, &error))?;
+        return ended(status);
+    }
+    let options = Options { listen: args.listen, ..options(args.common, config)? };
+    block_on(async {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let until = async {
+            let _ = stopped.await;
+        };
+        let started = |running: &Running| {
+            say(running);
+            let _ = tell.send(());
+        };
+        let playing = async {
+            if told.await.is_err() {
+                return Ok(());
+            }
+            let (done, waited) = tokio::sync::oneshot::channel();
+            let mut child = command(&player, &url).spawn().map_err(|error| not_started(&player, &error))?;
+            // A thread waits: the loop serves the player meanwhile.
+            std::thread::spawn(move || done.send(child.wait()));
+            match waited.await {
+                Ok(Ok(status)) => ended(status),
+                _ => Err(Exit::failed(format!("{player}: nobody knows how it ended"))),
+            }
+        };
+        let playing = async {
+            let ended = playing.await;
+            let _ = stop.send(());
+            ended
+        };
+        let (ran, played) = tokio::join!(proxy::run(options, started, until), playing);
+        ran.map_err(exit)?;
+        played
+    })?
+}
+
+/// The terms of a proxy, with what the configuration file adds.
+fn options(common: Common, config: Option<&Path>) -> Result<Options, Exit> {
+    let file = ConfigFile::read(config)?;
+    let links = if common.link.is_empty() {
+        Choice::Auto { bypass_vpn: common.bypass_vpn, known: file.known() }
+    } else {
+        Choice::Named(common.link.into_iter().map(|link| file.complete(link)).collect())
+    };
+    let mut options = Options::new(links);
+    options.metered = common.metered.or(file.metered).unwrap_or_default();
+    options.ca_file = common.ca_file;
+    Ok(options)
+}
+
+/// Tells people where it is.
+fn say(running: &Running) {
+    let mut err = std::io::stderr();
+    for line in &running.lines {
+        let _ = writeln!(err, "marline: {line}");
+    }
+    let _ = writeln!(err, "marline: play http://{}/URL; HTTP and SOCKS5 proxy on the same port", running.listen);
+    let _ = writeln!(err, "marline: status {}", running.status_url);
+}
+
+/// The address under which a player gets a URL.
+fn address(listen: SocketAddr, url: &str) -> Result<String, Exit> {
+    let scheme = url.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
+    match scheme {
+        Some((scheme, rest)) if matches!(scheme.as_str(), "http" | "https") && !rest.is_empty() => {
+            Ok(format!("http://{listen}/{url}"))
+        }
+        _ => Err(Exit::usage("the URL must begin with http:// or https://")),
+    }
+}
+
+fn command(player: &str, url: &str) -> Command {
+    let mut words = player.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).arg(url);
+    command
+}
+
+fn not_started(player: &str, error: &std::io::Error) -> Exit {
+    let name = player.split_whitespace().next().unwrap_or_default();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Exit::usage(format!("--with {name}: there is no such program")),
+        _ => Exit::failed(format!("--with {name}: {error}")),
+    }
+}
+
+fn ended(status: ExitStatus) -> Result<(), Exit> {
+    if status.success() {
+        return Ok(());
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Err(Exit::silent(code.unwrap_or(Exit::FAILED)))
+}
+
+fn exit(error: ProxyError) -> Exit {
+    let code = match &error {
+        ProxyError::Lan(_) | ProxyError::Network(NetworkError::Trust(_)) => Exit::USAGE,
+        ProxyError::Network(NetworkError::Links(LinksError::NoLink { .. })) => Exit::NETWORK,
+        _ => Exit::FAILED,
+    };
+    Exit::new(code, error.to_string())
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let done = runtime.block_on(work);
+    // Whatever still waits on a resolver must not hold the program up.
+    runtime.shutdown_background();
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_the_proxys_with_the_url_behind_it() {
+        let listen = "127.0.0.1:8480".parse().unwrap();
+        assert_eq!(address(listen, "https://h/f?x").unwrap(), "http://127.0.0.1:8480/https://h/f?x");
+        for bad in ["h/f", "ftp://h/f", "https://"] {
+            assert_eq!(address(listen, bad).unwrap_err().code, Exit::USAGE);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The command lines of `proxy` and `play`.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output};
+
+use rustix::process::Signal;
+
+use crate::proxy::Proxy;
+use crate::server::{Resource, Server};
+
+fn marline(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).env("HOME", "/nonexistent").output().unwrap()
+}
+
+fn refused(words: &[&str], code: i32, says: &str) {
+    let output = marline(words);
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), line.lines().count()), (Some(code), 1), "{words:?}: {line}");
+    assert!(line.contains(says), "{words:?}: {line}");
+}
+
+#[test]
+fn what_cannot_start_says_why_in_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _held = TcpListener::bind(taken).unwrap();
+    let taken = taken.to_string();
+    refused(&["proxy", "--listen", &taken], 1, "the port is taken");
+    refused(&["proxy", "--listen", "0.0.0.0:0"], 64, "--allow-lan");
+    refused(&["proxy", "--listen", "127.0.0.1:0", "--status", "0.0.0.0:0", "--allow-lan"], 64, "0.0.0.0:0");
+    refused(&["proxy", "--listen", "here"], 64, "invalid");
+    refused(&["proxy", "--window", "32"], 64, "32");
+    refused(&["proxy", "--ca-file", "/nonexistent"], 64, "/nonexistent");
+    refused(&["proxy", "--listen", "192.0.2.1:0", "--allow-lan"], 1, "no such address");
+    refused(&["play", "film.mp4"], 64, "http://");
+    refused(&["play", "--with", "/nonexistent/player", "--listen", &taken, "http://h/f"], 64, "no such program");
+}
+
+#[test]
+fn a_proxy_ends_well_when_it_is_asked_to() {
+    for signal in [Signal::INT, Signal::TERM] {
+        assert_eq!(Proxy::start(&[]).stop(signal), Some(0));
+    }
+}
+
+#[test]
+fn play_prints_the_address_or_starts_the_player() {
+    let resource = Resource::new(100_000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&[]);
+    let listen = proxy.address.to_string();
+    let url = server.url("/film");
+    let printed = marline(&["play", "--listen", &listen, &url]);
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), format!("{}\n", proxy.of(&url)));
+    assert!(printed.stderr.is_empty());
+
+    let dir = tempfile::tempdir().unwrap();
+    let player = dir.path().join("player");
+    std::fs::write(&player, "#!/bin/sh\ncurl -s -o \"$1\" \"$2\"\nexit 3\n").unwrap();
+    std::fs::set_permissions(&player, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // With a proxy that is there already, and with one of its own.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for (listen, out) in [(&listen, "one"), (&free, "two")] {
+        let out = dir.path().join(out);
+        let with = format!("{} {}", player.display(), out.display());
+        let played = marline(&["play", "--with", &with, "--listen", listen, &url]);
+        assert_eq!(played.status.code(), Some(3), "{}", String::from_utf8_lossy(&played.stderr));
+        assert!(std::fs::read(&out).unwrap() == *resource.data);
+    }
+}

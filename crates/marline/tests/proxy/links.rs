@@ -1,0 +1,72 @@
+//! Two links: what is played comes over both, everything else over one that works.
+
+use crate::network::Network;
+use crate::proxy::{Got, Proxy};
+use crate::server::Resource;
+
+#[test]
+fn a_film_comes_over_both_links_and_survives_the_death_of_one() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(12_000_000);
+    let served = resource.clone();
+    let server = network.serve(move |asked| served.answer(asked)).pace(1_500_000);
+    let proxy = Proxy::behind(network.words(), &[]);
+    let url = server.url("/film");
+    let address = proxy.of(&url);
+    let out = std::thread::scope(|scope| {
+        let playing = scope.spawn(|| proxy.curl(&[&address]));
+        server.wait_sent(4_000_000);
+        network.cut("wifi0");
+        playing.join().unwrap()
+    });
+    assert!(out.stdout == *resource.data, "{}", String::from_utf8_lossy(&out.stderr));
+    let over = |wifi| server.asked().iter().any(|asked| asked.over_wifi() == wifi);
+    assert!(over(true) && over(false));
+    let links = proxy.now()["links"].as_array().unwrap().len();
+    assert_eq!(links, 2);
+}
+
+#[test]
+fn a_connection_goes_to_a_link_that_works_and_a_host_keeps_its_link() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(10_000);
+    let served = resource.clone();
+    network.name_server(|_| true);
+    let server = network.serve(move |asked| served.answer(asked));
+    let proxy = Proxy::behind(network.words(), &[]);
+    let url = format!("http://file.test:{}/file", server.address.port());
+    let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
+    let through = |words: &[&str]| -> Got {
+        let got = proxy.ask(&url, words);
+        assert!(got.body == *resource.data, "{words:?}: {}", got.text());
+        got
+    };
+    for _ in 0..5 {
+        through(&["-x", &address]);
+        through(&["-p", "-x", &address, "--proxy-header", "X: y"]);
+        through(&["--socks5-hostname", &socks]);
+    }
+    let first = server.asked()[0].over_wifi();
+    assert!(server.asked().iter().all(|asked| asked.over_wifi() == first), "the host changed its link");
+    // That link dies silently: the next connection takes the other one.
+    network.cut(if first { "wifi0" } else { "lte0" });
+    let before = server.asked().len();
+    through(&["--socks5-hostname", &socks]);
+    through(&["-x", &address]);
+    assert!(server.asked()[before..].iter().all(|asked| asked.over_wifi() != first));
+}
+
+#[test]
+fn a_proxy_without_a_link_says_so_and_takes_the_first_that_comes() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(100_000);
+    let served = resource.clone();
+    let server = network.serve(move |asked| served.answer(asked));
+    network.client_ip("link del wifi0\nlink del lte0\n");
+    let proxy = Proxy::behind(network.words(), &[]);
+    let url = server.url("/film");
+    assert_eq!(proxy.get(&url, &[]).status, 503);
+    network.add_link("lte0");
+    proxy.wait("a link", |now| now["links"].as_array().is_some_and(|links| !links.is_empty()));
+    assert!(proxy.get(&url, &[]).body == *resource.data);
+}

@@ -1,0 +1,21 @@
+//! `marline proxy` as players and programs meet it: the built program, real sockets, nginx, curl.
+//!
+//! Servers, networks and nginx are those of the faults' tests; what those need and these do not is left unused.
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(dead_code, reason = "servers and networks are shared with the faults' tests, which need more of them")]
+
+mod command;
+mod links;
+mod media;
+mod memory;
+#[path = "../faults/network.rs"]
+mod network;
+#[path = "../faults/nginx.rs"]
+mod nginx;
+#[path = "../faults/program.rs"]
+mod program;
+mod proxy;
+#[path = "../faults/server.rs"]
+mod server;
+mod status;
+mod tunnels;

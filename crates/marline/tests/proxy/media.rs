@@ -1,0 +1,255 @@
+//! What a player gets: bytes, ranges, conditions, errors.
+
+use std::time::Duration;
+
+use crate::nginx::{Nginx, identity};
+use crate::proxy::{Player, Proxy};
+use crate::server::{Answer, Resource, Server, Step};
+
+const SIZE: usize = 8_000_000;
+
+#[test]
+fn a_file_comes_out_as_it_is_whole_and_in_ranges() {
+    let resource = Resource::new(SIZE);
+    let Some(nginx) = Nginx::start("", &resource, None) else { return };
+    let proxy = Proxy::start(&[]);
+    let url = format!("http://{}/file", nginx.address);
+    let whole = proxy.get(&url, &[]);
+    assert_eq!((whole.status, whole.field("content-length")), (200, Some("8000000")));
+    assert_eq!(whole.field("accept-ranges"), Some("bytes"));
+    assert!(whole.body == *resource.data);
+    let etag = whole.field("etag").unwrap();
+    // Several ranges: the first one.
+    for (range, from, to) in [
+        ("0-", 0, SIZE),
+        ("0-0", 0, 1),
+        ("100-4000099", 100, 4_000_100),
+        ("7999999-", SIZE - 1, SIZE),
+        ("5000000-9999999", 5_000_000, SIZE),
+        ("-1000", SIZE - 1000, SIZE),
+        ("10-19,30-39", 10, 20),
+    ] {
+        let part = proxy.get(&url, &["-r", range]);
+        assert_eq!(part.status, 206, "{range}");
+        let said = format!("bytes {from}-{}/{SIZE}", to - 1);
+        assert_eq!(part.field("content-range"), Some(said.as_str()), "{range}");
+        assert_eq!(part.field("etag"), Some(etag), "{range}");
+        assert!(part.body == resource.data[from..to], "{range}");
+    }
+    let beyond = proxy.get(&url, &["-r", "8000000-"]);
+    assert_eq!((beyond.status, beyond.field("content-range")), (416, Some("bytes */8000000")));
+}
+
+#[test]
+fn a_first_request_may_be_for_any_range_or_for_the_head_alone() {
+    let resource = Resource::new(SIZE);
+    let Some(nginx) = Nginx::start("", &resource, None) else { return };
+    let url = format!("http://{}/file", nginx.address);
+    let part = Proxy::start(&[]).get(&url, &["-r", "3000000-3999999"]);
+    assert_eq!((part.status, part.field("content-range")), (206, Some("bytes 3000000-3999999/8000000")));
+    assert!(part.body == resource.data[3_000_000..4_000_000]);
+    let last = Proxy::start(&[]).get(&url, &["-r", "-10"]);
+    assert!(last.status == 206 && last.body == resource.data[SIZE - 10..]);
+    let head = Proxy::start(&[]).get(&url, &["-I"]);
+    assert_eq!((head.status, head.field("content-length"), head.body.len()), (200, Some("8000000"), 0));
+    assert!(head.field("etag").is_some() && head.field("last-modified").is_some());
+    let beyond = Proxy::start(&[]).get(&url, &["-r", "9000000-"]);
+    assert_eq!(beyond.status, 416);
+}
+
+#[test]
+fn conditions_are_answered_by_the_origins_validators() {
+    let resource = Resource::new(100_000);
+    let Some(nginx) = Nginx::start("", &resource, None) else { return };
+    let proxy = Proxy::start(&[]);
+    let url = format!("http://{}/file", nginx.address);
+    let first = proxy.get(&url, &[]);
+    let (etag, date) = (first.field("etag").unwrap(), first.field("last-modified").unwrap());
+    let status = |field: String| proxy.get(&url, &["-H", &field, "-r", "0-9"]).status;
+    assert_eq!(status(format!("If-None-Match: {etag}")), 304);
+    assert_eq!(status(format!("If-None-Match: \"x\", W/{etag}")), 304);
+    assert_eq!(status("If-None-Match: \"x\"".into()), 206);
+    assert_eq!(status(format!("If-Modified-Since: {date}")), 304);
+    assert_eq!(status("If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT".into()), 206);
+    assert_eq!(status(format!("If-Range: {etag}")), 206);
+    assert_eq!(status("If-Range: \"x\"".into()), 200);
+    // The file becomes another one: what was true a moment ago is asked anew.
+    nginx.replace(&Resource::other(100_001, 7));
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(status(format!("If-None-Match: {etag}")), 206);
+}
+
+#[test]
+fn what_cannot_be_played_is_said_in_one_line() {
+    let server = Server::start(|asked| match asked.path.as_str() {
+        "/page" => Answer::page(200, "<script>alert(1)</script>"),
+        "/forbidden" => Answer::page(403, "<h1>no</h1>"),
+        _ => Answer::status(404),
+    });
+    let proxy = Proxy::start(&[]);
+    let refused = "http://127.0.0.1:9/file";
+    for (url, words, status, says) in [
+        (server.url("/none"), &[][..], 404, "the server answers 404"),
+        (server.url("/none"), &["-r", "5-"], 404, "the server answers 404"),
+        (server.url("/forbidden"), &[], 403, "the server answers 403"),
+        (refused.to_owned(), &[], 502, "connection refused"),
+        (refused.to_owned(), &["-r", "5-"], 502, "connection refused"),
+        ("nonsense".to_owned(), &[], 400, "the path is no URL"),
+        ("ftp://127.0.0.1/x".to_owned(), &[], 400, "only http and https"),
+        (server.url("/page"), &["-d", "x"], 405, "only GET and HEAD"),
+        (proxy.of(&server.url("/page")), &[], 508, "the proxy itself"),
+    ] {
+        let got = proxy.get(&url, words);
+        let text = got.text();
+        assert_eq!((got.status, text.lines().count()), (status, 1), "{url}: {text}");
+        assert!(text.contains(says), "{url}: {text}");
+    }
+    // A connection whose answer was not read is not used again.
+    assert_eq!(proxy.get(&server.url("/none"), &["-I"]).status, 404);
+    let page = proxy.get(&server.url("/page"), &[]);
+    assert_eq!((page.status, page.field("x-content-type-options")), (200, Some("nosniff")));
+    assert!(page.field("content-security-policy").unwrap().starts_with("sandbox"), "{page:?}");
+}
+
+#[test]
+fn a_server_without_ranges_or_validators_is_played_all_the_same() {
+    let resource = Resource::new(SIZE);
+    let Some(nginx) = Nginx::start("max_ranges 0;", &resource, None) else { return };
+    let proxy = Proxy::start(&[]);
+    let url = format!("http://{}/file", nginx.address);
+    for words in [&[][..], &["-r", "0-"], &["-r", "5000-"]] {
+        let got = proxy.get(&url, words);
+        assert_eq!((got.status, got.field("accept-ranges")), (200, Some("none")), "{words:?}");
+        assert!(got.body == *resource.data, "{words:?}");
+    }
+    let reason = proxy.now()["sessions"][0]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("no provable ranges"), "{reason}");
+
+    // Ranges that nothing proves to be of one file are passed on one by one.
+    let small = Resource::new(300_000);
+    let served = small.clone();
+    let server = Server::start(move |asked| served.answer(asked).without("ETag").without("Last-Modified"));
+    let url = server.url("/file");
+    let part = proxy.get(&url, &["-r", "1000-199999"]);
+    assert_eq!((part.status, part.field("content-range")), (206, Some("bytes 1000-199999/300000")));
+    assert!(part.body == small.data[1000..200_000]);
+    assert!(proxy.get(&url, &[]).body == *small.data);
+}
+
+#[test]
+fn redirects_are_followed_and_remembered() {
+    let resource = Resource::new(300_000);
+    let served = resource.clone();
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/film" => Answer::redirect(302, "/edge"),
+        _ => served.answer(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    let url = server.url("/film");
+    assert!(proxy.get(&url, &[]).body == *resource.data);
+    assert!(proxy.get(&url, &["-r", "1000-"]).body == resource.data[1000..]);
+    let asked = server.asked();
+    assert_eq!(asked.iter().filter(|asked| asked.path == "/film").count(), 1, "{asked:?}");
+}
+
+#[test]
+fn a_redirect_that_is_closed_by_now_is_asked_for_again() {
+    let resource = Resource::new(300_000);
+    let served = resource.clone();
+    let server = Server::start(move |asked| match (asked.path.as_str(), asked.nth) {
+        ("/film", 0) => Answer::redirect(302, "/signed?1"),
+        ("/film", _) => Answer::redirect(302, "/signed?2"),
+        // What was signed for the first time holds for the first few requests.
+        ("/signed?1", nth) if nth > 20 => Answer::status(403),
+        ("/signed?1", _) => served.answer(asked).with("Connection", "close"),
+        _ => served.answer(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    let url = server.url("/film");
+    assert!(proxy.get(&url, &[]).body == *resource.data);
+    while server.asked().len() <= 20 {
+        proxy.get(&url, &["-r", "0-9"]);
+    }
+    assert!(proxy.get(&url, &["-r", "1000-"]).body == resource.data[1000..]);
+    assert!(server.asked().iter().any(|asked| asked.path == "/signed?2"));
+}
+
+#[test]
+fn tls_with_http_2_is_played() {
+    let resource = Resource::new(SIZE);
+    let identity = identity("localhost", None);
+    let Some(nginx) = Nginx::start("http2 on;", &resource, Some(&identity)) else { return };
+    let authority = nginx.authority();
+    let proxy = Proxy::start(&["--ca-file", authority.to_str().unwrap()]);
+    let url = format!("https://localhost:{}/file", nginx.address.port());
+    assert!(proxy.get(&url, &[]).body == *resource.data);
+    for from in [10, 4_000_000, 7_999_990] {
+        assert!(proxy.get(&url, &["-r", &format!("{from}-")]).body == resource.data[from..]);
+    }
+    let distrusted = Proxy::start(&[]).get(&url, &[]);
+    assert!(distrusted.status == 502 && distrusted.text().contains("not trusted"), "{}", distrusted.text());
+}
+
+#[test]
+fn a_file_that_changes_cuts_the_player_off_and_the_next_request_gets_the_new_one() {
+    let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE + 10, 2));
+    let Some(nginx) = Nginx::start("limit_rate 2m;", &old, None) else { return };
+    let proxy = Proxy::start(&["--window", "1MiB"]);
+    let url = format!("http://{}/file", nginx.address);
+    let mut player = Player::start(&proxy, &url, 0);
+    let first = player.read(1_000_000);
+    nginx.replace(&new);
+    let rest = player.rest(SIZE);
+    let all = [first, rest].concat();
+    // One answer that was under way goes on with the old file; nothing of the new one is ever behind it.
+    assert!(old.data.starts_with(&all), "two files are mixed");
+    let again = proxy.get(&url, &["-r", "5-1000004"]);
+    assert_eq!(again.field("content-range"), Some("bytes 5-1000004/8000010"));
+    assert!(again.body == new.data[5..1_000_005]);
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_mended_on_the_way() {
+    let resource = Resource::new(2_000_000);
+    let served = resource.clone();
+    let server = Server::start(move |asked| match asked.nth {
+        0..3 => served.answer(asked).broken_after(100_000, [Step::Reset]),
+        _ => served.answer(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    assert!(proxy.get(&server.url("/file"), &[]).body == *resource.data);
+}
+
+#[test]
+fn a_seek_finds_a_connection_that_stands() {
+    let resource = Resource::new(40_000_000);
+    let server = Server::honest(&resource).pace(2_000_000);
+    let proxy = Proxy::start(&["--window", "4MiB"]);
+    let url = server.url("/file");
+    let mut player = Player::start(&proxy, &url, 0);
+    assert!(player.read(100_000) == resource.data[..100_000]);
+    proxy.wait("a spare connection", |now| now["idle_connections"].as_u64() > Some(0));
+    let busy = server.asked().iter().map(|asked| asked.conn).max().unwrap();
+    drop(player);
+    let mut player = Player::start(&proxy, &url, 20_000_000);
+    assert!(player.read(100_000) == resource.data[20_000_000..20_100_000]);
+    let asked = server.asked();
+    let seek = asked.iter().find(|asked| asked.range.as_ref().is_some_and(|r| r.start == 20_000_000)).unwrap();
+    // The spare was the last one that was opened; had the seek opened one, the number would be higher.
+    assert_eq!(seek.conn, busy + 1);
+}
+
+#[test]
+fn a_player_that_goes_away_stops_the_server() {
+    let resource = Resource::new(40_000_000);
+    let server = Server::honest(&resource).pace(4_000_000);
+    let proxy = Proxy::start(&[]);
+    let mut player = Player::start(&proxy, &server.url("/file"), 0);
+    player.read(100_000);
+    drop(player);
+    proxy.wait("over", |now| now["sessions"][0]["state"] == "idle");
+    let before = server.sent();
+    std::thread::sleep(Duration::from_millis(500));
+    // What the server had handed to its kernel by then is all.
+    assert!(server.sent() <= before + 1_000_000, "{} after {before}", server.sent());
+}

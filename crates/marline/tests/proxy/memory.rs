@@ -1,0 +1,72 @@
+//! Players that do not read, and many of them: memory and servers wait.
+
+use std::time::Duration;
+
+use crate::proxy::{Player, Proxy};
+use crate::server::{Resource, Server};
+
+/// The most memory that a process has had resident.
+fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// What the kernels of both ends may hold of one connection: their buffers grow to some megabytes.
+const KERNEL: u64 = 16_000_000;
+
+#[test]
+fn a_player_that_stops_reading_stops_the_server_and_goes_on_where_it_was() {
+    let resource = Resource::new(60_000_000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&["--window", "8MiB"]);
+    let mut player = Player::start(&proxy, &server.url("/file"), 0);
+    let mut got = player.read(100_000);
+    let now = proxy.wait("full", |now| {
+        let answer = &now["sessions"][0]["answers"][0];
+        let waits = answer["ready_bytes"].as_u64().unwrap_or(0) + answer["held_bytes"].as_u64().unwrap_or(0);
+        waits > 7 << 20
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let answer = &proxy.now()["sessions"][0]["answers"][0];
+    let waits = answer["ready_bytes"].as_u64().unwrap() + answer["held_bytes"].as_u64().unwrap();
+    assert!(waits <= 8 << 20, "{answer}");
+    assert!(server.sent() < (8 << 20) + 2 * KERNEL, "{} were sent: {now}", server.sent());
+    got.extend(player.read(60_000_000 - 100_000));
+    assert!(got == *resource.data);
+}
+
+#[test]
+fn fifty_players_at_once_stay_within_the_bound() {
+    const BOUND: u64 = 128 << 20;
+    let resource = Resource::new(30_000_000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&["--memory", "128MiB", "--window", "32MiB"]);
+    let url = server.url("/file");
+    let mut players: Vec<Player> = (0..50).map(|n| Player::start(&proxy, &url, n * 1000)).collect();
+    for (n, player) in players.iter_mut().enumerate() {
+        assert!(player.read(1000) == resource.data[n * 1000..][..1000], "player {n}");
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    let now = proxy.now();
+    assert!(now["window_bytes"].as_u64().unwrap() <= BOUND, "{}", now["window_bytes"]);
+    // The program itself, and a buffer for each pump.
+    let most = BOUND + (64 << 20);
+    assert!(peak(proxy.pid()) < most, "{} resident", peak(proxy.pid()));
+    for n in [0, 25, 49] {
+        let from = n * 1000 + 1000;
+        assert!(players[n].read(30_000_000 - from) == resource.data[from..], "player {n}");
+    }
+    assert!(peak(proxy.pid()) < most, "{} resident", peak(proxy.pid()));
+}
+
+#[test]
+fn who_finds_no_memory_is_told_to_come_again() {
+    let resource = Resource::new(30_000_000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&["--memory", "4MiB"]);
+    let url = server.url("/file");
+    let _players: Vec<Player> = (0..2).map(|_| Player::start(&proxy, &url, 0)).collect();
+    let got = proxy.get(&url, &[]);
+    assert_eq!((got.status, got.field("retry-after")), (503, Some("5")), "{}", got.text());
+}

@@ -1,0 +1,178 @@
+//! A running proxy, and clients of it.
+//!
+//! In: words of a command line. Out: a proxy on free ports, which ends with the test; answers as curl prints them; a raw
+//! connection for players that behave oddly.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A proxy; it ends with the test.
+pub(crate) struct Proxy {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    /// Where status and events are.
+    pub(crate) status: String,
+    before: Vec<String>,
+}
+
+/// An answer: status, fields with small letters, body.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Got {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Proxy {
+    pub(crate) fn start(words: &[&str]) -> Self {
+        Self::behind(Vec::new(), words)
+    }
+
+    /// Started by these words, clients too.
+    pub(crate) fn behind(before: Vec<String>, words: &[&str]) -> Self {
+        let mut all = before.clone();
+        let own = [env!("CARGO_BIN_EXE_marline"), "proxy", "--listen", "127.0.0.1:0", "--json", "--quiet"];
+        all.extend(own.iter().chain(words).map(|word| (*word).to_owned()));
+        let mut child = Command::new(&all[0])
+            .args(&all[1..])
+            .env_clear()
+            .env("HOME", "/nonexistent")
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+        Self {
+            child,
+            address: said["listen"].as_str().unwrap().parse().unwrap(),
+            status: said["status"].as_str().unwrap().to_owned(),
+            before,
+        }
+    }
+
+    /// The address at which a player finds a URL.
+    pub(crate) fn of(&self, url: &str) -> String {
+        format!("http://{}/{url}", self.address)
+    }
+
+    /// curl with these words, where the proxy is.
+    pub(crate) fn curl(&self, words: &[&str]) -> Output {
+        let mut all = self.before.clone();
+        all.extend(["curl", "-sS", "--max-time", "60"].iter().chain(words).map(|word| (*word).to_owned()));
+        Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap()
+    }
+
+    /// What the proxy answers for a URL.
+    pub(crate) fn get(&self, url: &str, words: &[&str]) -> Got {
+        self.ask(&self.of(url), words)
+    }
+
+    /// What is answered at an address.
+    pub(crate) fn ask(&self, address: &str, words: &[&str]) -> Got {
+        let mut all = vec!["-i", "--suppress-connect-headers", address];
+        all.extend(words);
+        let output = self.curl(&all);
+        let head = output.stdout.windows(4).position(|end| end == b"\r\n\r\n");
+        let Some(end) = head else { panic!("{address}: {}", String::from_utf8_lossy(&output.stderr)) };
+        let head = String::from_utf8(output.stdout[..end].to_vec()).unwrap();
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let fields = lines.filter_map(|line| line.split_once(": "));
+        let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        Got { status, fields, body: output.stdout[end + 4..].to_vec() }
+    }
+
+    /// The status as it is now.
+    pub(crate) fn now(&self) -> serde_json::Value {
+        let output = self.curl(&[&format!("{}status", self.status)]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Waits until the status says so.
+    pub(crate) fn wait(&self, what: &str, said: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let now = self.now();
+            if said(&now) {
+                return now;
+            }
+            assert!(Instant::now() < end, "never {what}: {now:#}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as Ctrl-C or a service manager would; its exit code.
+    pub(crate) fn stop(mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A player that reads as it likes.
+pub(crate) struct Player {
+    stream: BufReader<TcpStream>,
+}
+
+impl Player {
+    /// Asks for the bytes from an offset on, and has read the head.
+    pub(crate) fn start(proxy: &Proxy, url: &str, from: u64) -> Self {
+        let mut stream = TcpStream::connect(proxy.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let (address, agent) = (proxy.address, "Player");
+        let head = format!(
+            "GET /{url} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: {agent}\r\nRange: bytes={from}-\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert!(line.starts_with("HTTP/1.1 206"), "{line}");
+        while line != "\r\n" {
+            line.clear();
+            assert!(stream.read_line(&mut line).unwrap() > 0);
+        }
+        Self { stream }
+    }
+
+    /// The next bytes, all of them.
+    pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// What comes until the end, and whether the connection broke.
+    pub(crate) fn rest(&mut self, most: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let _ = self.stream.by_ref().take(most as u64).read_to_end(&mut bytes);
+        bytes
+    }
+}

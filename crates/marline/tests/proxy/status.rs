@@ -1,0 +1,96 @@
+//! Status and events: for those who know the token, and for no page of another site.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use crate::proxy::{Player, Proxy};
+use crate::server::{Resource, Server};
+
+#[test]
+fn the_status_tells_of_sessions_without_their_secrets() {
+    let resource = Resource::new(20_000_000);
+    let server = Server::honest(&resource).pace(1_000_000);
+    let proxy = Proxy::start(&["--window", "2MiB"]);
+    let url = server.url("/file?token=secret").replace("http://", "http://me:hidden@");
+    let mut player = Player::start(&proxy, &url, 1000);
+    player.read(100_000);
+    let now = proxy.wait("a rate", |now| now["sessions"][0]["rate_bps"].as_u64() > Some(0));
+    let session = &now["sessions"][0];
+    assert_eq!(session["url"], format!("http://{}/file?…", server.address));
+    assert_eq!((session["total"].as_u64(), session["state"].as_str()), (Some(20_000_000), Some("playing")));
+    assert_eq!(session["answers"][0]["from"], 1000);
+    assert!(session["answers"][0]["frontier"].as_u64() >= session["answers"][0]["taken"].as_u64());
+    assert!(session["links"][0]["bytes"].as_u64() > Some(100_000), "{session}");
+    assert!(now["window_bytes"].as_u64() > Some(0));
+    let text = now.to_string();
+    assert!(!text.contains("secret") && !text.contains("hidden") && !text.contains("me:"), "{text}");
+    // The origin got the login all the same.
+    assert_eq!(server.asked()[0].field("authorization"), Some("Basic bWU6aGlkZGVu"));
+}
+
+#[test]
+fn nothing_is_told_without_the_token_or_to_a_foreign_page() {
+    let proxy = Proxy::start(&[]);
+    let good = format!("{}status", proxy.status);
+    let (root, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
+    let host = root.trim_start_matches("http://");
+    let port = host.rsplit_once(':').unwrap().1;
+    let wrong = format!("{root}/{}/status", token.replace(|c: char| c.is_ascii_digit(), "0").replace('a', "b"));
+    let own = format!("Origin: {root}");
+    let rebound = format!("Host: evil.example:{port}");
+    for (address, words, status) in [
+        (good.as_str(), &[][..], 200),
+        (&good, &["-H", own.as_str()], 200),
+        (&good, &["-H", "Origin: http://evil.example"], 403),
+        (&good, &["-H", "Origin: null"], 403),
+        (&good, &["-H", "Sec-Fetch-Site: cross-site"], 403),
+        (&good, &["-H", "Sec-Fetch-Site: same-site"], 403),
+        (&good, &["-H", rebound.as_str()], 421),
+        (&good, &["-d", "x"], 405),
+        (&wrong, &[], 404),
+        (&format!("{root}/status"), &[], 404),
+        (&format!("{root}/"), &[], 404),
+    ] {
+        let got = proxy.ask(address, words);
+        assert_eq!(got.status, status, "{address} {words:?}: {}", got.text());
+        assert!(got.field("access-control-allow-origin").is_none());
+    }
+    // The media port has nothing of ours, token or not.
+    let media = proxy.ask(&format!("http://{}/{token}/status", proxy.address), &[]);
+    assert_eq!(media.status, 400);
+}
+
+#[test]
+fn the_media_port_is_for_no_foreign_page_and_no_rebound_name() {
+    let resource = Resource::new(1000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&[]);
+    let url = server.url("/file");
+    let port = proxy.address.port();
+    for (field, status) in [
+        (format!("Host: evil.example:{port}"), 421),
+        (format!("Host: localhost:{port}"), 200),
+        ("Host: 127.0.0.1".to_owned(), 421),
+        ("Sec-Fetch-Site: cross-site".to_owned(), 403),
+        ("Sec-Fetch-Site: same-origin".to_owned(), 200),
+    ] {
+        assert_eq!(proxy.get(&url, &["-H", &field]).status, status, "{field}");
+    }
+    assert_eq!(server.asked().len(), 2, "a refused request reached the server");
+}
+
+#[test]
+fn events_are_told_as_they_happen() {
+    let resource = Resource::new(1_000_000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&[]);
+    let (host, path) = proxy.status.trim_start_matches("http://").split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET /{path}events HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().starts_with("HTTP/1.1 200"));
+    assert!(lines.any(|line| line.starts_with("data: {\"event\":\"status\"")));
+    proxy.get(&server.url("/file"), &[]);
+    let session = lines.find(|line| line.contains("\"event\":\"session\"")).unwrap();
+    assert!(session.contains(&server.url("/file")), "{session}");
+}
