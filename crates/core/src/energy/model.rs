@@ -119,9 +119,10 @@ pub struct RadioModel {
 }
 
 impl RadioModel {
-    /// The usual [`gap`](Self::gap). Huang 2012 measured that an LTE radio leaves continuous reception 100 ms after the
-    /// last packet; a busy link of 0.2 Mbit/s still has a packet every 60 ms.
-    pub const GAP: Duration = Duration::from_millis(100);
+    /// The usual [`gap`](Self::gap). Chosen: above an LTE radio's 100 ms of continuous reception (Huang 2012) and above
+    /// the time in which packets behind a lost one come and cannot be read yet (a round trip with its queue, or Linux's
+    /// 200 ms of retransmission timeout); and so short that a pause taken for activity costs 2 % of a tail.
+    pub const GAP: Duration = Duration::from_millis(500);
 
     /// A radio that draws `draw` both ways, and nothing else.
     pub fn new(draw: Draw) -> Self {

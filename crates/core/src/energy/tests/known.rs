@@ -86,8 +86,8 @@ fn states_follow_the_traffic() {
     assert_eq!(radio.wake_cost(at(1582)), Energy::ZERO);
     assert_eq!(radio.state(at(1583)), State::Active);
     radio.on_bytes(at(1600), DOWN, DataSize::from_kib(1));
-    assert_eq!(radio.state(at(1700)), State::Active);
-    assert_eq!(radio.state(at(1701)), State::Tail(0));
+    assert_eq!(radio.state(at(2100)), State::Active);
+    assert_eq!(radio.state(at(2101)), State::Tail(0));
     // The tail's clock began at 1600 ms.
     assert_eq!(radio.state(at(9688)), State::Tail(0));
     assert_eq!(radio.state(at(9689)), State::Tail(1));
@@ -114,7 +114,7 @@ fn traffic_in_the_tail_needs_no_promotion_and_starts_the_tail_anew() {
 #[test]
 fn a_pause_is_active_up_to_the_gap_and_tail_beyond_it() {
     let model = the(&greenbag(), LinkKind::Lte);
-    for (pause, active, tail) in [(100, 100, 0), (101, 0, 101)] {
+    for (pause, active, tail) in [(500, 500, 0), (501, 0, 501)] {
         let mut radio = Radio::new(model, at(0));
         radio.on_bytes(at(0), DOWN, DataSize::from_bytes(1));
         radio.on_bytes(at(pause), DOWN, DataSize::from_bytes(1));
