@@ -66,6 +66,12 @@ pub struct Outcome {
     /// The most memory that the client had.
     #[serde(default)]
     pub peak_rss_bytes: Option<u64>,
+    /// What the radios of `energy_model` would have drawn, tails included; marline's own count, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<f64>,
+    /// The device model of the joules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_model: Option<String>,
     /// The client's processor and memory over time, where they were followed.
     #[serde(default)]
     pub process: Option<ProcessFigures>,
@@ -90,6 +96,9 @@ pub struct LinkOutcome {
     /// throughput (§3.4).
     #[serde(default)]
     pub median_mbps: Option<f64>,
+    /// The link's part of the outcome's joules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<f64>,
     /// Bytes of IP packets in each slot of [`SLOT_S`]; left out of files that are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<u64>,
@@ -148,6 +157,7 @@ pub(crate) mod tests {
             bytes: bytes * slots as u64,
             span_s: Some((0.05, seconds)),
             median_mbps: None,
+            energy_j: None,
             timeline: (0..slots as u64).map(|n| if n < 3 { bytes * (n + 1) / 4 } else { bytes }).collect(),
         };
         let link = |name: &str, kind, bytes: u64| link(name, kind, bytes).with_median();
@@ -166,6 +176,8 @@ pub(crate) mod tests {
             cpu_s: Some(0.5),
             cpu_pressure: Some(0.1),
             peak_rss_bytes: Some(9_000_000),
+            energy_j: None,
+            energy_model: None,
             process: None,
             suspect: None,
         }

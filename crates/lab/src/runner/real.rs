@@ -90,6 +90,8 @@ pub(super) fn outcome(download: &Download<'_>) -> Result<Outcome, LabError> {
         cpu_s: Some((run.user + run.system).as_secs_f64()),
         cpu_pressure: pressed,
         peak_rss_bytes: Some(run.peak_memory.bytes()),
+        energy_j: report.as_ref().and_then(|r| r["energy_j"].as_f64()),
+        energy_model: report.as_ref().and_then(|r| Some(r["energy_model"].as_str()?.to_owned())),
         process: ProcessFigures::of(&samples),
         suspect,
     })
@@ -135,16 +137,17 @@ fn link(did: &LinkRun, mtu: u64, report: Option<&Value>) -> LinkOutcome {
     let used = |bytes: &u64| *bytes >= 3 * mtu;
     let seen = timeline.iter().position(used).zip(timeline.iter().rposition(used));
     let span = seen.map(|(first, last)| (first as f64 * SLOT_S, (last + 1) as f64 * SLOT_S));
-    let told = report.map(|report| {
-        let of = report["links"].as_array().into_iter().flatten().find(|link| link["name"] == did.name.as_str());
-        of.and_then(|link| Some((link["first_byte_s"].as_f64()?, link["last_byte_s"].as_f64()?)))
+    let told = report.and_then(|report| {
+        report["links"].as_array().into_iter().flatten().find(|link| link["name"] == did.name.as_str())
     });
+    let ends = |link: &Value| Some((link["first_byte_s"].as_f64()?, link["last_byte_s"].as_f64()?));
     LinkOutcome {
         name: did.name.clone(),
         kind: did.kind,
         bytes: did.down.delivered.size.bytes(),
-        span_s: told.unwrap_or(span),
+        span_s: if report.is_some() { told.and_then(ends) } else { span },
         median_mbps: None,
+        energy_j: told.and_then(|link| link["energy_j"].as_f64()),
         timeline,
     }
     .with_median()

@@ -45,6 +45,8 @@ pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol
         cpu_s: None,
         cpu_pressure: None,
         peak_rss_bytes: None,
+        energy_j: None,
+        energy_model: None,
         process: None,
         suspect: None,
     }
@@ -67,6 +69,7 @@ fn link(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> LinkOutc
         bytes: did.map_or(0, |link| packets(link.bytes.bytes())),
         span_s: did.and_then(|link| Some((link.first_byte?.as_secs_f64(), link.last_byte?.as_secs_f64()))),
         median_mbps: None,
+        energy_j: None,
         timeline: did
             .map_or_else(Vec::new, |link| link.timeline.iter().map(|slot| packets(slot.bytes())).collect()),
     }
