@@ -16,7 +16,7 @@ use super::{Account, Direction, Model, Radio, State};
 use crate::link::{LinkId, LinkKind};
 use crate::units::{Bitrate, DataSize, Duration, Energy, Instant};
 
-/// See the [module](self).
+/// The radios of one device, and what is theirs in common.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Meter {
     model: Model,

@@ -26,7 +26,7 @@ pub enum State {
     Tail(usize),
 }
 
-/// See the [module](self).
+/// One radio, with its states and what it did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Radio {
     model: RadioModel,

@@ -15,7 +15,7 @@ use marline_core::fetch::{ConnId, Input, Output, ReqId};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::units::{DataSize, Instant};
 
-/// See the [module](self).
+/// A download as a meter sees it.
 #[derive(Clone, Debug)]
 pub struct Joules {
     meter: Meter,
