@@ -4,7 +4,7 @@
 //! their standard deviation.
 //!
 //! 1. Everything ever seen of the link counts alike: over long horizons the mean of all is what comes back.
-//! 2. Now is still felt for a while: the last second's distance from the mean fades with [`MEMORY`].
+//! 2. Now is still felt for a while: the last second's distance from the mean fades with [`Course::MEMORY`].
 //! 3. The spread of a sum grows with the root of its time, by the variance that was seen. Before much was seen, a
 //!    fifth of the mean is assumed; it counts as much as four seconds of looking.
 //!
@@ -17,7 +17,7 @@ use core::time::Duration;
 
 use crate::units::{Bitrate, DataSize};
 
-/// See the [module](self).
+/// The rates of a link, step by step, and what they promise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Course {
     steps: u32,
