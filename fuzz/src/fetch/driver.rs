@@ -297,7 +297,7 @@ impl Driver {
     fn open(&mut self, id: ConnId, handshake: Duration) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.open = true;
-            self.tell(Input::Connected { conn: id, protocol: self.protocol, handshake });
+            self.tell(Input::Connected { conn: id, protocol: self.protocol, handshake, peer: None });
         }
     }
 

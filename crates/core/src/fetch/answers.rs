@@ -6,15 +6,16 @@
 //!    says the same new thing, the file has changed and the download starts again.
 //! 4. Without a strong validator two answers could be of two files, so everything comes from one answer, unless a
 //!    checksum proves the whole; see `whole`.
-//! 5. Redirects are followed by each link for itself: its own edge of a content network, or its portal, which rule 2
-//!    then finds.
+//! 5. Redirects are followed and names resolved by each link for itself: its own edge of a content network, or its
+//!    portal, which rule 2 then finds. Where edges do not agree, a link goes over to one that has delivered: to its
+//!    URL, at its address. It does so once, as a portal answers for every address.
 //!
 //! Asking with HEAD first was not used: it costs a round trip, and servers answer it carelessly.
 
 use core::time::Duration;
 
 use super::conn::FIRST_SPAN;
-use super::links::{LinkState, Standing};
+use super::links::{Edge, LinkState, Standing};
 use super::{
     Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, OriginId, Output, Phase, ReqId, Span,
     Validator,
@@ -112,9 +113,8 @@ impl Fetch {
 
     /// Whether the answer is of the file that the others are of. If not, its link is dealt with.
     fn agrees(&mut self, id: ReqId, link: LinkId, total: DataSize, validator: Option<&Validator>) -> bool {
-        let Some(root) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root) else {
-            return false;
-        };
+        let asked = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
+        let Some((root, edge)) = asked.map(|conn| (conn.root, conn.edge)) else { return false };
         let want = self.ledger.total();
         let known = self.known(root);
         // Mirrors may each have a validator of their own, but one they must have.
@@ -127,6 +127,7 @@ impl Fetch {
             if let Some(link) = self.links.get_mut(&link) {
                 link.known.differs = None;
                 link.known.proved = true;
+                link.known.edge = Some(edge);
             }
             return true;
         }
@@ -153,8 +154,9 @@ impl Fetch {
         ban: Ban,
         change: Option<(Option<DataSize>, Validator)>,
     ) {
+        let edge = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.edge);
         self.cancel(id);
-        if change.is_some() && self.adopt_edge(link_id) {
+        if change.is_some() && edge.is_some_and(|edge| self.adopt_edge(link_id, edge)) {
             return;
         }
         if let Some(link) = self.links.get_mut(&link_id) {
@@ -171,19 +173,20 @@ impl Fetch {
         }
     }
 
-    /// Redirects have led this link to another edge of a content network than a link that has delivered, and the two
-    /// do not agree: from now on it asks that link's edge. Once for each link, as a portal would lead it away again.
-    fn adopt_edge(&mut self, id: LinkId) -> bool {
-        let Some((root, own)) = self.links.get(&id).map(|link| (link.root, link.target())) else { return false };
-        let proved =
-            self.links.iter().find(|(other, link)| **other != id && link.known.proved && link.root == root);
-        let (Some(edge), Some(link)) = (proved.map(|(_, link)| link.target()), self.links.get_mut(&id)) else {
-            return false;
-        };
-        if edge == own || link.adopted {
-            return false;
-        }
+    /// Redirects or name servers have led this link to another edge of a content network than one that has delivered,
+    /// and the two do not agree: from now on it asks that one. Once for each link, as a portal would lead it away again.
+    fn adopt_edge(&mut self, id: LinkId, own: Edge) -> bool {
+        let Some(link) = self.links.get(&id).filter(|link| !link.adopted) else { return false };
+        let root = link.root;
+        let proved = |link: &LinkState| link.known.edge.filter(|_| link.known.proved && link.root == root);
+        // A name with several addresses may have led astray one connection only.
+        let others = self.links.iter().filter(|(other, _)| **other != id);
+        let mut edges =
+            proved(link).into_iter().chain(others.filter_map(|(_, link)| proved(link)).map(Edge::from_afar));
+        let another = |edge: &Edge| edge.origin != own.origin || (edge.at.is_some() && edge.at != own.at);
+        let (Some(edge), Some(link)) = (edges.find(another), self.links.get_mut(&id)) else { return false };
         link.adopted = true;
+        link.known.edge = None;
         link.targets.insert(root, edge);
         link.next_try = self.now;
         for conn in link.conns.clone() {
@@ -233,7 +236,7 @@ impl Fetch {
         link.redirects += 1;
         match head.location {
             Some(target) if link.redirects <= MOST_REDIRECTS => {
-                link.targets.insert(root, target);
+                link.targets.insert(root, Edge { origin: target, at: None });
                 link.next_try = self.now;
                 // Its connections lead to the old place.
                 for conn in link.conns.clone() {

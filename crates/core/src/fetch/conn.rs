@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use super::links::Edge;
 use super::{Ask, OriginId, PathSample, Protocol, ReqId, Span};
 use crate::link::LinkId;
 use crate::predict::Meter;
@@ -14,6 +15,8 @@ pub(super) struct Conn {
     pub(super) link: LinkId,
     /// The URL of the command line that this is for.
     pub(super) root: OriginId,
+    /// Where it leads.
+    pub(super) edge: Edge,
     /// None while it is being opened.
     pub(super) protocol: Option<Protocol>,
     pub(super) handshake: Duration,
@@ -30,10 +33,11 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(link: LinkId, root: OriginId, now: Instant) -> Self {
+    pub(super) fn new(link: LinkId, root: OriginId, edge: Edge, now: Instant) -> Self {
         Self {
             link,
             root,
+            edge,
             protocol: None,
             handshake: Duration::ZERO,
             reqs: VecDeque::new(),

@@ -4,6 +4,7 @@
 //! hears how many there were. Both sides are plain values that a log can keep.
 
 use alloc::string::String;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,9 @@ pub enum Input {
         protocol: Protocol,
         /// Time from SYN to SYN-ACK: one round trip on an idle path.
         handshake: Duration,
+        /// The address where it ends. A name may have another one on each link, with another edge behind it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer: Option<IpAddr>,
     },
     /// The head of an answer. The driver waits with the body for [`Output::Accept`] or [`Output::Cancel`].
     Head {
@@ -222,6 +226,9 @@ pub enum Output {
         link: LinkId,
         /// Where to.
         origin: OriginId,
+        /// The address to use for the origin's host; none: what the link's name server says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<IpAddr>,
     },
     /// Send a GET on a connection, directly behind those before it.
     Request {

@@ -1,6 +1,7 @@
 //! What a run knows of each link: its standing, its failures, and what it carried.
 
 use alloc::collections::BTreeMap;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use super::conn::Conn;
@@ -27,8 +28,8 @@ pub(super) struct LinkState {
     pub(super) bans: u32,
     /// The URL of the command line that it asks now.
     pub(super) root: OriginId,
-    /// Where redirects of this link led.
-    pub(super) targets: BTreeMap<OriginId, OriginId>,
+    /// Where redirects of this link led, or the edge of a link that it follows.
+    pub(super) targets: BTreeMap<OriginId, Edge>,
     pub(super) redirects: u32,
     /// It left its own edge for another link's.
     pub(super) adopted: bool,
@@ -55,10 +56,27 @@ pub(super) struct Known {
     pub(super) handshake: Option<Duration>,
     /// It has delivered bytes that are provably of the file.
     pub(super) proved: bool,
+    /// Where the last of them came from.
+    pub(super) edge: Option<Edge>,
     /// It says that the file has changed: the new size and validator.
     pub(super) differs: Option<(Option<DataSize>, Validator)>,
     /// How far the one answer came over it at its best, and how often since then it broke off before that.
     pub(super) best_answer: (u64, u32),
+}
+
+/// One server of perhaps many that answer for a URL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Edge {
+    pub(super) origin: OriginId,
+    /// The address of its host. None: what the link's name server says, or not known.
+    pub(super) at: Option<IpAddr>,
+}
+
+impl Edge {
+    /// The edge as seen over another link. A private address means another machine there, or none.
+    pub(super) fn from_afar(self) -> Self {
+        Self { at: self.at.filter(|at| !is_private(*at)), ..self }
+    }
 }
 
 /// How a link stands.
@@ -111,7 +129,7 @@ impl LinkState {
         !matches!(self.standing, Standing::Banned { .. } | Standing::Down)
     }
 
-    /// What redirects said is forgotten: it may have been a portal's, or of another network.
+    /// What redirects said is forgotten, and whom it follows: it may have been a portal's, or of another network.
     pub(super) fn forget_places(&mut self) {
         self.targets.clear();
         self.redirects = 0;
@@ -129,8 +147,8 @@ impl LinkState {
     }
 
     /// Where requests for the present root go.
-    pub(super) fn target(&self) -> OriginId {
-        self.targets.get(&self.root).copied().unwrap_or(self.root)
+    pub(super) fn target(&self) -> Edge {
+        self.targets.get(&self.root).copied().unwrap_or(Edge { origin: self.root, at: None })
     }
 
     /// The pause before the next connection after this many failures.
@@ -153,6 +171,17 @@ impl Fetch {
     /// What came over a link in the last `window`, as a rate.
     pub(super) fn link_rate(&self, link: &LinkState, window: Duration) -> Bitrate {
         self.conns_of(link).map(|conn| conn.meter.rate(self.now, window)).sum()
+    }
+}
+
+/// RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291 §2.5.6, and loopback.
+fn is_private(at: IpAddr) -> bool {
+    match at.to_canonical() {
+        IpAddr::V4(at) => {
+            let shared = at.octets()[0] == 100 && at.octets()[1] & 0xc0 == 64;
+            at.is_private() || at.is_loopback() || at.is_link_local() || shared
+        }
+        IpAddr::V6(at) => at.is_loopback() || at.is_unique_local() || at.is_unicast_link_local(),
     }
 }
 

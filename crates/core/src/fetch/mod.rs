@@ -45,6 +45,7 @@ mod whole;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::link::{LinkId, LinkProfile};
@@ -224,10 +225,11 @@ impl Fetch {
         }
     }
 
-    fn connected(&mut self, id: ConnId, protocol: Protocol, handshake: Duration) {
+    fn connected(&mut self, id: ConnId, protocol: Protocol, handshake: Duration, peer: Option<IpAddr>) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.protocol = Some(protocol);
         conn.handshake = handshake;
+        conn.edge.at = peer.or(conn.edge.at);
         conn.last = self.now;
         if let Some(link) = self.links.get_mut(&conn.link) {
             link.known.reached = true;
@@ -357,7 +359,7 @@ impl Machine for Fetch {
         match input {
             Input::LinkUp { link, profile } => self.link_up(link, profile),
             Input::LinkDown { link } => self.link_down(link),
-            Input::Connected { conn, protocol, handshake } => self.connected(conn, protocol, handshake),
+            Input::Connected { conn, protocol, handshake, peer } => self.connected(conn, protocol, handshake, peer),
             Input::Head { req, head } => self.head(req, &head),
             Input::Data { req, len } => self.data(req, len),
             Input::End { req } => self.end(req),

@@ -118,9 +118,9 @@ impl Fetch {
         let Some(link) = self.links.get_mut(&link_id) else { return };
         let id = ConnId(self.next_conn);
         self.next_conn += 1;
-        let origin = link.target();
+        let edge = link.target();
         link.conns.push(id);
-        self.conns.insert(id, Conn::new(link_id, link.root, self.now));
-        self.out.push_back(Output::Connect { conn: id, link: link_id, origin });
+        self.conns.insert(id, Conn::new(link_id, link.root, edge, self.now));
+        self.out.push_back(Output::Connect { conn: id, link: link_id, origin: edge.origin, at: edge.at });
     }
 }

@@ -13,7 +13,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Once;
@@ -112,25 +112,42 @@ impl Network {
         Server::on(listener, handler)
     }
 
+    /// A server at another address than the first one's, and the same port.
+    pub(crate) fn serve_beside(
+        &self,
+        first: &Server,
+        handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Server {
+        self.server_ip("address add 203.0.113.10/32 dev lo\n");
+        let address = SocketAddr::from((BESIDE, first.address.port()));
+        Server::on(self.inside(move || TcpListener::bind(address)), handler)
+    }
+
     /// A name server that says of `file.test` that it is 203.0.113.9, and of everything else that it is not. It
     /// tells `asked` of each question, with the address that asks.
     pub(crate) fn name_server(&self, asked: impl Fn(&str) -> bool + Send + 'static) {
-        self.names(move |from| asked(from).then_some("file.test"));
+        self.names(move |from| asked(from).then_some(("file.test", ADDRESS)));
     }
 
     /// A name server that knows one name, another one for each asker's address.
     pub(crate) fn name_server_of(&self, known: impl Fn(&str) -> &'static str + Send + 'static) {
-        self.names(move |from| Some(known(from)));
+        self.names(move |from| Some((known(from), ADDRESS)));
     }
 
-    /// A name server that knows the name that it is told, or is silent.
-    fn names(&self, known: impl Fn(&str) -> Option<&'static str> + Send + 'static) {
+    /// A name server as content networks have them: over `wifi0` the name `file.test` is the server's address, over
+    /// `lte0` that of the one beside it.
+    pub(crate) fn name_server_of_edges(&self) {
+        self.names(|from| Some(("file.test", if from.starts_with("10.77.1.") { ADDRESS } else { BESIDE })));
+    }
+
+    /// A name server that knows the name and address that it is told, or is silent.
+    fn names(&self, known: impl Fn(&str) -> Option<(&'static str, Ipv4Addr)> + Send + 'static) {
         let socket = self.inside(|| UdpSocket::bind("203.0.113.9:53"));
         thread::spawn(move || {
             let mut query = [0; 512];
             while let Ok((len, from)) = socket.recv_from(&mut query) {
-                if let Some(known) = known(&from.ip().to_string()) {
-                    let _ = socket.send_to(&name_answer(&query[..len], known), from);
+                if let Some((known, address)) = known(&from.ip().to_string()) {
+                    let _ = socket.send_to(&name_answer(&query[..len], known, address), from);
                 }
             }
         });
@@ -188,8 +205,8 @@ fn batch(namespace: &str, lines: &str) {
     assert!(child.wait().unwrap().success(), "ip in {namespace}: {lines}");
 }
 
-/// The answer to a question of one name (RFC 1035 §4.1): for A of the known one an address, else no such name.
-fn name_answer(query: &[u8], known: &str) -> Vec<u8> {
+/// The answer to a question of one name (RFC 1035 §4.1): for A of the known one its address, else no such name.
+fn name_answer(query: &[u8], known: &str, address: Ipv4Addr) -> Vec<u8> {
     let mut wire: Vec<u8> =
         known.split('.').flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat()).collect();
     wire.push(0);
@@ -200,7 +217,12 @@ fn name_answer(query: &[u8], known: &str) -> Vec<u8> {
     answer.extend([0x81, if known { 0x80 } else { 0x83 }, 0, 1, 0, u8::from(known && is_a), 0, 0, 0, 0]);
     answer.extend_from_slice(&query[12..end]);
     if known && is_a {
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 203, 0, 113, 9]);
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        answer.extend(address.octets());
     }
     answer
 }
+
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
+/// Of a second server, where there is one.
+const BESIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);

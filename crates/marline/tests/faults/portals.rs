@@ -192,3 +192,59 @@ fn each_link_may_have_an_edge_of_its_own_if_the_edges_agree() {
         }
     }
 }
+
+#[test]
+fn each_link_may_have_an_address_of_its_own_if_the_edges_agree() {
+    // The same bytes; whether the edges call them the same is what matters.
+    for (tags, both) in [(["\"v1\"", "\"v1\""], true), (["\"v1\"", "\"edge-b\""], false)] {
+        let Some(network) = Network::two_links() else { return };
+        let resource = Resource::new(SIZE);
+        let [here, there] = tags.map(|tag| resource.clone().with("ETag", tag));
+        let first = network.serve(move |asked| here.answer(asked)).pace(6_000_000);
+        let second = network.serve_beside(&first, move |asked| there.answer(asked)).pace(6_000_000);
+        network.name_server_of_edges();
+        let program = network.program();
+        let ended = program.get(&format!("http://file.test:{}/file", first.address.port()));
+        let report = ended.report();
+        assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
+        ended.is_quiet();
+        for name in ["wifi0", "lte0"] {
+            assert!(link(&report, name)["bytes"].as_u64().unwrap() > 500_000, "{report}");
+        }
+        let asked = [&first, &second].map(Server::asked);
+        let [by_wifi, by_lte] =
+            asked.each_ref().map(|asked| asked.iter().filter(|asked| asked.over_wifi()).count());
+        if both {
+            let by_others = asked[0].len() - by_wifi + by_lte;
+            assert!(by_others == 0 && by_wifi > 1 && asked[1].len() > 1, "{report}");
+        } else {
+            // Who answers first is believed; the other one has hardly been asked more than once.
+            let strayed = by_lte.max(asked[0].len() - by_wifi);
+            assert!(strayed > 1, "nobody went over to the other edge: {report}");
+            assert!(asked.iter().map(Vec::len).min() <= Some(4), "{report}");
+        }
+    }
+}
+
+/// A portal that answers under every address is banned although its own is another one.
+#[test]
+fn a_portal_that_answers_for_every_address_is_banned() {
+    let Some(network) = Network::two_links() else { return };
+    let (resource, page) = (Resource::new(SIZE), Resource::other(SIZE, 2));
+    let (all, theirs) = (resource.clone(), page.clone());
+    let first =
+        network.serve(move |asked| if asked.over_wifi() { all.answer(asked) } else { theirs.answer(asked) });
+    let first = first.pace(6_000_000);
+    // Its first word comes late: the other link is believed.
+    let second = network.serve_beside(&first, move |asked| {
+        thread::sleep(Duration::from_millis(300));
+        page.answer(asked)
+    });
+    network.name_server_of_edges();
+    let program = network.program();
+    let ended = program.get(&format!("http://file.test:{}/file", first.address.port()));
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data, "mixed: {report}");
+    ended.says("link lte0: not used for now, its server has another version of the file");
+    assert!(second.asked().len() <= 4, "{report}");
+}

@@ -16,6 +16,7 @@
 //! decisions together.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -247,13 +248,13 @@ impl<'a> Pump<'a> {
             return Poll::Ready(());
         }
         match happening {
-            Happening::Open { protocol, handshake } => {
+            Happening::Open { protocol, handshake, peer } => {
                 if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                     tally.connections += 1;
                     tally.rtt(handshake);
                     tally.dns = self.sockets.named_by(id);
                 }
-                self.tell(Input::Connected { conn: id, protocol, handshake });
+                self.tell(Input::Connected { conn: id, protocol, handshake, peer: Some(peer) });
             }
             Happening::Failed(Refused { trouble, denied }) => {
                 let why = trouble.clone();
@@ -388,7 +389,7 @@ impl<'a> Pump<'a> {
             }
             self.ordered |= !matches!(output, Output::Notice(_));
             match output {
-                Output::Connect { conn, link, origin } => self.connect(conn, link, origin),
+                Output::Connect { conn, link, origin, at } => self.connect(conn, link, origin, at),
                 Output::Request { req, conn, range, if_range } => self.request(req, conn, range, if_range),
                 Output::Accept { req, at, len } => {
                     self.place.accept(req, at, len);
@@ -417,9 +418,9 @@ impl<'a> Pump<'a> {
         }
     }
 
-    fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId) {
+    fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId, at: Option<IpAddr>) {
         match self.origins.url(origin) {
-            Some(url) => self.sockets.connect(conn, link, origin, url, self.uplinks.interface(link).cloned()),
+            Some(url) => self.sockets.connect(conn, link, origin, url, at, self.uplinks.interface(link).cloned()),
             None => self.refuse(conn, "no URL has this number"),
         }
     }
@@ -591,7 +592,7 @@ mod tests {
             assert_eq!(pump.tallies[0].requests, 0);
             // The machine has heard of it: another connection is ordered after a rest.
             assert!(pump.sockets.ids().is_empty());
-            pump.connect(ConnId(9), LinkId(0), OriginId(5));
+            pump.connect(ConnId(9), LinkId(0), OriginId(5), None);
             pump.request(ReqId(8), ConnId(10), Ask::Whole, None);
             let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
             assert_eq!(pump.answers.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);

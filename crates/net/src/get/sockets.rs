@@ -3,13 +3,14 @@
 //! In: orders to connect, ask, accept, cancel and close. Out: one [`Happening`] at a time, for the pump to report.
 //!
 //! 1. A name is resolved over the link that will carry the connection, once; a connection that fails asks again next
-//!    time, for the addresses may be what is wrong.
+//!    time, for the addresses may be what is wrong. None is asked for where the machine names the address.
 //! 2. What is closed is dropped at once, with everything that was on it. Where there is a pool ([`Warm`]), what is
 //!    idle goes there, and comes from there.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -46,6 +47,7 @@ struct Slot {
     host: String,
     /// Where it leads, and over what, for another one like it.
     url: Url,
+    at: Option<IpAddr>,
     interface: Option<Interface>,
     /// It was told that it is over.
     over: bool,
@@ -83,6 +85,8 @@ pub(super) enum Happening {
         protocol: Protocol,
         /// From SYN to SYN-ACK.
         handshake: Duration,
+        /// The address where it ends.
+        peer: IpAddr,
     },
     /// It never stood, and is forgotten.
     Failed(Refused),
@@ -109,17 +113,21 @@ impl Sockets {
         }
     }
 
-    /// Begins to open a connection; without an interface it is bound to nothing.
+    /// Begins to open a connection, to this address of the URL's host if there is one; without an interface it is bound
+    /// to nothing.
     pub(super) fn connect(
         &mut self,
         conn: ConnId,
         link: LinkId,
         origin: OriginId,
         url: &Url,
+        at: Option<IpAddr>,
         interface: Option<Interface>,
     ) {
         let host = host_of(url);
-        let warm = self.warm.as_ref().and_then(|warm| warm.take(&Way::to(url, interface.as_ref())));
+        // One of the pool may lead to another address.
+        let pool = self.warm.as_ref().filter(|_| at.is_none());
+        let warm = pool.and_then(|warm| warm.take(&Way::to(url, interface.as_ref())));
         let (url, known) = (url.clone(), interface.clone());
         let state = match warm {
             Some(connection) => {
@@ -127,11 +135,11 @@ impl Sockets {
             }
             None => {
                 let named = Rc::new(Cell::new(false));
-                let dialing = self.dialing(link, &url, interface, Rc::clone(&named));
+                let dialing = self.dialing(link, &url, at, interface, Rc::clone(&named));
                 State::Dialing(named, Box::pin(dialing))
             }
         };
-        self.slots.insert(conn, Slot { link, origin, host, url, interface: known, over: false, state });
+        self.slots.insert(conn, Slot { link, origin, host, url, at, interface: known, over: false, state });
     }
 
     /// The way to a connection, name and TLS included.
@@ -139,6 +147,7 @@ impl Sockets {
         &mut self,
         link: LinkId,
         url: &Url,
+        at: Option<IpAddr>,
         interface: Option<Interface>,
         is_named: Rc<Cell<bool>>,
     ) -> impl Future<Output = Dialed> + use<> {
@@ -153,9 +162,10 @@ impl Sockets {
                 Err(why) => return (None, Err(Refused::of(TroubleKind::Tls, why.to_string()))),
             };
             let (answer, fresh) = match known {
-                Some(answer) => (answer, false),
+                _ if at.is_some() => (None, false),
+                Some(answer) => (Some(answer), false),
                 None => match resolver.resolve(&name, interface.as_ref(), NAME_TIMEOUT).await {
-                    Ok(answer) => (answer, true),
+                    Ok(answer) => (Some(answer), true),
                     Err(why) => {
                         let denied = why.denied;
                         return (None, Err(Refused { trouble: why.into(), denied }));
@@ -163,16 +173,17 @@ impl Sockets {
                 },
             };
             is_named.set(true);
+            let named = answer.iter().flat_map(|answer| &answer.addresses);
             let dial = Dial {
                 device: interface.map(|interface| interface.name),
-                addresses: answer.addresses.iter().map(|ip| (*ip, port).into()).collect(),
+                addresses: at.iter().chain(named).map(|ip| (*ip, port).into()).collect(),
                 server_name: name,
                 tls,
                 timeout: DIAL_TIMEOUT,
                 windows: Windows::default(),
             };
             let dialed = Connection::dial(dial).await;
-            (fresh.then_some(answer), dialed.map_err(|trouble| Refused { trouble, denied: false }))
+            (answer.filter(|_| fresh), dialed.map_err(|trouble| Refused { trouble, denied: false }))
         }
     }
 
@@ -187,12 +198,12 @@ impl Sockets {
             .slots
             .values()
             .filter(busy)
-            .map(|slot| (slot.link, slot.url.clone(), slot.interface.clone()))
+            .map(|slot| (slot.link, slot.url.clone(), slot.at, slot.interface.clone()))
             .collect();
-        for (link, url, interface) in ways {
+        for (link, url, at, interface) in ways {
             let way = Way::to(&url, interface.as_ref());
             warm.spare(&way, || {
-                let dialing = self.dialing(link, &url, interface, Rc::default());
+                let dialing = self.dialing(link, &url, at, interface, Rc::default());
                 async move { dialing.await.1.ok() }
             });
         }
@@ -223,8 +234,9 @@ impl Sockets {
                 Poll::Ready(match dialed {
                     Ok(connection) => {
                         let (protocol, handshake) = (connection.protocol(), connection.handshake());
+                        let peer = connection.peer_addr().ip();
                         slot.state = State::Open(Box::new(connection));
-                        Happening::Open { protocol, handshake }
+                        Happening::Open { protocol, handshake, peer }
                     }
                     Err(refused) => {
                         self.names.remove(&name);

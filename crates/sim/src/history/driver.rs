@@ -255,7 +255,7 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
         if !conn.open {
             conn.open = true;
             let (protocol, handshake) = (self.weather.protocol, manner.latency);
-            return self.tell(Input::Connected { conn: id, protocol, handshake });
+            return self.tell(Input::Connected { conn: id, protocol, handshake, peer: None });
         }
         let Some(place) = self.choose(id) else { return Ok(()) };
         self.answer(id, place, &manner)?;

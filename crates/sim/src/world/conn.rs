@@ -222,7 +222,7 @@ impl Conn {
         }
         self.connected = true;
         let handshake = self.client.handshake().unwrap_or_default();
-        Some(Input::Connected { conn: self.id, protocol: self.protocol, handshake })
+        Some(Input::Connected { conn: self.id, protocol: self.protocol, handshake, peer: None })
     }
 
     /// Something that was kept back and may go now.

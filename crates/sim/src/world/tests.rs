@@ -23,7 +23,7 @@ impl Machine for One {
     fn handle(&mut self, now: Instant, input: Input) {
         match &input {
             Input::LinkUp { link, .. } if link.0 == 0 => {
-                self.out.push_back(Output::Connect { conn: ConnId(0), link: *link, origin: OriginId(0) });
+                self.out.push_back(Output::Connect { conn: ConnId(0), link: *link, origin: OriginId(0), at: None });
             }
             Input::Connected { conn, .. } => {
                 let (req, range) = (ReqId(0), Ask::Whole);

@@ -447,6 +447,108 @@ fn edges_that_do_not_agree_become_one_edge() {
 }
 
 #[test]
+fn of_two_addresses_that_do_not_agree_one_is_used() {
+    let mut desk = Desk::two(Config::default());
+    let (here, there) = ("198.51.100.1", "198.51.100.2");
+    desk.connect_to(A, here);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect_to(B, there);
+    desk.whole(desk.first(B), Some(SIZE), Some("\"of another edge\""));
+    let conn = desk.on(B)[0];
+    assert_eq!(desk.conns[&conn].1, OriginId(0), "the same URL");
+    assert_eq!(desk.ordered_at[&conn].to_string(), here, "the edge that has delivered");
+    desk.connect_to(B, there);
+    desk.part(desk.first(B), SIZE, TAG);
+    assert!(desk.notices.is_empty(), "{:?}", desk.notices);
+    desk.deliver_all(B, SIZE, TAG);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done && desk.restarts == 0);
+}
+
+#[test]
+fn addresses_that_agree_are_all_used() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect_to(A, "198.51.100.1");
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect_to(B, "198.51.100.2");
+    desk.deliver_all(B, SIZE, TAG);
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done && desk.ordered_at.is_empty() && desk.notices.is_empty());
+}
+
+/// What a portal's link does whose first connection ends there: the address that is tried then, if one is.
+fn tried_for_a_portal(real: &str, portal: &str) -> Option<IpAddr> {
+    let mut desk = Desk::two(Config::default());
+    desk.connect_to(A, real);
+    desk.part(desk.first(A), SIZE, TAG);
+    desk.connect_to(B, portal);
+    desk.part(desk.first(B), SIZE, Some("\"log in\""));
+    let tried = desk.on(B).first().and_then(|conn| desk.ordered_at.get(conn)).copied();
+    if tried.is_some() {
+        desk.connect_to(B, portal);
+        desk.part(desk.first(B), SIZE, Some("\"log in\""));
+    }
+    let banned = Notice::Banned { link: B, why: Ban::OtherValidator, probing: true };
+    assert_eq!(desk.notices, [banned]);
+    assert!(desk.on(B).is_empty());
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+    tried
+}
+
+#[test]
+fn a_portal_is_banned_at_once_or_when_it_answers_for_another_address_too() {
+    assert_eq!(tried_for_a_portal("198.51.100.1", "198.51.100.1"), None);
+    assert_eq!(tried_for_a_portal("198.51.100.1", "10.0.0.1"), "198.51.100.1".parse().ok());
+    assert_eq!(tried_for_a_portal("2001:db8::1", "198.51.100.1"), "2001:db8::1".parse().ok());
+    // A private address is another machine on the other link.
+    for private in ["192.168.1.1", "100.64.0.1", "169.254.0.1", "fd00::1", "fe80::1", "::ffff:10.0.0.1"] {
+        assert_eq!(tried_for_a_portal(private, "198.51.100.1"), None, "{private}");
+    }
+}
+
+#[test]
+fn addresses_of_one_name_that_do_not_agree_leave_their_link_the_one_that_has_delivered() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let conn = desk.connect_to(A, "198.51.100.1");
+    let req = desk.first(A);
+    desk.part(req, SIZE, TAG);
+    desk.bytes(req, 65_536);
+    desk.close(conn, TroubleKind::Reset);
+    desk.pass(Duration::from_secs(1));
+    desk.connect_to(A, "198.51.100.2");
+    desk.whole(desk.first(A), Some(SIZE), Some("\"of another edge\""));
+    assert_eq!(desk.restarts, 0);
+    let conn = desk.connect_to(A, "198.51.100.2");
+    assert_eq!(desk.ordered_at[&conn].to_string(), "198.51.100.1");
+    desk.deliver_all(A, SIZE, TAG);
+    assert!(desk.done);
+}
+
+#[test]
+fn a_change_on_all_addresses_is_a_change() {
+    let mut desk = Desk::two(Config::default());
+    let addresses = [(A, "198.51.100.1"), (B, "198.51.100.2")];
+    for (link, address) in addresses {
+        desk.connect_to(link, address);
+        let req = desk.first(link);
+        desk.part(req, SIZE, TAG);
+        desk.bytes(req, 65_536);
+        desk.end(req);
+    }
+    let changed = Some("\"v2\"");
+    desk.whole(desk.first(A), Some(SIZE), changed);
+    desk.connect_to(A, "198.51.100.1");
+    desk.whole(desk.first(B), Some(SIZE), changed);
+    desk.whole(desk.first(A), Some(SIZE), changed);
+    assert_eq!(desk.restarts, 1, "{:?}", desk.notices);
+    desk.connect_to(A, "198.51.100.1");
+    desk.deliver_all(A, SIZE, changed);
+    assert!(desk.done);
+}
+
+#[test]
 fn redirects_without_end_are_given_up() {
     let mut desk = Desk::new(Config::default());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
@@ -484,7 +586,7 @@ fn a_short_answer_gives_the_rest_back() {
 fn an_answer_that_breaks_off_while_it_waits_for_an_opinion_is_forgotten() {
     let mut desk = Desk::two(Config::default());
     let conn = desk.on(A)[0];
-    desk.tell(Input::Connected { conn, protocol: Protocol::Http2, handshake: Duration::from_millis(5) });
+    desk.stands(conn, Protocol::Http2, 5, None);
     let req = desk.first(A);
     desk.whole(req, Some(4000), None);
     desk.reqs.remove(&req);

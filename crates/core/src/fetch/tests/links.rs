@@ -227,7 +227,7 @@ fn a_handshake_over_a_satellite_is_not_overtaken_by_its_own_repetitions() {
         desk.bytes(req, 1000);
     }
     assert!(desk.on(B).contains(&first), "given up after {:?}: {:?}", desk.now, desk.on(B));
-    desk.tell(Input::Connected { conn: first, protocol: Protocol::Http1, handshake: Duration::from_millis(2500) });
+    desk.stands(first, Protocol::Http1, 2500, None);
     assert_eq!(desk.on(B), [first]);
     assert_eq!(desk.asked(B).len(), 1);
 }
@@ -241,7 +241,7 @@ fn a_server_that_accepts_and_never_answers_is_not_flooded_with_connections() {
     let mut stand = Vec::new();
     for _ in 0..200 {
         for conn in desk.on(B).into_iter().filter(|conn| !stand.contains(conn)).collect::<Vec<_>>() {
-            desk.tell(Input::Connected { conn, protocol: Protocol::Http1, handshake: Duration::from_millis(20) });
+            desk.stands(conn, Protocol::Http1, 20, None);
             stand.push(conn);
         }
         desk.pass(Duration::from_millis(100));

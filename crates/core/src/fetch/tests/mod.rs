@@ -11,6 +11,7 @@ mod sharing;
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use super::{
@@ -38,6 +39,8 @@ pub(super) struct Desk {
     pub(super) fetch: Fetch,
     pub(super) now: Instant,
     pub(super) conns: BTreeMap<ConnId, (LinkId, OriginId)>,
+    /// The address at which a connection was ordered, if one was named.
+    pub(super) ordered_at: BTreeMap<ConnId, IpAddr>,
     pub(super) reqs: BTreeMap<ReqId, Asked>,
     pub(super) notices: Vec<Notice>,
     pub(super) done: bool,
@@ -52,6 +55,7 @@ impl Desk {
             fetch: Fetch::new(config),
             now: Instant::ZERO,
             conns: BTreeMap::new(),
+            ordered_at: BTreeMap::new(),
             reqs: BTreeMap::new(),
             notices: Vec::new(),
             done: false,
@@ -93,8 +97,9 @@ impl Desk {
     fn drain(&mut self) {
         while let Some(output) = self.fetch.poll() {
             match output {
-                Output::Connect { conn, link, origin } => {
+                Output::Connect { conn, link, origin, at } => {
                     self.conns.insert(conn, (link, origin));
+                    self.ordered_at.extend(at.map(|at| (conn, at)));
                 }
                 Output::Request { req, conn, range, if_range } => {
                     assert!(self.conns.contains_key(&conn), "a request on a connection that is closed");
@@ -128,8 +133,22 @@ impl Desk {
     /// The newest connection of a link stands after this many milliseconds.
     pub(super) fn connect(&mut self, link: LinkId, rtt: u64) -> ConnId {
         let conn = *self.on(link).last().expect("a connection was ordered");
-        self.tell(Input::Connected { conn, protocol: Protocol::Http1, handshake: Duration::from_millis(rtt) });
+        self.stands(conn, Protocol::Http1, rtt, None);
         conn
+    }
+
+    /// The newest connection of a link stands: at the address that was ordered, or at this one.
+    pub(super) fn connect_to(&mut self, link: LinkId, own: &str) -> ConnId {
+        let conn = *self.on(link).last().expect("a connection was ordered");
+        let own = own.parse().expect("an address");
+        let peer = self.ordered_at.get(&conn).copied().unwrap_or(own);
+        self.stands(conn, Protocol::Http1, 5, Some(peer));
+        conn
+    }
+
+    /// A connection stands after this many milliseconds.
+    pub(super) fn stands(&mut self, conn: ConnId, protocol: Protocol, rtt: u64, peer: Option<IpAddr>) {
+        self.tell(Input::Connected { conn, protocol, handshake: Duration::from_millis(rtt), peer });
     }
 
     /// The requests of a link, oldest first.

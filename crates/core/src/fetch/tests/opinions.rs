@@ -101,7 +101,7 @@ fn a_link_that_asked_beyond_a_small_file_is_asked_again() {
     let mut desk = Desk::two(Config::default());
     for link in [A, B] {
         let conn = desk.on(link)[0];
-        desk.tell(Input::Connected { conn, protocol: Protocol::Http2, handshake: Duration::from_millis(5) });
+        desk.stands(conn, Protocol::Http2, 5, None);
     }
     let (a, b) = (desk.first(A), desk.first(B));
     let range = Some(ContentRange { span: None, total: bytes(PAGE) });
