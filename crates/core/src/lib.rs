@@ -6,7 +6,8 @@
 //! `marline-sim`) drive them all, and a log of inputs replays any decision ever taken.
 //!
 //! The rooms form a ladder; each may use only those named before it:
-//! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`].
+//! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
+//! [`stream`].
 #![no_std]
 
 extern crate alloc;
@@ -18,5 +19,6 @@ pub mod machine;
 pub mod playback;
 pub mod predict;
 pub mod replay;
+pub mod stream;
 pub mod units;
 pub mod wire;

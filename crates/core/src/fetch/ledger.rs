@@ -43,6 +43,14 @@ impl Ledger {
         *self = Self { wasted: self.wasted + self.done_bytes, ..Self::default() };
     }
 
+    /// Nothing before `offset` is wanted, and nothing behind it has come.
+    pub(super) fn begin_at(&mut self, offset: u64) {
+        let skipped = Span::new(0, self.total.unwrap_or(u64::MAX).min(offset));
+        self.done = [skipped].into_iter().collect();
+        self.done_bytes = skipped.len();
+        self.claimed = self.done.clone();
+    }
+
     /// A request for these bytes is on its way.
     pub(super) fn claim(&mut self, span: Span) {
         self.claimed.insert(span);

@@ -36,6 +36,7 @@ mod rules;
 mod silence;
 mod span;
 mod spans;
+mod steer;
 mod tail;
 mod terms;
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub use event::{
 pub use notice::{Ban, Failure, Notice, OneAnswer};
 pub use span::Span;
 pub use spans::SpanSet;
+pub(crate) use steer::Seat;
 
 use conn::{Conn, Req};
 use ledger::Ledger;
@@ -88,6 +90,8 @@ pub struct Fetch {
     consumed: u64,
     /// The last time that anything came at all.
     last_data: Instant,
+    /// Another machine owns this one and chooses its spans.
+    steering: Option<steer::Steering>,
     next_conn: u32,
     next_req: u32,
     wake: Option<(Instant, Wake)>,
@@ -172,6 +176,7 @@ impl Fetch {
             carrier: None,
             consumed: 0,
             last_data: Instant::ZERO,
+            steering: None,
             next_conn: 0,
             next_req: 0,
             wake: None,
@@ -330,7 +335,9 @@ impl Fetch {
         self.watch();
         self.after_lost_answer();
         self.open_connections();
-        if self.config.policy == Policy::Marline {
+        if self.is_led() {
+            self.hear_parked();
+        } else if self.config.policy == Policy::Marline {
             self.plan();
         } else {
             self.rules();

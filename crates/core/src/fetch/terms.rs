@@ -23,7 +23,7 @@ impl Fetch {
     /// Whether money and budget let this link be used now.
     pub(super) fn allowed(&self, id: LinkId) -> bool {
         let Some(link) = self.links.get(&id) else { return false };
-        if link.spent {
+        if link.spent || self.rests(id) {
             return false;
         }
         if !link.profile.metered {

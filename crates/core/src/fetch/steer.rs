@@ -1,0 +1,145 @@
+//! A download whose spans somebody else chooses: the seam on which [`crate::stream`] stands.
+//!
+//! In: the owner's orders: which link asks for which span next, what is taken back, which links rest, where to read on.
+//! Out: what the owner needs to choose: each link's seat, and who brings which bytes.
+//!
+//! 1. Connections, heads, validators, bans, silence, retries and the books stay here; only the choice of spans moves
+//!    out. Until the resource is known, and when everything comes as one answer, there is nothing to choose, and the
+//!    machine goes on by itself.
+//! 2. An order is carried out at once, its outputs lie in the queue; the owner ends its turn with a `tick`, so that
+//!    connections are ordered and deadlines set as after any input.
+//! 3. What a request still owed when it or its connection ended, or when its link fell silent, is free; the owner finds
+//!    it with [`Fetch::unasked`] and gives it to whom it likes.
+//! 4. A link that rests finishes what it has and gets no new connection, so that its radio may sleep.
+//!
+//! A trait that the machine calls for the next span was not used: what a stream decides takes several links and several
+//! steps at once (cut this one, share its rest), and a callback sees a machine in the middle of its turn.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::links::Standing;
+use super::{Ask, Config, ConnId, Fetch, Phase, ReqId, Span};
+use crate::link::LinkId;
+use crate::units::{Bitrate, DataSize};
+
+/// What the owner has ordered that lasts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Steering {
+    resting: BTreeSet<LinkId>,
+}
+
+/// A link as its owner sees it: one connection on which it may ask now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seat {
+    conn: ConnId,
+    /// Bytes that are on their way on it.
+    pub(crate) ahead: DataSize,
+    /// How fast they come.
+    pub(crate) pace: Bitrate,
+    /// How long before it is needed a request must leave.
+    pub(crate) rtt: Duration,
+}
+
+impl Fetch {
+    /// A download that asks for nothing by itself once the resource is known.
+    pub(crate) fn steered(config: Config) -> Self {
+        let mut fetch = Self::new(config);
+        fetch.steering = Some(Steering::default());
+        fetch
+    }
+
+    /// Whether its owner chooses the spans at present.
+    pub(crate) fn is_led(&self) -> bool {
+        self.steering.is_some() && self.phase == Phase::Ranges
+    }
+
+    /// The connection on which a link may ask now: the one with the least on its way.
+    pub(crate) fn seat(&self, link: LinkId) -> Option<Seat> {
+        let conns = self.conns.iter().filter(|(_, conn)| conn.link == link && self.serves(conn));
+        let (id, conn) = conns.min_by_key(|(_, conn)| self.ahead(conn))?;
+        Some(Seat { conn: *id, ahead: self.ahead(conn), pace: conn.pace(self.now), rtt: conn.rtt() })
+    }
+
+    /// Asks for the bytes of `span` that nobody brings, as far as they lie together. None: there are none, or the link
+    /// may not carry them.
+    pub(crate) fn ask(&mut self, seat: Seat, span: Span) -> Option<ReqId> {
+        let free = self.unasked(span)?;
+        let next = self.next_req;
+        self.send(seat.conn, Ask::Span(free));
+        (self.next_req > next).then_some(ReqId(next))
+    }
+
+    /// Takes back everything that a link was asked for: over HTTP/1.1 that ends its connections (RFC 9112 §9.3).
+    pub(crate) fn take_from(&mut self, link: LinkId) {
+        let of = |req: &super::Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link);
+        let reqs: Vec<ReqId> = self.reqs.iter().filter(|(_, req)| of(req)).map(|(id, _)| *id).collect();
+        for req in reqs {
+            self.cancel(req);
+        }
+    }
+
+    /// Lets a link rest, or wakes it. Tells whether that changes anything.
+    pub(crate) fn rest_link(&mut self, link: LinkId, rests: bool) -> bool {
+        let Some(steering) = &mut self.steering else { return false };
+        if rests { steering.resting.insert(link) } else { steering.resting.remove(&link) }
+    }
+
+    pub(super) fn rests(&self, link: LinkId) -> bool {
+        self.steering.as_ref().is_some_and(|steering| steering.resting.contains(&link))
+    }
+
+    /// The reader goes on at `offset` and wants nothing of what lies before it. What is on its way is taken back, what
+    /// had come beyond `offset` comes again: a driver that still has it does not tell of the jump.
+    pub(crate) fn read_from(&mut self, offset: u64) {
+        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in links {
+            self.take_from(link);
+        }
+        self.ledger.begin_at(offset);
+        self.consumed = offset;
+        self.last_data = self.now;
+        self.rebuild();
+    }
+
+    /// The first bytes of `span` that are neither in their place nor on their way.
+    pub(crate) fn unasked(&self, span: Span) -> Option<Span> {
+        self.ledger.free(span.start, span.end.min(self.limit()))
+    }
+
+    /// How many bytes of `span` are not in their place.
+    pub(crate) fn missing(&self, span: Span) -> DataSize {
+        self.ledger.undone_bytes(span)
+    }
+
+    /// Everything before it is in its place.
+    pub(crate) fn frontier(&self) -> u64 {
+        self.ledger.frontier()
+    }
+
+    /// The size, once it is known.
+    pub(crate) fn total(&self) -> Option<u64> {
+        self.ledger.total().map(DataSize::bytes)
+    }
+
+    /// One past the last byte that may be asked for: the reader's window ends there.
+    pub(crate) fn may_ask_upto(&self) -> u64 {
+        self.limit()
+    }
+
+    /// The link that a live request is on.
+    pub(crate) fn link_of(&self, req: ReqId) -> Option<LinkId> {
+        self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
+    }
+
+    /// Whether a link is in use, and not silent, banned or gone.
+    pub(crate) fn is_up(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.standing == Standing::Up)
+    }
+
+    /// The links that may yet bring something.
+    pub(crate) fn hopeful_links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.links.iter().filter(|(_, link)| link.hopeful()).map(|(id, _)| *id)
+    }
+}

@@ -1,0 +1,110 @@
+//! What the driver tells a stream, and what the stream asks of the driver: the download's words, and a few more.
+//!
+//! In a log the download's lines look as they do in a download's own log.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fetch;
+use crate::link::LinkId;
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Input {
+    /// On the network, or the reader has taken something.
+    Fetch(fetch::Input),
+    /// In the player.
+    Viewer(Viewer),
+}
+
+/// What happened in the player.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "in")]
+pub enum Viewer {
+    /// It reads on at this offset, which the driver cannot serve from what it holds.
+    Seek {
+        /// The first byte that it wants.
+        to: u64,
+    },
+    /// It says of itself where it stands. Without this the stream reckons with the player's model.
+    Stands {
+        /// Time of the video.
+        position: Duration,
+        /// Whether it plays.
+        plays: bool,
+    },
+}
+
+impl From<fetch::Input> for Input {
+    fn from(input: fetch::Input) -> Self {
+        Self::Fetch(input)
+    }
+}
+
+impl From<Viewer> for Input {
+    fn from(input: Viewer) -> Self {
+        Self::Viewer(input)
+    }
+}
+
+/// What the driver is to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Output {
+    /// On the network, or for the user.
+    Fetch(fetch::Output),
+    /// For the player and for those who watch.
+    Stream(Said),
+}
+
+/// What only a stream says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "out")]
+pub enum Said {
+    /// The player may have everything before this offset.
+    Deliver {
+        /// One past the last byte.
+        upto: u64,
+    },
+    /// From now on these links are used. For reports; nothing is to be done.
+    Mode {
+        /// Which.
+        mode: Mode,
+        /// Why.
+        why: Why,
+    },
+    /// A lagging link was relieved of the bytes that everything waits for. For reports.
+    Recovered {
+        /// The lagging link.
+        link: LinkId,
+    },
+}
+
+/// Which links are used: GreenBag's link mode, for any number of links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// All of them: GreenBag's dual-link mode.
+    #[default]
+    All,
+    /// Only this one.
+    Only(LinkId),
+}
+
+/// Why a mode was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// The player waits: every byte is late.
+    Buffering,
+    /// No single link would bring everything in time.
+    NotInTime,
+    /// It brings everything in time on the least energy.
+    Cheapest,
+    /// The buffer would run dry before the present segment is there.
+    RunsDry,
+    /// The only link that was used does not work.
+    Lost,
+}

@@ -1,0 +1,156 @@
+//! One link of a stream: the subsegments that it brings, and how fast it has brought them.
+//!
+//! In: requests that were sent over it and bytes that came. Out: its goodput over the present subsegment, a moving
+//! average over all of them, and what it still has to bring.
+//!
+//! 1. Subsegments of a connection come one after the other, so the time of one begins when the one before it ends, or
+//!    when it is asked for if nothing is on the way.
+//! 2. The load balancer reckons with the goodput of the present subsegment, the link-mode chooser with the moving
+//!    average over whole ones (GreenBag §IV-B, [17], [18]: α = 0.3).
+//! 3. A subsegment that has hardly begun says nothing yet: the one before it speaks for it, until as much time has
+//!    passed as should have brought something.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use crate::fetch::{ReqId, Span};
+use crate::units::{Bitrate, DataSize, Instant, Ratio};
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lane {
+    asked: VecDeque<Subsegment>,
+    /// Parts of segments that it is to be asked for next.
+    pub(super) reserved: VecDeque<Span>,
+    last: Option<Bitrate>,
+    average: Option<Bitrate>,
+}
+
+/// A part of a segment that is on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subsegment {
+    pub(super) req: ReqId,
+    pub(super) span: Span,
+    pub(super) began: Instant,
+    got: DataSize,
+}
+
+impl Lane {
+    pub(super) fn on_request(&mut self, now: Instant, req: ReqId, span: Span) {
+        self.asked.push_back(Subsegment { req, span, began: now, got: DataSize::ZERO });
+    }
+
+    pub(super) fn on_bytes(&mut self, now: Instant, req: ReqId, len: DataSize, alpha: Ratio) {
+        let Some(at) = self.asked.iter().position(|sub| sub.req == req) else { return };
+        let Some(sub) = self.asked.get_mut(at) else { return };
+        sub.got += len;
+        if sub.got < sub.span.len() {
+            return;
+        }
+        let goodput = sub.got / now.since(sub.began).max(LEAST_TIME);
+        self.asked.remove(at);
+        if let Some(next) = self.asked.front_mut() {
+            next.began = now;
+        }
+        self.last = Some(goodput);
+        let before = self.average.unwrap_or(goodput);
+        self.average = Some(goodput.share(alpha) + before.share(alpha.complement()));
+    }
+
+    /// Keeps only the requests that still live. What the present one has shown by now is remembered.
+    pub(super) fn retain(&mut self, now: Instant, mut lives: impl FnMut(ReqId) -> bool) {
+        if self.asked.front().is_some_and(|sub| !lives(sub.req)) {
+            self.last = Some(self.goodput(now));
+        }
+        self.asked.retain(|sub| lives(sub.req));
+    }
+
+    /// Forgets what was to come, not what was learnt.
+    pub(super) fn clear(&mut self) {
+        self.asked.clear();
+        self.reserved.clear();
+    }
+
+    /// G: the goodput of the present subsegment.
+    pub(super) fn goodput(&self, now: Instant) -> Bitrate {
+        let Some(sub) = self.asked.front() else { return self.last.unwrap_or_default() };
+        let time = now.since(sub.began);
+        match self.last {
+            Some(last) if sub.got < TELLING && last * time < TELLING => last,
+            _ => sub.got / time.max(LEAST_TIME),
+        }
+    }
+
+    /// Ĝ: the goodput to expect of it for long.
+    pub(super) fn predicted(&self, now: Instant) -> Bitrate {
+        self.average.unwrap_or_else(|| self.goodput(now))
+    }
+
+    /// What it is being asked for.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Subsegment> {
+        self.asked.iter()
+    }
+
+    /// Whether it has nothing to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.asked.is_empty() && self.reserved.is_empty()
+    }
+
+    /// What it still has to bring, of what it was asked for and of what it will be.
+    pub(super) fn unfinished(&self) -> DataSize {
+        let asked: DataSize = self.asked.iter().map(|sub| sub.span.len() - sub.got).sum();
+        asked + self.reserved.iter().map(|span| span.len()).sum()
+    }
+
+    /// How long the present subsegments take at the present goodput.
+    pub(super) fn time_left(&self, now: Instant) -> Duration {
+        self.unfinished() / self.goodput(now)
+    }
+}
+
+/// Bytes that were there already when they were looked for came in no time.
+const LEAST_TIME: Duration = Duration::from_millis(1);
+/// So much must have come, or should have, before a subsegment speaks for itself.
+const TELLING: DataSize = DataSize::from_kib(32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn span(start: u64, len: u64) -> Span {
+        Span::at(start, DataSize::from_bytes(len))
+    }
+
+    const ALPHA: Ratio = Ratio::from_percent(30);
+
+    #[test]
+    fn a_subsegments_time_begins_with_the_end_of_the_one_before() {
+        let mut lane = Lane::default();
+        lane.on_request(at(0), ReqId(1), span(0, 100_000));
+        lane.on_request(at(800), ReqId(2), span(100_000, 100_000));
+        lane.on_bytes(at(1000), ReqId(1), DataSize::from_bytes(100_000), ALPHA);
+        assert_eq!(lane.goodput(at(1000)), Bitrate::from_bits_per_sec(800_000));
+        lane.on_bytes(at(1400), ReqId(2), DataSize::from_bytes(50_000), ALPHA);
+        assert_eq!(lane.goodput(at(1400)), Bitrate::from_mbps(1));
+        lane.on_bytes(at(1500), ReqId(2), DataSize::from_bytes(50_000), ALPHA);
+        // 0.3 × 1.6 + 0.7 × 0.8 Mbit/s.
+        assert_eq!(lane.predicted(at(1500)), Bitrate::from_bits_per_sec(1_040_000));
+        assert!(lane.is_idle());
+    }
+
+    #[test]
+    fn a_stalled_subsegment_loses_its_predecessors_word() {
+        let mut lane = Lane::default();
+        lane.on_request(at(0), ReqId(1), span(0, 100_000));
+        lane.on_bytes(at(200), ReqId(1), DataSize::from_bytes(100_000), ALPHA);
+        lane.on_request(at(200), ReqId(2), span(100_000, 100_000));
+        assert_eq!(lane.goodput(at(250)), Bitrate::from_mbps(4));
+        assert_eq!(lane.goodput(at(2200)), Bitrate::ZERO);
+        assert_eq!(lane.time_left(at(2200)), Duration::MAX);
+        assert_eq!(lane.unfinished().bytes(), 100_000);
+    }
+}

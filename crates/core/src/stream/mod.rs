@@ -1,0 +1,231 @@
+//! One video over many links, by its deadlines and on little energy.
+//!
+//! In: what happens to the download ([`crate::fetch::Input`]) and in the player ([`Viewer`]). Out: the download's orders
+//! ([`crate::fetch::Output`]), how far the player may be served, and what was decided ([`Said`]).
+//!
+//! 1. A stream stands on [`Fetch`] and owns one. Connections, heads, validators, portals, bans, silence and the books
+//!    are the download's; the stream only chooses: which link asks for which span next, what is taken back, which links
+//!    rest. The seam is a handful of orders and views (`fetch::steer`), carried out in the same turn.
+//! 2. A turn: the input goes to the download; what the download orders is noted (each request is some link's
+//!    subsegment) and passed on; what has come in order goes to the player's model and to the driver; then the policy
+//!    gives its orders, and the download's `tick` ends the turn.
+//! 3. Until the resource is known the download asks by itself (the probes are the first subsegments, and the first
+//!    goodput), and a server without ranges is its business altogether.
+//! 4. The player is modelled ([`Player`]) from what was delivered; what a real one says of itself corrects the model.
+//! 5. Bytes that a request leaves behind when its link fails are shared again before anything new is asked for.
+//!
+//! So one pump and one world drive it as they drive a download: an input of the download is an input of the stream, and
+//! the orders come back wrapped. A second machine beside `fetch` was not written, because two thirds of it would be the
+//! same; policies inside `fetch` were not either, because a player's deadlines and radios' energies are nothing that a
+//! download knows.
+
+mod balance;
+mod config;
+mod event;
+mod greenbag;
+mod lane;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::{BTreeMap, VecDeque};
+use core::time::Duration;
+
+use crate::energy::{Direction, Meter};
+use crate::fetch::{self, Ask, Fetch};
+use crate::link::LinkId;
+use crate::machine::Machine;
+use crate::playback::Player;
+use crate::units::Instant;
+
+pub use config::{Config, GreenBag, Policy, Radio};
+pub use event::{Input, Mode, Output, Said, Viewer, Why};
+
+use lane::Lane;
+
+/// The machine. See the [module](self).
+#[derive(Debug)]
+pub struct Stream {
+    config: Config,
+    now: Instant,
+    fetch: Fetch,
+    lanes: BTreeMap<LinkId, Lane>,
+    player: Option<Player>,
+    meter: Meter,
+    mode: Mode,
+    /// The end of what is cut into segments so far.
+    arranged: u64,
+    delivered: u64,
+    wake: Option<Instant>,
+    out: VecDeque<Output>,
+}
+
+/// Why the machine wants to be woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// The download does.
+    Fetch(fetch::Wake),
+    /// One link is used alone: it is looked at whether it still suffices.
+    Mode,
+}
+
+impl Stream {
+    /// A stream that knows its configuration and nothing else. It waits for links.
+    pub fn new(config: Config) -> Self {
+        let player = config.video.clone().map(|video| Player::new(video, config.player, Instant::ZERO));
+        Self {
+            now: Instant::ZERO,
+            fetch: Fetch::steered(config.fetch.clone()),
+            lanes: BTreeMap::new(),
+            player,
+            meter: Meter::new(config.model(), Instant::ZERO),
+            mode: Mode::All,
+            arranged: 0,
+            delivered: 0,
+            wake: None,
+            out: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Where the download stands.
+    pub fn status(&self) -> fetch::Status {
+        self.fetch.status()
+    }
+
+    /// The player as the stream sees it; none: the video is not known.
+    pub const fn player(&self) -> Option<&Player> {
+        self.player.as_ref()
+    }
+
+    /// Which links are used.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What the radios drew, as far as the stream's own model tells.
+    pub const fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    fn hear(&mut self, input: fetch::Input) {
+        match &input {
+            fetch::Input::LinkUp { link, profile } => self.meter.on_link(self.now, *link, profile.kind),
+            fetch::Input::Data { req, len } => {
+                if let Some(link) = self.fetch.link_of(*req) {
+                    self.meter.on_bytes(self.now, link, Direction::Down, *len);
+                    let alpha = self.config.greenbag.alpha;
+                    self.lanes.entry(link).or_default().on_bytes(self.now, *req, *len, alpha);
+                }
+            }
+            _ => {}
+        }
+        self.fetch.handle(self.now, input);
+    }
+
+    fn seek(&mut self, to: u64) {
+        if let Some(player) = &mut self.player {
+            player.seek(self.now, to);
+        }
+        self.fetch.read_from(to);
+        self.lanes.values_mut().for_each(Lane::clear);
+        (self.arranged, self.delivered) = (to, to);
+        self.fetch.tick(self.now);
+    }
+
+    /// Passes on what the download has ordered, and notes whose subsegment each request is.
+    fn note(&mut self) {
+        while let Some(output) = self.fetch.poll() {
+            match &output {
+                fetch::Output::Request { req, range: Ask::Span(span), .. } => {
+                    if let Some(link) = self.fetch.link_of(*req) {
+                        self.arranged = self.arranged.max(span.end);
+                        self.lanes.entry(link).or_default().on_request(self.now, *req, *span);
+                    }
+                }
+                fetch::Output::Restart => {
+                    self.lanes.values_mut().for_each(Lane::clear);
+                    (self.arranged, self.delivered) = (0, 0);
+                    if let Some(player) = &mut self.player {
+                        player.seek(self.now, 0);
+                    }
+                }
+                _ => {}
+            }
+            self.out.push_back(Output::Fetch(output));
+        }
+        for (link, lane) in &mut self.lanes {
+            lane.retain(self.now, |req| self.fetch.link_of(req) == Some(*link));
+        }
+    }
+
+    fn deliver(&mut self) {
+        let frontier = self.fetch.frontier();
+        if let Some(player) = &mut self.player {
+            player.arrive(self.now, frontier);
+        }
+        if frontier > self.delivered {
+            self.delivered = frontier;
+            self.say(Said::Deliver { upto: frontier });
+        }
+    }
+
+    fn say(&mut self, said: Said) {
+        self.out.push_back(Output::Stream(said));
+    }
+
+    /// Everything that follows from the present state.
+    fn turn(&mut self) {
+        self.wake = None;
+        self.note();
+        self.deliver();
+        if !self.fetch.is_led() {
+            return;
+        }
+        if self.arrange() {
+            self.fetch.tick(self.now);
+            self.note();
+        }
+        if self.mode != Mode::All {
+            self.wake = Some(self.now + LOOK);
+        }
+    }
+}
+
+impl Machine for Stream {
+    type Input = Input;
+    type Output = Output;
+    type Reason = Wake;
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        self.now = self.now.max(now);
+        match input {
+            Input::Fetch(input) => self.hear(input),
+            Input::Viewer(Viewer::Seek { to }) => self.seek(to),
+            Input::Viewer(Viewer::Stands { position, plays }) => {
+                if let Some(player) = &mut self.player {
+                    player.observe(self.now, position, plays);
+                }
+            }
+        }
+        self.turn();
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.fetch.tick(self.now);
+        self.turn();
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn deadline(&self) -> Option<(Instant, Wake)> {
+        let fetch = self.fetch.deadline().map(|(at, why)| (at, Wake::Fetch(why)));
+        let own = self.wake.map(|at| (at, Wake::Mode));
+        [fetch, own].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+}
+
+/// How often a link that is used alone is looked at. chosen: GreenBag asks the player from time to time (§IV-C).
+const LOOK: Duration = Duration::from_millis(250);

@@ -1,0 +1,241 @@
+//! The stream alone, told by hand what happens: two links of steady rates, one request at a time on each connection.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::*;
+use crate::fetch::{ConnId, ContentRange, Head, Protocol, ReqId, Span, Validator};
+use crate::link::{LinkKind, LinkProfile};
+use crate::playback::{Profile, State};
+use crate::units::DataSize;
+
+const LTE: LinkId = LinkId(0);
+const WIFI: LinkId = LinkId(1);
+
+/// A driver whose links carry `rates` bytes a millisecond and whose server answers at once.
+struct Driver {
+    stream: Stream,
+    total: u64,
+    millis: u64,
+    rates: BTreeMap<LinkId, u64>,
+    conns: BTreeMap<ConnId, (LinkId, Vec<(ReqId, Span)>)>,
+    came: Vec<(LinkId, Span)>,
+    delivered: u64,
+    said: Vec<Said>,
+    done: bool,
+}
+
+impl Driver {
+    fn new(policy: Policy, total: u64, seconds: u64, rates: [u64; 2]) -> Self {
+        let video = Profile::variable([(Duration::from_secs(seconds), DataSize::from_bytes(total))]).unwrap();
+        let player = crate::playback::Thresholds { low: DataSize::from_bytes(1_000_000), high: None };
+        let config = Config { policy, video: Some(video), player, ..Config::default() };
+        let mut driver = Self {
+            stream: Stream::new(config),
+            total,
+            millis: 0,
+            rates: [(LTE, rates[0]), (WIFI, rates[1])].into(),
+            conns: BTreeMap::new(),
+            came: Vec::new(),
+            delivered: 0,
+            said: Vec::new(),
+            done: false,
+        };
+        for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
+            driver.tell(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
+        }
+        driver
+    }
+
+    fn tell(&mut self, input: impl Into<Input>) {
+        self.stream.handle(Instant::from_millis(self.millis), input.into());
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.stream.poll() {
+            match output {
+                Output::Fetch(fetch::Output::Connect { conn, link, .. }) => {
+                    self.conns.insert(conn, (link, Vec::new()));
+                    let handshake = Duration::from_millis(20);
+                    let now = Instant::from_millis(self.millis);
+                    let connected =
+                        fetch::Input::Connected { conn, protocol: Protocol::Http1, handshake, peer: None };
+                    self.stream.handle(now, connected.into());
+                }
+                Output::Fetch(fetch::Output::Request { req, conn, range: Ask::Span(span), .. }) => {
+                    let span = Span::new(span.start, span.end.min(self.total));
+                    let head = Head {
+                        status: 206,
+                        length: Some(span.len()),
+                        range: Some(ContentRange {
+                            span: Some(span),
+                            total: Some(DataSize::from_bytes(self.total)),
+                        }),
+                        validator: Some(Validator::Etag("\"a\"".into())),
+                        ..Head::default()
+                    };
+                    self.conns.get_mut(&conn).unwrap().1.push((req, span));
+                    self.stream.handle(Instant::from_millis(self.millis), fetch::Input::Head { req, head }.into());
+                }
+                Output::Fetch(fetch::Output::Close { conn }) => drop(self.conns.remove(&conn)),
+                Output::Fetch(fetch::Output::Done) => self.done = true,
+                Output::Fetch(fetch::Output::Failed(failure)) => panic!("{failure:?}"),
+                Output::Fetch(_) => {}
+                Output::Stream(Said::Deliver { upto }) => {
+                    assert!(upto > self.delivered, "delivered in order");
+                    self.delivered = upto;
+                }
+                Output::Stream(said) => self.said.push(said),
+            }
+        }
+    }
+
+    /// One millisecond: each link brings its bytes for the first requests of its connections.
+    fn step(&mut self) {
+        self.millis += 1;
+        let mut news: Vec<fetch::Input> = Vec::new();
+        for (link, reqs) in self.conns.values_mut() {
+            let mut left = self.rates.get(link).copied().unwrap_or_default();
+            while left > 0
+                && let Some((req, span)) = reqs.first_mut()
+            {
+                let part = Span::at(span.start, DataSize::from_bytes(left.min(span.len().bytes())));
+                left -= part.len().bytes();
+                span.start = part.end;
+                self.came.push((*link, part));
+                news.push(fetch::Input::Data { req: *req, len: part.len() });
+                if span.is_empty() {
+                    news.push(fetch::Input::End { req: *req });
+                    reqs.remove(0);
+                }
+            }
+        }
+        for input in news {
+            self.tell(input);
+        }
+        if self.stream.deadline().is_some_and(|(at, _)| at <= Instant::from_millis(self.millis)) {
+            self.stream.tick(Instant::from_millis(self.millis));
+            self.drain();
+        }
+    }
+
+    fn run(&mut self, millis: u64) {
+        for _ in 0..millis {
+            self.step();
+        }
+    }
+
+    fn player(&self) -> &Player {
+        self.stream.player().unwrap()
+    }
+
+    fn brought(&self, link: LinkId) -> u64 {
+        self.came.iter().filter(|(by, _)| *by == link).map(|(_, span)| span.len().bytes()).sum()
+    }
+}
+
+#[test]
+fn greenbag_p_uses_both_links_to_the_end() {
+    let mut driver = Driver::new(Policy::GreenbagP, 20_000_000, 40, [500, 500]);
+    driver.run(21_000);
+    assert!(driver.done && driver.delivered == 20_000_000);
+    let (lte, wifi) = (driver.brought(LTE), driver.brought(WIFI));
+    assert!(lte.abs_diff(wifi) < 1_000_000, "{lte} {wifi}");
+    assert_eq!((lte + wifi, driver.said.len()), (20_000_000, 0));
+    assert_eq!(driver.player().stalls(), 0);
+}
+
+#[test]
+fn greenbag_e_leaves_lte_once_wifi_suffices() {
+    // 500 bytes a millisecond are watched; Wi-Fi brings 450 of them.
+    let mut driver = Driver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
+    driver.run(46_000);
+    assert!(driver.done);
+    assert_eq!(driver.player().stalls(), 0);
+    let lte = driver.brought(LTE);
+    assert!(lte < 5_000_000, "{lte}");
+    assert!(matches!(driver.said.first(), Some(Said::Mode { mode: Mode::Only(WIFI), why: Why::Cheapest })));
+}
+
+#[test]
+fn the_earlier_part_of_a_segment_is_the_faster_links() {
+    let mut driver = Driver::new(Policy::GreenbagP, 8_000_000, 40, [100, 600]);
+    driver.run(6000);
+    // Whenever LTE begins a part, what lies directly before it is Wi-Fi's.
+    let first = |link: LinkId| {
+        let own: crate::fetch::SpanSet =
+            driver.came.iter().filter(|(by, _)| *by == link).map(|(_, span)| *span).collect();
+        own.iter().map(|span| span.start).collect::<Vec<_>>()
+    };
+    assert!(first(LTE).len() > 4);
+    let wifi: crate::fetch::SpanSet =
+        driver.came.iter().filter(|(by, _)| *by == WIFI).map(|(_, span)| *span).collect();
+    let after_wifi = first(LTE).iter().filter(|at| **at > 0 && wifi.run_from(**at - 1) == **at).count();
+    assert!(after_wifi + 2 >= first(LTE).len(), "{after_wifi} of {}", first(LTE).len());
+}
+
+#[test]
+fn a_lagging_bottleneck_is_taken_over_before_the_buffer_is_empty() {
+    for recovers in [true, false] {
+        let mut driver = Driver::new(Policy::GreenbagP, 20_000_000, 30, [600, 600]);
+        driver.stream.config.greenbag.recovers = recovers;
+        driver.run(4000);
+        // Wi-Fi fades to a hundredth for 15 s.
+        driver.rates.insert(WIFI, 6);
+        driver.run(15_000);
+        driver.rates.insert(WIFI, 600);
+        driver.run(20_000);
+        let recovered = driver.said.iter().filter(|said| matches!(said, Said::Recovered { link: WIFI })).count();
+        assert!(driver.done);
+        assert_eq!(recovered > 0, recovers, "{recovered}");
+        let waited = driver.player().interrupted();
+        assert_eq!(waited > Duration::from_secs(4), !recovers, "{waited:?}");
+    }
+}
+
+#[test]
+fn a_link_that_goes_away_leaves_its_part_to_the_others() {
+    let mut driver = Driver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
+    driver.run(3000);
+    driver.tell(fetch::Input::LinkDown { link: WIFI });
+    driver.run(16_000);
+    assert!(driver.done && driver.delivered == 10_000_000);
+    assert_eq!(driver.player().stalls(), 0);
+}
+
+#[test]
+fn a_seek_drops_what_is_not_needed_and_reads_on_there() {
+    let mut driver = Driver::new(Policy::GreenbagP, 30_000_000, 60, [500, 500]);
+    driver.run(3000);
+    driver.delivered = 20_000_000;
+    let before = driver.came.len();
+    driver.tell(Viewer::Seek { to: 20_000_000 });
+    assert_eq!(driver.player().state(), State::Buffering);
+    driver.run(11_000);
+    assert!(driver.done && driver.delivered == 30_000_000);
+    assert!(driver.came[before..].iter().all(|(_, span)| span.start >= 20_000_000));
+}
+
+#[test]
+fn a_resting_radio_is_not_called_before_it_is_needed() {
+    let mut driver = Driver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
+    driver.run(15_000);
+    assert_eq!(driver.stream.mode(), Mode::Only(WIFI));
+    let before = driver.brought(LTE);
+    // Its server ends the idle connection: no new one is opened.
+    let conn = driver.conns.iter().find(|(_, (link, _))| *link == LTE).map(|(conn, _)| *conn).unwrap();
+    driver.conns.remove(&conn);
+    let trouble = fetch::Trouble { kind: fetch::TroubleKind::Finished, text: "idle".into() };
+    driver.tell(fetch::Input::Closed { conn, trouble });
+    driver.run(2000);
+    assert!(driver.conns.values().all(|(link, _)| *link == WIFI));
+    // Wi-Fi dies: LTE is back in time.
+    driver.tell(fetch::Input::LinkDown { link: WIFI });
+    driver.run(1000);
+    assert_ne!(driver.stream.mode(), Mode::Only(WIFI));
+    assert!(driver.brought(LTE) > before);
+    driver.run(40_000);
+    assert!(driver.done && driver.player().stalls() == 0);
+}
