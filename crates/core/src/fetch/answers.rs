@@ -182,7 +182,7 @@ impl Fetch {
         // A name with several addresses may have led astray one connection only.
         let others = self.links.iter().filter(|(other, _)| **other != id);
         let mut edges =
-            proved(link).into_iter().chain(others.filter_map(|(_, link)| proved(link)).map(Edge::from_afar));
+            proved(link).into_iter().chain(others.filter_map(|(_, link)| proved(link)).map(Edge::elsewhere));
         let another = |edge: &Edge| edge.origin != own.origin || (edge.at.is_some() && edge.at != own.at);
         let (Some(edge), Some(link)) = (edges.find(another), self.links.get_mut(&id)) else { return false };
         link.adopted = true;

@@ -74,7 +74,7 @@ pub(super) struct Edge {
 
 impl Edge {
     /// The edge as seen over another link. A private address means another machine there, or none.
-    pub(super) fn from_afar(self) -> Self {
+    pub(super) fn elsewhere(self) -> Self {
         Self { at: self.at.filter(|at| !is_private(*at)), ..self }
     }
 }
