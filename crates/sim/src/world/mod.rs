@@ -1,4 +1,4 @@
-//! A client, its links and a server in virtual time, with a real fetch machine in the client.
+//! A client, its links and a server in virtual time, with a real machine in the client, and a player if one is given.
 //!
 //! In: a [`Scene`] and a machine. Out: an [`Outcome`].
 //!
@@ -14,28 +14,34 @@
 //! earliest of a handful of times is found faster than a heap is kept in order.
 
 mod conn;
+mod order;
 mod outcome;
 mod peer;
 mod scene;
 mod script;
 pub(crate) mod server;
 mod store;
+mod viewer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use marline_core::fetch::{ConnId, Input, Output, ReqId, TroubleKind};
 use marline_core::link::LinkId;
 use marline_core::machine::Machine;
+use marline_core::playback::Player;
 use marline_core::units::{DataSize, Duration, Instant};
 
 use crate::link::{Direction, Link};
 use crate::spec::Change;
 use crate::tcp::{Config, Segment, Socket};
 use conn::{Conn, Sent, trouble};
+pub use order::Order;
 pub use outcome::{LinkOutcome, Outcome, SLICE};
 pub use scene::{ClientLink, Presence, Scene};
 pub use server::{Edition, Fault, Server, Since, What};
 use store::Store;
+use viewer::Viewer;
+pub use viewer::Viewing;
 
 /// A running world.
 #[derive(Debug)]
@@ -52,6 +58,7 @@ pub struct World<M> {
     served: DataSize,
     store: Store,
     arrived: DataSize,
+    viewer: Option<Viewer>,
     outcome: Outcome,
 }
 
@@ -63,7 +70,12 @@ struct Site {
     present: bool,
 }
 
-impl<M: Machine<Input = Input, Output = Output>> World<M> {
+impl<M> World<M>
+where
+    M: Machine,
+    M::Input: From<Input>,
+    M::Output: Into<Order>,
+{
     /// A world at time zero.
     ///
     /// # Panics
@@ -95,8 +107,16 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
             served: DataSize::ZERO,
             store: Store::default(),
             arrived: DataSize::ZERO,
+            viewer: None,
             outcome,
         }
+    }
+
+    /// Somebody watches what the machine delivers; the world then goes on until the video is over.
+    #[must_use]
+    pub fn watched_by(mut self, player: Player) -> Self {
+        self.viewer = Some(Viewer::new(player));
+        self
     }
 
     /// Lets the world go until the machine is done or has failed, nothing can happen any more, or `limit` is over.
@@ -119,7 +139,7 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
             }
         }
         let mut standing = 0_u32;
-        while !self.is_over() {
+        while !self.is_over() || self.viewer.as_ref().is_some_and(|viewer| !viewer.is_over()) {
             self.turn();
             let Some(next) = self.next().filter(|next| *next <= end) else { return };
             standing = if next > self.now { 0 } else { standing + 1 };
@@ -147,6 +167,7 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
         }
         self.tell();
         self.wake();
+        self.watch();
     }
 
     fn next(&self) -> Option<Instant> {
@@ -154,7 +175,8 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
         let conns = self.conns.values().filter_map(|conn| conn.next(&self.scene.server));
         let presence = self.presence.last().map(|presence| Instant::ZERO + presence.at);
         let machine = self.machine.deadline().map(|(at, _)| at);
-        links.chain(conns).chain(presence).chain(machine).min()
+        let viewer = self.viewer.as_ref().and_then(Viewer::next);
+        links.chain(conns).chain(presence).chain(machine).chain(viewer).min()
     }
 
     fn appear(&mut self) {
@@ -232,6 +254,15 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
         panic!("at {} the machine wants to be woken again and again: {:?}", self.now, self.machine.deadline());
     }
 
+    /// Lets the player play and read, and tells the machine what it has read.
+    fn watch(&mut self) {
+        let Some(viewer) = &mut self.viewer else { return };
+        viewer.read(self.now);
+        if let Some(upto) = viewer.news().filter(|_| !self.is_over()) {
+            self.deliver(Input::Consumed { upto });
+        }
+    }
+
     fn count(&mut self, flow: u32, input: &Input) {
         if let (Input::Data { len, .. }, Some(conn)) = (input, self.conns.get(&flow)) {
             self.outcome.links[conn.link].on_bytes(self.now.since(Instant::ZERO), *len);
@@ -240,16 +271,24 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
 
     fn deliver(&mut self, input: Input) {
         self.outcome.inputs += 1;
-        self.machine.handle(self.now, input);
+        self.machine.handle(self.now, input.into());
         self.drain();
     }
 
     fn drain(&mut self) {
         let mut unreachable = Vec::new();
         while let Some(output) = self.machine.poll() {
-            match output {
-                Output::Connect { conn, link, .. } if !self.connect(conn, link) => unreachable.push(conn),
-                output => self.perform(output),
+            match output.into() {
+                Order::Fetch(Output::Connect { conn, link, .. }) if !self.connect(conn, link) => {
+                    unreachable.push(conn);
+                }
+                Order::Fetch(output) => self.perform(output),
+                Order::Deliver(upto) => {
+                    if let Some(viewer) = &mut self.viewer {
+                        viewer.offer(self.now, upto);
+                    }
+                }
+                Order::Nothing => {}
             }
         }
         for conn in unreachable {
@@ -308,6 +347,7 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
         self.outcome.wasted = self.arrived + alive - covered;
         self.outcome.edition = self.store.whole(self.scene.server.editions.iter().map(|edition| edition.size));
         self.outcome.link_delta = outcome::delta(&self.outcome.links);
+        self.outcome.viewing = self.viewer.map(Viewer::viewing);
         (self.outcome, self.machine)
     }
 }

@@ -3,6 +3,8 @@
 use marline_core::fetch::{Failure, Notice};
 use marline_core::units::{DataSize, Duration};
 
+use super::Viewing;
+
 /// The end of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -24,6 +26,8 @@ pub struct Outcome {
     pub notices: Vec<(Duration, Notice)>,
     /// Inputs that the machine was given.
     pub inputs: u64,
+    /// How it was to watch; none: nobody watched.
+    pub viewing: Option<Viewing>,
 }
 
 impl Outcome {

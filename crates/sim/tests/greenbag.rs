@@ -1,0 +1,207 @@
+//! GreenBag in virtual time: figures 9 to 13 in small, beside the closed forms and a clairvoyant.
+//!
+//! Links carry 3 + 3 Mbit/s of payload unless a test says otherwise; the player starts at 4 MiB.
+//! `cargo test -p marline-sim --test greenbag -- --nocapture` prints the tables.
+
+use marline_core::playback::{Player, Profile, Thresholds};
+use marline_core::replay::Record;
+use marline_core::stream::{Config, GreenBag, Policy, Said, Stream};
+use marline_core::units::{Bitrate, DataSize, Duration, Instant};
+use marline_core::{fetch, stream};
+use marline_sim::contract::{Checked, clamp, replay};
+use marline_sim::optimum::{Case, Grid, Radio, Supply};
+use marline_sim::spec::{Event, LinkSpec};
+use marline_sim::world::{Outcome, Presence, Scene, Viewing, World};
+
+/// A link whose payload rate is `kbps`: of 1500 bytes on the wire 1448 are payload.
+fn link(kind: &str, kbps: u64, rtt: u64) -> LinkSpec {
+    let wire = (kbps * 1500).div_ceil(1448);
+    format!("{kind},kind={kind},rate={wire}kbit/s,rtt={rtt}ms").parse().expect("a link")
+}
+
+fn pair(lte: u64, wifi: u64) -> Vec<LinkSpec> {
+    vec![link("lte", lte, 60), link("wifi", wifi, 30)]
+}
+
+fn kbps(n: u64) -> Bitrate {
+    Bitrate::from_bits_per_sec(n * 1000)
+}
+
+fn video(rate: u64, seconds: u64) -> Profile {
+    Profile::constant(kbps(rate), Duration::from_secs(seconds)).expect("a video")
+}
+
+fn events(written: &[String]) -> Vec<Event> {
+    written.iter().map(|event| event.parse().expect("an event")).collect()
+}
+
+/// What came of a run.
+struct Run {
+    viewing: Viewing,
+    joules: f64,
+    outcome: Outcome,
+}
+
+impl Run {
+    fn seconds(&self) -> f64 {
+        self.viewing.playback_time.expect("it was watched to the end").as_secs_f64()
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(1000);
+
+fn run(policy: Policy, greenbag: GreenBag, scene: Scene, video: &Profile) -> Run {
+    let config = Config { policy, greenbag, video: Some(video.clone()), ..Config::default() };
+    let player = Player::new(video.clone(), Thresholds::default(), Instant::ZERO);
+    let (outcome, stream) = World::new(scene, Stream::new(config)).watched_by(player).run_machine(LIMIT);
+    assert!(outcome.is_good(), "{:?} {:?}", outcome.failed, outcome.notices);
+    let joules = stream.meter().finish(Instant::ZERO + LIMIT).total().as_joules_f64();
+    Run { viewing: outcome.viewing.clone().expect("somebody watched"), joules, outcome }
+}
+
+fn play(policy: Policy, links: Vec<LinkSpec>, video: &Profile) -> Run {
+    run(policy, GreenBag::default(), Scene::new(video.size(), links), video)
+}
+
+#[test]
+fn figure_13_and_its_clairvoyant() {
+    // Playback time of one link alone and of both; joules of GB-P and GB-E, from the simulation of segments.
+    let published = [
+        (50, 131.0, 165.5, 77.2),
+        (60, 152.0, 195.5, 116.7),
+        (70, 176.0, 225.6, 164.0),
+        (80, 198.0, 255.7, 212.5),
+        (90, 221.0, 285.7, 276.2),
+        (100, 243.0, 315.8, 318.2),
+    ];
+    println!("  Q   LTE-only         WiFi-only        GB-P             GB-E             clairvoyant");
+    for (percent, alone, joules_p, joules_e) in published {
+        let video = video(60 * percent, 120);
+        let lte = play(Policy::GreenbagP, vec![link("lte", 3000, 60)], &video);
+        let wifi = play(Policy::GreenbagP, vec![link("wifi", 3000, 30)], &video);
+        let gbp = play(Policy::GreenbagP, pair(3000, 3000), &video);
+        let gbe = play(Policy::GreenbagE, pair(3000, 3000), &video);
+        let links = vec![Supply::constant(kbps(3000)), Supply::constant(kbps(3000))];
+        let case = Case { links, video, low: Thresholds::default().low };
+        let least = case.least_playback().expect("it can be played");
+        let at = gbe.viewing.playback_time.expect("an end").max(least);
+        let radios = [Radio::GREENBAG_LTE, Radio::GREENBAG_WIFI];
+        let oracle = case.least_energy(&radios, at, Grid::default()).expect("it can be played");
+        print!("{percent:3} %");
+        for run in [&lte, &wifi, &gbp, &gbe] {
+            print!(" {:6.1} s {:5.1} J ", run.seconds(), run.joules);
+        }
+        println!(" {:6.1} s {:5.1} J", least.as_secs_f64(), oracle.energy.as_joules_f64());
+        assert_eq!((gbp.viewing.stalls, gbe.viewing.stalls), (0, 0));
+        assert!((lte.seconds() - alone).abs() < 2.5 && (wifi.seconds() - alone).abs() < 2.5);
+        for run in [&gbp, &gbe] {
+            let late = run.seconds() - least.as_secs_f64();
+            assert!((0.0..0.5).contains(&late), "{percent} %: {late} s after the clairvoyant");
+        }
+        let near = |ours: f64, theirs: f64, share: f64| (ours - theirs).abs() < share * theirs;
+        assert!(near(gbp.joules, joules_p, 0.04), "{percent} %: GB-P {}", gbp.joules);
+        assert!(near(gbe.joules, joules_e, 0.08), "{percent} %: GB-E {}", gbe.joules);
+        assert!(gbe.joules > 0.995 * oracle.bound.as_joules_f64(), "{percent} %: less than is possible");
+        assert!(gbe.joules < 1.10 * oracle.energy.as_joules_f64(), "{percent} %: GB-E {}", gbe.joules);
+    }
+}
+
+#[test]
+fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
+    let video = video(4800, 40);
+    println!("ratio   adaptive   1:1");
+    for (lte, wifi) in [(3000, 3000), (1500, 4500), (1000, 5000)] {
+        let fixed = GreenBag { adapts: false, ..GreenBag::default() };
+        let scene = || Scene::new(video.size(), pair(lte, wifi));
+        let ours = run(Policy::GreenbagP, GreenBag::default(), scene(), &video).seconds();
+        let equal = run(Policy::GreenbagP, fixed, scene(), &video).seconds();
+        println!("1:{}     {ours:6.1} s   {equal:6.1} s", wifi / lte);
+        assert!(ours < 46.5, "1:{}: {ours}", wifi / lte);
+        assert!(wifi == lte || equal > ours + 0.5, "1:{}: {equal}", wifi / lte);
+    }
+}
+
+#[test]
+fn figure_12_recovery_keeps_the_playback_time_through_drops() {
+    // 110 s of video at 110 % of 6 Mbit/s; Wi-Fi drops to 100 kbit/s for 6 to 25 s.
+    let video = video(6600, 110);
+    let drops = [(15, 10), (35, 6), (55, 25), (95, 8)];
+    println!("drops   recovery   none");
+    for count in 0..=drops.len() {
+        let written: Vec<String> = drops[..count]
+            .iter()
+            .flat_map(|(at, long)| {
+                [format!("{at}s:wifi=rate=100kbit/s"), format!("{}s:wifi=rate=3108kbit/s", at + long)]
+            })
+            .collect();
+        let scene = || Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, 3000)) };
+        let none = GreenBag { recovers: false, ..GreenBag::default() };
+        let ours = run(Policy::GreenbagP, GreenBag::default(), scene(), &video);
+        let without = run(Policy::GreenbagP, none, scene(), &video);
+        println!("{count}       {:6.1} s   {:6.1} s", ours.seconds(), without.seconds());
+        // A stall waits for 4 MiB again, which makes playback times jump by seconds either way.
+        assert!(ours.seconds() <= without.seconds() + 2.5, "{count} drops");
+        assert!(ours.outcome.wasted * 50 < video.size(), "{:?}", ours.outcome.wasted);
+    }
+}
+
+#[test]
+fn segments_neither_tiny_nor_huge_are_best() {
+    let video = video(5400, 40);
+    println!("segment   playback time");
+    let played = |kib: u64| {
+        let greenbag = GreenBag { segment: DataSize::from_kib(kib), ..GreenBag::default() };
+        let scene = Scene::new(video.size(), pair(3000, 3000));
+        let seconds = run(Policy::GreenbagP, greenbag, scene, &video).seconds();
+        println!("{kib:6} KiB  {seconds:6.1} s");
+        seconds
+    };
+    let (tiny, good, huge) = (played(20), played(500), played(10_240));
+    assert!(good <= tiny + 0.3 && good <= huge + 0.3);
+}
+
+#[test]
+fn a_link_that_goes_away_with_a_full_buffer_stalls_nothing() {
+    let video = video(2500, 60);
+    for gone in ["lte", "wifi"] {
+        for policy in [Policy::GreenbagP, Policy::GreenbagE] {
+            let presence = vec![Presence { at: Duration::from_secs(20), link: gone.into(), present: false }];
+            let scene = Scene { presence, ..Scene::new(video.size(), pair(3000, 3000)) };
+            let run = run(policy, GreenBag::default(), scene, &video);
+            assert_eq!(run.viewing.stalls, 0, "{gone} {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_keeps_rules_1_to_4_and_its_log_survives_its_lines() {
+    let make = |config: &Config| Stream::new(config.clone());
+    for policy in [Policy::GreenbagP, Policy::GreenbagE] {
+        let video = video(3000, 30);
+        let config = Config { policy, video: Some(video.clone()), ..Config::default() };
+        let written = ["8s:wifi=rate=200kbit/s".to_string(), "14s:wifi=down".into(), "17s:wifi=up".into()];
+        let scene = Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, 3000)) };
+        let player = Player::new(video, Thresholds::default(), Instant::ZERO);
+        let watched: Checked<Config, Stream> = Checked::new(config.clone(), make(&config));
+        let (outcome, watched) = World::new(scene, watched).watched_by(player).run_machine(LIMIT);
+        assert!(outcome.is_good(), "{:?}", outcome.failed);
+        let log = watched.into_parts().1;
+        replay(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 4: {found}"));
+        clamp(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 2: {found}"));
+        let delivers = |record: &Record<Config, stream::Input, stream::Output>| match record {
+            Record::Out { output: stream::Output::Stream(Said::Deliver { upto }) } => Some(*upto),
+            _ => None,
+        };
+        let delivered: Vec<u64> = log.iter().filter_map(delivers).collect();
+        assert!(delivered.windows(2).all(|pair| pair[0] < pair[1]), "in order");
+        for record in log {
+            let line = serde_json::to_string(&record).expect("a line");
+            let read: Record<Config, stream::Input, stream::Output> =
+                serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            assert_eq!(read, record, "{line}");
+        }
+    }
+    let download = fetch::Input::Consumed { upto: 7 };
+    let line = serde_json::to_string(&download).expect("a line");
+    assert_eq!(serde_json::to_string(&stream::Input::from(download)).expect("a line"), line);
+}
