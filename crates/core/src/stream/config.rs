@@ -112,7 +112,8 @@ pub struct GreenBag {
     pub recovery: Ratio,
     /// w_e: all links are used again if `w_e × T_P ≤ T_R`. The paper gives no value. chosen: 0.5, as above.
     pub fall_back: Ratio,
-    /// The share of a link's predicted goodput on which the link-mode chooser relies. The paper has none. chosen: 0.95;
+    /// The share of a link's predicted goodput on which the link-mode chooser relies when it gives up the other links; a
+    /// link that is used alone already stays as long as it suffices without. The paper has none. chosen: 0.95;
     /// with everything relied upon, any error of the prediction ends in a fall-back, which costs a whole tail
     /// (15 J), and with 0.9 the radio runs longer: 124.5, 116.7, 127.1 and 137.4 J for 0.9, 0.95, 0.99 and 1 at 60 %.
     pub margin: Ratio,

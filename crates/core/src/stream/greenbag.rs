@@ -32,6 +32,12 @@ impl Stream {
     /// Gives the orders that are due. Tells whether there were any.
     pub(super) fn arrange(&mut self) -> bool {
         let mut any = self.fall_back();
+        // What a link was to be asked for that is gone or silent is somebody else's now.
+        for (link, lane) in &mut self.lanes {
+            if !self.fetch.is_up(*link) {
+                lane.reserved.clear();
+            }
+        }
         loop {
             any |= self.let_rest();
             let mut ends: Vec<(LinkId, Seat)> =
@@ -200,7 +206,9 @@ impl Stream {
         let policy = self.config.greenbag;
         let soon = |rate: Bitrate| weighted(policy.fall_back, player.runs_for()) > policy.segment.min(rest) / rate;
         let suffices = |link: &LinkId| {
-            let rate = self.predicted(*link).share(policy.margin);
+            // The margin is for leaving the others; a link that is used alone already stays while it suffices.
+            let margin = if self.mode == Mode::Only(*link) { Ratio::ONE } else { policy.margin };
+            let rate = self.predicted(*link).share(margin);
             self.works(*link) && soon(rate) && player.profile().keeps_up(from, rate, player.position()).in_time()
         };
         let single = self.lanes.keys().filter(|link| suffices(link)).map(|link| {
