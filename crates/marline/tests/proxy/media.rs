@@ -253,3 +253,39 @@ fn a_player_that_goes_away_stops_the_server() {
     // What the server had handed to its kernel by then is all.
     assert!(server.sent() <= before + 1_000_000, "{} after {before}", server.sent());
 }
+
+#[test]
+fn a_pause_that_outlasts_the_servers_patience_costs_no_byte() {
+    let resource = Resource::new(60_000_000);
+    let Some(nginx) = Nginx::start("send_timeout 1s; keepalive_timeout 1s;", &resource, None) else { return };
+    let proxy = Proxy::start(&["--window", "2MiB"]);
+    let mut player = Player::start(&proxy, &format!("http://{}/file", nginx.address), 0);
+    let mut got = player.read(1_000_000);
+    std::thread::sleep(Duration::from_secs(4));
+    got.extend(player.read(59_000_000));
+    assert!(got == *resource.data);
+}
+
+#[test]
+fn any_walk_over_a_file_gets_the_right_bytes_from_a_server_that_breaks_off() {
+    let resource = Resource::new(3_000_000);
+    let served = resource.clone();
+    let server = Server::start(move |asked| match asked.nth % 4 {
+        3 => served.answer(asked).broken_after(asked.nth as u64 * 997 % 200_000, [Step::Reset]),
+        _ => served.answer(asked),
+    });
+    let proxy = Proxy::start(&["--window", "1MiB"]);
+    let url = server.url("/file");
+    // Numerical Recipes' generator: the same walk each time.
+    let mut dice = 7_u32;
+    let mut below = |n: u32| {
+        dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((u64::from(dice) * u64::from(n)) >> 32) as usize
+    };
+    for step in 0..60 {
+        let from = below(3_000_000);
+        let len = (1 + below(400_000)).min(3_000_000 - from);
+        let mut player = Player::start(&proxy, &url, from as u64);
+        assert!(player.read(len) == resource.data[from..from + len], "step {step}: {len} bytes from {from}");
+    }
+}

@@ -70,3 +70,17 @@ fn who_finds_no_memory_is_told_to_come_again() {
     let got = proxy.get(&url, &[]);
     assert_eq!((got.status, got.field("retry-after")), (503, Some("5")), "{}", got.text());
 }
+
+#[test]
+fn two_hundred_players_play_all_the_same() {
+    let resource = Resource::new(6_000_000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&[]);
+    let url = server.url("/file");
+    let mut players: Vec<Player> = (0..200).map(|n| Player::start(&proxy, &url, n * 5000)).collect();
+    for (n, player) in players.iter_mut().enumerate() {
+        let from = n * 5000;
+        assert!(player.read(6_000_000 - from) == resource.data[from..], "player {n}");
+    }
+    assert!(peak(proxy.pid()) < 600_000_000, "{} resident", peak(proxy.pid()));
+}

@@ -4,8 +4,8 @@
 //! so that a seek costs one round trip and no handshakes.
 //!
 //! 1. A connection goes only to where it leads: the same link, scheme, host and port.
-//! 2. One that is busy with HTTP/1.1 cannot be taken back, and is closed; so while one is busy, a spare one is opened
-//!    beside it. HTTP/2 needs none: its streams are reset.
+//! 2. One that is busy is closed when its run ends early, HTTP/2 too: behind a reset comes first what the server's kernel
+//!    holds of the old answer. So while one is busy, a spare one is opened beside it.
 //! 3. What the server has closed is dropped: each is looked at every second, and once more before it is given away.
 //! 4. None is kept longer than [`LONGEST`], nor more than [`MOST`] of them.
 //!

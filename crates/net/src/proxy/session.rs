@@ -144,6 +144,14 @@ impl Sessions {
     ) -> Rc<Session> {
         let mut table = self.table.borrow_mut();
         table.retain(|_, session| session.plays() > 0 || session.seen.get().elapsed() < LINGER);
+        while table.len() >= MOST {
+            let idle = table.iter().filter(|(_, session)| session.plays() == 0);
+            let Some(oldest) = idle.min_by_key(|(_, session)| session.seen.get()).map(|(key, _)| key.clone())
+            else {
+                break;
+            };
+            table.remove(&oldest);
+        }
         // A login belongs to the key: another one may see another resource.
         let login = target.user.as_ref().map(|(user, password)| format!("{user}:{password}@")).unwrap_or_default();
         let session = table.entry((format!("{login}{}", target.url), player.clone())).or_insert_with(|| {
@@ -528,5 +536,7 @@ fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
 /// How long what was learnt of a resource is kept without a player. chosen: a pause in which a player lets its
 /// connection go.
 const LINGER: Duration = Duration::from_secs(300);
+/// chosen: the segments of an hour, each a URL; those that play are never dropped.
+const MOST: usize = 1000;
 /// How long a resource's description answers conditions without another question.
 const FRESH: Duration = Duration::from_secs(1);
