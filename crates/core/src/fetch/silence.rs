@@ -146,7 +146,7 @@ impl Fetch {
     }
 
     fn end_of_patience(&mut self) {
-        if self.conns.values().any(|conn| self.is_held(conn)) {
+        if self.conns.values().any(|conn| self.is_held(conn)) || self.is_sated() {
             return;
         }
         let pause = self.links.values().map(|link| link.paused_until).max().unwrap_or(Instant::ZERO);

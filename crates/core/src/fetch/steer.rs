@@ -55,6 +55,11 @@ impl Fetch {
         self.steering.is_some() && self.phase == Phase::Ranges
     }
 
+    /// Whether everything is there that the reader lets come: silence then says nothing, however long it lasts.
+    pub(super) fn is_sated(&self) -> bool {
+        self.is_led() && self.reqs.is_empty() && self.ledger.free(0, self.limit()).is_none()
+    }
+
     /// The connection on which a link may ask now: the one with the least on its way.
     pub(crate) fn seat(&self, link: LinkId) -> Option<Seat> {
         let conns = self.conns.iter().filter(|(_, conn)| conn.link == link && self.serves(conn));

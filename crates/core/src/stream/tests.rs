@@ -239,3 +239,22 @@ fn a_resting_radio_is_not_called_before_it_is_needed() {
     driver.run(40_000);
     assert!(driver.done && driver.player().stalls() == 0);
 }
+
+#[test]
+fn a_player_that_pauses_for_minutes_is_waited_for() {
+    let mut driver = Driver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
+    let window = Some(DataSize::from_bytes(2_000_000));
+    driver.stream = Stream::new(Config {
+        fetch: fetch::Config { window, ..fetch::Config::default() },
+        ..driver.stream.config.clone()
+    });
+    driver.conns.clear();
+    for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
+        driver.tell(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
+    }
+    driver.run(150_000);
+    assert_eq!(driver.delivered, 2_000_000);
+    driver.tell(fetch::Input::Consumed { upto: 1_500_000 });
+    driver.run(3000);
+    assert_eq!(driver.delivered, 3_500_000);
+}
