@@ -6,7 +6,7 @@
 //! 1. Subsegments of a connection come one after the other, so the time of one begins when the one before it ends, or
 //!    when it is asked for if nothing is on the way.
 //! 2. The load balancer reckons with the goodput of the present subsegment, the link-mode chooser with the moving
-//!    average over whole ones (GreenBag §IV-B, [17], [18]: α = 0.3).
+//!    average over whole ones (GreenBag §IV-B: α = 0.3).
 //! 3. A subsegment that has hardly begun says nothing yet: the one before it speaks for it, until as much time has
 //!    passed as should have brought something.
 

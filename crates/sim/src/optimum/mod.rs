@@ -9,7 +9,7 @@
 //! 2. So P* = d* + duration with d* = max(t_B, max over s of arr(V(s)) − s), where arr(k) is when all links together
 //!    have carried k. Greedy delivery is not always as good: after a stall the player waits for B again.
 //! 3. Energy is α for each bit and β for the time a link needs for it at its rate of that moment (GreenBag eq. 5), and
-//!    for at most one link a tail after each burst. E* is found by dynamic programming; see [`energy`](self::energy).
+//!    for at most one link a tail after each burst. E* is found by dynamic programming; see [`energy`].
 //! 4. Nothing else counts: no round trips, no slow start, no requests, as in [`crate::ideal`].
 //!
 //! A linear program was not used: tails are paid per burst, which is not convex.
