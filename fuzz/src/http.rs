@@ -94,7 +94,7 @@ impl Reading {
     fn note(&mut self, answers: &mut fuzzing::Answers, verdicts: &[u8], event: Event) {
         assert!(self.closed.is_none(), "{event:?} after the end");
         match event {
-            Event::Head { req, mut head, location, disposition } => {
+            Event::Head { req, mut head, location, disposition, .. } => {
                 assert_eq!(req.0 as usize, self.ended.len(), "an answer out of turn");
                 assert_is_good(&head);
                 // A delay until a date depends on the clock where the answer has no date of its own.
