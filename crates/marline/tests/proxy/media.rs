@@ -289,3 +289,16 @@ fn any_walk_over_a_file_gets_the_right_bytes_from_a_server_that_breaks_off() {
         assert!(player.read(len) == resource.data[from..from + len], "step {step}: {len} bytes from {from}");
     }
 }
+
+#[test]
+fn an_empty_file_is_played_whatever_the_server_says_to_a_range_of_it() {
+    let server = Server::start(|asked| match asked.range {
+        Some(_) => Answer::status(416).with("Content-Range", "bytes */0"),
+        None => Answer::status(200),
+    });
+    let proxy = Proxy::start(&[]);
+    for words in [&[][..], &["-I"], &["-r", "0-"], &["-r", "5-9"]] {
+        let got = proxy.get(&server.url("/empty"), words);
+        assert_eq!((got.status, got.field("content-length")), (200, Some("0")), "{words:?}: {}", got.text());
+    }
+}

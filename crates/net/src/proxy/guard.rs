@@ -25,10 +25,14 @@ pub(super) enum Refused {
 /// Whether a request may use the media port.
 pub(super) fn media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refused> {
     host(fields, listener)?;
-    match text(fields, "sec-fetch-site") {
-        Some("cross-site") => Err(Refused::Page),
-        _ => Ok(()),
-    }
+    let foreign = text(fields, "sec-fetch-site") == Some("cross-site");
+    // A page of this machine's own may play; which port it comes from says nothing against it.
+    let near = |origin: &str| {
+        let host = origin.strip_prefix("http://").map(|host| host.rsplit_once(':').map_or(host, |(host, _)| host));
+        host.is_some_and(|host| is_of(&format!("{host}:{}", listener.port()), listener))
+    };
+    let origin = fields.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
+    if foreign || origin.is_some_and(|origin| !near(origin)) { Err(Refused::Page) } else { Ok(()) }
 }
 
 /// Whether a request may read what is ours.
@@ -140,6 +144,7 @@ mod tests {
             ("https://127.0.0.1:8480", false),
         ] {
             let fields = fields(&[("host", "127.0.0.1:8480"), ("origin", origin)]);
+            assert_eq!(media(&fields, listener()).is_ok(), good, "{origin}");
             assert_eq!(ours(&fields, listener()).is_ok(), good, "{origin}");
         }
     }

@@ -229,10 +229,15 @@ impl Sessions {
         let feed = self.feed(session, session.url.clone(), None, 0..u64::MAX)?;
         let mut play = self.play(session, feed, 0..u64::MAX)?;
         let identity = play.begun().await;
-        let learnt = play.work.learnt.borrow().clone();
-        let (Some(Identity { total, validator }), Some(Learnt { described, url })) = (identity, learnt) else {
+        let Some(Identity { total, validator }) = identity.filter(|_| !play.is_over_before_it_began()) else {
             return Err(refusal(play.work.outcome.take()));
         };
+        // An empty resource is known by a 416, which describes nothing.
+        let learnt = play.work.learnt.borrow().clone();
+        let (described, url) = learnt.map_or_else(
+            || (Described::default(), session.url.clone()),
+            |Learnt { described, url }| (described, url),
+        );
         play.promise(total.map(DataSize::bytes));
         let ranges = validator.is_some();
         if let (Some(total), Some(validator)) = (total, validator) {
