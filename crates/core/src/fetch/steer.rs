@@ -40,6 +40,10 @@ pub(crate) struct Seat {
     pub(crate) pace: Bitrate,
     /// How long before it is needed a request must leave.
     pub(crate) rtt: Duration,
+    /// The same on an empty path.
+    pub(crate) floor: Duration,
+    /// How many more bytes should be on their way, so that its pipe does not run dry.
+    pub(crate) wants: DataSize,
 }
 
 impl Fetch {
@@ -64,7 +68,14 @@ impl Fetch {
     pub(crate) fn seat(&self, link: LinkId) -> Option<Seat> {
         let conns = self.conns.iter().filter(|(_, conn)| conn.link == link && self.serves(conn));
         let (id, conn) = conns.min_by_key(|(_, conn)| self.ahead(conn))?;
-        Some(Seat { conn: *id, ahead: self.ahead(conn), pace: conn.pace(self.now), rtt: conn.rtt() })
+        Some(Seat {
+            conn: *id,
+            ahead: self.ahead(conn),
+            pace: conn.pace(self.now),
+            rtt: conn.rtt(),
+            floor: conn.floor_rtt(),
+            wants: conn.wanted_ahead(self.now) - self.ahead(conn),
+        })
     }
 
     /// Asks for the bytes of `span` that nobody brings, as far as they lie together. None: there are none, or the link

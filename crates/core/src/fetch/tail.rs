@@ -65,6 +65,48 @@ impl Fetch {
         Some((helper, req, span))
     }
 
+    /// Another link brings the end of the request that owes the byte at `offset`, if the request would not be complete
+    /// within `within` and both together end it clearly sooner. What its connection then brings twice stays within the
+    /// bound against laggards that are far behind.
+    pub(crate) fn hasten(&mut self, offset: u64, within: Duration) -> bool {
+        let Some((helper, req, span)) = self.relief(offset, within) else { return false };
+        if let Some(req) = self.reqs.get_mut(&req) {
+            req.covered_from = span.start;
+        }
+        self.send(helper, Ask::Span(span));
+        true
+    }
+
+    fn relief(&self, offset: u64, within: Duration) -> Option<(ConnId, ReqId, Span)> {
+        let (id, req) = self.reqs.iter().find(|(_, req)| !req.released && req.owed().contains(offset))?;
+        let laggard = self.conns.get(&req.conn)?;
+        let queue = laggard.reqs.iter().take_while(|other| *other != id).filter_map(|id| self.reqs.get(id));
+        let before: DataSize = queue.map(|req| req.remaining().len()).sum();
+        let pace = laggard.pace(self.now);
+        let own = Lane { pace, ready: (before / pace).saturating_add(self.standstill(laggard)) };
+        let owed = self.ledger.undone_bytes(req.owed());
+        let end = own.ready.saturating_add(owed / pace);
+        let others = self.conns.iter().filter(|(_, conn)| {
+            conn.link != laggard.link
+                && self.serves(conn)
+                && has_room(conn)
+                && !self.budget_left(conn.link).is_zero()
+        });
+        let lanes = others.map(|(id, conn)| (*id, self.lane(conn, Duration::ZERO)));
+        let (helper, lane) = lanes.filter(|(_, lane)| !lane.pace.is_zero()).min_by_key(|(_, lane)| lane.ready)?;
+        let both = level(&[own, lane], owed);
+        if end <= within || both.saturating_add(RELIEF) > end {
+            return None;
+        }
+        let part =
+            quota(lane, both).min(owed).max(LEAST_PIECE).min(self.budget_left(self.conns.get(&helper)?.link));
+        if self.ledger.wasted() + part > self.ledger.total()? / HOPELESS_WASTE {
+            return None;
+        }
+        let span = req.owed();
+        Some((helper, *id, Span::new(span.start.max(span.end.saturating_sub(part.bytes())), span.end)))
+    }
+
     /// The connection that ends last, and when.
     fn laggard(&self) -> Option<(ConnId, Duration)> {
         let ends = self.conns.iter().filter_map(|(id, conn)| {
@@ -129,6 +171,8 @@ const LEAST_GAIN: Duration = Duration::from_millis(15);
 /// This far behind, waiting is worse than waste, unless it costs money; then up to a twentieth may come twice.
 const HOPELESS: Duration = Duration::from_millis(700);
 const HOPELESS_WASTE: u64 = 20;
+/// Before the end of a file, only this much is worth bytes that come twice.
+const RELIEF: Duration = Duration::from_millis(150);
 /// Requests at one look.
 const MOST_STEPS: usize = 8;
 /// How often the ends are looked at.

@@ -25,17 +25,26 @@ pub struct Course {
     mean: f64,
     /// The sum of squared distances from the mean (Welford).
     squares: f64,
-    last: f64,
-    before: f64,
+    /// The last steps, the newest first.
+    recent: [f64; 4],
 }
 
 /// Bytes to come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Supply {
     /// How many are to be expected.
     pub mean: DataSize,
     /// Their standard deviation.
     pub spread: DataSize,
+}
+
+impl Supply {
+    /// That of another link as well; the two know nothing of each other.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let (own, its) = (self.spread.bytes() as f64, other.spread.bytes() as f64);
+        Self { mean: self.mean + other.mean, spread: DataSize::from_bytes(libm::hypot(own, its) as u64) }
+    }
 }
 
 impl Course {
@@ -52,7 +61,11 @@ impl Course {
         let distance = rate - self.mean;
         self.mean += distance / f64::from(self.steps);
         self.squares += distance * (rate - self.mean);
-        (self.before, self.last) = (if self.steps > 1 { self.last } else { rate }, rate);
+        if self.steps == 1 {
+            self.recent = [rate; 4];
+        }
+        self.recent.rotate_right(1);
+        self.recent[0] = rate;
     }
 
     /// How many steps have been seen.
@@ -70,6 +83,11 @@ impl Course {
         mbps(self.now())
     }
 
+    /// The mean over the last two seconds.
+    pub fn lately(&self) -> Bitrate {
+        mbps(self.recent.iter().sum::<f64>() / self.recent.len() as f64)
+    }
+
     /// What comes within `time`.
     pub fn supply(&self, time: Duration) -> Supply {
         let (time, memory) = (time.as_secs_f64(), Self::MEMORY.as_secs_f64());
@@ -80,7 +98,7 @@ impl Course {
     }
 
     fn now(&self) -> f64 {
-        f64::midpoint(self.before, self.last)
+        f64::midpoint(self.recent[0], self.recent[1])
     }
 
     fn variance(&self) -> f64 {

@@ -30,7 +30,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// `greenbag-e` with the radios of its paper, a window of 32 MB, and no video.
+    /// `marline` with the radios of GreenBag's paper, a window of 32 MB, and no video.
     fn default() -> Self {
         let window = Some(DataSize::from_bytes(32_000_000));
         Self {
@@ -56,10 +56,12 @@ impl Config {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
+    /// Ours: each piece by its deadline, radios by what they cost and how sure the future is.
+    #[default]
+    Marline,
     /// GreenBag that never saves: all links to the end (GB-P of §V).
     GreenbagP,
     /// GreenBag with its link-mode chooser (GB-E of §V).
-    #[default]
     GreenbagE,
 }
 

@@ -75,6 +75,15 @@ pub enum Said {
         /// Why.
         why: Why,
     },
+    /// A link rests from now on, or works again. For reports.
+    Rest {
+        /// The link.
+        link: LinkId,
+        /// Whether it rests.
+        rests: bool,
+        /// Why.
+        why: Why,
+    },
     /// A lagging link was relieved of the bytes that everything waits for. For reports.
     Recovered {
         /// The lagging link.

@@ -24,8 +24,10 @@ mod config;
 mod event;
 mod greenbag;
 mod lane;
+mod planner;
 #[cfg(test)]
 mod tests;
+mod thrift;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::time::Duration;
@@ -41,6 +43,7 @@ pub use config::{Config, GreenBag, Policy, Radio};
 pub use event::{Input, Mode, Output, Said, Viewer, Why};
 
 use lane::Lane;
+use planner::Planner;
 
 /// The machine. See the [module](self).
 #[derive(Debug)]
@@ -52,6 +55,7 @@ pub struct Stream {
     player: Option<Player>,
     meter: Meter,
     mode: Mode,
+    planner: Planner,
     /// The end of what is cut into segments so far.
     arranged: u64,
     delivered: u64,
@@ -79,6 +83,7 @@ impl Stream {
             player,
             meter: Meter::new(config.model(), Instant::ZERO),
             mode: Mode::All,
+            planner: Planner::default(),
             arranged: 0,
             delivered: 0,
             wake: None,
@@ -113,6 +118,7 @@ impl Stream {
             fetch::Input::Data { req, len } => {
                 if let Some(link) = self.fetch.link_of(*req) {
                     self.meter.on_bytes(self.now, link, Direction::Down, *len);
+                    self.planner.on_bytes(link, *len);
                     let alpha = self.config.greenbag.alpha;
                     self.lanes.entry(link).or_default().on_bytes(self.now, *req, *len, alpha);
                 }
@@ -181,11 +187,17 @@ impl Stream {
         if !self.fetch.is_led() {
             return;
         }
-        if self.arrange() {
+        let ordered = match self.config.policy {
+            Policy::Marline => self.plan(),
+            Policy::GreenbagP | Policy::GreenbagE => self.arrange(),
+        };
+        if ordered {
             self.fetch.tick(self.now);
             self.note();
         }
-        if self.mode != Mode::All {
+        if self.config.policy == Policy::Marline {
+            self.wake = Some(self.planner.next_step());
+        } else if self.mode != Mode::All {
             self.wake = Some(self.now + LOOK);
         }
     }

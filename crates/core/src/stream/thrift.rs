@@ -53,8 +53,9 @@ impl Question {
             let late = (bytes - soon).max(0.0);
             (bytes - late) * now + (late + short) * usual + above(z) * wake
         };
-        let (rest, most) = (cost(0.0), (need + 3.0 * spread).max(spread));
-        (1..=STEPS).map(|n| most * f64::from(n) / f64::from(STEPS)).any(|bytes| cost(bytes) < rest)
+        let (rest, most) = (cost(0.0), (need + 3.0 * spread).max(spread).min(self.rest.bytes() as f64));
+        !self.rest.is_zero()
+            && (1..=STEPS).map(|n| most * f64::from(n) / f64::from(STEPS)).any(|bytes| cost(bytes) < rest)
     }
 }
 

@@ -1,0 +1,294 @@
+//! Marline's planner of a stream: each piece where it comes in time, and no radio awake that need not be.
+//!
+//! In: the links' seats and courses, the player's model, the radios' models. Out: orders to the download.
+//!
+//! 1. *Pieces.* A link gets its next piece before its pipe runs dry, as in a download. If the piece would be there
+//!    before the first missing byte is due, it is taken from the front. Otherwise it is taken from so far ahead as the
+//!    other links will have come by then: nothing waits behind a slow link (earliest delivery first).
+//! 2. *Rescue.* Where the byte that the player needs next would come too late from the link that owes it, the link that
+//!    could bring it first is asked as well.
+//! 3. *Rest.* Each half second the dearest link in use asks whether it should go on ([`super::thrift`]). The price of
+//!    a byte is its radio's at the link's rate.
+//! 4. *Wake.* When the buffer falls below a guard, the cheapest resting link wakes, and above none rests below it. The
+//!    guard is what a link takes to come up, and longer while the links in use bring less than a third of their mean:
+//!    a fade lasts seconds, a gust does not.
+//! 5. *Sleep.* When the window is full, all rest until a quarter of it is left, if that is longer than the tails: a
+//!    radio that trickles at the video's rate never sleeps.
+//! 6. Never a stall to save energy: while the player waits, every link works.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::thrift::{MARGIN, Question};
+use super::{Said, Stream, Why};
+use crate::energy::Direction;
+use crate::fetch::{Seat, Span};
+use crate::link::LinkId;
+use crate::playback::State;
+use crate::predict::{Course, Supply};
+use crate::units::{Bitrate, DataSize, Energy, Instant};
+
+/// What the planner remembers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Planner {
+    links: BTreeMap<LinkId, Seen>,
+    next_step: Instant,
+    sated: bool,
+}
+
+/// What is remembered of a link.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    course: Course,
+    /// Bytes of the present step.
+    got: DataSize,
+    /// It had nothing to do for a moment of this step, which therefore says nothing of the link.
+    paused: bool,
+    rests: bool,
+}
+
+impl Planner {
+    pub(super) fn on_bytes(&mut self, link: LinkId, len: DataSize) {
+        self.links.entry(link).or_insert(Seen { paused: true, ..Seen::default() }).got += len;
+    }
+
+    /// When it looks at the links again.
+    pub(super) const fn next_step(&self) -> Instant {
+        self.next_step
+    }
+
+    fn rests(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|seen| seen.rests)
+    }
+
+    fn course(&self, link: LinkId) -> Course {
+        self.links.get(&link).map(|seen| seen.course).unwrap_or_default()
+    }
+
+    fn pause(&mut self, link: LinkId) {
+        if let Some(seen) = self.links.get_mut(&link) {
+            seen.paused = true;
+        }
+    }
+}
+
+impl Stream {
+    /// Gives the orders that are due. Tells whether there were any.
+    pub(super) fn plan(&mut self) -> bool {
+        let mut any = false;
+        if self.now >= self.planner.next_step {
+            self.step();
+            any = self.choose_rest();
+        }
+        while self.next_piece() || self.rescue() {
+            self.note();
+            any = true;
+        }
+        any
+    }
+
+    /// How the links were in the last half second.
+    fn step(&mut self) {
+        self.planner.next_step = self.now + Course::STEP;
+        for (link, seen) in &mut self.planner.links {
+            if !seen.paused && !seen.rests {
+                seen.course.add(seen.got / Course::STEP);
+            }
+            seen.got = DataSize::ZERO;
+            seen.paused = seen.rests || self.fetch.seat(*link).is_none();
+        }
+    }
+
+    /// Rule 1. Tells whether anything was asked for.
+    fn next_piece(&mut self) -> bool {
+        let end = self.fetch.may_ask_upto().min(self.fetch.total().unwrap_or(u64::MAX));
+        self.be_sated(end);
+        let mut hungry: Vec<(LinkId, Seat)> =
+            self.seats().into_iter().filter(|(_, seat)| !seat.wants.is_zero()).collect();
+        hungry.sort_by_key(|(_, seat)| seat.ahead / seat.pace);
+        for (link, seat) in hungry {
+            let piece = (!self.planner.sated).then(|| self.piece(link, seat, end)).flatten();
+            if piece.is_some_and(|piece| self.fetch.ask(seat, piece).is_some()) {
+                return true;
+            }
+            self.planner.pause(link);
+        }
+        false
+    }
+
+    /// What this link should bring next; none: the others bring all of it sooner.
+    fn piece(&self, link: LinkId, seat: Seat, end: u64) -> Option<Span> {
+        let first = self.fetch.unasked(Span::new(self.delivered, end))?;
+        let due =
+            self.player.as_ref().map_or(Duration::ZERO, |player| player.deadline(first.start).since(self.now));
+        let batch = if due > FAR { BULK } else { SOON };
+        let size =
+            if seat.pace.is_zero() { FIRST_PIECE } else { seat.wants.max(seat.pace * batch).max(LEAST_PIECE) };
+        let size = if due > FAR { size } else { size.min((seat.pace * BULK).max(LEAST_PIECE)) };
+        let ready = |seat: &Seat| (seat.ahead / seat.pace).max(seat.floor).min(UNKNOWN);
+        let comes = ready(&seat).saturating_add((size / seat.pace).min(UNKNOWN));
+        if comes.saturating_add(MARGIN) <= due {
+            return Some(Span::at(first.start, first.len().min(size)));
+        }
+        let others = self.seats().into_iter().filter(|(other, _)| *other != link);
+        let ahead: DataSize = others.map(|(_, seat)| seat.pace * comes.saturating_sub(ready(&seat))).sum();
+        let grain = LEAST_PIECE.bytes();
+        let from = first.start.saturating_add(ahead.bytes() / grain * grain);
+        let gap = self.fetch.unasked(Span::new(from, end))?;
+        Some(Span::at(gap.start, gap.len().min(size)))
+    }
+
+    /// Rule 2. Tells whether anything was asked for.
+    fn rescue(&mut self) -> bool {
+        let runs_for = self.player.as_ref().map_or(Duration::ZERO, |player| match player.state() {
+            State::Buffering => Duration::ZERO,
+            State::Playing | State::Ended => player.runs_for(),
+        });
+        runs_for < GUARD && self.fetch.hasten(self.delivered, runs_for.saturating_sub(MARGIN))
+    }
+
+    /// Rules 3, 4 and 6. Tells whether anything changed.
+    fn choose_rest(&mut self) -> bool {
+        let Some(player) = self.player.as_ref() else { return false };
+        match player.state() {
+            State::Ended => return false,
+            State::Buffering => return self.wake_all(Why::Buffering),
+            State::Playing => {}
+        }
+        let (runs_for, last) = (player.runs_for(), player.deadline(u64::MAX).since(self.now));
+        let used = self.used();
+        if used.is_empty() {
+            return self.wake_all(Why::Lost);
+        }
+        let rest = self.fetch.missing(Span::new(self.delivered, self.fetch.total().unwrap_or(u64::MAX)));
+        if runs_for < self.guard(&used) {
+            let enough = rest <= self.supply(&used, runs_for.min(last)).mean;
+            return !enough && self.wake_cheapest();
+        }
+        let Some(dear) = used.iter().copied().max_by_key(|link| (self.price(*link, self.mean(*link)), *link))
+        else {
+            return false;
+        };
+        let others: Vec<LinkId> = used.into_iter().filter(|link| *link != dear).collect();
+        let known = |link: &LinkId| self.planner.course(*link).steps() >= LEAST_STEPS;
+        if others.is_empty() || !known(&dear) || !others.iter().all(known) {
+            return false;
+        }
+        let course = self.planner.course(dear);
+        let cheap = others.iter().map(|link| self.price(*link, self.mean(*link))).min().unwrap_or_default();
+        let question = Question {
+            rest,
+            others: self.supply(&others, last.saturating_sub(MARGIN)),
+            price_now: self.price(dear, course.lately()) - cheap,
+            price: self.price(dear, course.mean()) - cheap,
+            rate: course.lately(),
+            wake: self.meter.radio(dear).map(|radio| radio.model().one_packet()).unwrap_or_default(),
+        };
+        !question.goes_on() && self.set_rest(dear, true, Why::Cheapest)
+    }
+
+    /// Rule 5.
+    fn be_sated(&mut self, end: u64) {
+        let Some(player) = self.player.as_ref().filter(|player| player.state() == State::Playing) else {
+            self.planner.sated = false;
+            return;
+        };
+        let full = self.fetch.total().is_some_and(|total| end < total)
+            && self.fetch.unasked(Span::new(self.delivered, end)).is_none_or(|gap| gap.len() < LEAST_PIECE);
+        let window = self.config.fetch.window.unwrap_or(DataSize::MAX);
+        let left = DataSize::from_bytes(player.arrived() - player.decoded());
+        if full {
+            let tails = self
+                .used()
+                .into_iter()
+                .filter_map(|link| self.meter.radio(link))
+                .map(|radio| radio.model().tail.time());
+            let sleep = (window / 4 * 3) / player.profile().mean();
+            self.planner.sated = sleep > tails.max().unwrap_or_default();
+        } else if left < window / 4 || player.runs_for() < FADE_GUARD {
+            self.planner.sated = false;
+        }
+    }
+
+    /// Links that are in use and work.
+    fn used(&self) -> Vec<LinkId> {
+        let used = |link: &LinkId| !self.planner.rests(*link) && self.fetch.is_up(*link);
+        self.fetch.hopeful_links().filter(used).collect()
+    }
+
+    /// Where links may be asked now.
+    fn seats(&self) -> Vec<(LinkId, Seat)> {
+        self.fetch.hopeful_links().filter_map(|link| Some((link, self.fetch.seat(link)?))).collect()
+    }
+
+    fn mean(&self, link: LinkId) -> Bitrate {
+        self.planner.course(link).mean()
+    }
+
+    fn supply(&self, links: &[LinkId], time: Duration) -> Supply {
+        links.iter().map(|link| self.planner.course(*link).supply(time)).fold(Supply::default(), Supply::and)
+    }
+
+    /// What a megabyte costs at this rate.
+    fn price(&self, link: LinkId, rate: Bitrate) -> Energy {
+        let draw = self.meter.radio(link).map(|radio| radio.model().draw(Direction::Down));
+        draw.map(|draw| draw.transfer(MEGABYTE, rate.max(SLOWEST))).unwrap_or_default()
+    }
+
+    /// Rule 4.
+    fn guard(&self, used: &[LinkId]) -> Duration {
+        let sum = |rate: fn(&Course) -> Bitrate| {
+            used.iter().map(|link| rate(&self.planner.course(*link))).sum::<Bitrate>()
+        };
+        if sum(Course::present) * 3 < sum(Course::mean) { FADE_GUARD } else { GUARD }
+    }
+
+    fn wake_cheapest(&mut self) -> bool {
+        let resting = self.planner.links.iter().filter(|(_, seen)| seen.rests).map(|(link, _)| *link);
+        let cheapest = resting.min_by_key(|link| (self.price(*link, self.mean(*link)), *link));
+        cheapest.is_some_and(|link| self.set_rest(link, false, Why::RunsDry))
+    }
+
+    fn wake_all(&mut self, why: Why) -> bool {
+        let resting: Vec<LinkId> =
+            self.planner.links.iter().filter(|(_, seen)| seen.rests).map(|(link, _)| *link).collect();
+        let mut any = false;
+        for link in resting {
+            any |= self.set_rest(link, false, why);
+        }
+        any
+    }
+
+    fn set_rest(&mut self, link: LinkId, rests: bool, why: Why) -> bool {
+        let Some(seen) = self.planner.links.get_mut(&link) else { return false };
+        (seen.rests, seen.paused) = (rests, true);
+        if !self.fetch.rest_link(link, rests) {
+            return false;
+        }
+        self.say(Said::Rest { link, rests, why });
+        true
+    }
+}
+
+const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
+/// A price at a lower rate would be no price.
+const SLOWEST: Bitrate = Bitrate::from_bits_per_sec(300_000);
+/// Below this buffer no link rests: a resting one takes a promotion, a round trip and a slow start to come up. chosen:
+/// with 2 s one video in ten is interrupted on links that fluctuate by 40 %, with 3 s energies are 1 % higher.
+const GUARD: Duration = Duration::from_millis(2500);
+/// In a fade.
+const FADE_GUARD: Duration = Duration::from_secs(5);
+/// So many half seconds must have been seen of a link before anything rests.
+const LEAST_STEPS: u32 = 4;
+/// With the first missing byte due later than this, pieces are long.
+const FAR: Duration = Duration::from_secs(4);
+/// The time of its link that a piece takes: far from the deadline, and near it.
+const BULK: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_millis(60);
+/// Smaller pieces are not worth their head.
+const LEAST_PIECE: DataSize = DataSize::from_kib(16);
+/// For a link of which nothing is known.
+const FIRST_PIECE: DataSize = DataSize::from_kib(64);
+/// And how long it may take.
+const UNKNOWN: Duration = Duration::from_secs(1);
