@@ -34,10 +34,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use url::Url;
 
 pub use crate::store::{Checksum, ParseChecksumError};
+pub(crate) use feed::{Feed, Known, Learnt};
 pub use job::{Accounting, GetError, Job, Target, Watcher};
 pub use joules::Joules;
 pub use log::FetchRecord;
-pub(crate) use feed::{Feed, Known, Learnt};
 pub(crate) use network::Network;
 pub use network::NetworkError;
 pub(crate) use origins::{host_of, is_local};
