@@ -48,6 +48,11 @@ impl Memory {
         Some(Grant { base, extra, used: Rc::clone(&self.used) })
     }
 
+    /// The most for one player.
+    pub(super) fn most(&self) -> DataSize {
+        DataSize::from_bytes(self.one)
+    }
+
     /// Granted now, in all.
     pub(super) fn granted(&self) -> DataSize {
         DataSize::from_bytes(self.used.0.get() + self.used.1.get())

@@ -62,6 +62,8 @@ pub(super) struct Session {
     pub(super) progress: RefCell<Option<Progress>>,
     plays: RefCell<BTreeMap<u64, Under>>,
     windows: Cell<u64>,
+    /// How much may wait for one answer: less for one of several segments than for a film.
+    pub(super) most: Cell<DataSize>,
     pub(super) delivered: Cell<u64>,
     seen: Cell<Instant>,
 }
@@ -343,15 +345,8 @@ impl Sessions {
 
     /// One question over the link that suits the host.
     async fn ask(&self, session: &Session, ask: Ask) -> Result<Single, Refusal> {
-        let login = session.user.as_ref().and_then(|(user, password)| {
-            let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
-            let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
-            value.set_sensitive(true);
-            Some(value)
-        });
-        let question = Question { url: session.url.clone(), headers: session.headers.clone(), login, ask };
         let links = self.links_for(&session.url)?;
-        let asked = Single::ask(&self.network, &links, &question).await;
+        let asked = Single::ask(&self.network, &links, &session.question(ask)).await;
         asked.map_err(|Trouble { text, .. }| Refusal::Gone(text))
     }
 
@@ -397,7 +392,8 @@ impl Sessions {
 
     /// Starts the work of a feed.
     fn play(&self, session: &Rc<Session>, mut feed: Feed, span: Range<u64>) -> Result<Play, Refusal> {
-        let has = DataSize::from_bytes(session.windows.get());
+        let beyond = self.memory.most() - session.most.get();
+        let has = DataSize::from_bytes(session.windows.get()).max(beyond);
         let grant = self.memory.grant(has).ok_or(Refusal::Full)?;
         feed.window = grant.size();
         session.windows.set(session.windows.get() + grant.size().bytes());
@@ -450,9 +446,28 @@ impl Session {
             progress: RefCell::default(),
             plays: RefCell::default(),
             windows: Cell::new(0),
+            most: Cell::new(DataSize::MAX),
             delivered: Cell::new(0),
             seen: Cell::new(Instant::now()),
         }
+    }
+
+    /// A question to the origin, with what the player says of itself and the login of its URL.
+    pub(super) fn question(&self, ask: Ask) -> Question {
+        let login = self.user.as_ref().and_then(|(user, password)| {
+            let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+            let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        });
+        Question { url: self.url.clone(), headers: self.headers.clone(), login, ask }
+    }
+
+    /// The target and the fields with which another part of what is played is asked for.
+    pub(super) fn beside(&self, url: Url) -> (Target, Vec<(HeaderName, HeaderValue)>) {
+        // A login is for the host that the player named.
+        let user = self.user.clone().filter(|_| url.origin() == self.url.origin());
+        (Target { url, user }, self.headers.clone())
     }
 
     /// How many answers are under way.
@@ -487,7 +502,7 @@ impl Session {
         resource.as_ref().map(|r| (r.known.total.bytes(), r.known.validator.text().to_owned()))
     }
 
-    fn say(&self, reason: &str) {
+    pub(super) fn say(&self, reason: &str) {
         *self.reason.borrow_mut() = reason.to_owned();
     }
 }
