@@ -8,6 +8,9 @@
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
 
 use crate::link::LinkKind;
 use crate::units::{Bitrate, DataSize, Duration, Energy, EnergyPerBit, Power};
@@ -31,7 +34,8 @@ impl Direction {
 }
 
 /// What a radio draws while it carries bytes in one direction: `base + per_bit × rate`.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Draw {
     /// At rate zero (β of the papers).
     pub base: Power,
@@ -52,7 +56,8 @@ impl Draw {
 }
 
 /// Some power for some time.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Stage {
     /// What is drawn.
     pub power: Power,
@@ -68,7 +73,8 @@ impl Stage {
 }
 
 /// What follows the last byte, stage by stage.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Stage>", into = "Vec<Stage>")]
 pub struct Tail {
     stages: [Stage; Tail::MAX],
     len: usize,
@@ -101,8 +107,27 @@ impl Tail {
     }
 }
 
+impl TryFrom<Vec<Stage>> for Tail {
+    type Error = TooManyStages;
+    fn try_from(stages: Vec<Stage>) -> Result<Self, TooManyStages> {
+        Self::new(&stages).ok_or(TooManyStages)
+    }
+}
+
+impl From<Tail> for Vec<Stage> {
+    fn from(tail: Tail) -> Self {
+        tail.stages().to_vec()
+    }
+}
+
+/// A tail of more stages than any radio has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a tail has at most {} stages", Tail::MAX)]
+pub struct TooManyStages;
+
 /// What one radio draws.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RadioModel {
     /// While bytes come.
     pub down: Draw,
@@ -156,7 +181,8 @@ impl RadioModel {
 }
 
 /// What changes while several radios of one device are active.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Together {
     /// The part of each radio's base power that all of them share, paid once: with n radios active the device draws
     /// (n − 1) times this less than their sum. Zero: powers add up.
@@ -166,7 +192,8 @@ pub struct Together {
 }
 
 /// A device.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
 pub struct Model {
     name: String,
     radios: BTreeMap<LinkKind, RadioModel>,
@@ -234,6 +261,30 @@ impl Model {
             0 | 1 => sum,
             n => sum - self.together.shared * (n - 1) + self.together.extra * rates,
         }
+    }
+}
+
+/// A model as a log has it.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    radios: BTreeMap<LinkKind, RadioModel>,
+    together: Together,
+    platform: Power,
+}
+
+impl TryFrom<Written> for Model {
+    type Error = ModelError;
+    fn try_from(written: Written) -> Result<Self, ModelError> {
+        Self::new(&written.name, written.radios, written.together, written.platform)
+    }
+}
+
+impl From<Model> for Written {
+    fn from(model: Model) -> Self {
+        let Model { name, radios, together, platform } = model;
+        Self { name, radios, together, platform }
     }
 }
 

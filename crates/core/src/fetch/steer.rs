@@ -27,6 +27,8 @@ use crate::units::{Bitrate, DataSize};
 /// What the owner has ordered that lasts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Steering {
+    /// The owner chooses the spans, once there is something to choose.
+    leads: bool,
     resting: BTreeSet<LinkId>,
 }
 
@@ -50,13 +52,20 @@ impl Fetch {
     /// A download that asks for nothing by itself once the resource is known.
     pub(crate) fn steered(config: Config) -> Self {
         let mut fetch = Self::new(config);
-        fetch.steering = Some(Steering::default());
+        fetch.steering = Some(Steering { leads: true, ..Steering::default() });
         fetch
+    }
+
+    /// Its owner chooses the spans from now on, or leaves that to the download.
+    pub(crate) fn lead(&mut self, leads: bool) {
+        if let Some(steering) = &mut self.steering {
+            steering.leads = leads;
+        }
     }
 
     /// Whether its owner chooses the spans at present.
     pub(crate) fn is_led(&self) -> bool {
-        self.steering.is_some() && self.phase == Phase::Ranges
+        self.steering.as_ref().is_some_and(|steering| steering.leads) && self.phase == Phase::Ranges
     }
 
     /// Whether everything is there that the reader lets come: silence then says nothing, however long it lasts.

@@ -131,6 +131,21 @@ impl Player {
         self.choose_reading();
     }
 
+    /// A player that has been playing before anybody modelled it: it has everything before `upto`, and stands at
+    /// `position`.
+    pub fn resume(&mut self, now: Instant, upto: u64, position: Duration, plays: bool) {
+        self.advance(now);
+        self.arrived = upto.min(self.profile.size().bytes());
+        self.position = position.min(self.profile.time_of(self.arrived));
+        if plays {
+            self.play();
+            self.stop_if_dry();
+        } else {
+            self.start_if_enough();
+        }
+        self.choose_reading();
+    }
+
     /// What a real player says of itself: it stands at `position` and plays, or does not. A player that says that it
     /// plays what it cannot have is taken to have just run dry.
     pub fn observe(&mut self, now: Instant, position: Duration, plays: bool) {

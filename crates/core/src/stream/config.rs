@@ -1,13 +1,13 @@
 //! What a stream is told before it starts.
 
-use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::energy::{Draw, Model, RadioModel, Stage, Tail, Together};
 use crate::fetch;
-use crate::link::LinkKind;
+use crate::link::{LinkId, LinkKind};
 use crate::playback::{Profile, Thresholds};
 use crate::units::{DataSize, EnergyPerBit, Power, Ratio};
 
@@ -23,8 +23,12 @@ pub struct Config {
     pub video: Option<Profile>,
     /// The player's buffer.
     pub player: Thresholds,
-    /// What the radio of each kind of link draws; kinds that are not named cost nothing.
-    pub radios: BTreeMap<LinkKind, Radio>,
+    /// What is to be small.
+    pub minimise: Minimise,
+    /// What the radio of each kind of link draws; kinds that it does not describe cost nothing.
+    pub energy: Model,
+    /// What the bytes of links cost, where that is to be small; links that are not named cost nothing.
+    pub prices: Vec<Price>,
     /// GreenBag's own figures.
     pub greenbag: GreenBag,
 }
@@ -38,17 +42,11 @@ impl Default for Config {
             policy: Policy::default(),
             video: None,
             player: Thresholds::default(),
-            radios: [(LinkKind::Lte, Radio::GREENBAG_LTE), (LinkKind::Wifi, Radio::GREENBAG_WIFI)].into(),
+            minimise: Minimise::default(),
+            energy: Radio::greenbag(),
+            prices: Vec::new(),
             greenbag: GreenBag::default(),
         }
-    }
-}
-
-impl Config {
-    /// The radios as a device whose powers add up.
-    pub(super) fn model(&self) -> Model {
-        let radios = self.radios.iter().map(|(kind, radio)| (*kind, radio.model())).collect();
-        Model::new("stream", radios, Together::default(), Power::ZERO).expect("radios that share nothing")
     }
 }
 
@@ -63,6 +61,29 @@ pub enum Policy {
     GreenbagP,
     /// GreenBag with its link-mode chooser (GB-E of §V).
     GreenbagE,
+}
+
+/// What a stream makes small, once the video comes in time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Minimise {
+    /// What the radios draw.
+    #[default]
+    Energy,
+    /// Bytes over metered links.
+    MeteredBytes,
+    /// What the bytes cost ([`Config::prices`]).
+    Money,
+}
+
+/// What the bytes of one link cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// The link.
+    pub link: LinkId,
+    /// Millionths of the currency for 10^9 bytes. Which currency is all the same, as long as it is one.
+    pub micros_per_gb: u64,
 }
 
 /// What one radio draws: active, and after its last byte.
@@ -94,6 +115,13 @@ impl Radio {
         tail_power: Power::ZERO,
         tail: Duration::ZERO,
     };
+
+    /// A device with GreenBag's two radios, whose powers add up.
+    pub fn greenbag() -> Model {
+        let radios = [(LinkKind::Lte, Self::GREENBAG_LTE), (LinkKind::Wifi, Self::GREENBAG_WIFI)];
+        let radios = radios.into_iter().map(|(kind, radio)| (kind, radio.model())).collect();
+        Model::new("greenbag", radios, Together::default(), Power::ZERO).expect("radios that share nothing")
+    }
 
     /// As the energy room has it.
     pub fn model(&self) -> RadioModel {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fetch;
 use crate::link::LinkId;
+use crate::playback::{Profile, Thresholds};
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -20,13 +21,24 @@ pub enum Input {
 }
 
 /// What happened in the player.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum Viewer {
     /// It reads on at this offset, which the driver cannot serve from what it holds.
     Seek {
         /// The first byte that it wants.
         to: u64,
+    },
+    /// What it plays has become known, or is known better. Until then all links are used as for a download.
+    Video {
+        /// The video.
+        video: Profile,
+        /// When the player starts and has enough.
+        player: Thresholds,
+        /// Time of the video at which it stands.
+        position: Duration,
+        /// Whether it plays.
+        plays: bool,
     },
     /// It says of itself where it stands. Without this the stream reckons with the player's model.
     Stands {

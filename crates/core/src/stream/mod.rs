@@ -9,8 +9,8 @@
 //! 2. A turn: the input goes to the download; what the download orders is noted (each request is some link's
 //!    subsegment) and passed on; what has come in order goes to the player's model and to the driver; then the policy
 //!    gives its orders, and the download's `tick` ends the turn.
-//! 3. Until the resource is known the download asks by itself (the probes are the first subsegments, and the first
-//!    goodput), and a server without ranges is its business altogether.
+//! 3. Until the resource and the video are known the download asks by itself (the probes are the first subsegments, and
+//!    the first goodput), and a server without ranges is its business altogether.
 //! 4. The player is modelled ([`Player`]) from what was delivered; what a real one says of itself corrects the model.
 //! 5. Bytes that a request leaves behind when its link fails are shared again before anything new is asked for.
 //!
@@ -21,6 +21,7 @@
 
 mod balance;
 mod config;
+mod cost;
 mod event;
 mod greenbag;
 mod lane;
@@ -29,17 +30,17 @@ mod planner;
 mod tests;
 mod thrift;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::time::Duration;
 
 use crate::energy::{Direction, Meter};
 use crate::fetch::{self, Ask, Fetch};
 use crate::link::LinkId;
 use crate::machine::Machine;
-use crate::playback::Player;
+use crate::playback::{Player, Profile, Thresholds};
 use crate::units::Instant;
 
-pub use config::{Config, GreenBag, Policy, Radio};
+pub use config::{Config, GreenBag, Minimise, Policy, Price, Radio};
 pub use event::{Input, Mode, Output, Said, Viewer, Why};
 
 use lane::Lane;
@@ -54,6 +55,8 @@ pub struct Stream {
     lanes: BTreeMap<LinkId, Lane>,
     player: Option<Player>,
     meter: Meter,
+    /// Links whose bytes cost money.
+    metered: BTreeSet<LinkId>,
     mode: Mode,
     planner: Planner,
     /// The end of what is cut into segments so far.
@@ -76,12 +79,15 @@ impl Stream {
     /// A stream that knows its configuration and nothing else. It waits for links.
     pub fn new(config: Config) -> Self {
         let player = config.video.clone().map(|video| Player::new(video, config.player, Instant::ZERO));
+        let mut fetch = Fetch::steered(config.fetch.clone());
+        fetch.lead(player.is_some());
         Self {
             now: Instant::ZERO,
-            fetch: Fetch::steered(config.fetch.clone()),
+            fetch,
             lanes: BTreeMap::new(),
             player,
-            meter: Meter::new(config.model(), Instant::ZERO),
+            meter: Meter::new(config.energy.clone(), Instant::ZERO),
+            metered: BTreeSet::new(),
             mode: Mode::All,
             planner: Planner::default(),
             arranged: 0,
@@ -114,7 +120,14 @@ impl Stream {
 
     fn hear(&mut self, input: fetch::Input) {
         match &input {
-            fetch::Input::LinkUp { link, profile } => self.meter.on_link(self.now, *link, profile.kind),
+            fetch::Input::LinkUp { link, profile } => {
+                self.meter.on_link(self.now, *link, profile.kind);
+                if profile.metered {
+                    self.metered.insert(*link)
+                } else {
+                    self.metered.remove(link)
+                };
+            }
             fetch::Input::Data { req, len } => {
                 if let Some(link) = self.fetch.link_of(*req) {
                     self.meter.on_bytes(self.now, link, Direction::Down, *len);
@@ -126,6 +139,14 @@ impl Stream {
             _ => {}
         }
         self.fetch.handle(self.now, input);
+    }
+
+    /// The video is known from now on, or known better: the player goes on where it stands, with what has come.
+    fn watch(&mut self, video: Profile, player: Thresholds, position: Duration, plays: bool) {
+        let mut watching = Player::new(video, player, self.now);
+        watching.resume(self.now, self.fetch.frontier(), position, plays);
+        self.player = Some(watching);
+        self.fetch.lead(true);
     }
 
     fn seek(&mut self, to: u64) {
@@ -213,6 +234,9 @@ impl Machine for Stream {
         match input {
             Input::Fetch(input) => self.hear(input),
             Input::Viewer(Viewer::Seek { to }) => self.seek(to),
+            Input::Viewer(Viewer::Video { video, player, position, plays }) => {
+                self.watch(video, player, position, plays);
+            }
             Input::Viewer(Viewer::Stands { position, plays }) => {
                 if let Some(player) = &mut self.player {
                     player.observe(self.now, position, plays);

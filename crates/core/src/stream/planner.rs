@@ -177,13 +177,17 @@ impl Stream {
         }
         let course = self.planner.course(dear);
         let cheap = others.iter().map(|link| self.price(*link, self.mean(*link))).min().unwrap_or_default();
+        // Where nothing would be saved, nothing rests.
+        if self.price(dear, course.mean()) <= cheap {
+            return false;
+        }
         let question = Question {
             rest,
             others: self.supply(&others, last.saturating_sub(MARGIN)),
             price_now: self.price(dear, course.lately()) - cheap,
             price: self.price(dear, course.mean()) - cheap,
             rate: course.lately(),
-            wake: self.meter.radio(dear).map(|radio| radio.model().one_packet()).unwrap_or_default(),
+            wake: self.tariff(dear).map(|tariff| tariff.one_packet()).unwrap_or_default(),
         };
         !question.goes_on() && self.set_rest(dear, true, Why::Cheapest)
     }
@@ -199,11 +203,8 @@ impl Stream {
         let window = self.config.fetch.window.unwrap_or(DataSize::MAX);
         let left = DataSize::from_bytes(player.arrived() - player.decoded());
         if full {
-            let tails = self
-                .used()
-                .into_iter()
-                .filter_map(|link| self.meter.radio(link))
-                .map(|radio| radio.model().tail.time());
+            let tails =
+                self.used().into_iter().filter_map(|link| self.tariff(link)).map(|tariff| tariff.tail.time());
             let sleep = (window / 4 * 3) / player.profile().mean();
             self.planner.sated = sleep > tails.max().unwrap_or_default();
         } else if left < window / 4 || player.runs_for() < FADE_GUARD {
@@ -232,7 +233,7 @@ impl Stream {
 
     /// What a megabyte costs at this rate.
     fn price(&self, link: LinkId, rate: Bitrate) -> Energy {
-        let draw = self.meter.radio(link).map(|radio| radio.model().draw(Direction::Down));
+        let draw = self.tariff(link).map(|tariff| tariff.draw(Direction::Down));
         draw.map(|draw| draw.transfer(MEGABYTE, rate.max(SLOWEST))).unwrap_or_default()
     }
 
