@@ -32,6 +32,7 @@ smoke: need-lab build ## Run the program itself, small: what CI does after the t
 	$(MARLINE) links
 	$(MARLINE) lab demo --quick --page target/demo.html
 	$(MARLINE) lab reproduce thesis --quick
+	$(MARLINE) lab reproduce greenbag --quick
 bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
 	@.ci/need aria2c:aria2
 	$(MARLINE) lab bench

@@ -33,6 +33,7 @@ carried!(
     "floor-rss",
     "floor-rss-https",
     "floor-small",
+    "greenbag-pairs",
     "pairs",
     "roam",
     "thesis",

@@ -4,10 +4,11 @@
 //! knows no clock and no socket; packets and times go in, packets and times come out.
 //!
 //! [`spec`] says how a link is written, [`link`] is a running one, on a rate, on a [`trace`] or on a shared 802.11
-//! [`medium`]; [`rng`] is where chance comes from, [`ideal`] what could have been carried at best, [`optimum`] how a
-//! clairvoyant would have played a video. [`tcp`] is what runs over a link, and a [`world`] is a client, its links and
-//! a server, with one of core's machines in it.
+//! [`medium`]; [`rng`] is where chance comes from, [`fluctuation`] how rates wander,
+//! [`ideal`] what could have been carried at best, [`optimum`] how a clairvoyant would have played a video. [`tcp`] is
+//! what runs over a link, and a [`world`] is a client, its links and a server, with one of core's machines in it.
 pub mod contract;
+pub mod fluctuation;
 pub mod history;
 pub mod ideal;
 pub mod link;

@@ -7,6 +7,7 @@
 //! 3. `--quick`: all artefacts by sim, once, and one lab case scaled down; it ends within a
 //!    minute and, where the machine forbids a lab, says so and leaves that part out.
 
+mod greenbag;
 mod paper;
 mod store;
 mod thesis;
@@ -26,7 +27,7 @@ use store::Store;
 /// `marline lab reproduce`.
 #[derive(Clone, Debug, Args)]
 pub struct ReproduceArgs {
-    /// Which paper: thesis.
+    /// Which paper: thesis, greenbag.
     #[arg(value_name = "NAME")]
     name: String,
     /// In virtual time: a minute instead of hours.
@@ -44,16 +45,19 @@ pub struct ReproduceArgs {
     /// Print one JSON object per figure and line.
     #[arg(long)]
     json: bool,
-    /// Only these cases.
+    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13).
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Where results are kept.
     #[arg(long, value_name = "DIR", default_value = "evidence")]
     out: PathBuf,
+    /// A directory of traces; also MARLINE_TRACES.
+    #[arg(long, value_name = "DIR")]
+    traces: Vec<PathBuf>,
 }
 
 /// The papers that can be reproduced.
-const NAMES: [&str; 1] = ["thesis"];
+const NAMES: [&str; 2] = ["thesis", "greenbag"];
 
 /// The lab case of `--quick`, and how much of its work is done: the case in which both links matter, a few seconds per
 /// download.
@@ -64,6 +68,9 @@ const QUICK_LAB_SCALE: f64 = 0.04;
 pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if !NAMES.contains(&args.name.as_str()) {
         return Err(LabError::Spec(format!("no paper `{}`; there are: {}", args.name, NAMES.join(", "))));
+    }
+    if args.name == "greenbag" {
+        return greenbag::run(args);
     }
     let paper = Paper::thesis()?;
     let mut scenario = scenarios::find("thesis")?;

@@ -1,0 +1,122 @@
+//! GreenBag's figures for people: one table per artefact, then what the paper's text says, then the floors.
+
+use super::floors::Floor;
+use crate::evidence::Row;
+use crate::page::Table;
+
+/// One artefact: a line per case and policy, ours beside the clairvoyant's.
+pub(super) fn table(rows: &[Row], artefact: &str) -> Table {
+    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact).collect();
+    let energy = of.iter().any(|row| row.metric == "energy" && row.clairvoyant.is_some());
+    let ratio = of.iter().any(|row| row.metric == "energy_ratio");
+    let mut head = vec!["case", "policy", "playback s", "clairvoyant", "gap", "interruption s", "stalls"];
+    if energy {
+        head.extend(["energy J", "clairvoyant", "gap"]);
+    }
+    let lines = of.iter().filter(|row| row.metric == "playback_time").map(|time| {
+        let other = |metric: &str| {
+            of.iter()
+                .copied()
+                .find(|row| row.case == time.case && row.policy == time.policy && row.metric == metric)
+        };
+        let mut line = vec![time.case.clone(), time.policy.clone()];
+        line.push(with_spread(time));
+        line.push(number(time.clairvoyant, 1));
+        let gap = time.ours.zip(time.clairvoyant).map(|(ours, least)| ours - least);
+        line.push(gap.map_or("–".into(), |gap| format!("{gap:+.1}")));
+        line.push(number(other("interruption").and_then(|row| row.ours), 1));
+        line.push(number(other("stalls").and_then(|row| row.ours), if time.spread.is_some() { 1 } else { 0 }));
+        if energy {
+            let joules = other("energy");
+            line.push(joules.map_or("–".into(), with_spread));
+            line.push(number(joules.and_then(|row| row.clairvoyant), 1));
+            line.push(above(joules));
+        }
+        line
+    });
+    let note =
+        ratio.then(|| "energy: the mean of the runs, and its gap to the mean of the clairvoyant's".to_string());
+    Table { head: head.into_iter().map(String::from).collect(), rows: lines.collect(), note }
+}
+
+fn with_spread(row: &Row) -> String {
+    let spread = row.spread.map(|spread| format!(" ± {spread:.1}")).unwrap_or_default();
+    format!("{}{spread}", number(row.ours, 1))
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("–".into(), |value| format!("{value:.digits$}"))
+}
+
+/// By how much more than the clairvoyant.
+fn above(row: Option<&Row>) -> String {
+    let (ours, least) = match row {
+        Some(Row { ours: Some(ours), clairvoyant: Some(least), .. }) if *least > 0.0 => (ours, least),
+        _ => return "–".into(),
+    };
+    format!("{:+.1} %", (ours / least - 1.0) * 100.0)
+}
+
+/// What the paper's text says in numbers: the paper's and ours.
+pub(super) fn said(rows: &[Row]) -> Option<Table> {
+    let with = rows.iter().filter(|row| row.paper.is_some());
+    let line = |row: &Row| {
+        let value = |value| number(value, usize::from(row.unit != "KiB"));
+        vec![
+            row.artefact.clone(),
+            row.case.clone(),
+            row.policy.clone(),
+            row.metric.clone(),
+            value(row.paper),
+            value(row.ours),
+            row.unit.clone(),
+        ]
+    };
+    let lines: Vec<Vec<String>> = with.map(line).collect();
+    let head = ["artefact", "case", "policy", "metric", "paper", "ours", "unit"];
+    (!lines.is_empty()).then(|| Table { head: head.map(String::from).into(), rows: lines, note: None })
+}
+
+/// The floors.
+pub(super) fn floors(floors: &[Floor]) -> Option<Table> {
+    let line = |floor: &Floor| {
+        let met = if floor.met() { "met" } else { "NOT MET" };
+        vec![
+            floor.artefact.into(),
+            floor.case.clone(),
+            floor.metric.into(),
+            floor.says.into(),
+            format!("{:.2}", floor.ours),
+            format!("{:.2}", floor.most),
+            met.into(),
+        ]
+    };
+    let missed = floors.iter().filter(|floor| !floor.met()).count();
+    let head = ["artefact", "case", "metric", "marline is to need", "ours", "at most", ""];
+    (!floors.is_empty()).then(|| Table {
+        head: head.map(String::from).into(),
+        rows: floors.iter().map(line).collect(),
+        note: Some(format!("{} of {} floors are met.", floors.len() - missed, floors.len())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::{
+        rows,
+        tests::{done, played},
+    };
+    use super::super::setting::Who;
+    use super::*;
+
+    #[test]
+    fn a_line_has_ours_the_clairvoyants_and_the_gap() {
+        let rows = rows(&[done("F13", "80%", &[(Who::Marline, &[played(125.6, 104.0)])])], &[]);
+        let table = table(&rows, "F13");
+        assert_eq!(
+            table.rows,
+            [["80%", "marline", "125.6", "125.0", "+0.6", "5.6", "0", "104.0", "100.0", "+4.0 %"]]
+        );
+        assert!(said(&rows).is_none() && floors(&[]).is_none());
+    }
+}
