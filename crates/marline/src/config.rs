@@ -55,6 +55,27 @@ pub struct Terms {
     /// The most it may carry a second.
     #[serde(default, deserialize_with = "word")]
     pub limit: Option<Bitrate>,
+    /// What 10^9 bytes cost, in whatever currency, as long as it is one.
+    #[serde(default, rename = "price-per-gb", deserialize_with = "word")]
+    pub price: Option<Price>,
+}
+
+/// A sum of money in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price(pub u64);
+
+impl FromStr for Price {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let price = || {
+            let part = format!("{part:0<6}").parse::<u64>().ok()?;
+            whole.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(part).map(Self)
+        };
+        let plain = !whole.is_empty() && digits(whole) && digits(part) && part.len() <= 6;
+        plain.then(price).flatten().ok_or_else(|| format!("`{text}` is not a price such as 4.50"))
+    }
 }
 
 /// Why a configuration file cannot be used.
@@ -129,6 +150,11 @@ impl ConfigFile {
         known
     }
 
+    /// The prices, by interface.
+    pub fn prices(&self) -> Vec<(String, u64)> {
+        self.link.iter().filter_map(|(name, terms)| Some((name.0.clone(), terms.price?.0))).collect()
+    }
+
     /// `named` with what the file knows of the same interface wherever the command line says nothing.
     pub fn complete(&self, named: Named) -> Named {
         let Some((_, terms)) = self.link.iter().find(|(name, _)| name.0 == named.name) else { return named };
@@ -192,6 +218,7 @@ mod tests {
         assert!(file.metered.is_some() && file.energy_model.is_some());
         let terms = &file.link[&Interface("wwan0".into())];
         assert!(terms.kind.is_some() && terms.metered.is_some() && terms.budget.is_some() && terms.limit.is_some());
+        assert_eq!(file.prices(), [("wwan0".to_owned(), 4_500_000)]);
     }
 
     #[test]
@@ -202,6 +229,8 @@ mod tests {
             ("[link.w]\n\nbudget = '2'\n", 3, "`2` is not a size such as 500KiB"),
             ("[link.w]\nbudget = 2000\n", 2, "invalid type"),
             ("[link.w]\nlimit = '20MB'\n", 2, "a rate such as 20Mbit/s"),
+            ("[link.w]\nprice-per-gb = '4,50'\n", 2, "`4,50` is not a price such as 4.50"),
+            ("[link.w]\nprice-per-gb = '-1'\n", 2, "`-1` is not a price"),
             ("[link.w]\nkind = '6g'\n", 2, "`6g` is no kind of link"),
             ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
             ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),

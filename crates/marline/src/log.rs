@@ -5,18 +5,32 @@
 //! 1. A log is never held: one of any length needs one line of memory.
 //! 2. It begins with its version and configuration, and does so once.
 //! 3. A last line without a line end is where the run was killed; everything before it still counts.
+//! 4. The first line tells whether a download or a stream wrote it. A download's lines are given as a stream's, of which
+//!    they are a part.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use marline_core::replay::Record;
-use marline_net::get::FetchRecord;
+use marline_core::{fetch, stream};
+use marline_net::get::{FetchRecord, StreamRecord};
+use serde::Serialize;
 
 use crate::Exit;
 
 /// A line of the log.
-pub(crate) type Line = FetchRecord;
+pub(crate) type Line = Record<Config, stream::Input, stream::Output>;
+
+/// What the machine was made from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Config {
+    /// A download.
+    Fetch(Box<fetch::Config>),
+    /// A stream.
+    Stream(Box<stream::Config>),
+}
 
 /// The log in this file; `-` is standard input.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, Exit> {
@@ -35,12 +49,14 @@ pub(crate) struct Log<R> {
     text: Vec<u8>,
     line: u64,
     begun: bool,
+    /// It is a stream's.
+    streams: bool,
     broken_off: Option<u64>,
 }
 
 impl<R: BufRead> Log<R> {
     pub(crate) fn new(from: R) -> Self {
-        Self { from, text: Vec::new(), line: 0, begun: false, broken_off: None }
+        Self { from, text: Vec::new(), line: 0, begun: false, streams: false, broken_off: None }
     }
 
     /// The next record; none: the log is over. Trouble comes with its line, counted from 1.
@@ -59,7 +75,7 @@ impl<R: BufRead> Log<R> {
         if !whole && self.text.len() as u64 == LONGEST_LINE {
             return Err((line, format!("longer than {LONGEST_LINE} bytes: this is no log of marline")));
         }
-        let record: Line = match serde_json::from_slice(&self.text) {
+        let record = match self.parse() {
             Ok(record) => record,
             Err(_) if !whole && self.begun => {
                 self.broken_off = Some(line);
@@ -77,6 +93,25 @@ impl<R: BufRead> Log<R> {
         }
     }
 
+    /// The line as it was read.
+    fn parse(&mut self) -> serde_json::Result<Line> {
+        if !self.streams {
+            match serde_json::from_slice(&self.text) {
+                Ok(record) => return Ok(of_fetch(record)),
+                Err(error) if self.begun => return Err(error),
+                // Nothing has been read yet: what it is shows here.
+                Err(error) => match serde_json::from_slice::<StreamRecord>(&self.text) {
+                    Ok(record) => {
+                        self.streams = true;
+                        return Ok(of_stream(record));
+                    }
+                    Err(_) => return Err(error),
+                },
+            }
+        }
+        serde_json::from_slice(&self.text).map(of_stream)
+    }
+
     /// The line of the newest record.
     pub(crate) fn line(&self) -> u64 {
         self.line
@@ -85,6 +120,24 @@ impl<R: BufRead> Log<R> {
     /// The line at which the log breaks off.
     pub(crate) fn broken_off(&self) -> Option<u64> {
         self.broken_off
+    }
+}
+
+fn of_fetch(record: FetchRecord) -> Line {
+    match record {
+        Record::Start { version, config } => Record::Start { version, config: Config::Fetch(Box::new(config)) },
+        Record::In { at, input } => Record::In { at, input: input.into() },
+        Record::Tick { at } => Record::Tick { at },
+        Record::Out { output } => Record::Out { output: stream::Output::Fetch(output) },
+    }
+}
+
+fn of_stream(record: StreamRecord) -> Line {
+    match record {
+        Record::Start { version, config } => Record::Start { version, config: Config::Stream(Box::new(config)) },
+        Record::In { at, input } => Record::In { at, input },
+        Record::Tick { at } => Record::Tick { at },
+        Record::Out { output } => Record::Out { output },
     }
 }
 

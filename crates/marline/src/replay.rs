@@ -1,4 +1,4 @@
-//! `marline replay`: runs the decisions of a recorded download again and proves that they come out the same.
+//! `marline replay`: runs the decisions of a recorded download or stream again and proves that they come out the same.
 //!
 //! A log of `--trace` goes in, one JSON object a line (`docs/replay-log.md`); one line comes out: how much was equal,
 //! or the first line that was not.
@@ -10,12 +10,15 @@
 
 use std::io::{BufRead, Write};
 
-use marline_core::fetch::{Fetch, Output};
+use marline_core::fetch::Fetch;
+use marline_core::machine::Machine;
 use marline_core::replay::{Record, Replayer};
+use marline_core::stream::{Input, Output, Stream};
+use marline_core::units::Instant;
 
 use crate::Exit;
 use crate::args::ReplayArgs;
-use crate::log::{self, Line, Log};
+use crate::log::{self, Config, Line, Log};
 
 /// How a replay went.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,12 +53,12 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Exit> {
 /// Feeds every line; the first trouble ends it with its line number, counted from 1.
 fn replay(log: impl BufRead) -> Result<Equal, (u64, String)> {
     let mut log = Log::new(log);
-    let mut replayer: Option<Replayer<Fetch>> = None;
+    let mut replayer: Option<Replayer<Recorded>> = None;
     let mut version = String::new();
     while let Some(record) = log.next()? {
         if let Record::Start { version: wrote, config } = &record {
             version.clone_from(wrote);
-            replayer = Some(Replayer::new(Fetch::new(config.clone())));
+            replayer = Some(Replayer::new(Recorded::from(config.clone())));
         }
         if let Some(replayer) = &mut replayer {
             feed(replayer, record, log.line())?;
@@ -65,7 +68,7 @@ fn replay(log: impl BufRead) -> Result<Equal, (u64, String)> {
     Ok(Equal { records, outputs, version, broken_off: log.broken_off() })
 }
 
-fn feed(replayer: &mut Replayer<Fetch>, record: Line, line: u64) -> Result<(), (u64, String)> {
+fn feed(replayer: &mut Replayer<Recorded>, record: Line, line: u64) -> Result<(), (u64, String)> {
     replayer.feed(record).map_err(|difference| {
         let show = |output: Option<Output>, none: &str| match output {
             Some(output) => serde_json::to_string(&output).unwrap_or_else(|_| format!("{output:?}")),
@@ -77,21 +80,75 @@ fn feed(replayer: &mut Replayer<Fetch>, record: Line, line: u64) -> Result<(), (
     })
 }
 
+/// The machine that wrote the log. A download speaks as a stream does that says nothing of its own.
+enum Recorded {
+    Fetch(Box<Fetch>),
+    Stream(Box<Stream>),
+}
+
+impl From<Config> for Recorded {
+    fn from(config: Config) -> Self {
+        match config {
+            Config::Fetch(config) => Self::Fetch(Box::new(Fetch::new(*config))),
+            Config::Stream(config) => Self::Stream(Box::new(Stream::new(*config))),
+        }
+    }
+}
+
+impl Machine for Recorded {
+    type Input = Input;
+    type Output = Output;
+    type Reason = ();
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match (self, input) {
+            (Self::Fetch(fetch), Input::Fetch(input)) => fetch.handle(now, input),
+            // No download's log has such a line: reading it has failed before.
+            (Self::Fetch(_), Input::Viewer(_)) => {}
+            (Self::Stream(stream), input) => stream.handle(now, input),
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        match self {
+            Self::Fetch(fetch) => fetch.tick(now),
+            Self::Stream(stream) => stream.tick(now),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        match self {
+            Self::Fetch(fetch) => fetch.poll().map(Output::Fetch),
+            Self::Stream(stream) => stream.poll(),
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, ())> {
+        match self {
+            Self::Fetch(fetch) => fetch.deadline().map(|(at, _)| (at, ())),
+            Self::Stream(stream) => stream.deadline().map(|(at, _)| (at, ())),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::fetch::{Config, Input};
     use marline_core::link::{LinkId, LinkKind, LinkProfile};
-    use marline_core::machine::Machine;
-    use marline_core::units::{Duration, Instant};
+    use marline_core::units::Duration;
+    use marline_core::{fetch, stream};
     use std::io::BufReader;
 
     /// The log of a run on one link that is up, with what the machine really does.
     fn log() -> Vec<String> {
-        let config = Config::default();
-        let mut machine = Fetch::new(config.clone());
+        log_of(Config::Fetch(Box::new(fetch::Config::default())))
+    }
+
+    fn log_of(config: Config) -> Vec<String> {
+        let mut machine = Recorded::from(config.clone());
         let mut records = vec![Line::Start { version: "0.0.0".into(), config }];
-        let up = Input::LinkUp { link: LinkId(0), profile: LinkProfile::new("eth0", LinkKind::Ethernet) };
+        let profile = LinkProfile::new("eth0", LinkKind::Ethernet);
+        let up = Input::Fetch(fetch::Input::LinkUp { link: LinkId(0), profile });
         machine.handle(Instant::ZERO, up.clone());
         records.push(Line::In { at: Instant::ZERO, input: up });
         while let Some(output) = machine.poll() {
@@ -116,6 +173,13 @@ mod tests {
         assert_eq!((equal.records, equal.version.as_str()), (log().len() as u64, "0.0.0"));
         assert!(equal.outputs > 0, "a link that is up is used");
         assert_eq!(equal.broken_off, None);
+    }
+
+    #[test]
+    fn a_streams_log_replays_equal_too() {
+        let config = stream::Config { policy: stream::Policy::GreenbagE, ..stream::Config::default() };
+        let equal = replayed(&log_of(Config::Stream(Box::new(config)))).unwrap();
+        assert!(equal.outputs > 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use marline_core::energy::Model;
 use marline_core::replay::Record;
+use marline_core::stream;
 use marline_core::units::DataSize;
 use marline_net::get::{Joules, LinkEnergy};
 use serde::Serialize;
@@ -64,9 +65,10 @@ fn count(log: impl BufRead, models: Vec<Model>) -> Result<Counted, (u64, String)
         for joules in &mut joules {
             match &record {
                 Record::Start { .. } => {}
-                Record::In { at, input } => joules.input(*at, input),
-                Record::Tick { at } => joules.tick(*at),
-                Record::Out { output } => joules.output(output),
+                Record::In { at, input: stream::Input::Fetch(input) } => joules.input(*at, input),
+                Record::In { at, input: stream::Input::Viewer(_) } | Record::Tick { at } => joules.tick(*at),
+                Record::Out { output: stream::Output::Fetch(output) } => joules.output(output),
+                Record::Out { output: stream::Output::Stream(_) } => {}
             }
         }
     }

@@ -179,6 +179,7 @@ mod tests {
         let link = |name: &str, bytes, rate, state: &str| LinkProgress {
             name: name.into(),
             kind: LinkKind::Wifi,
+            metered: false,
             bytes,
             rate,
             state: state.into(),

@@ -68,6 +68,7 @@ mod tests {
         let link = |name: &str, rate, state: &str| LinkProgress {
             name: name.into(),
             kind: LinkKind::Wifi,
+            metered: false,
             bytes: 1,
             rate,
             state: state.into(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use marline_core::fetch::MeteredUse;
+use marline_core::stream::{Minimise, Policy};
 use marline_core::units::DataSize;
 use marline_net::links::Named;
 
@@ -52,12 +53,50 @@ pub struct ProxyArgs {
     /// How much may wait for all players.
     #[arg(long, default_value = "512MB", value_name = "SIZE")]
     pub memory: DataSize,
+    /// Which link brings what of a video, and which radios sleep.
+    #[command(flatten)]
+    pub watching: Watching,
+    /// Write every input and decision of each answer into this folder, a file for each, for `marline replay`.
+    #[arg(long, value_name = "FOLDER")]
+    pub trace: Option<PathBuf>,
     /// Print where it is as one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// How videos are played, once the proxy knows how long they are.
+#[derive(Debug, Args)]
+pub struct Watching {
+    /// Who decides: marline, greenbag-p (never lets a link rest) or greenbag-e.
+    #[arg(long, default_value = "marline", value_name = "NAME", value_parser = policy)]
+    pub policy: Policy,
+    /// What is made small once the video comes in time: energy, metered-bytes or money (prices are in the configuration).
+    #[arg(long, default_value = "energy", value_name = "WORD", value_parser = minimise)]
+    pub minimise: Minimise,
+    /// The device whose radios the links are taken for: a name or a file (`marline energy models`), or none.
+    #[arg(long, value_name = "MODEL")]
+    pub energy_model: Option<String>,
+}
+
+fn policy(word: &str) -> Result<Policy, String> {
+    match word {
+        "marline" => Ok(Policy::Marline),
+        "greenbag-p" => Ok(Policy::GreenbagP),
+        "greenbag-e" => Ok(Policy::GreenbagE),
+        _ => Err("is no policy: marline, greenbag-p or greenbag-e".to_owned()),
+    }
+}
+
+fn minimise(word: &str) -> Result<Minimise, String> {
+    match word {
+        "energy" => Ok(Minimise::Energy),
+        "metered-bytes" => Ok(Minimise::MeteredBytes),
+        "money" => Ok(Minimise::Money),
+        _ => Err("is nothing that can be made small: energy, metered-bytes or money".to_owned()),
+    }
 }
 
 /// What `proxy` and `play` have in common.
@@ -89,6 +128,9 @@ pub struct PlayArgs {
     /// Where the proxy is, or is to be.
     #[arg(long, default_value = "127.0.0.1:8480", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
+    /// How it is played, where a proxy has to be started.
+    #[command(flatten)]
+    pub watching: Watching,
     /// What the links are, and whom to trust, where a proxy has to be started.
     #[command(flatten)]
     pub common: Common,

@@ -14,17 +14,19 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use marline_core::stream::{Minimise, Policy};
 use marline_net::get::NetworkError;
 use marline_net::links::{Choice, LinksError};
 use marline_net::proxy::{self, Options, ProxyError, Running};
 
-pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs};
+pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs, Watching};
 
-use crate::{ConfigFile, Exit};
+use crate::{ConfigFile, Exit, energy};
 
 /// Runs a proxy until it is stopped.
 pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let mut options = options(args.common, config)?;
+    let mut options = options(args.common, args.watching, config)?;
+    options.trace = args.trace;
     options.listen = args.listen;
     options.status = args.status;
     options.allow_lan = args.allow_lan;
@@ -58,7 +60,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
         let status = command(&player, &url).status().map_err(|error| not_started(&player, &error))?;
         return ended(status);
     }
-    let options = Options { listen: args.listen, ..options(args.common, config)? };
+    let options = Options { listen: args.listen, ..options(args.common, args.watching, config)? };
     block_on(async {
         let (tell, told) = tokio::sync::oneshot::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -94,7 +96,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
 }
 
 /// The terms of a proxy, with what the configuration file adds.
-fn options(common: Common, config: Option<&Path>) -> Result<Options, Exit> {
+fn options(common: Common, watching: Watching, config: Option<&Path>) -> Result<Options, Exit> {
     let file = ConfigFile::read(config)?;
     let links = if common.link.is_empty() {
         Choice::Auto { bypass_vpn: common.bypass_vpn, known: file.known() }
@@ -104,6 +106,17 @@ fn options(common: Common, config: Option<&Path>) -> Result<Options, Exit> {
     let mut options = Options::new(links);
     options.metered = common.metered.or(file.metered).unwrap_or_default();
     options.ca_file = common.ca_file;
+    if watching.policy != Policy::Marline && watching.minimise != Minimise::Energy {
+        return Err(Exit::usage(
+            "--minimise other than energy is for --policy marline alone: GreenBag knows only energy",
+        ));
+    }
+    (options.policy, options.minimise) = (watching.policy, watching.minimise);
+    options.energy = energy::chosen(watching.energy_model.as_deref(), file.energy_model.as_deref())?;
+    options.prices = file.prices();
+    if options.minimise == Minimise::Money && options.prices.is_empty() {
+        return Err(Exit::usage("--minimise money needs a price: write price-per-gb = \"4.50\" below [link.NAME]"));
+    }
     Ok(options)
 }
 

@@ -2,33 +2,35 @@
 //!
 //! In: a URL, what is known of its resource, which bytes are wanted. Out: a [`Reader`], and the work that fills it.
 //!
-//! 1. The work is the pump of every download, with the reader's window in the place of a file.
+//! 1. The work is the pump of every download, with the reader's window in the place of a file, and a [`Stream`] in the
+//!    place of the download's machine. An [`Audience`] tells it of the player, and hears what it decides.
 //! 2. What lies outside `from..to` is told to the machine as an earlier run's bytes, so it asks for nothing of it. That
 //!    takes a size and a validator; without them the transfer begins at zero and goes to the end.
 //! 3. Dropping the work closes or resets everything that is under way at once; connections that can be used again
 //!    stay with the [`Network`].
 //!
-//! The front of the proxy knows nothing but this: a machine that thinks of deadlines can take [`Fetch`]'s place behind
-//! it.
-//!
-//! [`Fetch`]: marline_core::fetch::Fetch
+//! One transfer for a whole session, which follows the player's seeks, was not used: an answer that is over must be over
+//! at once, and a run that ends is the surest way. What was learnt stays with the [`Network`] and the audience.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::path::PathBuf;
 use std::rc::Rc;
 
-use marline_core::fetch::{Config, MeteredUse, Resume, Span, Validator};
-use marline_core::link::LinkId;
+use marline_core::fetch::{MeteredUse, Resume, Span, Validator};
+use marline_core::link::{LinkId, LinkProfile};
+use marline_core::stream::{Config, Price, Said, Stream, Viewer};
 use marline_core::units::DataSize;
 use url::Url;
 
-use super::log::Logged;
+use super::links::Uplinks;
+use super::log::{self, Logged};
 use super::network::Network;
 use super::origins::Origins;
 use super::place::Place;
 use super::pump::Pump;
 use super::sockets::Sockets;
-use super::{GetError, Watcher};
+use super::{GetError, Progress, Watcher};
 use crate::http::Described;
 use crate::store::{Reader, Store};
 
@@ -39,8 +41,12 @@ pub(crate) struct Feed {
     pub(crate) headers: Vec<(String, String)>,
     /// For Basic authentication at the URL's host.
     pub(crate) user: Option<(String, String)>,
-    /// How the machine decides; window and resumption are filled in here.
+    /// How the machine decides; window, resumption and prices are filled in here.
     pub(crate) config: Config,
+    /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
+    pub(crate) prices: Vec<(String, u64)>,
+    /// Where to write the log of every input and decision.
+    pub(crate) trace: Option<PathBuf>,
     /// What the resource is; none: not known yet, then `from` is zero and `to` is none.
     pub(crate) known: Option<Known>,
     pub(crate) from: u64,
@@ -64,6 +70,14 @@ pub(crate) struct Learnt {
     pub(crate) url: Url,
 }
 
+/// Who knows the player, and wants to know what is decided.
+pub(crate) trait Audience: Watcher {
+    /// What the stream should hear of the player now; asked ten times a second.
+    fn news(&mut self, stream: &Stream) -> Option<Viewer>;
+    /// What the stream has said of its links.
+    fn said(&mut self, said: &Said, name: &dyn Fn(LinkId) -> String);
+}
+
 /// The work that fills a reader's window.
 pub(crate) struct Filling {
     feed: Feed,
@@ -85,6 +99,15 @@ impl Feed {
         let have = outside.into_iter().filter(|span| !span.is_empty()).collect();
         Some(Resume { total, validator, have })
     }
+
+    fn prices(&self, uplinks: &Uplinks) -> Vec<Price> {
+        let of = |link: LinkId| {
+            let LinkProfile { name, .. } = uplinks.profile(link)?;
+            let (_, micros_per_gb) = self.prices.iter().find(|(named, _)| named == name)?;
+            Some(Price { link, micros_per_gb: *micros_per_gb })
+        };
+        uplinks.ids().filter_map(of).collect()
+    }
 }
 
 impl Filling {
@@ -96,33 +119,43 @@ impl Filling {
     pub(crate) async fn run(
         self,
         network: &Network,
-        watcher: &mut dyn Watcher,
+        audience: &mut dyn Audience,
         learnt: Rc<RefCell<Option<Learnt>>>,
     ) -> Result<(), GetError> {
         let Self { feed, store } = self;
         let uplinks = network.links_for(&feed.url)?;
-        if feed.config.metered == MeteredUse::Never {
+        if feed.config.fetch.metered == MeteredUse::Never {
             uplinks.refuse_metered()?;
         }
         let trust = network.trust_for(&feed.url);
         let sockets = Sockets::sharing(trust, Rc::clone(&network.resolver), Some(network.warm.clone()));
         let origins = Origins::new(std::slice::from_ref(&feed.url), &feed.headers, feed.user.as_ref());
-        let config = Config { origins: 1, window: Some(feed.window), resume: feed.resume(), ..feed.config };
-        let logged = Logged::new(config, None);
+        let mut config = feed.config.clone();
+        config.fetch.origins = 1;
+        config.fetch.window = Some(feed.window);
+        config.fetch.resume = feed.resume();
+        config.prices = feed.prices(&uplinks);
+        let logged: Logged<Stream> = Logged::new(config, log::create(feed.trace.as_deref())?);
         let started = std::time::Instant::now();
-        let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, watcher, started);
+        let (ear, place) = (Ear(RefCell::new(audience)), Place::new(store));
+        let mut watcher = &ear;
+        let mut pump = Pump::new(logged, place, sockets, origins, uplinks, &mut watcher, started);
         let mut links: Vec<LinkId> = pump.uplinks.ids().collect();
         links.iter().for_each(|link| pump.introduce(*link));
         // As in a download: those that cost nothing first.
         links.sort_by_key(|link| pump.uplinks.profile(*link).is_some_and(|profile| profile.metered));
         pump.begin_at(feed.from);
+        if let Some(viewer) = ear.0.borrow_mut().news(&pump.logged.machine) {
+            pump.tell_own(viewer.into());
+        }
         for link in links {
             if pump.uplinks.is_up(link) {
                 pump.link_up(link);
             }
         }
         let mut spares_at = started + SPARES_AFTER;
-        poll_fn(|cx| {
+        let mut news_at = started;
+        let ended = poll_fn(|cx| {
             let ended = pump.poll(cx);
             if let Some((origin, described)) = pump.described.take() {
                 let url = pump.origins.url(origin).cloned().unwrap_or_else(|| feed.url.clone());
@@ -133,12 +166,43 @@ impl Filling {
                 spares_at = now + SPARES_AFTER;
                 pump.sockets.keep_spares();
             }
+            if ended.is_pending() && now >= news_at {
+                news_at = now + NEWS_EVERY;
+                let news = ear.0.borrow_mut().news(&pump.logged.machine);
+                if let Some(viewer) = news {
+                    pump.tell_own(viewer.into());
+                    // What follows from it is done in a turn of its own.
+                    cx.waker().wake_by_ref();
+                }
+            }
+            for said in pump.said.drain(..) {
+                let name =
+                    |link| pump.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
+                ear.0.borrow_mut().said(&said, &name);
+            }
             ended
         })
-        .await
+        .await;
+        pump.logged.finish()?;
+        ended
     }
 }
 
+/// The audience as the pump's watcher.
+struct Ear<'a>(RefCell<&'a mut dyn Audience>);
+
+impl Watcher for &Ear<'_> {
+    fn progress(&mut self, progress: &Progress) {
+        self.0.borrow_mut().progress(progress);
+    }
+
+    fn line(&mut self, text: &str) {
+        self.0.borrow_mut().line(text);
+    }
+}
+
+/// As often as the pump tells how it goes.
+const NEWS_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// Whoever has taken bytes for so long may seek; what is over sooner needs no spare connection. chosen: longer than a
 /// playlist or a segment takes on most links.
 const SPARES_AFTER: std::time::Duration = std::time::Duration::from_millis(300);
@@ -153,6 +217,8 @@ mod tests {
             headers: Vec::new(),
             user: None,
             config: Config::default(),
+            prices: Vec::new(),
+            trace: None,
             known: Some(Known { total: DataSize::from_bytes(100), validator: Validator::Etag("\"1\"".to_owned()) }),
             from,
             to,

@@ -4,20 +4,24 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use marline_core::fetch::{Config, Fetch, Input, Output};
-use marline_core::machine::Machine as _;
+use marline_core::fetch::{Config, Input, Output};
 use marline_core::replay::Record;
+use marline_core::stream;
 use marline_core::units::Instant;
 
+use super::driven::{Driven, Order};
 use super::{GetError, Joules};
 
 /// One line of a download's log.
 pub type FetchRecord = Record<Config, Input, Output>;
 
+/// One line of a stream's log.
+pub type StreamRecord = Record<stream::Config, stream::Input, stream::Output>;
+
 /// The machine, and the file that hears what it hears.
 #[derive(Debug)]
-pub(super) struct Logged {
-    pub(super) machine: Fetch,
+pub(super) struct Logged<M> {
+    pub(super) machine: M,
     /// The joules of it, if somebody wants to know them.
     pub(super) joules: Option<Joules>,
     log: Option<Log>,
@@ -44,19 +48,25 @@ pub(super) fn discard(log: Option<&Log>) {
     }
 }
 
-impl Logged {
-    pub(super) fn new(config: Config, log: Option<Log>) -> Self {
-        let mut logged = Self { machine: Fetch::new(config.clone()), joules: None, log, error: None };
+impl<M: Driven> Logged<M> {
+    pub(super) fn new(config: M::Config, log: Option<Log>) -> Self {
+        let mut logged = Self { machine: M::from_config(config.clone()), joules: None, log, error: None };
         logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
         logged
     }
 
+    /// Something happened on the network, or the reader has taken something.
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
-        tracing::trace!(at = %now, ?input);
-        self.write(|| Record::In { at: now, input: input.clone() });
         if let Some(joules) = &mut self.joules {
             joules.input(now, &input);
         }
+        self.handle_own(now, input.into());
+    }
+
+    /// Something happened of which only this machine knows.
+    pub(super) fn handle_own(&mut self, now: Instant, input: M::Input) {
+        tracing::trace!(at = %now, ?input);
+        self.write(|| Record::In { at: now, input: input.clone() });
         self.machine.handle(now, input);
     }
 
@@ -68,14 +78,15 @@ impl Logged {
         self.machine.tick(now);
     }
 
-    pub(super) fn poll(&mut self) -> Option<Output> {
+    pub(super) fn poll(&mut self) -> Option<Order> {
         let output = self.machine.poll()?;
         tracing::debug!(?output);
         self.write(|| Record::Out { output: output.clone() });
-        if let Some(joules) = &mut self.joules {
-            joules.output(&output);
+        let order = output.into();
+        if let (Some(joules), Order::Fetch(output)) = (&mut self.joules, &order) {
+            joules.output(output);
         }
-        Some(output)
+        Some(order)
     }
 
     /// Ends the log; tells what went wrong with it, which never disturbs the download itself.
@@ -88,7 +99,7 @@ impl Logged {
         self.error.map_or(Ok(()), Err)
     }
 
-    fn write(&mut self, record: impl FnOnce() -> FetchRecord) {
+    fn write(&mut self, record: impl FnOnce() -> Record<M::Config, M::Input, M::Output>) {
         let Some((path, file)) = &mut self.log else { return };
         let written = serde_json::to_writer(&mut *file, &record()).map_err(std::io::Error::from);
         if let Err(error) = written.and_then(|()| file.write_all(b"\n")) {

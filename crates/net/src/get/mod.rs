@@ -6,6 +6,7 @@
 //! 2. Whatever ends the run early (an error, the user, the time limit) leaves a file that the next run goes on with.
 //! 3. A URL on this very machine goes over no link at all.
 
+mod driven;
 mod feed;
 mod job;
 mod joules;
@@ -27,17 +28,17 @@ use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
-use marline_core::fetch::{MeteredUse, Resume, Status};
+use marline_core::fetch::{Fetch, MeteredUse, Resume, Status};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use url::Url;
 
 pub use crate::store::{Checksum, ParseChecksumError};
-pub(crate) use feed::{Feed, Known, Learnt};
+pub(crate) use feed::{Audience, Feed, Known, Learnt};
 pub use job::{Accounting, GetError, Job, Target, Watcher};
 pub use joules::Joules;
-pub use log::FetchRecord;
+pub use log::{FetchRecord, StreamRecord};
 pub(crate) use network::Network;
 pub use network::NetworkError;
 pub(crate) use origins::{host_of, is_local};
@@ -92,7 +93,7 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     let policy = config.policy.name();
 
     let watch = job.energy.supplies.as_deref().and_then(Watch::start);
-    let mut logged = Logged::new(config, log);
+    let mut logged: Logged<Fetch> = Logged::new(config, log);
     logged.joules = job.energy.model.clone().map(Joules::new);
     let origins = Origins::new(&job.urls, &job.headers, job.user.as_ref());
     let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, watcher, started);
@@ -140,7 +141,7 @@ fn open_file(path: &Path, urls: &[Url], watcher: &mut dyn Watcher) -> Result<(St
 }
 
 /// Runs the pump until it has a verdict, and waits for a stream's reader; or until the user stops it, or time is up.
-async fn until_end(pump: &mut Pump<'_>, job: &Job, started: std::time::Instant) -> Result<(), GetError> {
+async fn until_end(pump: &mut Pump<'_, Fetch>, job: &Job, started: std::time::Instant) -> Result<(), GetError> {
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
@@ -168,7 +169,7 @@ async fn until_end(pump: &mut Pump<'_>, job: &Job, started: std::time::Instant) 
 
 /// Settles the file and counts everything up.
 fn finish(
-    pump: Pump<'_>,
+    pump: Pump<'_, Fetch>,
     ended: Result<(), GetError>,
     job: &Job,
     policy: &'static str,

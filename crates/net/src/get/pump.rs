@@ -23,10 +23,11 @@ use std::time::Duration;
 
 use marline_core::fetch::{Ask, ConnId, Input, Notice, OriginId, Output, ReqId, Trouble, TroubleKind, Validator};
 use marline_core::link::LinkId;
-use marline_core::machine::Machine as _;
+use marline_core::stream::Said;
 use marline_core::units::{DataSize, Instant};
 use tokio::time::Sleep;
 
+use super::driven::{Driven, Order};
 use super::limit::Limits;
 use super::links::Uplinks;
 use super::log::Logged;
@@ -38,9 +39,9 @@ use super::{GetError, Watcher, lines};
 use crate::http::{Described, Event};
 
 /// See the [module](self).
-pub(super) struct Pump<'a> {
+pub(super) struct Pump<'a, M> {
     pub(super) started: std::time::Instant,
-    pub(super) logged: Logged,
+    pub(super) logged: Logged<M>,
     pub(super) place: Place,
     pub(super) tallies: Vec<Tally>,
     pub(super) origins: Origins,
@@ -51,6 +52,8 @@ pub(super) struct Pump<'a> {
     pub(super) disposition: Option<String>,
     /// What the last good answer said of its body, and whose it was.
     pub(super) described: Option<(OriginId, Described)>,
+    /// What a stream has said, for whoever watches it.
+    pub(super) said: Vec<Said>,
     pub(super) sockets: Sockets,
     pub(super) limits: Limits,
     /// Bytes that the machine has not heard of yet, and since when.
@@ -76,9 +79,9 @@ pub(super) struct Pump<'a> {
 /// Waits for the reader of a stream.
 type Reader = Pin<Box<dyn Future<Output = ()>>>;
 
-impl<'a> Pump<'a> {
+impl<'a, M: Driven> Pump<'a, M> {
     pub(super) fn new(
-        logged: Logged,
+        logged: Logged<M>,
         place: Place,
         sockets: Sockets,
         origins: Origins,
@@ -97,6 +100,7 @@ impl<'a> Pump<'a> {
             resumed: 0,
             disposition: None,
             described: None,
+            said: Vec::new(),
             sockets,
             limits: Limits::default(),
             unheard: Vec::new(),
@@ -381,12 +385,29 @@ impl<'a> Pump<'a> {
         self.act();
     }
 
+    /// The machine hears of something of which a download knows nothing.
+    pub(super) fn tell_own(&mut self, input: M::Input) {
+        self.hear();
+        let now = self.now();
+        self.logged.handle_own(now, input);
+        self.act();
+    }
+
     /// Does what the machine asks for.
     fn act(&mut self) {
-        while let Some(output) = self.logged.poll() {
+        while let Some(order) = self.logged.poll() {
             if self.end.is_some() {
                 continue;
             }
+            let output = match order {
+                Order::Fetch(output) => output,
+                // The reader takes what is in order by itself.
+                Order::Said(Said::Deliver { .. }) => continue,
+                Order::Said(said) => {
+                    self.said.push(said);
+                    continue;
+                }
+            };
             self.ordered |= !matches!(output, Output::Notice(_));
             match output {
                 Output::Connect { conn, link, origin, at } => self.connect(conn, link, origin, at),
@@ -523,7 +544,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use marline_core::fetch::Config;
+    use marline_core::fetch::{Config, Fetch};
+    use marline_core::machine::Machine as _;
 
     use super::*;
     use crate::get::Progress;
@@ -538,7 +560,7 @@ mod tests {
     }
 
     /// A pump on a place that never answers, within a runtime.
-    fn with_pump(test: impl FnOnce(&mut Pump<'_>, &mut Context<'_>)) {
+    fn with_pump(test: impl FnOnce(&mut Pump<'_, Fetch>, &mut Context<'_>)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

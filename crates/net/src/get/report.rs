@@ -31,6 +31,8 @@ pub struct LinkProgress {
     pub name: String,
     /// Its kind.
     pub kind: LinkKind,
+    /// Whether its bytes cost money.
+    pub metered: bool,
     /// Bytes that came over it.
     pub bytes: u64,
     /// Bit/s over the last second or so.

@@ -117,6 +117,7 @@ pub(super) fn progress(
             Some(LinkProgress {
                 name: tally.profile.name.clone(),
                 kind: tally.profile.kind,
+                metered: tally.profile.metered,
                 bytes: tally.bytes,
                 rate: rate.bits_per_sec() as f64,
                 state: state_now(word, tally, opening(*id)),

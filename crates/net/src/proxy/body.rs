@@ -77,13 +77,22 @@ pub(super) struct Play {
     session: Rc<Session>,
     grant: Grant,
     pub(super) work: Work,
+    /// Where the next byte is from.
+    at: u64,
     /// Bytes that were promised and not delivered; none: until the end.
     left: Option<u64>,
 }
 
 impl Play {
-    pub(super) fn new(id: u64, reader: Rc<Reader>, session: Rc<Session>, grant: Grant, work: Work) -> Self {
-        Self { id, reader, session, grant, work, left: None }
+    pub(super) fn new(
+        id: u64,
+        from: u64,
+        reader: Rc<Reader>,
+        session: Rc<Session>,
+        grant: Grant,
+        work: Work,
+    ) -> Self {
+        Self { id, reader, session, grant, work, at: from, left: None }
     }
 
     /// Waits for the first byte, or the end.
@@ -123,6 +132,8 @@ impl Play {
                     *left -= bytes.len() as u64;
                 }
                 self.session.delivered.set(self.session.delivered.get() + bytes.len() as u64);
+                self.session.takes(self.at, &bytes);
+                self.at += bytes.len() as u64;
                 Some(Ok(bytes))
             }
             (None, None) if ended_well() => None,

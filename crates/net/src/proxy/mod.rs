@@ -20,19 +20,24 @@
 
 mod body;
 mod choice;
+mod container;
+mod ear;
 mod events;
 mod forward;
 mod guard;
 mod media;
 mod memory;
+mod radios;
 mod range;
 mod session;
 mod single;
 mod socks;
 mod status;
 mod target;
+mod terms;
 mod token;
 mod tunnel;
+mod watching;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -47,7 +52,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use marline_core::fetch::{Config, MeteredUse};
+use marline_core::energy::Model;
+use marline_core::fetch::MeteredUse;
+use marline_core::stream::{Minimise, Policy};
 use marline_core::units::DataSize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,6 +67,7 @@ use body::Reply;
 use events::Events;
 use memory::Memory;
 use session::Sessions;
+use terms::Terms;
 use token::Token;
 
 /// How a proxy is to run.
@@ -81,6 +89,16 @@ pub struct Options {
     pub window: DataSize,
     /// How many bytes may wait for all players.
     pub memory: DataSize,
+    /// Which link brings what of a video, and which radios sleep.
+    pub policy: Policy,
+    /// What is to be small.
+    pub minimise: Minimise,
+    /// The device whose radios the links are taken for; none: no radio is spared.
+    pub energy: Option<Model>,
+    /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
+    pub prices: Vec<(String, u64)>,
+    /// The folder for the log of every answer's inputs and decisions; none: nothing is written.
+    pub trace: Option<PathBuf>,
 }
 
 impl Options {
@@ -95,6 +113,11 @@ impl Options {
             ca_file: None,
             window: DataSize::from_bytes(32_000_000),
             memory: DataSize::from_bytes(512_000_000),
+            policy: Policy::default(),
+            minimise: Minimise::default(),
+            energy: None,
+            prices: Vec::new(),
+            trace: None,
         }
     }
 }
@@ -168,10 +191,10 @@ async fn serve(
     let media = bind(options.listen).await?;
     let ours = bind(options.status).await?;
     let token = Token::new().map_err(ProxyError::Token)?;
+    let terms = Terms::of(&options);
     let (network, lines) = Network::new(options.links, options.ca_file.as_deref())?;
-    let config = Config { metered: options.metered, ..Config::default() };
     let memory = Memory::new(options.memory, options.window);
-    let sessions = Rc::new(Sessions::new(Rc::new(network), memory, Rc::new(Events::default()), config));
+    let sessions = Rc::new(Sessions::new(Rc::new(network), memory, Rc::new(Events::default()), terms));
     // Before anybody hears of it: whoever starts it may stop it at once.
     let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()

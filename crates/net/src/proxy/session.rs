@@ -20,19 +20,23 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use http::header::{HeaderName, HeaderValue};
-use marline_core::fetch::{Ask, Config, Failure, Span, Trouble};
+use marline_core::fetch::{Ask, Failure, Span, Trouble};
 use marline_core::units::DataSize;
 use serde_json::json;
 use url::Url;
 
 use super::body::{Play, Task, Work};
 use super::choice::{Candidate, Choice};
+use super::ear::{Decided, Ear};
 use super::events::Events;
 use super::memory::Memory;
+use super::radios::Radios;
 use super::range::{self, Wanted};
 use super::single::{Question, Single};
 use super::target::{Target, shown};
-use crate::get::{Feed, GetError, Known, Learnt, Network, Progress, Watcher, host_of, is_local};
+use super::terms::Terms;
+use super::watching::Watching;
+use crate::get::{Feed, GetError, Known, Learnt, Network, Progress, Watcher as _, host_of, is_local};
 use crate::http::Described;
 use crate::links::Interface;
 use crate::store::{Identity, Reader, StoreError};
@@ -43,7 +47,8 @@ pub(super) struct Sessions {
     pub(super) memory: Memory,
     pub(super) events: Rc<Events>,
     pub(super) choice: Rc<RefCell<Choice>>,
-    config: Config,
+    pub(super) radios: Rc<RefCell<Radios>>,
+    pub(super) terms: Terms,
     table: RefCell<BTreeMap<(String, String), Rc<Session>>>,
     next: Cell<u64>,
     started: Instant,
@@ -60,16 +65,19 @@ pub(super) struct Session {
     /// How the last look at the resource ended, in words.
     pub(super) reason: RefCell<String>,
     pub(super) progress: RefCell<Option<Progress>>,
-    plays: RefCell<BTreeMap<u64, Under>>,
+    pub(super) plays: RefCell<BTreeMap<u64, Under>>,
     windows: Cell<u64>,
     /// How much may wait for one answer: less for one of several segments than for a film.
     pub(super) most: Cell<DataSize>,
     pub(super) delivered: Cell<u64>,
     seen: Cell<Instant>,
+    pub(super) started: Instant,
+    pub(super) watching: RefCell<Watching>,
+    pub(super) decided: RefCell<Decided>,
 }
 
 /// An answer under way: what it is of, and its window.
-type Under = (Range<u64>, Weak<Reader>);
+pub(super) type Under = (Range<u64>, Weak<Reader>);
 
 /// What is known of a resource whose ranges fit together.
 #[derive(Clone, Debug)]
@@ -124,13 +132,14 @@ enum Looked {
 }
 
 impl Sessions {
-    pub(super) fn new(network: Rc<Network>, memory: Memory, events: Rc<Events>, config: Config) -> Self {
+    pub(super) fn new(network: Rc<Network>, memory: Memory, events: Rc<Events>, terms: Terms) -> Self {
         Self {
             network,
             memory,
             events,
             choice: Rc::default(),
-            config,
+            radios: Rc::new(RefCell::new(Radios::new(terms.energy.clone()))),
+            terms,
             table: RefCell::default(),
             next: Cell::new(1),
             started: Instant::now(),
@@ -159,7 +168,7 @@ impl Sessions {
         let session = table.entry((format!("{login}{}", target.url), player.clone())).or_insert_with(|| {
             let id = self.next.replace(self.next.get() + 1);
             self.events.tell(&json!({"event": "session", "session": id, "url": shown(&target.url)}));
-            Rc::new(Session::new(id, target, player, headers))
+            Rc::new(Session::new(id, target, player, headers, self.started))
         });
         session.seen.set(Instant::now());
         Rc::clone(session)
@@ -366,7 +375,7 @@ impl Sessions {
             .iter()
             .map(|line| Candidate { name: line.profile.name.clone(), metered: line.profile.metered })
             .collect();
-        let order = self.choice.borrow().order(self.now(), host, &candidates, self.config.metered);
+        let order = self.choice.borrow().order(self.now(), host, &candidates, self.terms.stream.fetch.metered);
         let interface = |name: &String| lines.iter().find(|line| line.profile.name == *name)?.interface.clone();
         order.iter().filter_map(interface).collect()
     }
@@ -387,7 +396,9 @@ impl Sessions {
         let user = session.user.clone().filter(|_| url.origin() == session.url.origin());
         let to = known.as_ref().map(|_| span.end);
         let (from, window) = (span.start, DataSize::ZERO);
-        Ok(Feed { url, headers, user, config: self.config.clone(), known, from, to, window })
+        let config = self.terms.stream.clone();
+        let prices = self.terms.prices.clone();
+        Ok(Feed { url, headers, user, config, prices, trace: None, known, from, to, window })
     }
 
     /// Starts the work of a feed.
@@ -397,18 +408,16 @@ impl Sessions {
         let grant = self.memory.grant(has).ok_or(Refusal::Full)?;
         feed.window = grant.size();
         session.windows.set(session.windows.get() + grant.size().bytes());
+        let (id, from) = (self.next.replace(self.next.get() + 1), feed.from);
+        feed.trace = self.terms.trace.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
         let (reader, filling) = feed.open();
         let reader = Rc::new(reader);
-        let id = self.next.replace(self.next.get() + 1);
+        session.watching.borrow_mut().asks(session.now(), from);
+        *session.decided.borrow_mut() = Decided::default();
         session.plays.borrow_mut().insert(id, (span, Rc::downgrade(&reader)));
         let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
         let hopeless = Rc::new(Cell::new(false));
-        let mut ear = Ear {
-            hopeless: Rc::clone(&hopeless),
-            session: Rc::clone(session),
-            events: Rc::clone(&self.events),
-            choice: Rc::clone(&self.choice),
-        };
+        let mut ear = Ear::new(id, self, session, Rc::clone(&hopeless));
         let (network, tell, told) = (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
         let work = tokio::task::spawn_local(async move {
             let ended = filling.run(&network, &mut ear, tell).await;
@@ -418,7 +427,7 @@ impl Sessions {
             *told.borrow_mut() = Some(ended);
         });
         let work = Work { learnt, outcome, hopeless, _task: Task(work) };
-        Ok(Play::new(id, reader, Rc::clone(session), grant, work))
+        Ok(Play::new(id, from, reader, Rc::clone(session), grant, work))
     }
 }
 
@@ -434,7 +443,13 @@ impl Resource {
 }
 
 impl Session {
-    fn new(id: u64, target: Target, player: String, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
+    fn new(
+        id: u64,
+        target: Target,
+        player: String,
+        headers: Vec<(HeaderName, HeaderValue)>,
+        started: Instant,
+    ) -> Self {
         Self {
             id,
             url: target.url,
@@ -449,6 +464,9 @@ impl Session {
             most: Cell::new(DataSize::MAX),
             delivered: Cell::new(0),
             seen: Cell::new(Instant::now()),
+            started,
+            watching: RefCell::default(),
+            decided: RefCell::default(),
         }
     }
 
@@ -492,8 +510,14 @@ impl Session {
         self.windows.set(self.windows.get().saturating_sub(window.bytes()));
         self.seen.set(Instant::now());
         if self.plays() == 0 {
+            self.watching.borrow_mut().leaves(self.now());
             *self.progress.borrow_mut() = None;
         }
+    }
+
+    /// The size of a resource whose ranges fit together.
+    pub(super) fn total(&self) -> Option<DataSize> {
+        self.resource.borrow().as_ref().map(|resource| resource.known.total)
     }
 
     /// The size and the validator, as far as they are known.
@@ -504,34 +528,6 @@ impl Session {
 
     pub(super) fn say(&self, reason: &str) {
         *self.reason.borrow_mut() = reason.to_owned();
-    }
-}
-
-/// Hears how a transfer goes.
-struct Ear {
-    session: Rc<Session>,
-    /// No link brings anything, and none is expected to soon.
-    hopeless: Rc<Cell<bool>>,
-    events: Rc<Events>,
-    choice: Rc<RefCell<Choice>>,
-}
-
-impl Watcher for Ear {
-    fn progress(&mut self, progress: &Progress) {
-        let mut choice = self.choice.borrow_mut();
-        for link in &progress.links {
-            choice.moved(&link.name, DataSize::from_bytes((link.rate / 8.0) as u64), Duration::from_secs(1));
-        }
-        let of_no_use = |state: &str| state.starts_with("banned") || state == "down";
-        self.hopeless.set(!progress.links.is_empty() && progress.links.iter().all(|link| of_no_use(&link.state)));
-        if self.session.plays() > 0 {
-            *self.session.progress.borrow_mut() = Some(progress.clone());
-        }
-    }
-
-    fn line(&mut self, text: &str) {
-        self.session.say(text);
-        self.events.tell(&json!({"event": "notice", "session": self.session.id, "text": text}));
     }
 }
 

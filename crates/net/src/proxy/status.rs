@@ -21,6 +21,7 @@ use super::media::plain;
 use super::session::{Session, Sessions};
 use super::target::shown;
 use super::token::Token;
+use super::watching::Standing;
 
 /// Answers one request.
 pub(super) fn answer<B>(
@@ -71,6 +72,7 @@ fn with_type(content_type: &'static str, body: Reply) -> Response<Reply> {
 
 /// Everything, as one object.
 pub(super) fn status(sessions: &Sessions) -> Value {
+    let (radios, now) = (sessions.radios.borrow(), sessions.now());
     let links: Vec<Value> = sessions
         .network
         .lines()
@@ -81,6 +83,7 @@ pub(super) fn status(sessions: &Sessions) -> Value {
                 "kind": line.profile.kind.name(),
                 "metered": line.profile.metered,
                 "state": if line.up { "up" } else { "down" },
+                "played": radios.link(now, &line.profile.name),
             })
         })
         .collect();
@@ -88,18 +91,23 @@ pub(super) fn status(sessions: &Sessions) -> Value {
     json!({
         "links": links,
         "idle_connections": sessions.network.idle(),
+        "energy": radios.device(now),
+        "metered_bytes": radios.metered_bytes(),
         "window_bytes": sessions.memory.granted().bytes(),
         "sessions": all,
     })
 }
 
 fn of_session(session: &Session) -> Value {
+    let decided = session.decided.borrow();
+    let rests = |name: &String| decided.rests.contains(name);
     let progress = session.progress.borrow();
     let links: Vec<Value> = progress
         .iter()
         .flat_map(|progress| &progress.links)
         .map(|link| {
-            json!({"name": link.name, "bytes": link.bytes, "rate_bps": link.rate as u64, "state": link.state})
+            let state = if rests(&link.name) { "rests" } else { &link.state };
+            json!({"name": link.name, "bytes": link.bytes, "rate_bps": link.rate as u64, "state": state})
         })
         .collect();
     let plays: Vec<Value> = session
@@ -127,8 +135,23 @@ fn of_session(session: &Session) -> Value {
         "total": session.known().map(|(total, _)| total),
         "delivered_bytes": session.delivered.get(),
         "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
+        "video": session.standing().map(|standing| of_video(&standing)),
+        "decided": {"rests": decided.rests, "why": decided.why, "recovered": decided.recovered},
         "answers": plays,
         "links": links,
+    })
+}
+
+/// The video, and the player as it is reckoned to stand.
+fn of_video(standing: &Standing) -> Value {
+    json!({
+        "source": standing.source,
+        "duration_s": standing.duration.as_secs_f64(),
+        "rate_bps": standing.rate_bps,
+        "player": standing.state,
+        "position_s": standing.position.as_secs_f64(),
+        "buffer_s": standing.buffer.as_secs_f64(),
+        "stalls": standing.stalls,
     })
 }
 

@@ -1,0 +1,168 @@
+//! Between a session's player and the stream that fills its window: each hears of the other.
+//!
+//! In: how a transfer goes, what its stream decides. Out: what the stream should know of the player; the session's
+//! status; events; what every link has carried.
+//!
+//! Of several answers of one session the newest speaks for the player: players open one where they read on.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use marline_core::link::LinkId;
+use marline_core::stream::{Mode, Said, Stream, Viewer, Why};
+use marline_core::units::{DataSize, Instant};
+use serde_json::json;
+
+use super::choice::Choice;
+use super::events::Events;
+use super::radios::Radios;
+use super::session::{Session, Sessions};
+use super::watching::Standing;
+use crate::get::{Audience, Progress, Watcher};
+
+/// What the stream of the present answer has decided.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Decided {
+    /// Links that rest.
+    pub(super) rests: Vec<String>,
+    /// The last change.
+    pub(super) why: Option<&'static str>,
+    /// How often a lagging link was relieved.
+    pub(super) recovered: u32,
+}
+
+/// Hears how a transfer goes.
+pub(super) struct Ear {
+    id: u64,
+    session: Rc<Session>,
+    radios: Rc<RefCell<Radios>>,
+    /// What is counted already of each link.
+    carried: BTreeMap<String, u64>,
+    /// No link brings anything, and none is expected to soon.
+    hopeless: Rc<Cell<bool>>,
+    events: Rc<Events>,
+    choice: Rc<RefCell<Choice>>,
+}
+
+impl Ear {
+    pub(super) fn new(id: u64, sessions: &Sessions, session: &Rc<Session>, hopeless: Rc<Cell<bool>>) -> Self {
+        Self {
+            id,
+            session: Rc::clone(session),
+            radios: Rc::clone(&sessions.radios),
+            carried: BTreeMap::new(),
+            hopeless,
+            events: Rc::clone(&sessions.events),
+            choice: Rc::clone(&sessions.choice),
+        }
+    }
+}
+
+impl Watcher for Ear {
+    fn progress(&mut self, progress: &Progress) {
+        let mut choice = self.choice.borrow_mut();
+        let (mut radios, now) = (self.radios.borrow_mut(), self.session.now());
+        for link in &progress.links {
+            let counted = self.carried.entry(link.name.clone()).or_default();
+            let more = link.bytes.saturating_sub(std::mem::replace(counted, link.bytes));
+            radios.carried(now, &link.name, link.kind, link.metered, more);
+            choice.moved(&link.name, DataSize::from_bytes((link.rate / 8.0) as u64), Duration::from_secs(1));
+        }
+        let of_no_use = |state: &str| state.starts_with("banned") || state == "down";
+        self.hopeless.set(!progress.links.is_empty() && progress.links.iter().all(|link| of_no_use(&link.state)));
+        if self.session.plays() > 0 {
+            *self.session.progress.borrow_mut() = Some(progress.clone());
+        }
+    }
+
+    fn line(&mut self, text: &str) {
+        self.session.say(text);
+        self.events.tell(&json!({"event": "notice", "session": self.session.id, "text": text}));
+    }
+}
+
+impl Audience for Ear {
+    fn news(&mut self, stream: &Stream) -> Option<Viewer> {
+        if !self.session.look(Some(self.id)) {
+            return None;
+        }
+        self.session.watching.borrow().news(stream.player())
+    }
+
+    fn said(&mut self, said: &Said, name: &dyn Fn(LinkId) -> String) {
+        let mut decided = self.session.decided.borrow_mut();
+        let id = self.session.id;
+        match *said {
+            Said::Rest { link, rests, why } => {
+                let (name, why) = (name(link), words(why));
+                decided.rests.retain(|other| *other != name);
+                self.events
+                    .tell(&json!({"event": "rest", "session": id, "link": name, "rests": rests, "why": why}));
+                if rests {
+                    decided.rests.push(name);
+                }
+                decided.why = Some(why);
+            }
+            Said::Mode { mode, why } => {
+                let (only, why) = (if let Mode::Only(link) = mode { Some(name(link)) } else { None }, words(why));
+                self.events.tell(&json!({"event": "mode", "session": id, "only": only, "why": why}));
+                let links = self.session.progress.borrow();
+                let others = links.iter().flat_map(|progress| &progress.links).map(|link| link.name.clone());
+                decided.rests = others.filter(|link| only.as_ref().is_some_and(|only| only != link)).collect();
+                decided.why = Some(why);
+            }
+            Said::Recovered { link } => {
+                decided.recovered += 1;
+                self.events.tell(&json!({"event": "recovered", "session": id, "link": name(link)}));
+            }
+            Said::Deliver { .. } => {}
+        }
+    }
+}
+
+fn words(why: Why) -> &'static str {
+    match why {
+        Why::Buffering => "the player waits",
+        Why::NotInTime => "no link alone would be in time",
+        Why::Cheapest => "the others suffice, for less",
+        Why::RunsDry => "the buffer runs low",
+        Why::Lost => "the only link in use does not work",
+    }
+}
+
+impl Session {
+    /// The player takes these bytes.
+    pub(super) fn takes(&self, at: u64, bytes: &[u8]) {
+        self.watching.borrow_mut().takes(self.now(), at, bytes);
+    }
+
+    /// What is known of the player and of what it plays.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        self.look(None);
+        self.watching.borrow().standing()
+    }
+
+    /// Looks at how the player gets on with its newest answer; with `of`, only if that is the newest. Tells whether it
+    /// did.
+    fn look(&self, of: Option<u64>) -> bool {
+        // Of one of several segments nobody knows what the player has of the others.
+        if self.most.get() != DataSize::MAX {
+            return false;
+        }
+        let newest = self.plays.borrow().last_key_value().map(|(id, (_, reader))| (*id, reader.upgrade()));
+        let Some((id, Some(reader))) = newest else { return false };
+        if of.is_some_and(|of| of != id) {
+            return false;
+        }
+        let (taken, ready, _) = reader.held();
+        self.watching.borrow_mut().look(self.now(), taken, taken + ready, self.total());
+        true
+    }
+
+    /// Time since the proxy's start.
+    pub(super) fn now(&self) -> Instant {
+        Instant::ZERO + self.started.elapsed()
+    }
+}
