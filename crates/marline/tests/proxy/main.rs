@@ -6,6 +6,7 @@
 
 mod command;
 mod links;
+mod lists;
 mod media;
 mod memory;
 #[path = "../faults/network.rs"]
@@ -19,3 +20,4 @@ mod proxy;
 mod server;
 mod status;
 mod tunnels;
+mod watching;

@@ -192,6 +192,11 @@ impl Body for Reply {
 /// As often as a transfer tells how it goes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Bytes as a body.
+pub(super) fn whole(bytes: Vec<u8>) -> Reply {
+    Reply::Text(Full::new(Bytes::from(bytes)))
+}
+
 /// A text as a body.
 pub(super) fn text(text: impl Into<String>) -> Reply {
     let mut text: String = text.into();

@@ -12,15 +12,17 @@ use std::rc::Rc;
 
 use http::header::{
     ACCEPT_LANGUAGE, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED, REFERER, RETRY_AFTER, USER_AGENT,
+    ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_RANGE, LAST_MODIFIED, REFERER, RETRY_AFTER, USER_AGENT,
     X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Request, Response, StatusCode};
+use hyper::body::Body as _;
 
 use super::body::{Reply, text};
 use super::guard;
+use super::playlist_answer::{self, Answered, Kind};
 use super::range::{self, Wanted};
-use super::session::{Bytes, Head, Refusal, Sessions};
+use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target;
 use crate::get::is_local;
 
@@ -67,12 +69,22 @@ pub(super) async fn answer<B>(
     let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let session = sessions.of(target, format!("{} {agent}", peer.ip()), headers);
 
+    if session.list.get().is_some()
+        && let Some(answer) = list(sessions, &session, request).await
+    {
+        return answer;
+    }
     let wanted = Wanted::of(fields);
     if head_only || range::is_conditional(fields) {
         let head = match sessions.head(&session, wanted).await {
             Ok(head) => head,
             Err(refusal) => return refused(refusal),
         };
+        if is_list(&session, &head)
+            && let Some(answer) = list(sessions, &session, request).await
+        {
+            return answer;
+        }
         if range::is_not_modified(fields, &described(&head)) {
             return not_modified(&head);
         }
@@ -83,12 +95,65 @@ pub(super) async fn answer<B>(
             return with_head(&head, text_free());
         }
     }
-    let opened = sessions.open(&session, wanted, |validator| range::if_range_holds(fields, validator)).await;
+    let mut turn = sessions.ahead.turn(sessions, &session, wanted);
+    let held = match turn.as_mut().filter(|_| !fields.contains_key(IF_RANGE)) {
+        Some(turn) => turn.held(wanted).await,
+        None => None,
+    };
+    let opened = match held {
+        Some(held) => Ok(held),
+        None => sessions.open(&session, wanted, |validator| range::if_range_holds(fields, validator)).await,
+    };
+    if let Some(turn) = turn.filter(|_| opened.is_ok()) {
+        turn.follow(sessions, &session);
+    }
     match opened {
-        Ok((head, Bytes::Play(play))) => with_head(&head, Reply::Play(play)),
-        Ok((head, Bytes::Single(single))) => with_head(&head, Reply::single(single)),
+        Ok((head, bytes)) => {
+            if is_list(&session, &head) {
+                drop(bytes);
+                if let Some(answer) = list(sessions, &session, request).await {
+                    return answer;
+                }
+                return plain(StatusCode::BAD_GATEWAY, "the playlist is too long");
+            }
+            match bytes {
+                Bytes::Play(play) => with_head(&head, Reply::Play(play)),
+                Bytes::Single(single) => with_head(&head, Reply::single(single)),
+            }
+        }
         Err(refusal) => refused(refusal),
     }
+}
+
+/// Whether the type says what the name did not.
+fn is_list(session: &Session, head: &Head) -> bool {
+    if session.list.get().is_some() {
+        // It was asked for as one, and was none.
+        return false;
+    }
+    session.list.set(head.described.content_type.as_deref().and_then(Kind::typed));
+    session.list.get().is_some()
+}
+
+/// The answer for a playlist or manifest; none: it is none.
+async fn list<B>(sessions: &Rc<Sessions>, session: &Rc<Session>, request: &Request<B>) -> Option<Response<Reply>> {
+    let kind = session.list.get()?;
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let mut answer = match playlist_answer::answer(sessions, session, kind, (host, request.uri())).await {
+        Ok(Answered::With(answer)) => answer,
+        Ok(Answered::NoList) => {
+            session.list.set(None);
+            return None;
+        }
+        Err(refusal) => return Some(refused(refusal)),
+    };
+    guarded(answer.headers_mut());
+    if request.method() == Method::HEAD {
+        let length = answer.body().size_hint().exact();
+        answer.headers_mut().extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+        *answer.body_mut() = text_free();
+    }
+    Some(answer)
 }
 
 /// A head with its body.

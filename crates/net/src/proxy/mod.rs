@@ -18,6 +18,7 @@
 //!
 //! A server framework was not used: there are four kinds of requests and no routes.
 
+mod ahead;
 mod body;
 mod choice;
 mod container;
@@ -25,8 +26,11 @@ mod ear;
 mod events;
 mod forward;
 mod guard;
+mod manifest;
 mod media;
 mod memory;
+mod playlist;
+mod playlist_answer;
 mod radios;
 mod range;
 mod session;
@@ -205,6 +209,8 @@ async fn serve(
     let network = Rc::clone(&sessions.network);
     spawn_local(async move { network.run().await });
     spawn_local(status::run(Rc::clone(&sessions)));
+    let swept = Rc::clone(&sessions);
+    spawn_local(async move { swept.ahead.run().await });
     let room = Rc::new(Cell::new(CONNECTIONS));
     let (of_media, of_ours, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
     let accept_media = accept(&media.0, &room, |stream, peer| {

@@ -25,11 +25,13 @@ use marline_core::units::DataSize;
 use serde_json::json;
 use url::Url;
 
+use super::ahead::Ahead;
 use super::body::{Play, Task, Work};
 use super::choice::{Candidate, Choice};
 use super::ear::{Decided, Ear};
 use super::events::Events;
 use super::memory::Memory;
+use super::playlist_answer::Kind;
 use super::radios::Radios;
 use super::range::{self, Wanted};
 use super::single::{Question, Single};
@@ -47,6 +49,7 @@ pub(super) struct Sessions {
     pub(super) memory: Memory,
     pub(super) events: Rc<Events>,
     pub(super) choice: Rc<RefCell<Choice>>,
+    pub(super) ahead: Ahead,
     pub(super) radios: Rc<RefCell<Radios>>,
     pub(super) terms: Terms,
     table: RefCell<BTreeMap<(String, String), Rc<Session>>>,
@@ -69,6 +72,10 @@ pub(super) struct Session {
     windows: Cell<u64>,
     /// How much may wait for one answer: less for one of several segments than for a film.
     pub(super) most: Cell<DataSize>,
+    /// It is a playlist or manifest.
+    pub(super) list: Cell<Option<Kind>>,
+    /// It is being opened ahead of the player.
+    pub(super) opening: Cell<bool>,
     pub(super) delivered: Cell<u64>,
     seen: Cell<Instant>,
     pub(super) started: Instant,
@@ -138,6 +145,7 @@ impl Sessions {
             memory,
             events,
             choice: Rc::default(),
+            ahead: Ahead::default(),
             radios: Rc::new(RefCell::new(Radios::new(terms.energy.clone()))),
             terms,
             table: RefCell::default(),
@@ -452,6 +460,8 @@ impl Session {
     ) -> Self {
         Self {
             id,
+            list: Cell::new(Kind::named(&target.url)),
+            opening: Cell::new(false),
             url: target.url,
             player,
             user: target.user,
@@ -486,6 +496,32 @@ impl Session {
         // A login is for the host that the player named.
         let user = self.user.clone().filter(|_| url.origin() == self.url.origin());
         (Target { url, user }, self.headers.clone())
+    }
+
+    /// A URL with the player's login, if it is of the host that this is for.
+    pub(super) fn with_login(&self, mut url: Url) -> Url {
+        if let Some((user, password)) = self.user.as_ref().filter(|_| url.origin() == self.url.origin()) {
+            // Both fail only for URLs without a host.
+            let _ = url.set_username(user);
+            let _ = url.set_password(Some(password));
+        }
+        url
+    }
+
+    /// Whether all that was asked for has come, or will within this time.
+    pub(super) fn is_nearly_there(&self, within: Duration) -> bool {
+        let total = self.known().map_or(u64::MAX, |(total, _)| total);
+        let rate = self.progress.borrow().as_ref().map_or(0.0, |progress| progress.rate);
+        let soon = (rate / 8.0 * within.as_secs_f64()) as u64;
+        let left = |(span, taken, ready, held): &(Range<u64>, u64, u64, u64)| {
+            span.end.min(total).saturating_sub(taken + ready + held)
+        };
+        !self.opening.get() && self.windows().iter().all(|window| left(window) <= soon)
+    }
+
+    /// Bytes that wait for the player, in order or not.
+    pub(super) fn waiting(&self) -> u64 {
+        self.windows().iter().map(|(_, _, ready, held)| ready + held).sum()
     }
 
     /// How many answers are under way.

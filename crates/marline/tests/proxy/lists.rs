@@ -1,0 +1,201 @@
+//! Playlists and manifests: the player stays with the proxy, and the next segments come ahead of it.
+
+use std::time::{Duration, Instant};
+
+use crate::proxy::Proxy;
+use crate::server::{Answer, Asked, Resource, Server, Step};
+
+const SEGMENT: usize = 400_000;
+
+fn list(content_type: &str, text: &str) -> Answer {
+    Answer::page(200, text).with("Content-Type", content_type)
+}
+
+fn segment(number: usize) -> Resource {
+    Resource::other(SEGMENT, number as u64).with("ETag", &format!("\"{number}\""))
+}
+
+/// Segments by their numbers (`…7.ts`), beside the lists that a test has.
+fn segments(asked: &Asked) -> Answer {
+    let name = asked.path.trim_end_matches(".ts");
+    let number = name.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+    number.map_or_else(|| Answer::status(404), |number| segment(number).answer(asked))
+}
+
+fn playlist(lines: impl IntoIterator<Item = String>) -> String {
+    let segments = lines.into_iter().map(|line| format!("#EXTINF:2.0,\n{line}\n"));
+    format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{}#EXT-X-ENDLIST\n", segments.collect::<String>())
+}
+
+fn is_asked(server: &Server, path: &str) -> bool {
+    server.asked().iter().any(|asked| asked.path == path)
+}
+
+fn wait(what: &str, until: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !until() {
+        assert!(Instant::now() < end, "never {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_playlists_addresses_lead_to_the_proxy_and_the_rest_survives() {
+    let server = Server::start(|asked| match asked.path.as_str() {
+        "/live" => Answer::redirect(302, "/edge/live.m3u8?token=x"),
+        "/edge/live.m3u8?token=x" => {
+            let text = "#EXTM3U\r\n#EXT-X-OWN:7\r\n#EXT-X-KEY:METHOD=AES-128,URI=\"/key\"\r\n#EXTINF:2,\r\nseg1.ts\r\n\
+                #EXTINF:2,\r\n/seg2.ts";
+            list("application/x-mpegURL", text).with("ETag", "\"1\"")
+        }
+        "/plain.m3u8" => list("text/plain", &playlist(["seg1.ts".into()])),
+        _ => Answer::status(404),
+    });
+    let proxy = Proxy::start(&[]);
+    let (via, url) = (format!("http://{}/", proxy.address), server.url(""));
+    // Known by its type only; a second time it is known at once.
+    for _ in 0..2 {
+        for words in [&[][..], &["-r", "0-"]] {
+            let got = proxy.get(&server.url("/live"), words);
+            assert_eq!((got.status, got.field("content-type")), (200, Some("application/x-mpegURL")));
+            assert_eq!(
+                got.text(),
+                format!(
+                    "#EXTM3U\r\n#EXT-X-OWN:7\r\n#EXT-X-KEY:METHOD=AES-128,URI=\"{via}{url}/key\"\r\n#EXTINF:2,\r\n\
+                    {via}{url}/edge/seg1.ts\r\n#EXTINF:2,\r\n{via}{url}/seg2.ts"
+                )
+            );
+            assert!(got.field("etag").is_none(), "the text is not the origin's");
+        }
+    }
+    let head = proxy.get(&server.url("/live"), &["-I"]);
+    assert_eq!(
+        head.field("content-length"),
+        Some(proxy.get(&server.url("/live"), &[]).text().len().to_string().as_str())
+    );
+    assert_eq!(proxy.get(&server.url("/plain.m3u8"), &[]).text(), playlist(["seg1.ts".into()]));
+    assert_eq!(proxy.get(&server.url("/none.m3u8"), &[]).status, 404);
+}
+
+#[test]
+fn a_manifests_addresses_lead_to_the_proxy() {
+    let server = Server::start(|asked| match asked.path.as_str() {
+        "/a/m.mpd" => list("application/dash+xml", "<MPD><BaseURL>/b/</BaseURL><!-- x --></MPD>"),
+        _ => Answer::status(404),
+    });
+    let proxy = Proxy::start(&[]);
+    let got = proxy.get(&server.url("/a/m.mpd"), &[]);
+    assert_eq!(
+        got.text(),
+        format!("<MPD><BaseURL>http://{}/{}</BaseURL><!-- x --></MPD>", proxy.address, server.url("/b/"))
+    );
+    assert_eq!(got.field("content-type"), Some("application/dash+xml"));
+}
+
+#[test]
+fn a_list_with_errors_is_passed_on_as_it_is_and_the_status_says_why() {
+    let broken = "#EXTM3U\n#EXTINF:two,\n/seg1.ts\n";
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/broken.m3u8" => list("application/x-mpegurl", broken),
+        "/broken.mpd" => list("application/dash+xml", "<MPD><BaseURL>/x</MPD>"),
+        "/latin.m3u8" => {
+            Answer::page(200, "").with("Content-Length", "9").then([Step::Raw(b"#EXTM3U\n\xff".to_vec())])
+        }
+        // A film under a playlist's name.
+        _ => Resource::new(100_000).with("Content-Type", "video/mp4").answer(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    assert_eq!(proxy.get(&server.url("/broken.m3u8"), &[]).text(), broken);
+    assert_eq!(proxy.get(&server.url("/broken.mpd"), &[]).text(), "<MPD><BaseURL>/x</MPD>");
+    assert_eq!(proxy.get(&server.url("/latin.m3u8"), &[]).body, b"#EXTM3U\n\xff");
+    let reasons: Vec<String> = proxy.now()["sessions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|session| session["reason"].as_str().unwrap().to_owned())
+        .collect();
+    for (reason, says) in reasons.iter().zip(["line 2: `two` is no duration", "it is no XML", "it is not UTF-8"]) {
+        assert!(reason.starts_with("a list that is passed on as it is") && reason.contains(says), "{reasons:?}");
+    }
+    let film = proxy.get(&server.url("/film.m3u8"), &["-r", "10-19"]);
+    assert_eq!((film.status, film.field("content-type")), (206, Some("video/mp4")));
+}
+
+#[test]
+fn the_next_segments_come_ahead_and_are_asked_for_once() {
+    let server = Server::start(|asked| match asked.path.as_str() {
+        "/list.m3u8" => list("application/x-mpegurl", &playlist((1..=9).map(|n| format!("s{n}.ts")))),
+        _ => segments(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    proxy.get(&server.url("/list.m3u8"), &[]);
+    assert!(proxy.get(&server.url("/s1.ts"), &[]).body == *segment(1).data);
+    wait("asked for the fourth", || is_asked(&server, "/s4.ts"));
+    let now = proxy.wait("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+    assert_eq!((&now["ahead"][0]["segments_ahead"], &now["ahead"][0]["seconds_ahead"]), (&3.into(), &6.0.into()));
+    assert!(!is_asked(&server, "/s5.ts"), "no more than three wait");
+    for number in 2..=9 {
+        let before = server.asked().len();
+        let words = [&["-r", "0-"][..], &[]][number % 2];
+        let got = proxy.get(&server.url(&format!("/s{number}.ts")), words);
+        assert!(got.body == *segment(number).data, "{number}");
+        assert_eq!(got.status, [206, 200][number % 2]);
+        let path = format!("/s{number}.ts");
+        assert!(server.asked()[before..].iter().all(|asked| asked.path != path), "{number} was asked for again");
+        wait("ahead", || number > 6 || is_asked(&server, &format!("/s{}.ts", number + 3)));
+    }
+}
+
+#[test]
+fn a_player_that_goes_elsewhere_has_what_waits_dropped() {
+    let master = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlow.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=2\nhigh.m3u8\n";
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/master.m3u8" => list("application/x-mpegurl", master),
+        "/low.m3u8" => list("application/x-mpegurl", &playlist((10..40).map(|n| format!("l{n}.ts")))),
+        "/high.m3u8" => list("application/x-mpegurl", &playlist((10..40).map(|n| format!("h{n}.ts")))),
+        _ => segments(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    for path in ["/master.m3u8", "/low.m3u8", "/high.m3u8", "/l10.ts"] {
+        assert_eq!(proxy.get(&server.url(path), &[]).status, 200);
+    }
+    wait("ahead", || is_asked(&server, "/l13.ts"));
+    // A seek.
+    proxy.get(&server.url("/l30.ts"), &[]);
+    wait("ahead", || is_asked(&server, "/l33.ts"));
+    let tracks = |now: &serde_json::Value| now["ahead"].as_array().unwrap().len();
+    let now = proxy.wait("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+    assert_eq!(tracks(&now), 1);
+    // Another rendition: what waits of the first one goes.
+    proxy.get(&server.url("/h31.ts"), &[]);
+    let now = proxy.wait("ahead of the other", |now| {
+        tracks(now) == 1 && now["ahead"][0]["playlist"].as_str().unwrap().ends_with("high.m3u8")
+    });
+    assert!(now["window_bytes"].as_u64() <= Some(32_000_000), "{now:#}");
+    assert!(!is_asked(&server, "/l14.ts") && !is_asked(&server, "/l34.ts"));
+}
+
+#[test]
+fn segments_that_are_ranges_of_one_file_come_ahead_too() {
+    let file = Resource::new(4 * SEGMENT);
+    let served = file.clone();
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/list.m3u8" => {
+            let piece = |n: usize| format!("#EXT-X-BYTERANGE:{SEGMENT}@{}\nfile.ts", n * SEGMENT);
+            list("application/x-mpegurl", &playlist((0..4).map(piece)))
+        }
+        _ => served.answer(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    proxy.get(&server.url("/list.m3u8"), &[]);
+    let range = |n: usize| format!("{}-{}", n * SEGMENT, (n + 1) * SEGMENT - 1);
+    for n in 0..4 {
+        let got = proxy.get(&server.url("/file.ts"), &["-r", &range(n)]);
+        assert_eq!(got.status, 206);
+        assert!(got.body == file.data[n * SEGMENT..(n + 1) * SEGMENT], "{n}");
+        if n == 0 {
+            proxy.wait("ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+        }
+    }
+    assert!(server.sent() <= 4 * SEGMENT as u64 + 100_000, "{} bytes were sent", server.sent());
+}

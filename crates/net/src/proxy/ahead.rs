@@ -1,0 +1,268 @@
+//! Segments ahead of the player: while it takes one, the next ones of the same rendition are on their way.
+//!
+//! In: what playlists offer, and which segment a player asks for. Out: answers that are open already when the player
+//! asks for them.
+//!
+//! 1. Earliest deadline first: the next segment is begun when all but the last [`LEAD`] of the one before it has come,
+//!    so that it takes nothing from what is needed sooner, and the links never wait for the player's next request.
+//! 2. At most [`COUNT`] segments wait, each within a window of its own, a quarter of the player's ([`Memory`]): the one
+//!    that plays and those ahead have no more than one film would. A window that is full holds its servers back.
+//! 3. What waits is dropped at once when the player goes elsewhere: to another segment, or to another rendition of the
+//!    same choice; and after [`HOLD`] in which it asks for nothing.
+//! 4. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
+//!
+//! An answer ahead is an ordinary answer that nobody reads yet, so there is no second cache and no second way to fetch.
+//!
+//! [`Memory`]: super::memory::Memory
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use marline_core::units::DataSize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use url::Url;
+
+use super::body::Task;
+use super::playlist::{Piece, Rendition};
+use super::range::Wanted;
+use super::session::{Bytes, Head, Refusal, Session, Sessions};
+use super::target::shown;
+
+/// What a playlist offers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Offer {
+    /// Pieces that follow one another.
+    pub(super) renditions: Vec<Rendition>,
+    /// Other playlists, of which the player takes one.
+    pub(super) variants: Vec<Url>,
+    /// The player may choose between several renditions.
+    pub(super) choice: bool,
+}
+
+/// All playlists that players follow.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// By player and playlist.
+    courses: RefCell<BTreeMap<Key, Course>>,
+}
+
+type Key = (String, String);
+
+struct Course {
+    offer: Offer,
+    tracks: BTreeMap<usize, Rc<Track>>,
+    seen: Instant,
+}
+
+/// One rendition that is played.
+struct Track {
+    held: RefCell<VecDeque<Held>>,
+    /// Fetches ahead; none: nothing is played.
+    work: RefCell<Option<Task>>,
+    seen: Cell<Instant>,
+}
+
+/// An answer that waits for the player.
+struct Held {
+    piece: Piece,
+    session: Rc<Session>,
+    opened: oneshot::Receiver<Result<(Head, Bytes), Refusal>>,
+    _opening: Task,
+}
+
+/// A player's request for a segment.
+pub(super) struct Turn {
+    track: Rc<Track>,
+    next: Vec<Piece>,
+    held: Option<Held>,
+}
+
+impl Ahead {
+    /// A playlist has been read.
+    pub(super) fn learn(&self, session: &Session, offer: Offer) {
+        let mut courses = self.courses.borrow_mut();
+        courses.retain(|_, course| course.seen.elapsed() < FORGET);
+        let key = (session.player.clone(), session.url.to_string());
+        let course = courses.entry(key).or_insert_with(|| Course {
+            offer: Offer::default(),
+            tracks: BTreeMap::new(),
+            seen: Instant::now(),
+        });
+        (course.offer, course.seen) = (offer, Instant::now());
+        while courses.len() > MOST {
+            let Some(oldest) = courses.iter().min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone())
+            else {
+                break;
+            };
+            courses.remove(&oldest);
+        }
+    }
+
+    /// What a request means for what was fetched ahead; none: it is for no segment that is known.
+    pub(super) fn turn(&self, sessions: &Sessions, session: &Session, wanted: Wanted) -> Option<Turn> {
+        let span = match wanted {
+            Wanted::Part(from, Some(to)) => Some(from..to),
+            _ => None,
+        };
+        let mut courses = self.courses.borrow_mut();
+        let (key, index, next) =
+            courses.iter().filter(|((player, _), _)| *player == session.player).find_map(|(key, course)| {
+                let (index, next) = course.offer.find(&session.url, span.as_ref())?;
+                Some((key.clone(), index, next))
+            })?;
+        session.most.set(DataSize::from_bytes(sessions.memory.most().bytes() / (COUNT as u64 + 1)));
+        // Of a choice the player takes one: what waits of the others is not needed.
+        let siblings = courses.iter().find_map(|((player, _), course)| {
+            let variants = &course.offer.variants;
+            let is_one = *player == key.0 && variants.iter().any(|variant| variant.as_str() == key.1);
+            is_one.then(|| variants.clone())
+        });
+        for (other, course) in courses.iter_mut().filter(|(other, _)| other.0 == key.0 && **other != key) {
+            if siblings.iter().flatten().any(|variant| variant.as_str() == other.1) {
+                course.tracks.clear();
+            }
+        }
+        let course = courses.get_mut(&key)?;
+        course.seen = Instant::now();
+        let set = |at: usize| course.offer.renditions.get(at).map(|rendition| rendition.set);
+        course.tracks.retain(|at, _| *at == index || set(*at) != set(index));
+        let track = Rc::clone(course.tracks.entry(index).or_insert_with(|| Rc::new(Track::new())));
+        drop(courses);
+
+        *track.work.borrow_mut() = None;
+        track.seen.set(Instant::now());
+        let mut waiting = std::mem::take(&mut *track.held.borrow_mut());
+        let is_asked = |held: &Held| held.piece.url == session.url && held.piece.span == span;
+        let is_whole = span.is_some() || matches!(wanted, Wanted::Whole | Wanted::Part(0, None));
+        let at = waiting.iter().position(is_asked);
+        let held = at.and_then(|at| waiting.remove(at)).filter(|_| is_whole);
+        waiting.retain(|held| next.contains(&held.piece));
+        *track.held.borrow_mut() = waiting;
+        Some(Turn { track, next, held })
+    }
+
+    /// Drops what nobody has asked for in a long time; for ever.
+    pub(super) async fn run(&self) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            for course in self.courses.borrow_mut().values_mut() {
+                course.tracks.retain(|_, track| track.seen.get().elapsed() < HOLD);
+            }
+        }
+    }
+
+    /// What waits, for the status.
+    pub(super) fn status(&self) -> Vec<Value> {
+        let mut all = Vec::new();
+        for ((player, playlist), course) in &*self.courses.borrow() {
+            for track in course.tracks.values() {
+                let held = track.held.borrow();
+                // Ranges of one file are answers of one session.
+                let sessions: BTreeMap<u64, &Session> =
+                    held.iter().map(|held| (held.session.id, &*held.session)).collect();
+                let bytes: u64 = sessions.values().map(|session| session.waiting()).sum();
+                let seconds: f64 = held.iter().map(|held| held.piece.duration.as_secs_f64()).sum();
+                let playlist = Url::parse(playlist).map(|url| shown(&url)).unwrap_or_default();
+                all.push(json!({
+                    "player": player, "playlist": playlist, "choice": course.offer.choice,
+                    "segments_ahead": held.len(), "seconds_ahead": seconds, "bytes_ahead": bytes,
+                }));
+            }
+        }
+        all
+    }
+}
+
+impl Offer {
+    /// The rendition that a segment is of, and what follows it.
+    fn find(&self, url: &Url, span: Option<&Range<u64>>) -> Option<(usize, Vec<Piece>)> {
+        let find = |span: Option<&Range<u64>>| {
+            let after =
+                |(index, rendition): (usize, &Rendition)| Some((index, rendition.pieces.after(url, span, COUNT)?));
+            self.renditions.iter().enumerate().find_map(after)
+        };
+        // A player that has lost its connection asks for the rest of a segment.
+        find(span).or_else(|| find(None).filter(|_| span.is_some()))
+    }
+}
+
+impl Track {
+    fn new() -> Self {
+        Self { held: RefCell::default(), work: RefCell::default(), seen: Cell::new(Instant::now()) }
+    }
+}
+
+impl Turn {
+    /// The answer that has been waiting, if there is one and it is good.
+    pub(super) async fn held(&mut self, wanted: Wanted) -> Option<(Head, Bytes)> {
+        let Held { opened, _opening, .. } = self.held.take()?;
+        let (mut head, bytes) = opened.await.ok()?.ok()?;
+        if wanted == Wanted::Part(0, None) && head.span.is_none() && head.ranges {
+            head.span = head.total.filter(|total| *total > 0).map(|total| 0..total);
+        }
+        Some((head, bytes))
+    }
+
+    /// From now on the next segments are fetched; `session` is that of the one which the player takes.
+    pub(super) fn follow(self, sessions: &Rc<Sessions>, session: &Rc<Session>) {
+        let Self { track, next, .. } = self;
+        let (within, sessions, session) = (Rc::downgrade(&track), Rc::clone(sessions), Rc::clone(session));
+        let work = tokio::task::spawn_local(async move {
+            let mut before = session;
+            for piece in next {
+                let Some(track) = within.upgrade() else { return };
+                let waiting =
+                    track.held.borrow().iter().find(|held| held.piece == piece).map(|h| Rc::clone(&h.session));
+                drop(track);
+                if let Some(waiting) = waiting {
+                    before = waiting;
+                    continue;
+                }
+                while !before.is_nearly_there(LEAD) {
+                    tokio::time::sleep(LOOK).await;
+                }
+                let Some(track) = within.upgrade() else { return };
+                before = open(&sessions, &before, &track, piece);
+            }
+        });
+        *track.work.borrow_mut() = Some(Task(work));
+    }
+}
+
+/// Opens a piece ahead of the player.
+fn open(sessions: &Rc<Sessions>, before: &Session, track: &Track, piece: Piece) -> Rc<Session> {
+    let (target, headers) = before.beside(piece.url.clone());
+    let session = sessions.of(target, before.player.clone(), headers);
+    session.most.set(before.most.get());
+    let wanted = piece.span.clone().map_or(Wanted::Whole, |span| Wanted::Part(span.start, Some(span.end)));
+    let (tell, opened) = oneshot::channel();
+    let (all, one) = (Rc::clone(sessions), Rc::clone(&session));
+    session.opening.set(true);
+    let opening = tokio::task::spawn_local(async move {
+        let answer = all.open(&one, wanted, |_| true).await;
+        one.opening.set(false);
+        let _ = tell.send(answer);
+    });
+    let held = Held { piece, session: Rc::clone(&session), opened, _opening: Task(opening) };
+    track.held.borrow_mut().push_back(held);
+    session
+}
+
+/// How many segments wait at most. chosen: with segments of two seconds a look-ahead of six, in which a link may change.
+const COUNT: usize = 3;
+/// How long before the end of a segment the next one begins. chosen: a loaded round trip, which a new request takes.
+const LEAD: Duration = Duration::from_millis(250);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long an answer waits for a player that asks for nothing. chosen: a player with a full buffer asks for the next
+/// segment within one segment's time.
+const HOLD: Duration = Duration::from_secs(60);
+const SWEEP: Duration = Duration::from_secs(5);
+/// How long a playlist is remembered without a request. chosen: a pause of half an hour.
+const FORGET: Duration = Duration::from_secs(1800);
+/// chosen: the playlists of two hundred players.
+const MOST: usize = 1000;
