@@ -58,7 +58,13 @@ impl Nginx {
         })
     }
 
-    fn at(address: SocketAddr, settings: &str, resource: &Resource, identity: Option<&Identity>) -> Option<Self> {
+    /// At this address, wherever the calling thread is.
+    pub(crate) fn at(
+        address: SocketAddr,
+        settings: &str,
+        resource: &Resource,
+        identity: Option<&Identity>,
+    ) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         fs::write(root.join("file"), &*resource.data).unwrap();

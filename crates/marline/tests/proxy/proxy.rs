@@ -144,7 +144,11 @@ pub(crate) struct Player {
 impl Player {
     /// Asks for the bytes from an offset on, and has read the head.
     pub(crate) fn start(proxy: &Proxy, url: &str, from: u64) -> Self {
-        let mut stream = TcpStream::connect(proxy.address).unwrap();
+        Self::on(TcpStream::connect(proxy.address).unwrap(), proxy, url, from)
+    }
+
+    /// The same on a connection that stands.
+    pub(crate) fn on(mut stream: TcpStream, proxy: &Proxy, url: &str, from: u64) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let (address, agent) = (proxy.address, "Player");
         let head = format!(

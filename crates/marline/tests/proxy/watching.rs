@@ -1,0 +1,176 @@
+//! A player that watches a film over two links with nginx behind them: it never waits, and the dear radio sleeps when one
+//! link is enough.
+//!
+//! The film is an MP4 head that says how long it is, and noise. The player is a thread that takes what it plays and half
+//! a second more, and counts how often it found nothing to play.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::network::Network;
+use crate::nginx::Nginx;
+use crate::proxy::{Player, Proxy};
+use crate::server::Resource;
+
+/// Wi-Fi carries 8 Mbit/s and LTE 6.
+const WIFI: u32 = 8000;
+const LTE: u32 = 6000;
+
+/// Two links with a film behind them.
+struct Cinema {
+    network: Network,
+    _nginx: Nginx,
+    film: Resource,
+    url: String,
+}
+
+impl Cinema {
+    fn open(seconds: u32, bytes_per_second: usize) -> Option<Self> {
+        let network = Network::two_links()?;
+        let film = film(seconds, bytes_per_second);
+        let address: SocketAddr = "203.0.113.9:8080".parse().unwrap();
+        let served = film.clone();
+        let nginx = network.inside(move || Ok(Nginx::at(address, "", &served, None)))?;
+        network.shape("wifi0", WIFI);
+        network.shape("lte0", LTE);
+        Some(Self { network, _nginx: nginx, film, url: format!("http://{address}/file") })
+    }
+
+    fn proxy(&self, words: &[&str]) -> Proxy {
+        Proxy::behind(self.network.words(), words)
+    }
+
+    fn player(&self, proxy: &Proxy, from: u64) -> Player {
+        let address = proxy.address;
+        Player::on(self.network.beside(move || TcpStream::connect(address)), proxy, &self.url, from)
+    }
+}
+
+/// A film of noise in an MP4 file.
+fn film(seconds: u32, bytes_per_second: usize) -> Resource {
+    let boxed = |name: &[u8; 4], body: &[u8]| [&(body.len() as u32 + 8).to_be_bytes()[..], name, body].concat();
+    let mut times = vec![0; 12];
+    times.extend(1000_u32.to_be_bytes());
+    times.extend((seconds * 1000).to_be_bytes());
+    times.extend([0; 80]);
+    let head = [boxed(b"ftyp", b"isomiso2"), boxed(b"moov", &boxed(b"mvhd", &times))].concat();
+    let mut film = Resource::new(seconds as usize * bytes_per_second);
+    let left = film.data.len() - head.len();
+    let data = Arc::make_mut(&mut film.data);
+    data[..head.len()].copy_from_slice(&head);
+    data[head.len()..head.len() + 4].copy_from_slice(&(left as u32).to_be_bytes());
+    data[head.len() + 4..head.len() + 8].copy_from_slice(b"mdat");
+    film
+}
+
+/// Plays from an offset for so long: what it got, and how often and how long it waited after the first picture.
+fn watch(player: &mut Player, bytes_per_second: usize, time: Duration) -> (Vec<u8>, Duration) {
+    let step = bytes_per_second / 20;
+    let mut got = player.read(10 * step);
+    let (start, mut waited) = (Instant::now(), Duration::ZERO);
+    let mut shown = 0;
+    while (shown as f64) < time.as_secs_f64() * 20.0 {
+        // What is due by now is shown; half a second is kept in hand.
+        let due = start + waited + Duration::from_millis(50) * (shown + 1);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        shown += 1;
+        got.extend(player.read(step));
+        // The read above is for half a second later: only what took longer was waited for.
+        let late = Instant::now().saturating_duration_since(due + Duration::from_millis(500));
+        waited += late;
+    }
+    (got, waited)
+}
+
+fn rests(now: &Value) -> Vec<&str> {
+    let rests = now["sessions"][0]["decided"]["rests"].as_array();
+    rests.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn over(now: &Value, name: &str) -> u64 {
+    let links = now["links"].as_array().unwrap();
+    links.iter().find(|link| link["name"] == name).and_then(|link| link["played"]["bytes"].as_u64()).unwrap_or(0)
+}
+
+#[test]
+fn a_film_that_no_link_carries_alone_plays_without_a_wait_over_both() {
+    // 1.3 times the better link, 0.74 of both.
+    let rate = WIFI as usize * 1000 / 8 * 13 / 10;
+    let Some(cinema) = Cinema::open(25, rate) else { return };
+    let proxy = cinema.proxy(&[]);
+    let mut player = cinema.player(&proxy, 0);
+    let (got, waited) = watch(&mut player, rate, Duration::from_secs(15));
+    let now = proxy.now();
+    assert!(got == cinema.film.data[..got.len()]);
+    assert_eq!(waited, Duration::ZERO, "{now:#}");
+    let video = &now["sessions"][0]["video"];
+    assert_eq!((video["source"].as_str(), video["stalls"].as_u64()), (Some("mp4 mvhd"), Some(0)), "{now:#}");
+    assert_eq!(video["duration_s"].as_f64(), Some(25.0));
+    // Each has brought its share.
+    assert!(over(&now, "wifi0") > 5_000_000 && over(&now, "lte0") > 3_000_000, "{now:#}");
+    assert!(now["energy"]["energy_j"].as_f64() > Some(1.0), "{now:#}");
+}
+
+#[test]
+fn the_dear_link_rests_while_the_other_one_suffices_and_works_when_that_dies() {
+    let rate = WIFI as usize * 1000 / 8 / 2;
+    let Some(cinema) = Cinema::open(60, rate) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = cinema.proxy(&["--trace", folder.path().to_str().unwrap()]);
+    let mut player = cinema.player(&proxy, 0);
+    let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(6));
+    let before = proxy.wait("rests", |now| rests(now) == ["lte0"]);
+    assert_eq!(before["sessions"][0]["decided"]["why"], "the others suffice, for less");
+    let (more, waited_too) = watch(&mut player, rate, Duration::from_secs(4));
+    got.extend(more);
+    let after = proxy.now();
+    // What was asked for had come, and then nothing more.
+    let late = over(&after, "lte0") - over(&before, "lte0");
+    assert!(late < 300_000, "{late} bytes: {after:#}");
+    assert!(over(&after, "wifi0") > over(&before, "wifi0"));
+    // The only link in use falls silent in mid-play.
+    cinema.network.cut("wifi0");
+    let (more, waited_last) = watch(&mut player, rate, Duration::from_secs(8));
+    got.extend(more);
+    let end = proxy.now();
+    assert!(got == cinema.film.data[..got.len()]);
+    assert_eq!((waited, waited_too, waited_last), Default::default(), "{end:#}");
+    assert!(rests(&end).is_empty(), "{end:#}");
+    assert_eq!(end["sessions"][0]["video"]["stalls"], 0, "{end:#}");
+    drop(player);
+    proxy.wait("over", |now| now["sessions"][0]["state"] == "idle");
+    replays(folder.path());
+}
+
+#[test]
+fn a_seek_is_played_from_where_it_leads() {
+    let rate = WIFI as usize * 1000 / 8 / 2;
+    let Some(cinema) = Cinema::open(60, rate) else { return };
+    let proxy = cinema.proxy(&["--policy", "greenbag-e"]);
+    let mut player = cinema.player(&proxy, 0);
+    watch(&mut player, rate, Duration::from_secs(2));
+    drop(player);
+    let from = 40 * rate;
+    let mut player = cinema.player(&proxy, from as u64);
+    let (got, waited) = watch(&mut player, rate, Duration::from_secs(3));
+    assert!(got == cinema.film.data[from..from + got.len()]);
+    let now = proxy.now();
+    assert_eq!(waited, Duration::ZERO, "{now:#}");
+    let position = now["sessions"][0]["video"]["position_s"].as_f64().unwrap();
+    assert!((40.0..48.0).contains(&position), "{now:#}");
+    assert_eq!(now["sessions"][0]["video"]["stalls"], 0, "{now:#}");
+}
+
+/// Every log of the folder comes out the same again.
+fn replays(folder: &std::path::Path) {
+    let logs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!logs.is_empty());
+    for log in logs {
+        let out =
+            std::process::Command::new(env!("CARGO_BIN_EXE_marline")).arg("replay").arg(&log).output().unwrap();
+        assert!(out.status.success(), "{}: {}", log.display(), String::from_utf8_lossy(&out.stderr));
+    }
+}
