@@ -51,6 +51,16 @@ pub enum StoreError {
         /// The locked file.
         part: PathBuf,
     },
+    /// The name of the unfinished file is taken by something that is not ours.
+    #[error(
+        "{}: {what}, and it is not marline's to overwrite; move it away, or choose another name with -o", part.display()
+    )]
+    Foreign {
+        /// The name that is taken.
+        part: PathBuf,
+        /// What stands there.
+        what: &'static str,
+    },
     /// It is known beforehand that the file will not fit.
     #[error(
         "disk full: {path} needs {need} more, {free} free on {on}; free some space or choose another place with -o"

@@ -12,7 +12,8 @@
 //!    its `synced` ones; `part` has the order of system calls behind that.
 //! 3. A journal that is torn, damaged, of another URL, or that claims more than there is, means a start from zero and
 //!    one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
-//! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused.
+//! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused. A `FILE.part` that is not ours is
+//!    left as it is ([`StoreError::Foreign`]).
 //! 5. When the size is known, the free space is looked up, and on file systems where that takes a millisecond the
 //!    room is reserved (`disk` has the measurement), so that a full disk is known before the first byte. A disk that
 //!    becomes full on the way is an error, and what is there can be resumed.
@@ -79,7 +80,19 @@ pub struct Store {
     /// What the user called it; none: standard output.
     called: Option<PathBuf>,
     checksum: Option<Checksum>,
+    /// The checksum under way.
+    checking: Option<Checking>,
     total: Option<DataSize>,
+}
+
+/// A complete file that is being read for its checksum.
+#[derive(Debug)]
+struct Checking {
+    hasher: Hasher,
+    /// One past the last byte that was read.
+    at: u64,
+    total: u64,
+    piece: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -154,7 +167,7 @@ impl Store {
     }
 
     fn of(kind: Kind, called: Option<&Path>) -> Self {
-        Self { kind, called: called.map(Path::to_owned), checksum: None, total: None }
+        Self { kind, called: called.map(Path::to_owned), checksum: None, checking: None, total: None }
     }
 
     /// What the whole must hash to. To be called before the first [`Store::write`].
@@ -275,20 +288,52 @@ impl Store {
         }
     }
 
-    /// All bytes are there: checks them, makes them safe and gives the file its name, which comes back as the user
-    /// wrote it (none for standard output). A stream's reader is waited for; who must not block waits for
-    /// [`Store::consumed`] first.
+    /// All bytes are there: reads some of them again for the checksum; how many have been read by now. None: there is
+    /// nothing (more) to check. In pieces, so that whoever waits for gigabytes can still be stopped.
     ///
     /// # Errors
     /// When bytes are missing, the checksum is another one, or the disk fails.
-    pub fn finish(self) -> Result<Option<PathBuf>, StoreError> {
-        let Self { kind, called, checksum, total } = self;
+    pub fn check(&mut self) -> Result<Option<u64>, StoreError> {
+        let Kind::File(part) = &mut self.kind else { return Ok(None) };
+        let mut checking = match (self.checking.take(), &self.checksum) {
+            (Some(checking), _) => checking,
+            (None, None) => return Ok(None),
+            (None, Some(checksum)) => {
+                let hasher = Hasher::new(checksum);
+                Checking { hasher, at: 0, total: part.whole()?, piece: vec![0; PIECE] }
+            }
+        };
+        let len = if checking.at < checking.total { part.read(checking.at, &mut checking.piece)? } else { 0 };
+        if len > 0 {
+            checking.hasher.update(checking.piece.get(..len).unwrap_or_default());
+            checking.at += len as u64;
+            let at = checking.at;
+            self.checking = Some(checking);
+            return Ok(Some(at));
+        }
+        checking.hasher.finish().map_err(|Mismatch { name, got, want }| {
+            let path = part.place().path.clone();
+            match part.distrust() {
+                Ok(kept) => StoreError::Checksum { path, name, got, want, kept: Kept::In(kept.to_owned()) },
+                Err(e) => e,
+            }
+        })?;
+        self.checksum = None;
+        Ok(None)
+    }
+
+    /// All bytes are there: checks them (the rest of [`Store::check`]), makes them safe and gives the file its name,
+    /// which comes back as the user wrote it (none for standard output). A stream's reader is waited for; who must not
+    /// block waits for [`Store::consumed`] first.
+    ///
+    /// # Errors
+    /// When bytes are missing, the checksum is another one, or the disk fails.
+    pub fn finish(mut self) -> Result<Option<PathBuf>, StoreError> {
+        while self.check()?.is_some() {}
+        let Self { kind, called, total, .. } = self;
         match kind {
             Kind::File(mut part) => {
-                let total = part.complete()?;
-                if let Some(checksum) = checksum {
-                    check(&mut part, total, &checksum)?;
-                }
+                part.complete()?;
                 let path = part.publish()?;
                 Ok(Some(called.unwrap_or(path)))
             }
@@ -309,24 +354,5 @@ impl Store {
     }
 }
 
-/// Compares the complete file with the checksum that the user expects.
-fn check(part: &mut Part<Os>, total: u64, checksum: &Checksum) -> Result<(), StoreError> {
-    let mut hasher = Hasher::new(checksum);
-    let mut piece = vec![0; 256 * 1024];
-    let mut at = 0;
-    while at < total {
-        let len = part.read(at, &mut piece)?;
-        if len == 0 {
-            break;
-        }
-        hasher.update(piece.get(..len).unwrap_or_default());
-        at += len as u64;
-    }
-    hasher.finish().map_err(|Mismatch { name, got, want }| {
-        let path = part.place().path.clone();
-        match part.distrust() {
-            Ok(kept) => StoreError::Checksum { path, name, got, want, kept: Kept::In(kept.to_owned()) },
-            Err(e) => e,
-        }
-    })
-}
+/// Read at once for a checksum. chosen: half a millisecond of SHA-256.
+const PIECE: usize = 256 * 1024;

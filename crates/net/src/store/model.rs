@@ -50,6 +50,7 @@ struct Stored {
     seen: Vec<u8>,
     disk: Vec<u8>,
     changes: Vec<(u64, Change)>,
+    marked: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -253,7 +254,25 @@ impl Disk for Model {
     fn open(&self, path: &Path) -> io::Result<Handle> {
         let world = &mut *self.world.borrow_mut();
         let there = world.names.get(path).copied();
-        Ok(Handle(there.unwrap_or_else(|| world.make(path))))
+        // The mark is a part of the new file's inode: one is not on the disk without the other.
+        Ok(Handle(there.unwrap_or_else(|| {
+            let file = world.make(path);
+            world.files[file].marked = true;
+            file
+        })))
+    }
+
+    fn mark(&self, file: &Handle) -> bool {
+        self.world.borrow_mut().files[file.0].marked = true;
+        true
+    }
+
+    fn is_marked(&self, file: &Handle) -> bool {
+        self.world.borrow().files[file.0].marked
+    }
+
+    fn unmark(&self, file: &Handle) {
+        self.world.borrow_mut().files[file.0].marked = false;
     }
 
     fn create(&self, path: &Path) -> io::Result<Handle> {

@@ -18,6 +18,9 @@
 //!    power cut would speak of the next download's `FILE.part`, so its removal is made sure of, not only the rename.
 //! 8. No journal is begun before [`JOURNAL_AFTER_BYTES`] or [`JOURNAL_AFTER`], nor for a file without length and
 //!    strong validator, which could not be resumed anyway.
+//! 9. A `FILE.part` that is not empty is ours if it bears our mark or a journal speaks of it; anything else under that
+//!    name, and what a symbolic link leads to, is left alone. Where the file system has no room for marks, bytes that no
+//!    journal speaks of are not left behind by a run that ends, so that the next one can begin.
 //!
 //! Not used: O_DSYNC or a sync before each claim, which binds the download to the
 //! disk's latency; a checksum of each span, which costs as much as receiving it.
@@ -30,6 +33,8 @@ use std::time::Duration;
 use marline_core::fetch::{Span, SpanSet, Validator};
 use marline_core::units::{DataSize, Instant};
 use marline_core::wire::journal::{self, Mark, Record};
+
+use rustix::io::Errno;
 
 use super::StoreError;
 use super::disk::Disk;
@@ -67,6 +72,8 @@ pub(super) struct Part<D: Disk> {
     bytes: u64,
     claims: Claims,
     stage: Stage,
+    /// Our mark is on the file.
+    markable: bool,
     first_byte: Option<Instant>,
     recorded: Instant,
     last_sync: Instant,
@@ -100,12 +107,21 @@ impl<D: Disk> Part<D> {
             bytes: 0,
             claims: Claims::default(),
             stage: Stage::Idle,
+            markable: false,
             first_byte: None,
             recorded: Instant::ZERO,
             last_sync: Instant::ZERO,
         };
-        let found = part.look(urls)?;
-        Ok((part, found))
+        match part.look(urls) {
+            Ok(found) => Ok((part, found)),
+            Err(why) => {
+                // What was made for nothing.
+                if part.len().is_ok_and(|len| len == 0) && part.disk.is_marked(&part.data) {
+                    let _ = part.disk.remove(&part.place.part);
+                }
+                Err(why)
+            }
+        }
     }
 
     /// The file is known. Makes sure that it fits on the disk, and from now on a journal may be kept.
@@ -185,8 +201,16 @@ impl<D: Disk> Part<D> {
         Ok(())
     }
 
-    /// All bytes are there: makes sure of it, and of the disk; tells how many. The file still has its unfinished name.
-    pub(super) fn complete(&mut self) -> Result<u64, StoreError> {
+    /// All bytes are there: makes sure of it, and of the disk. The file still has its unfinished name.
+    pub(super) fn complete(&mut self) -> Result<(), StoreError> {
+        self.whole()?;
+        // Small files have no journal and are not waited for either: as with any other tool, the kernel writes them
+        // back in its own time, and a fetch of the same kilobytes mends what a power failure takes.
+        if self.log.is_some() { self.sync_data() } else { Ok(()) }
+    }
+
+    /// Makes sure that all bytes are there, and none beyond; tells how many.
+    pub(super) fn whole(&mut self) -> Result<u64, StoreError> {
         // Into the sets only: the journal has nothing to say any more.
         for run in self.runs.drain() {
             self.claims.dirty.insert(run);
@@ -201,18 +225,15 @@ impl<D: Disk> Part<D> {
         if len > total {
             self.disk.truncate(&self.data, total).map_err(|e| StoreError::io(&self.place.part, "cutting", e))?;
         }
-        // Small files have no journal and are not waited for either: as with any other tool, the kernel writes them
-        // back in its own time, and a fetch of the same kilobytes mends what a power failure takes.
-        if self.log.is_some() {
-            self.sync_data()?;
-        }
         Ok(total)
     }
 
     /// Gives the complete file its name, and removes the journal.
     pub(super) fn publish(self) -> Result<PathBuf, StoreError> {
-        let Self { disk, place, log, .. } = self;
+        let Self { disk, place, data, log, .. } = self;
         let path = place.publish(&disk).map_err(|e| StoreError::io(&place.path, "naming the complete file", e))?;
+        // Not before: a run that is killed in between must find its file again.
+        disk.unmark(&data);
         if log.is_some() {
             disk.remove(&place.journal).map_err(|e| StoreError::io(&place.journal, "removing", e))?;
             disk.sync_dir(&place.dir).map_err(|e| StoreError::io(&place.dir, "syncing the directory", e))?;
@@ -230,6 +251,10 @@ impl<D: Disk> Part<D> {
             return Ok(false);
         }
         if self.identity.is_none() {
+            if !self.markable {
+                let part = &self.place.part;
+                self.disk.remove(part).map_err(|e| StoreError::io(part, "removing", e))?;
+            }
             return Ok(false);
         }
         self.begin()?;
@@ -269,7 +294,15 @@ impl<D: Disk> Part<D> {
         let len = self.len()?;
         let life = self.disk.life(&self.data);
         let found = Found::read(&self.disk, &self.place.journal, len, life, urls);
-        match found.map_err(|e| StoreError::io(&self.place.journal, "reading", e))? {
+        let found = found.map_err(|e| foreign(&self.place.journal, "reading", e))?;
+        // Rule 9. A file system without marks leaves only the journal to tell by.
+        let by_journal = !matches!(found, Found::Nothing | Found::Useless(StartOver::Unreadable(_)));
+        if len > 0 && !by_journal && !self.disk.is_marked(&self.data) {
+            let what = "a file with this name is there, without a journal of an earlier run";
+            return Err(StoreError::Foreign { part: self.place.part.clone(), what });
+        }
+        self.markable = self.disk.mark(&self.data);
+        match found {
             Found::Claims { header, synced, written } => {
                 let validator = match header.validator.clone() {
                     Mark::Etag(text) => Validator::Etag(text),
@@ -417,9 +450,21 @@ impl<D: Disk> Part<D> {
     }
 }
 
+/// The error for a name that could not be opened: what stands there may be somebody else's.
+fn foreign(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
+    let what = match Errno::from_io_error(&why) {
+        Some(Errno::LOOP) => "a symbolic link with this name is there",
+        Some(Errno::NOTSUP | Errno::NXIO | Errno::ISDIR) => {
+            "something with this name is there that is no regular file"
+        }
+        _ => return StoreError::io(path, doing, why),
+    };
+    StoreError::Foreign { part: path.to_owned(), what }
+}
+
 /// Opens the unfinished file and takes its lock.
 fn lock<D: Disk>(disk: &D, place: &Place) -> Result<D::File, StoreError> {
-    let failed = |e| StoreError::io(&place.part, "opening", e);
+    let failed = |e| foreign(&place.part, "opening", e);
     loop {
         let file = disk.open(&place.part).map_err(failed)?;
         if !disk.lock(&file).map_err(failed)? {

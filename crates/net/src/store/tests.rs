@@ -483,3 +483,76 @@ fn inside_a_run_that_is_killed() {
     }
     store.finish().unwrap();
 }
+
+#[test]
+fn somebody_elses_file_under_the_unfinished_name_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(part(&path), "precious").unwrap();
+    let error = Store::open(&path, &urls()).unwrap_err();
+    assert!(matches!(error, StoreError::Foreign { .. }), "{error:?}");
+    assert!(error.to_string().contains("move it away, or choose another name with -o"), "{error}");
+    assert_eq!(std::fs::read(part(&path)).unwrap(), b"precious");
+    // An empty one holds nothing to lose.
+    std::fs::write(part(&path), "").unwrap();
+    fresh(&path);
+}
+
+#[test]
+fn nothing_is_written_through_a_symbolic_link_beside_the_file() {
+    for name in [part, journal] {
+        for content in ["", "precious"] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, victim) = (dir.path().join("file"), dir.path().join("victim"));
+            std::fs::write(&victim, content).unwrap();
+            std::os::unix::fs::symlink(&victim, name(&path)).unwrap();
+            let error = Store::open(&path, &urls()).unwrap_err();
+            assert!(error.to_string().contains("a symbolic link with this name is there"), "{error}");
+            assert_eq!(std::fs::read_to_string(&victim).unwrap(), content);
+            assert_eq!(names(dir.path()).len(), 2, "{:?}", names(dir.path()));
+        }
+    }
+}
+
+#[test]
+fn a_pipe_under_the_unfinished_name_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    rustix::fs::mknodat(rustix::fs::CWD, part(&path), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let error = Store::open(&path, &urls()).unwrap_err();
+    assert!(error.to_string().contains("no regular file"), "{error}");
+}
+
+#[test]
+fn a_run_that_was_killed_in_its_first_second_is_no_stranger() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    identify(&mut store, 1000);
+    store.write(0, &[1; 90]).unwrap();
+    drop(store);
+    assert_eq!(names(dir.path()), ["file.part"]);
+    let opened = Store::open(&path, &urls()).unwrap();
+    assert_eq!(opened.start_over, Some(StartOver::NoJournal));
+    let mut store = opened.store;
+    identify(&mut store, 3);
+    store.write(0, b"abc").unwrap();
+    store.finish().unwrap();
+    // The mark goes with the unfinished name.
+    std::fs::rename(&path, part(&path)).unwrap();
+    assert!(matches!(Store::open(&path, &urls()), Err(StoreError::Foreign { .. })));
+}
+
+#[test]
+fn a_checksum_is_read_in_pieces_and_the_file_can_be_left_in_between() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let mut store = fresh(&path);
+    store.expect(format!("sha256={}", "0".repeat(64)).parse().unwrap());
+    identify(&mut store, 2 << 20);
+    store.write(0, &bytes(2 << 20)).unwrap();
+    assert_eq!(store.check().unwrap(), Some(PIECE as u64));
+    assert!(store.suspend().unwrap());
+    let resume = Store::open(&path, &urls()).unwrap().resume.unwrap();
+    assert_eq!(resume.have, [Span::new(0, 2 << 20)]);
+}
