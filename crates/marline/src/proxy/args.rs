@@ -59,6 +59,9 @@ pub struct ProxyArgs {
     /// Write every input and decision of each answer into this folder, a file for each, for `marline replay`.
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
+    /// Hear from mpv how it stands; start mpv with `--input-ipc-server=` and the same path.
+    #[arg(long, value_name = "PATH")]
+    pub mpv_socket: Option<PathBuf>,
     /// Print where it is as one JSON object on standard output.
     #[arg(long)]
     pub json: bool,

@@ -27,6 +27,7 @@ use crate::{ConfigFile, Exit, energy};
 pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
     let mut options = options(args.common, args.watching, config)?;
     options.trace = args.trace;
+    options.mpv_socket = args.mpv_socket;
     options.listen = args.listen;
     options.status = args.status;
     options.allow_lan = args.allow_lan;
@@ -127,7 +128,7 @@ fn say(running: &Running) {
         let _ = writeln!(err, "marline: {line}");
     }
     let _ = writeln!(err, "marline: play http://{}/URL; HTTP and SOCKS5 proxy on the same port", running.listen);
-    let _ = writeln!(err, "marline: status {}", running.status_url);
+    let _ = writeln!(err, "marline: status {0}, player page {0}play", running.status_url);
 }
 
 /// The address under which a player gets a URL.

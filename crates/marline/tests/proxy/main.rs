@@ -13,6 +13,7 @@ mod memory;
 mod network;
 #[path = "../faults/nginx.rs"]
 mod nginx;
+mod page;
 #[path = "../faults/program.rs"]
 mod program;
 mod proxy;

@@ -7,7 +7,7 @@
 //!   GET http://host/path   ──▶ forward ─┐
 //!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (choice), spliced
 //!   SOCKS5 (first byte 5)  ──▶ socks ───┘
-//!   status port: /TOKEN/status, /TOKEN/events
+//!   status port: /TOKEN/status, /TOKEN/events, /TOKEN/play
 //! ```
 //!
 //! 1. Everything runs on one thread, in a local set of tasks: sessions share state without locks.
@@ -29,6 +29,9 @@ mod guard;
 mod manifest;
 mod media;
 mod memory;
+mod mpv;
+mod mpv_socket;
+mod page;
 mod playlist;
 mod playlist_answer;
 mod radios;
@@ -40,6 +43,7 @@ mod status;
 mod target;
 mod terms;
 mod token;
+mod told;
 mod tunnel;
 mod watching;
 
@@ -103,6 +107,8 @@ pub struct Options {
     pub prices: Vec<(String, u64)>,
     /// The folder for the log of every answer's inputs and decisions; none: nothing is written.
     pub trace: Option<PathBuf>,
+    /// The socket of an mpv (`--input-ipc-server`), which says how it stands.
+    pub mpv_socket: Option<PathBuf>,
 }
 
 impl Options {
@@ -122,6 +128,7 @@ impl Options {
             energy: None,
             prices: Vec::new(),
             trace: None,
+            mpv_socket: None,
         }
     }
 }
@@ -196,6 +203,7 @@ async fn serve(
     let ours = bind(options.status).await?;
     let token = Token::new().map_err(ProxyError::Token)?;
     let terms = Terms::of(&options);
+    let mpv_socket = options.mpv_socket;
     let (network, lines) = Network::new(options.links, options.ca_file.as_deref())?;
     let memory = Memory::new(options.memory, options.window);
     let sessions = Rc::new(Sessions::new(Rc::new(network), memory, Rc::new(Events::default()), terms));
@@ -211,6 +219,10 @@ async fn serve(
     spawn_local(status::run(Rc::clone(&sessions)));
     let swept = Rc::clone(&sessions);
     spawn_local(async move { swept.ahead.run().await });
+    if let Some(path) = mpv_socket {
+        let sessions = Rc::clone(&sessions);
+        spawn_local(async move { mpv_socket::run(sessions, &path).await });
+    }
     let room = Rc::new(Cell::new(CONNECTIONS));
     let (of_media, of_ours, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
     let accept_media = accept(&media.0, &room, |stream, peer| {
@@ -220,8 +232,8 @@ async fn serve(
     let accept_ours = accept(&ours.0, &room, |stream, _| {
         let (sessions, token, address) = (Rc::clone(&of_ours), Rc::clone(&token), ours.1);
         async move {
-            let answer = service_fn(|request: Request<Incoming>| {
-                std::future::ready(Ok::<_, Infallible>(status::answer(&sessions, &request, address, &token)))
+            let answer = service_fn(|request: Request<Incoming>| async {
+                Ok::<_, Infallible>(page::answer(&sessions, request, (address, media.1), &token).await)
             });
             let _ = http().serve_connection(TokioIo::new(stream), answer).await;
         }

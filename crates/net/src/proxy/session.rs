@@ -37,6 +37,7 @@ use super::range::{self, Wanted};
 use super::single::{Question, Single};
 use super::target::{Target, shown};
 use super::terms::Terms;
+use super::told::Told;
 use super::watching::Watching;
 use crate::get::{Feed, GetError, Known, Learnt, Network, Progress, Watcher as _, host_of, is_local};
 use crate::http::Described;
@@ -80,6 +81,8 @@ pub(super) struct Session {
     seen: Cell<Instant>,
     pub(super) started: Instant,
     pub(super) watching: RefCell<Watching>,
+    /// What its player says of itself, and when it did.
+    pub(super) told: RefCell<Option<(Told, Instant)>>,
     pub(super) decided: RefCell<Decided>,
 }
 
@@ -476,6 +479,7 @@ impl Session {
             seen: Cell::new(Instant::now()),
             started,
             watching: RefCell::default(),
+            told: RefCell::default(),
             decided: RefCell::default(),
         }
     }

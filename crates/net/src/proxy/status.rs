@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::body::{Reply, text};
@@ -23,31 +23,38 @@ use super::target::shown;
 use super::token::Token;
 use super::watching::Standing;
 
-/// Answers one request.
-pub(super) fn answer<B>(
-    sessions: &Rc<Sessions>,
-    request: &Request<B>,
+/// What a request wants behind the token, if whoever asks may have it.
+///
+/// # Errors
+/// The answer that says why not.
+pub(super) fn admitted<'a, B>(
+    request: &'a Request<B>,
     listener: SocketAddr,
     token: &Token,
-) -> Response<Reply> {
+) -> Result<&'a str, Box<Response<Reply>>> {
+    let refused = |status, line| Err(Box::new(plain(status, line)));
     match guard::ours(request.headers(), listener) {
-        Err(guard::Refused::Host) => return plain(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's"),
+        Err(guard::Refused::Host) => {
+            return refused(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's");
+        }
         Err(guard::Refused::Page) => {
-            return plain(StatusCode::FORBIDDEN, "a page of another site may not read this");
+            return refused(StatusCode::FORBIDDEN, "a page of another site may not read this");
         }
         Ok(()) => {}
     }
     let mut parts = request.uri().path().trim_start_matches('/').splitn(2, '/');
     if !token.is(parts.next().unwrap_or_default()) {
-        return plain(
+        return refused(
             StatusCode::NOT_FOUND,
             "the address has no token, or an old one: the proxy prints it at its start",
         );
     }
-    if request.method() != Method::GET {
-        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET");
-    }
-    match parts.next().unwrap_or_default() {
+    Ok(parts.next().unwrap_or_default())
+}
+
+/// Answers a request that was admitted.
+pub(super) fn answer(sessions: &Sessions, wanted: &str) -> Response<Reply> {
+    match wanted {
         "" | "status" => with_type("application/json", text(status(sessions).to_string())),
         "events" => {
             let told = sessions.events.listen();
@@ -55,11 +62,12 @@ pub(super) fn answer<B>(
             sessions.events.tell(&json!({"event": "status", "status": now}));
             with_type("text/event-stream", Reply::Events(told))
         }
-        _ => plain(StatusCode::NOT_FOUND, "there is /TOKEN/status and /TOKEN/events"),
+        _ => plain(StatusCode::NOT_FOUND, "there is /TOKEN/status, /TOKEN/events and /TOKEN/play"),
     }
 }
 
-fn with_type(content_type: &'static str, body: Reply) -> Response<Reply> {
+/// An answer of ours.
+pub(super) fn with_type(content_type: &'static str, body: Reply) -> Response<Reply> {
     let mut answer = Response::new(body);
     let fields = answer.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -136,6 +144,7 @@ fn of_session(session: &Session) -> Value {
         "total": session.known().map(|(total, _)| total),
         "delivered_bytes": session.delivered.get(),
         "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
+        "told": session.told(),
         "video": session.standing().map(|standing| of_video(&standing)),
         "decided": {"rests": decided.rests, "why": decided.why, "recovered": decided.recovered},
         "answers": plays,

@@ -125,6 +125,13 @@ impl Watching {
         }
     }
 
+    /// The player says of itself where it stands, and whether it has what it needs.
+    pub(super) fn stands(&mut self, now: Instant, position: Duration, plays: bool) {
+        if let Some(player) = &mut self.player {
+            player.observe(now, position, plays);
+        }
+    }
+
     /// What a stream should hear that stands as `seen`.
     pub(super) fn news(&self, seen: Option<&Player>) -> Option<Viewer> {
         let own = self.player.as_ref()?;

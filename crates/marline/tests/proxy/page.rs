@@ -1,0 +1,68 @@
+//! The player page on the status port, and what it says of its player.
+
+use crate::proxy::Proxy;
+use crate::server::{Resource, Server};
+
+const STATE: &str =
+    r#"{"url":"URL","position_s":12.5,"buffer_s":3.25,"waits":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
+
+#[test]
+fn the_page_runs_its_own_script_only_and_nobody_may_frame_it() {
+    let proxy = Proxy::start(&[]);
+    let page = proxy.ask(&format!("{}play", proxy.status), &[]);
+    assert_eq!((page.status, page.field("content-type")), (200, Some("text/html; charset=utf-8")));
+    let policy = page.field("content-security-policy").unwrap();
+    let media = format!("media-src http://{}/;", proxy.address);
+    for part in ["default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'", &media]
+    {
+        assert!(policy.contains(part), "{policy}");
+    }
+    assert!(!page.text().contains("<script>") && page.text().contains(&format!("http://{}/", proxy.address)));
+    for (file, kind) in [("page.js", "text/javascript"), ("page.css", "text/css")] {
+        let got = proxy.ask(&format!("{}{file}", proxy.status), &[]);
+        assert!(got.status == 200 && got.field("content-type").unwrap().starts_with(kind), "{got:?}");
+        assert_eq!(got.field("cross-origin-resource-policy"), Some("same-origin"));
+    }
+    // Neither without the token, nor for a page of another site, nor on the media port.
+    let (root, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
+    assert_eq!(proxy.ask(&format!("{root}/play"), &[]).status, 404);
+    let own = format!("{}page.js", proxy.status);
+    assert_eq!(proxy.ask(&own, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
+    assert_eq!(proxy.ask(&own, &["-H", "Sec-Fetch-Site: same-site"]).status, 403);
+    assert_eq!(proxy.ask(&format!("http://{}/{token}/play", proxy.address), &[]).status, 400);
+}
+
+#[test]
+fn a_pages_word_is_in_the_status_and_a_strangers_is_not() {
+    let server = Server::honest(&Resource::new(100_000));
+    let proxy = Proxy::start(&[]);
+    let url = server.url("/file?token=secret");
+    proxy.get(&url, &[]);
+    let (root, _) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
+    let address = format!("{}state", proxy.status);
+    let state = STATE.replace("URL", &url);
+    let own = format!("Origin: {root}");
+    let json = "Content-Type: application/json";
+    let long = format!("{{\"url\":\"{}\"}}", "x".repeat(20_000));
+    for (words, status) in [
+        (&["-H", json, "-d", &state][..], 200),
+        (&["-H", json, "-H", &own, "-d", &state], 200),
+        (&["-H", json, "-H", "Origin: http://evil.example", "-d", &state], 403),
+        (&["-H", json, "-H", "Origin: null", "-d", &state], 403),
+        (&["-H", json, "-H", "Sec-Fetch-Site: same-site", "-d", &state], 403),
+        (&["-H", json, "-H", "Host: evil.example", "-d", &state], 421),
+        // A form of a foreign page could send this without asking.
+        (&["-H", "Content-Type: text/plain", "-d", &state], 415),
+        (&["-H", json, "-d", "{}"], 400),
+        (&["-H", json, "-d", &long], 413),
+    ] {
+        let got = proxy.ask(&address, words);
+        assert_eq!(got.status, status, "{words:?}: {}", got.text());
+    }
+    assert_eq!(proxy.ask(&address, &[]).status, 404, "there is nothing to read");
+    let now = proxy.now();
+    let told = &now["sessions"][0]["told"];
+    assert_eq!((told["source"].as_str(), told["position_s"].as_f64()), (Some("page"), Some(12.5)));
+    assert_eq!((told["buffer_s"].as_f64(), told["stalls"].as_u64()), (Some(3.25), Some(1)));
+    assert!(!now.to_string().contains("secret"));
+}
