@@ -54,6 +54,13 @@ pub enum Notice {
         /// Why.
         why: OneAnswer,
     },
+    /// A whole file is taken for what was asked although this link could not say anything about it.
+    Unconfirmed {
+        /// The link that did not answer in time.
+        link: LinkId,
+        /// The link whose answer is taken.
+        told: LinkId,
+    },
     /// The server asks for a pause.
     Pause {
         /// How long it will be.

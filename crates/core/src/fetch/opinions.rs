@@ -4,6 +4,8 @@
 //! for theirs.
 //!
 //! 1. Such an answer is parked until every other link that may still speak has spoken, or the time for that is over.
+//!    How long that is follows from how the others stand now, not from how they stood when it came: a slow network
+//!    takes seconds to reach its server beside a portal that answers at once.
 //! 2. A whole file beats a refusal, one with a validator beats one without, two links that say the same beat one;
 //!    otherwise the first to speak.
 //! 3. Of two sizes under one validator the longer counts: a file cut short would pass for the whole, while one that is
@@ -17,7 +19,9 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use super::{Ban, ConnId, Failure, Fetch, Head, ReqId, Validator, Wake};
+use super::conn::Conn;
+use super::links::{LinkState, Standing};
+use super::{Ban, ConnId, Failure, Fetch, Head, Notice, ReqId, Validator, Wake};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
@@ -28,7 +32,7 @@ pub(super) struct Parked {
     pub(super) req: ReqId,
     link: LinkId,
     head: Head,
-    until: Instant,
+    since: Instant,
 }
 
 /// The size that a link was told before anything could be put together.
@@ -91,33 +95,48 @@ impl Fetch {
     /// Keeps an answer until another link has spoken.
     pub(super) fn park(&mut self, id: ReqId, link: LinkId, head: &Head) {
         let Some(conn) = self.reqs.get(&id).map(|req| req.conn) else { return };
-        let until = self.now + if self.others_reached(link) { LONG_OPINION } else { OPINION };
-        self.parked.push(Parked { conn, req: id, link, head: head.clone(), until });
+        self.parked.push(Parked { conn, req: id, link, head: head.clone(), since: self.now });
         self.hear_parked();
     }
 
     /// Whether a link that has not spoken yet may still do so.
     pub(super) fn other_opinions(&self, than: LinkId) -> bool {
-        self.links.iter().any(|(id, link)| {
-            *id != than && self.usable(*id, link) && !self.parked.iter().any(|parked| parked.link == *id)
-        })
+        self.unheard(than).next().is_some()
     }
 
-    /// Whether another link has already spoken with the server.
-    fn others_reached(&self, than: LinkId) -> bool {
-        self.links.iter().any(|(id, link)| *id != than && link.known.reached)
+    /// The other links that have not spoken yet and may still do so.
+    fn unheard(&self, than: LinkId) -> impl Iterator<Item = (LinkId, &LinkState)> {
+        let spoken = |id: LinkId| self.parked.iter().any(|parked| parked.link == id);
+        let links = self.links.iter().map(|(id, link)| (*id, link));
+        links.filter(move |(id, link)| *id != than && self.usable(*id, link) && !spoken(*id))
+    }
+
+    /// How long the others are waited for with this answer.
+    fn patience_with(&self, parked: &Parked) -> Duration {
+        let under_way = |conn: &Conn| !conn.is_open() || !conn.reqs.is_empty();
+        let doubtful = parked.head.status == 200 && parked.head.validator.is_none();
+        let patience = self.unheard(parked.link).map(|(_, link)| match () {
+            () if link.known.reached => LONG_OPINION,
+            () if !self.conns_of(link).any(under_way) => OPINION,
+            () if doubtful => LONG_OPINION,
+            () => FIRST_SIGN,
+        });
+        patience.max().unwrap_or_default()
     }
 
     /// Decides on parked answers whose time has come.
     pub(super) fn hear_parked(&mut self) {
         let Some(first) = self.parked.first() else { return };
-        let waiting = self.other_opinions(first.link);
-        if waiting && self.now < first.until {
-            let until = first.until;
+        let until = first.since + self.patience_with(first);
+        if self.now < until {
             return self.wake_at(until, Wake::Opinion);
         }
+        let silent: Vec<LinkId> = self.unheard(first.link).map(|(id, _)| id).collect();
         let parked = self.parked.remove(self.best_parked());
         if parked.head.status == 200 {
+            for link in silent {
+                self.notice(Notice::Unconfirmed { link, told: parked.link });
+            }
             self.parked.clear();
             self.take_whole(parked.req, &parked.head);
         } else {
@@ -151,18 +170,32 @@ impl Fetch {
     }
 
     fn ban_parked(&mut self, parked: Vec<Parked>, want: Option<DataSize>) {
+        let mut done = Vec::new();
         for parked in parked {
             let ban = match parked.head.status {
                 200 => Ban::OtherLength { got: parked.head.length, want },
                 status => Ban::OtherStatus { status },
             };
             self.cancel(parked.req);
-            self.ban(parked.link, ban, true);
+            // Each of its connections may have said the same: that is one reason, not several.
+            let dealt_with = done.contains(&parked.link)
+                || self
+                    .links
+                    .get(&parked.link)
+                    .is_some_and(|link| matches!(link.standing, Standing::Banned { .. }));
+            done.push(parked.link);
+            if !dealt_with && !self.next_root(parked.link, &ban) {
+                self.ban(parked.link, ban, true);
+            }
         }
     }
 }
 
-/// How long a link's first sign of life is waited for. chosen: a second SYN (RFC 6298 §2) and a slow path's round trip.
+/// How long a link is waited for that is neither reaching for the server nor asked. chosen: a second SYN (RFC 6298 §2)
+/// and a slow path's round trip.
 const OPINION: Duration = Duration::from_millis(1500);
-/// How long the opinion of a link is waited for that does reach the server, but has only heard errors so far.
+/// How long a link is waited for that is on its way: a name, TCP and TLS over a satellite, or a third SYN.
+const FIRST_SIGN: Duration = Duration::from_secs(6);
+/// How long a link is waited for that does reach the server, or any that is on its way while all that is known could as
+/// well be a portal's page.
 const LONG_OPINION: Duration = Duration::from_secs(10);

@@ -43,6 +43,11 @@ pub(super) fn notice(
         Notice::BudgetSpent { link, budget } => {
             format!("link {}: its budget of {budget} is spent; it is not used any more", name(link))
         }
+        Notice::Unconfirmed { link, told } => format!(
+            "link {}: has not answered in time; what link {} brings is taken for the file, unconfirmed",
+            name(link),
+            name(told)
+        ),
         Notice::OneAnswer { why } if tallies.len() > 1 => format!("only one link can be used: {why}"),
         Notice::OneAnswer { why } => format!("this download cannot be resumed: {why}"),
         Notice::Pause { wait, status } => {

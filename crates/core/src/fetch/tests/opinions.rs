@@ -113,3 +113,60 @@ fn a_link_that_asked_beyond_a_small_file_is_asked_again() {
     desk.bytes(req, PAGE);
     assert!(desk.done);
 }
+
+#[test]
+fn a_page_that_comes_at_once_waits_for_a_link_that_is_still_connecting() {
+    let mut desk = Desk::two(Config::default());
+    desk.connect(A, 5);
+    desk.whole(desk.first(A), Some(PAGE), None);
+    desk.pass(Duration::from_millis(1900));
+    assert!(desk.identified.is_none(), "{:?}", desk.notices);
+    desk.connect(B, 1800);
+    desk.pass(Duration::from_millis(3000));
+    assert!(desk.identified.is_none(), "the other link has been asked: {:?}", desk.notices);
+    desk.part(desk.first(B), SIZE, TAG);
+    assert_eq!(desk.identified, Some((bytes(SIZE), Some(Validator::Etag("\"v1\"".into())))));
+    assert!(desk.on(A).is_empty());
+}
+
+#[test]
+fn an_answer_that_another_link_never_confirms_is_taken_and_told() {
+    for (etag, wait) in [(None, 10), (TAG, 6)] {
+        let mut desk = Desk::two(Config::default());
+        desk.connect(A, 5);
+        desk.whole(desk.first(A), Some(PAGE), etag);
+        desk.pass(Duration::from_secs(wait) - Duration::from_millis(100));
+        assert!(desk.identified.is_none());
+        desk.pass(Duration::from_millis(200));
+        assert_eq!(desk.identified, Some((bytes(PAGE), None)));
+        assert!(desk.notices.contains(&Notice::Unconfirmed { link: B, told: A }), "{:?}", desk.notices);
+    }
+}
+
+#[test]
+fn several_answers_over_one_link_ban_it_once() {
+    let mut desk = Desk::two(Config::default());
+    let conn = desk.on(A)[0];
+    desk.stands(conn, Protocol::Http1, 5, None);
+    desk.whole(desk.first(A), Some(PAGE), None);
+    // Silence orders more connections, and the portal answers each of them.
+    let mut parked = 1;
+    for _ in 0..40 {
+        desk.pass(Duration::from_millis(50));
+        for conn in desk.on(A) {
+            if desk.reqs.values().all(|asked| asked.conn != conn) {
+                desk.stands(conn, Protocol::Http1, 5, None);
+                let req = desk.asked(A).iter().find(|(_, asked)| asked.conn == conn).map(|(req, _)| *req);
+                if let Some(req) = req {
+                    desk.whole(req, Some(PAGE), None);
+                    parked += 1;
+                }
+            }
+        }
+    }
+    assert!(parked > 1, "several of its connections were answered");
+    desk.connect(B, 50);
+    desk.part(desk.first(B), SIZE, TAG);
+    let bans = desk.notices.iter().filter(|notice| matches!(notice, Notice::Banned { link: A, .. })).count();
+    assert_eq!(bans, 1, "{:?}", desk.notices);
+}
