@@ -141,7 +141,7 @@ mod tests {
 
     /// The log of a run on one link that is up, with what the machine really does.
     fn log() -> Vec<String> {
-        log_of(Config::Fetch(Box::new(fetch::Config::default())))
+        log_of(Config::Fetch(Box::default()))
     }
 
     fn log_of(config: Config) -> Vec<String> {

@@ -9,7 +9,7 @@ use crate::energy::{Draw, Model, RadioModel, Stage, Tail, Together};
 use crate::fetch;
 use crate::link::{LinkId, LinkKind};
 use crate::playback::{Profile, Thresholds};
-use crate::units::{DataSize, EnergyPerBit, Power, Ratio};
+use crate::units::{Bitrate, DataSize, EnergyPerBit, Power, Ratio};
 
 /// Everything that shapes a stream, apart from what happens on the network and in the player. A log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -29,6 +29,9 @@ pub struct Config {
     pub energy: Model,
     /// What the bytes of links cost, where that is to be small; links that are not named cost nothing.
     pub prices: Vec<Price>,
+    /// What an earlier run has learnt of the links.
+    #[serde(default)]
+    pub expected: Vec<Expected>,
     /// GreenBag's own figures.
     pub greenbag: GreenBag,
 }
@@ -45,6 +48,7 @@ impl Default for Config {
             minimise: Minimise::default(),
             energy: Radio::greenbag(),
             prices: Vec::new(),
+            expected: Vec::new(),
             greenbag: GreenBag::default(),
         }
     }
@@ -74,6 +78,18 @@ pub enum Minimise {
     MeteredBytes,
     /// What the bytes cost ([`Config::prices`]).
     Money,
+}
+
+/// A link as an earlier run left it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// The link.
+    pub link: LinkId,
+    /// What it brought on average.
+    pub rate: Bitrate,
+    /// It rested.
+    pub rests: bool,
 }
 
 /// What the bytes of one link cost.

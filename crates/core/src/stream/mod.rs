@@ -31,6 +31,7 @@ mod tests;
 mod thrift;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::energy::{Direction, Meter};
@@ -40,7 +41,7 @@ use crate::machine::Machine;
 use crate::playback::{Player, Profile, Thresholds};
 use crate::units::Instant;
 
-pub use config::{Config, GreenBag, Minimise, Policy, Price, Radio};
+pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio};
 pub use event::{Input, Mode, Output, Said, Viewer, Why};
 
 use lane::Lane;
@@ -81,6 +82,11 @@ impl Stream {
         let player = config.video.clone().map(|video| Player::new(video, config.player, Instant::ZERO));
         let mut fetch = Fetch::steered(config.fetch.clone());
         fetch.lead(player.is_some());
+        let mut planner = Planner::default();
+        for expected in &config.expected {
+            planner.expect(*expected);
+            fetch.rest_link(expected.link, expected.rests);
+        }
         Self {
             now: Instant::ZERO,
             fetch,
@@ -89,7 +95,7 @@ impl Stream {
             meter: Meter::new(config.energy.clone(), Instant::ZERO),
             metered: BTreeSet::new(),
             mode: Mode::All,
-            planner: Planner::default(),
+            planner,
             arranged: 0,
             delivered: 0,
             wake: None,
@@ -111,6 +117,11 @@ impl Stream {
     /// Which links are used.
     pub const fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// What was learnt of the links, for a run that goes on where this one ends.
+    pub fn learnt(&self) -> Vec<Expected> {
+        self.planner.learnt()
     }
 
     /// What the radios drew, as far as the stream's own model tells.
@@ -146,6 +157,7 @@ impl Stream {
         let mut watching = Player::new(video, player, self.now);
         watching.resume(self.now, self.fetch.frontier(), position, plays);
         self.player = Some(watching);
+        self.arranged = self.arranged.max(self.fetch.frontier());
         self.fetch.lead(true);
     }
 

@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::thrift::{MARGIN, Question};
-use super::{Said, Stream, Why};
+use super::{Expected, Said, Stream, Why};
 use crate::energy::Direction;
 use crate::fetch::{Seat, Span};
 use crate::link::LinkId;
@@ -51,6 +51,19 @@ struct Seen {
 impl Planner {
     pub(super) fn on_bytes(&mut self, link: LinkId, len: DataSize) {
         self.links.entry(link).or_insert(Seen { paused: true, ..Seen::default() }).got += len;
+    }
+
+    /// An earlier run's word counts as much as this one's first steps.
+    pub(super) fn expect(&mut self, expected: Expected) {
+        let seen = self.links.entry(expected.link).or_insert(Seen { paused: true, ..Seen::default() });
+        (0..LEAST_STEPS).for_each(|_| seen.course.add(expected.rate));
+        seen.rests = expected.rests;
+    }
+
+    /// What this run can say of the links.
+    pub(super) fn learnt(&self) -> Vec<Expected> {
+        let known = self.links.iter().filter(|(_, seen)| seen.course.steps() > 0);
+        known.map(|(link, seen)| Expected { link: *link, rate: seen.course.mean(), rests: seen.rests }).collect()
     }
 
     /// When it looks at the links again.
@@ -159,7 +172,8 @@ impl Stream {
         let (runs_for, last) = (player.runs_for(), player.deadline(u64::MAX).since(self.now));
         let used = self.used();
         if used.is_empty() {
-            return self.wake_all(Why::Lost);
+            // Before the first link is there, none is lost.
+            return self.fetch.hopeful_links().next().is_some() && self.wake_all(Why::Lost);
         }
         let rest = self.fetch.missing(Span::new(self.delivered, self.fetch.total().unwrap_or(u64::MAX)));
         if runs_for < self.guard(&used) {

@@ -258,3 +258,100 @@ fn a_player_that_pauses_for_minutes_is_waited_for() {
     driver.run(3000);
     assert_eq!(driver.delivered, 3_500_000);
 }
+
+impl Driver {
+    /// Begins anew with another configuration, on the same links; `metered` is LTE's.
+    fn again(mut self, config: Config, metered: bool) -> Self {
+        self.stream = Stream::new(config);
+        self.conns.clear();
+        for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
+            let profile = LinkProfile { metered: metered && link == LTE, ..LinkProfile::new(kind.name(), kind) };
+            self.tell(fetch::Input::LinkUp { link, profile });
+        }
+        self
+    }
+}
+
+#[test]
+fn until_the_video_is_known_everything_goes_as_in_a_download_and_then_as_in_a_stream() {
+    let driver = Driver::new(Policy::Marline, 30_000_000, 60, [300, 400]);
+    let config = driver.stream.config.clone();
+    let (video, player) = (config.video.clone().unwrap(), config.player);
+    let mut driver = driver.again(Config { video: None, ..config }, false);
+    driver.run(6000);
+    assert!(driver.said.is_empty() && driver.player_is_unknown());
+    assert!(driver.brought(LTE) > 1_500_000, "both work");
+    driver.tell(Viewer::Video { video, player, position: Duration::from_secs(4), plays: true });
+    assert_eq!(driver.player().position(), Duration::from_secs(4));
+    driver.run(60_000);
+    assert!(driver.done && driver.delivered == 30_000_000);
+    assert!(
+        driver.said.contains(&Said::Rest { link: LTE, rests: true, why: Why::Cheapest }),
+        "{:?} {} {:?} {:?}",
+        driver.said,
+        driver.millis,
+        driver.stream.learnt(),
+        driver.came.len()
+    );
+    assert_eq!(driver.player().stalls(), 0);
+}
+
+impl Driver {
+    fn player_is_unknown(&self) -> bool {
+        self.stream.player().is_none()
+    }
+}
+
+#[test]
+fn what_is_to_be_small_decides_which_link_rests() {
+    // Either link would do alone.
+    let rested = |minimise, metered, prices: &[(LinkId, u64)]| {
+        let driver = Driver::new(Policy::Marline, 20_000_000, 40, [800, 800]);
+        let prices =
+            prices.iter().map(|(link, micros_per_gb)| Price { link: *link, micros_per_gb: *micros_per_gb });
+        let config = Config { minimise, prices: prices.collect(), ..driver.stream.config.clone() };
+        let mut driver = driver.again(config, metered);
+        driver.run(8000);
+        driver.said.iter().find_map(|said| match said {
+            Said::Rest { link, rests: true, .. } => Some(*link),
+            _ => None,
+        })
+    };
+    assert_eq!(rested(Minimise::Energy, false, &[]), Some(LTE));
+    assert_eq!(rested(Minimise::MeteredBytes, true, &[]), Some(LTE));
+    assert_eq!(rested(Minimise::MeteredBytes, false, &[]), None);
+    assert_eq!(rested(Minimise::Money, false, &[(WIFI, 2_000_000), (LTE, 1_000_000)]), Some(WIFI));
+    assert_eq!(rested(Minimise::Money, false, &[]), None);
+}
+
+#[test]
+fn a_run_that_goes_on_lets_rest_what_rested() {
+    let mut driver = Driver::new(Policy::Marline, 40_000_000, 80, [500, 600]);
+    driver.run(10_000);
+    let learnt = driver.stream.learnt();
+    assert!(learnt.iter().any(|of| of.link == LTE && of.rests), "{learnt:?}");
+    assert!(learnt.iter().all(|of| of.rate.as_mbps_f64() > 3.0), "{learnt:?}");
+    let (from, position) = (driver.delivered, driver.player().position());
+    let config = driver.stream.config.clone();
+    let resume = fetch::Resume {
+        total: DataSize::from_bytes(40_000_000),
+        validator: Validator::Etag("\"a\"".into()),
+        have: alloc::vec![Span::new(0, from)],
+    };
+    let fetch = fetch::Config { resume: Some(resume), ..config.fetch.clone() };
+    let (video, player) = (config.video.clone().unwrap(), config.player);
+    let before = driver.brought(LTE);
+    let config = Config { fetch, expected: learnt, video: None, ..config };
+    let mut driver = Driver { stream: Stream::new(config.clone()), conns: BTreeMap::new(), delivered: 0, ..driver };
+    driver.tell(Viewer::Video { video, player, position, plays: true });
+    for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
+        driver.tell(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
+    }
+    driver.run(5000);
+    assert_eq!(driver.brought(LTE), before, "{:?} {:?}", driver.said, driver.stream.learnt());
+    assert!(driver.delivered > from && driver.player().stalls() == 0);
+    // Wi-Fi goes: LTE is back.
+    driver.tell(fetch::Input::LinkDown { link: WIFI });
+    driver.run(3000);
+    assert!(driver.brought(LTE) > before);
+}

@@ -54,11 +54,11 @@ impl Network {
         Some(network)
     }
 
-    fn client(&self) -> String {
+    pub(crate) fn client(&self) -> String {
         format!("{}c", self.name)
     }
 
-    fn server(&self) -> String {
+    pub(crate) fn server(&self) -> String {
         format!("{}s", self.name)
     }
 
@@ -153,25 +153,16 @@ impl Network {
         });
     }
 
-    /// From the server to the client a link carries no more than this, with a queue of a tenth of a second.
-    pub(crate) fn shape(&self, name: &str, kbit: u32) {
-        let peer = if name == "wifi0" { "peer1" } else { "peer2" };
-        let words =
-            format!("-n {} qdisc add dev {peer} root tbf rate {kbit}kbit burst 16kb latency 100ms", self.server());
-        assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
-    }
-
     /// Runs `make` in the server's namespace; the socket or the program that it makes stays there.
     pub(crate) fn inside<T: Send + 'static>(&self, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> T {
         Self::within(&self.server(), make)
     }
 
-    /// The same in the client's.
-    pub(crate) fn beside<T: Send + 'static>(&self, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> T {
-        Self::within(&self.client(), make)
-    }
-
-    fn within<T: Send + 'static>(namespace: &str, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> T {
+    /// The same in a namespace of this name.
+    pub(crate) fn within<T: Send + 'static>(
+        namespace: &str,
+        make: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> T {
         let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
         let worker = thread::spawn(move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();

@@ -5,6 +5,7 @@
 //! a second more, and counts how often it found nothing to play.
 
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,8 @@ impl Cinema {
         let address: SocketAddr = "203.0.113.9:8080".parse().unwrap();
         let served = film.clone();
         let nginx = network.inside(move || Ok(Nginx::at(address, "", &served, None)))?;
-        network.shape("wifi0", WIFI);
-        network.shape("lte0", LTE);
+        shape(&network, "peer1", WIFI);
+        shape(&network, "peer2", LTE);
         Some(Self { network, _nginx: nginx, film, url: format!("http://{address}/file") })
     }
 
@@ -45,8 +46,20 @@ impl Cinema {
 
     fn player(&self, proxy: &Proxy, from: u64) -> Player {
         let address = proxy.address;
-        Player::on(self.network.beside(move || TcpStream::connect(address)), proxy, &self.url, from)
+        Player::on(
+            Network::within(&self.network.client(), move || TcpStream::connect(address)),
+            proxy,
+            &self.url,
+            from,
+        )
     }
+}
+
+/// The server's end of a link sends no more than this, with a queue of a tenth of a second.
+fn shape(network: &Network, peer: &str, kbit: u32) {
+    let server = network.server();
+    let words = format!("-n {server} qdisc add dev {peer} root tbf rate {kbit}kbit burst 16kb latency 100ms");
+    assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
 }
 
 /// A film of noise in an MP4 file.
@@ -169,8 +182,7 @@ fn replays(folder: &std::path::Path) {
     let logs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(!logs.is_empty());
     for log in logs {
-        let out =
-            std::process::Command::new(env!("CARGO_BIN_EXE_marline")).arg("replay").arg(&log).output().unwrap();
+        let out = Command::new(env!("CARGO_BIN_EXE_marline")).arg("replay").arg(&log).output().unwrap();
         assert!(out.status.success(), "{}: {}", log.display(), String::from_utf8_lossy(&out.stderr));
     }
 }

@@ -19,8 +19,8 @@ use std::rc::Rc;
 
 use marline_core::fetch::{MeteredUse, Resume, Span, Validator};
 use marline_core::link::{LinkId, LinkProfile};
-use marline_core::stream::{Config, Price, Said, Stream, Viewer};
-use marline_core::units::DataSize;
+use marline_core::stream::{Config, Expected, Price, Said, Stream, Viewer};
+use marline_core::units::{Bitrate, DataSize};
 use url::Url;
 
 use super::links::Uplinks;
@@ -43,6 +43,10 @@ pub(crate) struct Feed {
     pub(crate) user: Option<(String, String)>,
     /// How the machine decides; window, resumption and prices are filled in here.
     pub(crate) config: Config,
+    /// Interfaces that should be asked first, the best one first.
+    pub(crate) order: Vec<String>,
+    /// What earlier transfers have learnt of links: their interfaces, what they brought, and whether they rested.
+    pub(crate) expected: Vec<(String, Bitrate, bool)>,
     /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
     pub(crate) prices: Vec<(String, u64)>,
     /// Where to write the log of every input and decision.
@@ -74,6 +78,8 @@ pub(crate) struct Learnt {
 pub(crate) trait Audience: Watcher {
     /// What the stream should hear of the player now; asked ten times a second.
     fn news(&mut self, stream: &Stream) -> Option<Viewer>;
+    /// What the stream has learnt of its links by now.
+    fn learnt(&mut self, learnt: &[Expected], name: &dyn Fn(LinkId) -> String);
     /// What the stream has said of its links.
     fn said(&mut self, said: &Said, name: &dyn Fn(LinkId) -> String);
 }
@@ -98,6 +104,15 @@ impl Feed {
         let outside = [Span::new(0, self.from.min(to)), Span::new(to, total.bytes())];
         let have = outside.into_iter().filter(|span| !span.is_empty()).collect();
         Some(Resume { total, validator, have })
+    }
+
+    fn expected(&self, uplinks: &Uplinks) -> Vec<Expected> {
+        let of = |link: LinkId| {
+            let LinkProfile { name, .. } = uplinks.profile(link)?;
+            let (_, rate, rests) = self.expected.iter().find(|(named, ..)| named == name)?;
+            Some(Expected { link, rate: *rate, rests: *rests })
+        };
+        uplinks.ids().filter_map(of).collect()
     }
 
     fn prices(&self, uplinks: &Uplinks) -> Vec<Price> {
@@ -135,6 +150,7 @@ impl Filling {
         config.fetch.window = Some(feed.window);
         config.fetch.resume = feed.resume();
         config.prices = feed.prices(&uplinks);
+        config.expected = feed.expected(&uplinks);
         let logged: Logged<Stream> = Logged::new(config, log::create(feed.trace.as_deref())?);
         let started = std::time::Instant::now();
         let (ear, place) = (Ear(RefCell::new(audience)), Place::new(store));
@@ -142,8 +158,11 @@ impl Filling {
         let mut pump = Pump::new(logged, place, sockets, origins, uplinks, &mut watcher, started);
         let mut links: Vec<LinkId> = pump.uplinks.ids().collect();
         links.iter().for_each(|link| pump.introduce(*link));
-        // As in a download: those that cost nothing first.
-        links.sort_by_key(|link| pump.uplinks.profile(*link).is_some_and(|profile| profile.metered));
+        // As in a download: those that cost nothing first. Of these the one first that is known to answer soonest: who is
+        // asked first brings what the player waits for.
+        let place = |name: &String| feed.order.iter().position(|best| best == name).unwrap_or(usize::MAX);
+        links
+            .sort_by_key(|link| pump.uplinks.profile(*link).map(|profile| (profile.metered, place(&profile.name))));
         pump.begin_at(feed.from);
         if let Some(viewer) = ear.0.borrow_mut().news(&pump.logged.machine) {
             pump.tell_own(viewer.into());
@@ -168,6 +187,9 @@ impl Filling {
             }
             if ended.is_pending() && now >= news_at {
                 news_at = now + NEWS_EVERY;
+                let name =
+                    |link| pump.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
+                ear.0.borrow_mut().learnt(&pump.logged.machine.learnt(), &name);
                 let news = ear.0.borrow_mut().news(&pump.logged.machine);
                 if let Some(viewer) = news {
                     pump.tell_own(viewer.into());
@@ -217,6 +239,8 @@ mod tests {
             headers: Vec::new(),
             user: None,
             config: Config::default(),
+            order: Vec::new(),
+            expected: Vec::new(),
             prices: Vec::new(),
             trace: None,
             known: Some(Known { total: DataSize::from_bytes(100), validator: Validator::Etag("\"1\"".to_owned()) }),

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::link::LinkId;
-use marline_core::stream::{Mode, Said, Stream, Viewer, Why};
+use marline_core::stream::{Expected, Mode, Said, Stream, Viewer, Why};
 use marline_core::units::{DataSize, Instant};
 use serde_json::json;
 
@@ -91,6 +91,13 @@ impl Audience for Ear {
         self.session.watching.borrow().news(stream.player())
     }
 
+    fn learnt(&mut self, learnt: &[Expected], name: &dyn Fn(LinkId) -> String) {
+        if !learnt.is_empty() {
+            let learnt = learnt.iter().map(|of| (name(of.link), of.rate, of.rests));
+            *self.session.expected.borrow_mut() = learnt.collect();
+        }
+    }
+
     fn said(&mut self, said: &Said, name: &dyn Fn(LinkId) -> String) {
         let mut decided = self.session.decided.borrow_mut();
         let id = self.session.id;
@@ -136,6 +143,11 @@ impl Session {
     /// The player takes these bytes.
     pub(super) fn takes(&self, at: u64, bytes: &[u8]) {
         self.watching.borrow_mut().takes(self.now(), at, bytes);
+    }
+
+    /// Whether bytes from here on are for a player that plays and goes on, so that links may go on resting.
+    pub(super) fn plays_on(&self, from: u64) -> bool {
+        self.watching.borrow().plays_on(from)
     }
 
     /// What is known of the player and of what it plays.

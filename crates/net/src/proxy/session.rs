@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use http::header::{HeaderName, HeaderValue};
 use marline_core::fetch::{Ask, Failure, Span, Trouble};
-use marline_core::units::DataSize;
+use marline_core::units::{Bitrate, DataSize};
 use serde_json::json;
 use url::Url;
 
@@ -84,6 +84,8 @@ pub(super) struct Session {
     /// What its player says of itself, and when it did.
     pub(super) told: RefCell<Option<(Told, Instant)>>,
     pub(super) decided: RefCell<Decided>,
+    /// What the last answer has learnt of links.
+    pub(super) expected: RefCell<Vec<(String, Bitrate, bool)>>,
 }
 
 /// An answer under way: what it is of, and its window.
@@ -397,7 +399,7 @@ impl Sessions {
     }
 
     fn feed(&self, session: &Session, url: Url, known: Option<Known>, span: Range<u64>) -> Result<Feed, Refusal> {
-        self.links_for(&url)?;
+        let order = self.links_for(&url)?.into_iter().flatten().map(|interface| interface.name).collect();
         let headers = session
             .headers
             .iter()
@@ -409,7 +411,11 @@ impl Sessions {
         let (from, window) = (span.start, DataSize::ZERO);
         let config = self.terms.stream.clone();
         let prices = self.terms.prices.clone();
-        Ok(Feed { url, headers, user, config, prices, trace: None, known, from, to, window })
+        let mut expected = session.expected.borrow().clone();
+        if !session.plays_on(span.start) {
+            expected.iter_mut().for_each(|(.., rests)| *rests = false);
+        }
+        Ok(Feed { url, headers, user, config, order, expected, prices, trace: None, known, from, to, window })
     }
 
     /// Starts the work of a feed.
@@ -421,10 +427,11 @@ impl Sessions {
         session.windows.set(session.windows.get() + grant.size().bytes());
         let (id, from) = (self.next.replace(self.next.get() + 1), feed.from);
         feed.trace = self.terms.trace.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
+        let rests = feed.expected.iter().filter(|(.., rests)| *rests).map(|(name, ..)| name.clone()).collect();
         let (reader, filling) = feed.open();
         let reader = Rc::new(reader);
         session.watching.borrow_mut().asks(session.now(), from);
-        *session.decided.borrow_mut() = Decided::default();
+        *session.decided.borrow_mut() = Decided { rests, ..Decided::default() };
         session.plays.borrow_mut().insert(id, (span, Rc::downgrade(&reader)));
         let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
         let hopeless = Rc::new(Cell::new(false));
@@ -481,6 +488,7 @@ impl Session {
             watching: RefCell::default(),
             told: RefCell::default(),
             decided: RefCell::default(),
+            expected: RefCell::default(),
         }
     }
 

@@ -93,6 +93,12 @@ impl Watching {
         self.taken = from;
     }
 
+    /// Whether a model of it plays, and goes on with the bytes from here on.
+    pub(super) fn plays_on(&self, from: u64) -> bool {
+        let goes_on = |player: &Player| from <= self.taken && from >= player.decoded();
+        self.player.as_ref().is_some_and(|player| goes_on(player) && player.state() == State::Playing)
+    }
+
     /// It has let go of its last answer.
     pub(super) fn leaves(&mut self, now: Instant) {
         self.away = true;

@@ -84,7 +84,7 @@ mod tests {
         let mut packet = vec![SYNC, high, low, 0x10];
         if let Some(shows) = shows {
             packet[3] = 0x30;
-            let field = (shows / 300) << 15 | shows % 300;
+            let field = ((shows / 300) << 15) | (shows % 300);
             packet.extend([7, 0x10]);
             packet.extend(&field.to_be_bytes()[2..]);
         }
