@@ -189,7 +189,21 @@ impl Answers {
         let Some(&req) = self.open.front() else { return self.unasked(bytes) };
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MOST];
         let mut response = httparse::Response::new(&mut fields);
-        let used = match response.parse(bytes) {
+        let mut parsed = response.parse(bytes);
+        if parsed == Err(httparse::Error::HeaderValue) {
+            // A name with a control byte in it, say. RFC 9112 §5 lets nobody read such a field; the others are as good as
+            // before, unless one of those is hurt that say where the body ends.
+            fields = [httparse::EMPTY_HEADER; FIELDS_MOST];
+            response = httparse::Response::new(&mut fields);
+            let mut lenient = httparse::ParserConfig::default();
+            lenient.ignore_invalid_headers_in_responses(true);
+            parsed = lenient.parse_response(&mut response, bytes);
+            if parsed.is_ok_and(|parsed| parsed.is_complete()) && framing_lines(bytes) != framing_fields(&response)
+            {
+                parsed = Err(httparse::Error::HeaderValue);
+            }
+        }
+        let used = match parsed {
             Ok(httparse::Status::Complete(used)) if used <= HEAD_MOST => used,
             Ok(httparse::Status::Partial) if bytes.len() < HEAD_MOST => return (0, None),
             Ok(_) => return self.refuse("the server sent a head of more than 64 KiB"),
@@ -294,6 +308,23 @@ impl Body {
     }
 }
 
+/// Whether a field says where the body ends, or which bytes it has.
+fn is_framing(name: &[u8]) -> bool {
+    let frames = [&b"content-length"[..], b"transfer-encoding", b"content-range", b"connection"];
+    frames.iter().any(|frame| name.trim_ascii().eq_ignore_ascii_case(frame))
+}
+
+/// How many such fields stand in a head, well-formed or not.
+fn framing_lines(head: &[u8]) -> usize {
+    let lines = head.split(|byte| *byte == b'\n').take_while(|line| !line.trim_ascii().is_empty());
+    lines.filter_map(|line| line.split(|byte| *byte == b':').next()).filter(|name| is_framing(name)).count()
+}
+
+/// How many such fields were read.
+fn framing_fields(response: &httparse::Response<'_, '_>) -> usize {
+    response.headers.iter().filter(|field| is_framing(field.name.as_bytes())).count()
+}
+
 /// The largest head that is read (nginx and Apache send heads of at most 8 KiB by default).
 const HEAD_MOST: usize = 64 * 1024;
 /// The most fields in a head.
@@ -354,6 +385,18 @@ mod tests {
 
     fn kind_of(requests: u32, wire: &[u8]) -> String {
         hear(requests, None, &[wire], None).0.pop().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_field_that_nobody_may_read_hurts_only_itself() {
+        let with = |field: &str| format!("HTTP/1.1 200 OK\r\n{field}\r\nContent-Length: 2\r\n\r\nok");
+        for field in ["Content-Disposition: attachment; filename=\"a\x01b\"", "X: \x1b[31m"] {
+            let (told, bodies) = hear(1, None, &[with(field).as_bytes()], None);
+            assert_eq!((told[0].as_str(), bodies.0), ("head 0 200", vec![(0, b"ok".to_vec())]), "{field}");
+        }
+        for field in ["Content-Length: 1\x01", "Transfer-Encoding\x01: chunked\r\nTransfer-Encoding: \x01chunked"] {
+            assert_eq!(kind_of(1, with(field).as_bytes()), "closed Protocol", "{field}");
+        }
     }
 
     const PIPELINED: &[u8] =

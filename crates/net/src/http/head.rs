@@ -46,6 +46,8 @@ pub struct Described {
     pub etag: Option<String>,
     /// Last-Modified.
     pub last_modified: Option<String>,
+    /// Content-Encoding, if it is another than `identity`.
+    pub encoding: Option<String>,
 }
 
 /// Fields gathered before they are judged together.
@@ -59,7 +61,7 @@ struct Fields<'a> {
     modified_text: Option<&'a str>,
     date: Option<SystemTime>,
     refuses_ranges: bool,
-    encoded: bool,
+    encoding: Option<&'a str>,
     retry_after: Option<&'a str>,
     close: bool,
     keep_alive: bool,
@@ -96,7 +98,7 @@ pub(super) fn read<'a>(
         range: seen.range.filter(|_| matches!(status, 206 | 416)).and_then(content_range),
         validator: seen.validator(),
         refuses_ranges: seen.refuses_ranges,
-        encoded: seen.encoded,
+        encoded: seen.encoding.is_some(),
         retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
         closes: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
         location: None,
@@ -134,7 +136,9 @@ impl<'a> Fields<'a> {
         } else if is("accept-ranges") {
             self.refuses_ranges = text.eq_ignore_ascii_case("none");
         } else if is("content-encoding") {
-            self.encoded |= tokens(text).any(|token| !token.eq_ignore_ascii_case("identity"));
+            if tokens(text).any(|token| !token.eq_ignore_ascii_case("identity")) {
+                self.encoding.get_or_insert(text);
+            }
         } else if is("retry-after") {
             self.retry_after.get_or_insert(text);
         } else if is("connection") {
@@ -173,6 +177,7 @@ impl<'a> Fields<'a> {
             content_type: owned(self.content_type),
             etag: owned(self.etag),
             last_modified: owned(self.modified_text),
+            encoding: owned(self.encoding),
         }
     }
 
@@ -359,6 +364,7 @@ mod tests {
         )
         .expect("read");
         assert!(answer.head.closes && answer.head.refuses_ranges && answer.head.encoded);
+        assert_eq!(answer.described.encoding.as_deref(), Some("gzip"));
         assert_eq!((answer.location.as_deref(), answer.disposition.as_deref()), (Some("/b"), Some("attachment")));
         assert!(
             !head(200, &[("content-encoding", "identity"), ("content-length", "1")]).expect("read").head.encoded

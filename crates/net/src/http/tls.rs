@@ -4,6 +4,9 @@
 //! are resumed across links; and, for a failed handshake, a sentence that names what was expected and what came.
 //! Certificates are always verified: there is no switch to turn it off, a test server's CA goes into a file.
 //!
+//! A file may also hold the server's own certificate, as people make it for one machine: what is in the file byte for
+//! byte needs no issuer, but still the right name and date ([`Exact`]).
+//!
 //! [`TroubleKind::Tls`] says that the next handshake would fail like this one: the certificate is not good, or the two
 //! ends have no protocol in common. A handshake that was broken off (a portal, a server without room, a lost path)
 //! says nothing of the next one, and is a reset.
@@ -16,10 +19,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 
 use marline_core::fetch::{Trouble, TroubleKind};
 
@@ -50,13 +58,20 @@ pub enum TrustError {
 /// # Errors
 /// No authority could be read.
 pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, TrustError> {
-    let roots = match ca_file {
-        Some(path) => roots_of(path)?,
-        None => roots_of_system()?,
-    };
+    let provider = Arc::new(provider());
     let builder =
-        ClientConfig::builder_with_provider(Arc::new(provider())).with_safe_default_protocol_versions()?;
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let builder = match ca_file {
+        Some(path) => {
+            let (roots, exact) = roots_of(path)?;
+            let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let chain =
+                chain.map_err(|error| TrustError::File { path: path.to_owned(), text: error.to_string() })?;
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Exact { chain, exact }))
+        }
+        None => builder.with_root_certificates(roots_of_system()?),
+    };
+    let mut config = builder.with_no_client_auth();
     config.alpn_protocols =
         if http2 { vec![b"h2".to_vec(), b"http/1.1".to_vec()] } else { vec![b"http/1.1".to_vec()] };
     Ok(Arc::new(config))
@@ -94,14 +109,68 @@ fn provider() -> CryptoProvider {
     rustls::crypto::ring::default_provider()
 }
 
-fn roots_of(path: &Path) -> Result<RootCertStore, TrustError> {
+/// Trusts what the file's authorities have signed, and the file's certificates themselves.
+#[derive(Debug)]
+struct Exact {
+    chain: Arc<WebPkiServerVerifier>,
+    exact: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Exact {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let chained = self.chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match chained {
+            // Dates come before these in webpki: what is neither expired nor early has only no issuer, or is an authority's
+            // own, as `openssl req -x509` makes it. That it is the one in the file says more than both.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::Other(_),
+            )) if self.exact.iter().any(|trusted| trusted == end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+fn roots_of(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), TrustError> {
     let fail = |text: String| TrustError::File { path: path.to_owned(), text };
-    let mut roots = RootCertStore::empty();
+    let (mut roots, mut exact) = (RootCertStore::empty(), Vec::new());
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| fail(pem_words(error)))? {
         let certificate = certificate.map_err(|error| fail(pem_words(error)))?;
-        roots.add(certificate).map_err(|error| fail(error.to_string()))?;
+        exact.push(certificate.clone());
+        roots.add(certificate).map_err(|error| fail(plainly(&error.to_string())))?;
     }
-    if roots.is_empty() { Err(fail("it holds no certificate".to_owned())) } else { Ok(roots) }
+    if roots.is_empty() { Err(fail("it holds no certificate".to_owned())) } else { Ok((roots, exact)) }
 }
 
 fn roots_of_system() -> Result<RootCertStore, TrustError> {
@@ -138,11 +207,12 @@ pub(super) fn handshake_trouble(server: &str, error: &io::Error) -> Trouble {
         rustls::Error::NoApplicationProtocol => {
             (TroubleKind::Tls, "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned())
         }
-        rustls::Error::PeerIncompatible(_) => (TroubleKind::Tls, format!("TLS: {tls}")),
+        rustls::Error::PeerIncompatible(_) => (TroubleKind::Tls, format!("TLS: {}", plainly(&tls.to_string()))),
         rustls::Error::AlertReceived(alert) => {
-            (alert_kind(*alert), format!("the server refused the TLS handshake: {alert:?}"))
+            let alert_words = plainly(&format!("{alert:?}"));
+            (alert_kind(*alert), format!("the server refused the TLS handshake: {alert_words}"))
         }
-        other => (TroubleKind::Protocol, format!("TLS: {other}")),
+        other => (TroubleKind::Protocol, format!("TLS: {}", plainly(&other.to_string()))),
     };
     trouble(kind, format!("{server}: {why}"))
 }
@@ -182,8 +252,40 @@ fn certificate_words(server: &str, bad: &CertificateError) -> String {
             "the certificate was not signed by the authority that it names".to_owned()
         }
         CertificateError::Revoked => "the certificate has been revoked".to_owned(),
-        other => format!("the certificate is not valid: {other:?}"),
+        CertificateError::BadEncoding => "the certificate cannot be read".to_owned(),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "the certificate is not one for servers".to_owned()
+        }
+        // The library has no type for it in its interface.
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "the certificate is its own authority; name a file that holds it with --ca-file if you know it"
+                .to_owned()
+        }
+        other => format!("the certificate is not valid: {}", plainly(&other.to_string())),
     }
+}
+
+/// The library's names of things as words: `HandshakeFailure` is `handshake failure`, and brackets go.
+fn plainly(text: &str) -> String {
+    let mut words = String::with_capacity(text.len() + 8);
+    let mut before = ' ';
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let begins = c.is_ascii_uppercase() && !before.is_ascii_uppercase();
+        if begins && before.is_ascii_alphanumeric() {
+            words.push(' ');
+        }
+        let is_word = begins && chars.peek().is_some_and(char::is_ascii_lowercase);
+        words.push(if "(){}\"".contains(c) {
+            ' '
+        } else if is_word {
+            c.to_ascii_lowercase()
+        } else {
+            c
+        });
+        before = c;
+    }
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// rustls writes a presented name as `DnsName("x")`: the name in it.
@@ -219,6 +321,47 @@ mod tests {
         assert_eq!(kind(io::ErrorKind::UnexpectedEof.into()), TroubleKind::Reset);
         assert_eq!(kind(io::ErrorKind::ConnectionReset.into()), TroubleKind::Reset);
         assert_eq!(kind(io::ErrorKind::TimedOut.into()), TroubleKind::TimedOut);
+    }
+
+    /// What becomes of a server's own certificate in the file, if the server is called `name`.
+    fn own(name: &str, change: impl FnOnce(&mut rcgen::CertificateParams)) -> Result<(), rustls::Error> {
+        let mut params = rcgen::CertificateParams::new(vec!["box.example".to_owned()]).expect("parameters");
+        change(&mut params);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let cert = params.self_signed(&key).expect("a certificate");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), cert.pem()).expect("written");
+        let (roots, exact) = roots_of(file.path()).expect("read");
+        let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider()));
+        let verifier = Exact { chain: chain.build().expect("a verifier"), exact };
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        verifier.verify_server_cert(cert.der(), &[], &name, &[], UnixTime::now()).map(|_| ())
+    }
+
+    #[test]
+    fn a_certificate_in_the_file_is_trusted_itself_for_its_name_and_its_time() {
+        let authority = |params: &mut rcgen::CertificateParams| {
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        };
+        own("box.example", |_| {}).expect("a plain one");
+        own("box.example", authority).expect("one that openssl makes");
+        let text = |bad: Result<(), rustls::Error>| {
+            handshake_trouble("h", &io::Error::new(io::ErrorKind::InvalidData, bad.expect_err("refused"))).text
+        };
+        let other = text(own("other.example", authority));
+        assert!(other.contains("the certificate is for box.example, not for h"), "{other}");
+        let expired = text(own("box.example", |params| {
+            authority(params);
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }));
+        assert!(expired.contains("expired"), "{expired}");
+    }
+
+    #[test]
+    fn no_name_of_the_library_is_shown() {
+        assert_eq!(plainly("peer is incompatible: Tls12NotOffered"), "peer is incompatible: tls12 not offered");
+        assert_eq!(plainly("Other(OtherError(CaUsedAsEndEntity))"), "other other error ca used as end entity");
+        assert_eq!(plainly("NoALPN"), "no ALPN");
     }
 
     #[test]
