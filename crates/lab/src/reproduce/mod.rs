@@ -9,6 +9,7 @@
 
 mod greenbag;
 mod paper;
+mod phone;
 mod store;
 mod thesis;
 
@@ -182,9 +183,13 @@ fn people(paper: &Paper, outcomes: &[Outcome], rows: &[Row], by: By, scale: f64)
         let runs = 1 + outcomes.iter().filter(|o| o.case == case).map(|o| o.run).max().unwrap_or(0);
         print(&format!("\nTable 5.12, {case} ({runs} runs)\n{}", thesis::table_5_12(rows, case).plain()));
         if by == By::Lab {
-            print(&format!("Table 6.18, {case}: processor\n{}", thesis::table_6(rows, "T6.18", case).plain()));
-            print(&format!("Table 6.19, {case}: memory\n{}", thesis::table_6(rows, "T6.19", case).plain()));
+            print(&format!("Table 6.18, {case}: processor\n{}", thesis::table_of(rows, "T6.18", case).plain()));
+            print(&format!("Table 6.19, {case}: memory\n{}", thesis::table_of(rows, "T6.19", case).plain()));
         }
+        print(&format!(
+            "Table 7.10, {case}: energy of the phone\n{}",
+            thesis::table_of(rows, "T7.10", case).plain()
+        ));
     }
     print("Time as a share of a single link's (table 5.2 and others), in percent, the paper's and ours:");
     let shares = thesis::shares(paper, outcomes);

@@ -22,7 +22,7 @@ pub(super) struct Figure {
 }
 
 /// What each table measures, in the order of its columns.
-pub(super) const METRICS: [(&str, &[(&str, &str)]); 4] = [
+pub(super) const METRICS: [(&str, &[(&str, &str)]); 5] = [
     (
         "T5.12",
         &[
@@ -50,6 +50,11 @@ pub(super) const METRICS: [(&str, &[(&str, &str)]); 4] = [
         ],
     ),
     ("T6.19", &[("time", "s"), ("memory_median", "KB"), ("memory_cv", "%"), ("memory_integral", "KB s")]),
+    // The whole phone, screen on; "now-energy" is a power there.
+    (
+        "T7.10",
+        &[("time", "s"), ("power_peak", "W"), ("power_p90", "W"), ("energy_main", "J"), ("energy_tail", "J")],
+    ),
 ];
 
 /// The cases of figure 5.7: the dynamic scenarios.
@@ -187,13 +192,24 @@ mod tests {
     }
 
     #[test]
+    fn the_energies_of_the_text_come_out() {
+        let paper = Paper::thesis().unwrap();
+        let joules = |case, policy| paper.value("T7.10", case, policy, "energy_main").unwrap();
+        // Table 7.2 and §7.3.
+        near(joules("HS-S6", "bdp-limit") / joules("HS-S6", "single:wifi") * 100.0, 128.72);
+        near(joules("HS-S7", "naive") / joules("HS-S7", "single:lte") * 100.0, 87.21);
+        near(joules("TS", "bdp-limit") / joules("TS", "single:lte") * 100.0, 119.76);
+        near(joules("AO", "bdp-limit") / joules("AO", "single:lte") * 100.0, 104.89);
+    }
+
+    #[test]
     fn every_table_has_its_35_rows_and_figure_5_7_its_18() {
         let paper = Paper::thesis().unwrap();
         let rows = |artefact: &str, metric: &str| {
             paper.figures.iter().filter(|f| f.artefact == artefact && f.metric == metric).count()
         };
         assert_eq!((rows("T5.12", "link_delta"), rows("T6.18", "time"), rows("T6.19", "time")), (35, 35, 35));
-        assert_eq!(rows("F5.7", "time"), 18);
+        assert_eq!((rows("F5.7", "time"), rows("T7.10", "energy_main")), (18, 35));
         assert_eq!(paper.value("F5.7", "AO", "bdp-limit", "time"), Some(14.94));
         assert_eq!(paper.value("T5.12", "LS", "single:lte", "time_lte"), None);
     }
