@@ -21,6 +21,8 @@ pub struct Config {
     pub policy: Policy,
     /// The video; none: nobody knows it, and nothing is saved.
     pub video: Option<Profile>,
+    /// Whether the start may wait where the links cannot carry the video: one wait instead of several.
+    pub patient: bool,
     /// The player's buffer.
     pub player: Thresholds,
     /// What is to be small.
@@ -44,6 +46,7 @@ impl Default for Config {
             fetch: fetch::Config { window, metered: fetch::MeteredUse::Use, ..fetch::Config::default() },
             policy: Policy::default(),
             video: None,
+            patient: true,
             player: Thresholds::default(),
             minimise: Minimise::default(),
             energy: Radio::greenbag(),

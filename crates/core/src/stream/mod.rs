@@ -198,7 +198,10 @@ impl Stream {
     }
 
     fn deliver(&mut self) {
-        let frontier = self.fetch.frontier();
+        let mut frontier = self.fetch.frontier();
+        if self.config.policy == Policy::Marline {
+            frontier = self.serves_upto(frontier);
+        }
         if let Some(player) = &mut self.player {
             player.arrive(self.now, frontier);
         }
@@ -218,6 +221,7 @@ impl Stream {
         self.note();
         self.deliver();
         if !self.fetch.is_led() {
+            self.step();
             return;
         }
         let ordered = match self.config.policy {

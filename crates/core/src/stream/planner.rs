@@ -9,12 +9,16 @@
 //!    could bring it first is asked as well.
 //! 3. *Rest.* Each half second the dearest link in use asks whether it should go on ([`super::thrift`]). The price of
 //!    a byte is its radio's at the link's rate.
-//! 4. *Wake.* When the buffer falls below a guard, the cheapest resting link wakes, and above none rests below it. The
-//!    guard is what a link takes to come up, and longer while the links in use bring less than a third of their mean:
-//!    a fade lasts seconds, a gust does not.
+//! 4. *Wake.* When the buffer falls below a guard and the links in use are not sure to bring the rest in time, the
+//!    cheapest resting link wakes, and above none rests below it. The guard is what a link takes to come up, what a fade
+//!    would take of the buffer while the resting links alone carry the video, and longer during one: while the links in
+//!    use bring less than a third of their mean.
 //! 5. *Sleep.* When the window is full, all rest until a quarter of it is left, if that is longer than the tails: a
 //!    radio that trickles at the video's rate never sleeps.
-//! 6. Never a stall to save energy: while the player waits, every link works.
+//! 6. *Hold-back.* If all links together will not bring the rest while it is played, and that is beyond doubt, the
+//!    player would stop again and again, each time until its low threshold is reached. One longer wait at the start, at
+//!    most 30 s, is shorter than all of them: it may start when the rest will come in time.
+//! 7. Never a stall to save energy: while the player waits, every link works.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -35,6 +39,8 @@ pub(super) struct Planner {
     links: BTreeMap<LinkId, Seen>,
     next_step: Instant,
     sated: bool,
+    /// Since when the start is held back.
+    held: Option<Instant>,
 }
 
 /// What is remembered of a link.
@@ -45,6 +51,8 @@ struct Seen {
     got: DataSize,
     /// It had nothing to do for a moment of this step, which therefore says nothing of the link.
     paused: bool,
+    /// How many whole steps it has been in use.
+    steps: u32,
     rests: bool,
 }
 
@@ -90,8 +98,7 @@ impl Stream {
     /// Gives the orders that are due. Tells whether there were any.
     pub(super) fn plan(&mut self) -> bool {
         let mut any = false;
-        if self.now >= self.planner.next_step {
-            self.step();
+        if self.step() {
             any = self.choose_rest();
         }
         while self.next_piece() || self.rescue() {
@@ -101,24 +108,36 @@ impl Stream {
         any
     }
 
-    /// How the links were in the last half second.
-    fn step(&mut self) {
+    /// Each half second: how the links were. Tells whether one is over. It is looked at before the video is known, too.
+    pub(super) fn step(&mut self) -> bool {
+        if self.now < self.planner.next_step {
+            return false;
+        }
+        let late = self.now.since(self.planner.next_step);
+        let time = Course::STEP.saturating_add(late);
         self.planner.next_step = self.now + Course::STEP;
         for (link, seen) in &mut self.planner.links {
-            if !seen.paused && !seen.rests {
-                seen.course.add(seen.got / Course::STEP);
+            if !seen.paused && !seen.rests && late < Course::STEP {
+                seen.steps += 1;
+                if seen.steps > SETTLES {
+                    seen.course.add(seen.got / time);
+                }
             }
             seen.got = DataSize::ZERO;
             seen.paused = seen.rests || self.fetch.seat(*link).is_none();
         }
+        true
     }
 
     /// Rule 1. Tells whether anything was asked for.
     fn next_piece(&mut self) -> bool {
         let end = self.fetch.may_ask_upto().min(self.fetch.total().unwrap_or(u64::MAX));
         self.be_sated(end);
-        let mut hungry: Vec<(LinkId, Seat)> =
-            self.seats().into_iter().filter(|(_, seat)| !seat.wants.is_zero()).collect();
+        let mut hungry: Vec<(LinkId, Seat)> = self
+            .seats()
+            .into_iter()
+            .filter(|(_, seat)| !seat.wants.is_zero() && seat.ahead / seat.pace.max(SLOWEST) < MOST_AHEAD)
+            .collect();
         hungry.sort_by_key(|(_, seat)| seat.ahead / seat.pace);
         for (link, seat) in hungry {
             let piece = (!self.planner.sated).then(|| self.piece(link, seat, end)).flatten();
@@ -161,7 +180,7 @@ impl Stream {
         runs_for < GUARD && self.fetch.hasten(self.delivered, runs_for.saturating_sub(MARGIN))
     }
 
-    /// Rules 3, 4 and 6. Tells whether anything changed.
+    /// Rules 3, 4 and 7. Tells whether anything changed.
     fn choose_rest(&mut self) -> bool {
         let Some(player) = self.player.as_ref() else { return false };
         match player.state() {
@@ -177,7 +196,8 @@ impl Stream {
         }
         let rest = self.fetch.missing(Span::new(self.delivered, self.fetch.total().unwrap_or(u64::MAX)));
         if runs_for < self.guard(&used) {
-            let enough = rest <= self.supply(&used, runs_for.min(last)).mean;
+            let others = self.supply(&used, last.saturating_sub(MARGIN / 2));
+            let enough = rest <= others.mean - others.spread;
             return !enough && self.wake_cheapest();
         }
         let Some(dear) = used.iter().copied().max_by_key(|link| (self.price(*link, self.mean(*link)), *link))
@@ -196,7 +216,7 @@ impl Stream {
             return false;
         }
         let question = Question {
-            rest,
+            rest: rest - self.fetch.seat(dear).map(|seat| seat.ahead).unwrap_or_default(),
             others: self.supply(&others, last.saturating_sub(MARGIN)),
             price_now: self.price(dear, course.lately()) - cheap,
             price: self.price(dear, course.mean()) - cheap,
@@ -206,6 +226,27 @@ impl Stream {
         !question.goes_on() && self.set_rest(dear, true, Why::Cheapest)
     }
 
+    /// Rule 6. How far the player may be served of what has come in order.
+    pub(super) fn serves_upto(&mut self, frontier: u64) -> u64 {
+        let Some(player) = self.player.as_ref().filter(|player| player.first_picture().is_none()) else {
+            return frontier;
+        };
+        let starts_at = player.arrived().max(self.config.player.low.bytes().saturating_sub(1));
+        if !self.config.patient || frontier <= starts_at {
+            return frontier;
+        }
+        let links: Vec<LinkId> = self.fetch.hopeful_links().collect();
+        let known = links.iter().all(|link| self.planner.course(*link).steps() >= LEAST_STEPS);
+        let rest = self.fetch.missing(Span::new(frontier, self.fetch.total().unwrap_or(u64::MAX)));
+        let time = player.profile().duration().saturating_sub(player.position());
+        let doubt: DataSize = links.iter().map(|link| self.planner.course(*link).doubt(time)).sum();
+        let stalls = known && rest > self.supply(&links, time.saturating_sub(MARGIN)).mean + doubt * 2;
+        if !stalls || self.now.since(*self.planner.held.get_or_insert(self.now)) >= LONGEST_HOLD {
+            return frontier;
+        }
+        starts_at
+    }
+
     /// Rule 5.
     fn be_sated(&mut self, end: u64) {
         let Some(player) = self.player.as_ref().filter(|player| player.state() == State::Playing) else {
@@ -213,7 +254,10 @@ impl Stream {
             return;
         };
         let full = self.fetch.total().is_some_and(|total| end < total)
-            && self.fetch.unasked(Span::new(self.delivered, end)).is_none_or(|gap| gap.len() < LEAST_PIECE);
+            && self
+                .fetch
+                .unasked(Span::new(self.delivered, end))
+                .is_none_or(|gap| gap.start + LEAST_PIECE.bytes() > end);
         let window = self.config.fetch.window.unwrap_or(DataSize::MAX);
         let left = DataSize::from_bytes(player.arrived() - player.decoded());
         if full {
@@ -256,7 +300,13 @@ impl Stream {
         let sum = |rate: fn(&Course) -> Bitrate| {
             used.iter().map(|link| rate(&self.planner.course(*link))).sum::<Bitrate>()
         };
-        if sum(Course::present) * 3 < sum(Course::mean) { FADE_GUARD } else { GUARD }
+        if sum(Course::present) * 3 < sum(Course::mean) {
+            return FADE_GUARD;
+        }
+        let needs = self.player.as_ref().map(|player| player.profile().mean()).unwrap_or_default();
+        let resting = self.planner.links.values().filter(|seen| seen.rests).map(|seen| seen.course.mean());
+        let lacks = needs - resting.sum::<Bitrate>();
+        GUARD + (lacks * FADE) / needs
     }
 
     fn wake_cheapest(&mut self) -> bool {
@@ -290,10 +340,16 @@ const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
 /// A price at a lower rate would be no price.
 const SLOWEST: Bitrate = Bitrate::from_bits_per_sec(300_000);
 /// Below this buffer no link rests: a resting one takes a promotion, a round trip and a slow start to come up. chosen:
-/// with 2 s one video in ten is interrupted on links that fluctuate by 40 %, with 3 s energies are 1 % higher.
-const GUARD: Duration = Duration::from_millis(2500);
+/// with 2 s one video in ten is interrupted on links that fluctuate by 40 % and fade, with 3 s none of twenty.
+const GUARD: Duration = Duration::from_secs(3);
+/// What a fade of the links in use may take of the buffer while the resting ones alone carry the video: of this long.
+const FADE: Duration = Duration::from_secs(4);
 /// In a fade.
 const FADE_GUARD: Duration = Duration::from_secs(5);
+/// The longest wait that is chosen freely.
+const LONGEST_HOLD: Duration = Duration::from_secs(30);
+/// The first steps of a link are its slow start and the emptying of what that queued.
+const SETTLES: u32 = 6;
 /// So many half seconds must have been seen of a link before anything rests.
 const LEAST_STEPS: u32 = 4;
 /// With the first missing byte due later than this, pieces are long.
@@ -303,6 +359,8 @@ const BULK: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_millis(60);
 /// Smaller pieces are not worth their head.
 const LEAST_PIECE: DataSize = DataSize::from_kib(16);
+/// So much of a link's time may be on its way: what is asked for cannot be taken back.
+const MOST_AHEAD: Duration = Duration::from_secs(1);
 /// For a link of which nothing is known.
 const FIRST_PIECE: DataSize = DataSize::from_kib(64);
 /// And how long it may take.
