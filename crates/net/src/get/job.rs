@@ -89,7 +89,7 @@ pub trait Watcher {
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
     /// The server or the links do not give it.
-    #[error("{url}: {failure}")]
+    #[error("{url}: {failure}{}", hint(failure))]
     Failed {
         /// The URL.
         url: String,
@@ -121,6 +121,12 @@ pub enum GetError {
         /// Why.
         error: std::io::Error,
     },
+    /// The log would be written into the download itself.
+    #[error("{path}: the log of decisions would overwrite the download; name another file with --trace")]
+    TraceIsTarget {
+        /// Its path.
+        path: PathBuf,
+    },
     /// The time limit is over.
     #[error("{url}: not complete within {}s; {}", limit.as_secs_f64(), next(*kept))]
     TimeUp {
@@ -137,6 +143,14 @@ pub enum GetError {
         /// Whether the next run can go on from what has arrived.
         kept: bool,
     },
+}
+
+/// What can be done about a failure, where that is not said by it.
+fn hint(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Status { status: 401 } => "; it wants a login: --user, or the one that was given is wrong",
+        _ => "",
+    }
 }
 
 /// What the same command would do.
@@ -157,7 +171,7 @@ impl GetError {
     /// the user.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Trust(crate::http::TrustError::File { .. }) => 64,
+            Self::Trust(crate::http::TrustError::File { .. }) | Self::TraceIsTarget { .. } => 64,
             Self::Links(_) | Self::Failed { failure: Failure::NoLink { .. }, .. } => 69,
             Self::Interrupted { .. } => 130,
             _ => 1,

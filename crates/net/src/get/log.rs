@@ -1,13 +1,15 @@
 //! The machine with its log: every input with its time, every output behind it (design §2; `docs/replay.md`).
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::{Config, Input, Output};
 use marline_core::replay::Record;
 use marline_core::stream;
 use marline_core::units::Instant;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use super::driven::{Driven, Order};
 use super::{GetError, Joules};
@@ -31,21 +33,19 @@ pub(super) struct Logged<M> {
 /// An open log, with its path for messages.
 pub(super) type Log = (PathBuf, BufWriter<File>);
 
-/// Creates the file of a log.
+/// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
 pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
     let Some(path) = path else { return Ok(None) };
     let told = |error| GetError::Trace { path: path.to_owned(), error };
-    Ok(Some((path.to_owned(), BufWriter::new(File::create(path).map_err(told)?))))
-}
-
-/// Removes a log in which nothing was written.
-pub(super) fn discard(log: Option<&Log>) {
-    // A device or a pipe is somebody else's.
-    if let Some((path, _)) = log
-        && path.symlink_metadata().is_ok_and(|meta| meta.is_file())
-    {
-        let _ = std::fs::remove_file(path);
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(told)?;
+    // A device or a pipe is somebody else's to lock, and cannot be emptied.
+    if file.metadata().is_ok_and(|meta| meta.is_file()) {
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            return Err(told(std::io::Error::new(ErrorKind::WouldBlock, "another run of marline writes it")));
+        }
+        file.set_len(0).map_err(told)?;
     }
+    Ok(Some((path.to_owned(), BufWriter::new(file))))
 }
 
 impl<M: Driven> Logged<M> {

@@ -4,7 +4,8 @@
 //!
 //! 1. Nothing is sent before the links are chosen and the target can be written.
 //! 2. Whatever ends the run early (an error, the user, the time limit) leaves a file that the next run goes on with.
-//! 3. A URL on this very machine goes over no link at all.
+//! 3. The log of decisions is opened when the target is locked, and never is the target itself.
+//! 4. A URL on this very machine goes over no link at all.
 
 mod driven;
 mod feed;
@@ -24,7 +25,7 @@ mod tally;
 mod warm;
 
 use std::future::{Future as _, poll_fn};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub type Links = crate::links::Choice;
 
 use crate::http::{Trust, file_name};
 use crate::power::Watch;
-use crate::store::Store;
+use crate::store::{self, Store};
 use limit::Limits;
 use links::Uplinks;
 use log::Logged;
@@ -81,9 +82,20 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
         uplinks.refuse_metered()?;
     }
     let sockets = Sockets::new(trust);
-    // The log before the file: if one of the two cannot be written, nothing of the other is left.
-    let log = log::create(job.trace.as_deref())?;
-    let (store, resume) = open(&job, watcher).inspect_err(|_| log::discard(log.as_ref()))?;
+    // The file before the log: an older log stays until this run may write at all.
+    let place = place_of(&job);
+    if let Some(path) = job.trace.as_deref().filter(|log| is_target(log, place.as_deref())) {
+        return Err(GetError::TraceIsTarget { path: path.to_owned() });
+    }
+    let (store, resume) = open(&job, place.as_deref(), watcher)?;
+    let log = match log::create(job.trace.as_deref()) {
+        Ok(log) => log,
+        Err(why) => {
+            // Nothing of the file is left that was not there before.
+            store.suspend()?;
+            return Err(why);
+        }
+    };
 
     let mut config = job.config.clone();
     config.origins = job.urls.len() as u16;
@@ -105,8 +117,10 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     // Those that cost nothing first: a metered link is told of when it is clear whether it is needed.
     links.sort_by_key(|link| pump.uplinks.profile(*link).is_some_and(|profile| profile.metered));
     links.into_iter().for_each(|link| pump.link_up(link));
-    let ended = until_end(&mut pump, &job, started).await;
-    let seconds = started.elapsed().as_secs_f64();
+    pump.takes_encoded = true;
+    let mut seconds = None;
+    let ended = until_end(&mut pump, &job, started, &mut seconds).await;
+    let seconds = seconds.unwrap_or_else(|| started.elapsed()).as_secs_f64();
     let drawn = watch.and_then(Watch::finish);
     let mut report = finish(pump, ended, &job, policy, seconds)?;
     report.battery_j = drawn.map(|drawn| drawn.energy.as_joules_f64());
@@ -114,17 +128,32 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     Ok(report)
 }
 
-/// Opens the target and looks for an earlier run.
-fn open(job: &Job, watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>), GetError> {
-    let (mut store, resume) = match &job.target {
-        Target::Stdout => (Store::stdout()?, None),
-        Target::File(path) => open_file(path, &job.urls, watcher)?,
+/// The file's path, as far as it is known before the first answer; none: standard output.
+fn place_of(job: &Job) -> Option<PathBuf> {
+    match &job.target {
+        Target::Stdout => None,
+        Target::File(path) => Some(path.clone()),
         Target::Directory(dir) => {
             let name = job.urls.first().map_or_else(|| "download".to_owned(), |url| file_name(None, url));
             // Where the user named no directory, the file's name is all that there is to say.
-            let path = if dir == Path::new(".") { name.into() } else { dir.join(name) };
-            open_file(&path, &job.urls, watcher)?
+            Some(if dir == Path::new(".") { name.into() } else { dir.join(name) })
         }
+    }
+}
+
+/// Whether a log at this path would be written into the download.
+fn is_target(log: &Path, place: Option<&Path>) -> bool {
+    match place {
+        Some(path) => store::is_of(log, path),
+        None => store::is_stdout(log),
+    }
+}
+
+/// Opens the target and looks for an earlier run.
+fn open(job: &Job, place: Option<&Path>, watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>), GetError> {
+    let (mut store, resume) = match place {
+        None => (Store::stdout()?, None),
+        Some(path) => open_file(path, &job.urls, watcher)?,
     };
     if let Some(checksum) = &job.checksum {
         store.expect(checksum.clone());
@@ -140,8 +169,14 @@ fn open_file(path: &Path, urls: &[Url], watcher: &mut dyn Watcher) -> Result<(St
     Ok((opened.store, opened.resume))
 }
 
-/// Runs the pump until it has a verdict, and waits for a stream's reader; or until the user stops it, or time is up.
-async fn until_end(pump: &mut Pump<'_, Fetch>, job: &Job, started: std::time::Instant) -> Result<(), GetError> {
+/// Runs the pump until it has a verdict, waits for a stream's reader, and reads the file again for its checksum; or
+/// until the user stops it, or time is up. `whole_after` becomes the time until the last byte was in its place.
+async fn until_end(
+    pump: &mut Pump<'_, Fetch>,
+    job: &Job,
+    started: std::time::Instant,
+    whole_after: &mut Option<Duration>,
+) -> Result<(), GetError> {
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
@@ -149,7 +184,9 @@ async fn until_end(pump: &mut Pump<'_, Fetch>, job: &Job, started: std::time::In
     let mut whole = std::pin::pin!(async {
         poll_fn(|cx| pump.poll(cx)).await?;
         let total = total_of(&pump.logged.machine.status());
-        drain(&mut pump.place.store, total).await
+        drain(&mut pump.place.store, total).await?;
+        *whole_after = Some(started.elapsed());
+        check(pump).await
     });
     let run = poll_fn(|cx| {
         if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
@@ -228,6 +265,16 @@ fn finish(
 /// The size of the file; as long as nobody said it, what has come of it.
 fn total_of(status: &Status) -> u64 {
     status.total.unwrap_or(status.done).bytes()
+}
+
+/// Reads the complete file again for its checksum. In pieces: gigabytes on a slow disk take minutes, in which the user
+/// may want to stop.
+async fn check(pump: &mut Pump<'_, Fetch>) -> Result<(), GetError> {
+    while let Some(checked) = pump.place.store.check()? {
+        pump.show_checked(checked);
+        tokio::task::yield_now().await;
+    }
+    Ok(())
 }
 
 /// Waits until a stream's reader has taken everything.

@@ -10,7 +10,8 @@
 //! 3. What the machine asks for is done at once; what comes of it is an input of the next turn. An order that cannot be
 //!    carried out is answered, too: its connection is over.
 //! 4. Sockets write only when they are looked at. So a turn in which something was ordered is followed by another one.
-//! 5. A stream that is full stops the reading of the answers that would overfill it ([`Place::room`]).
+//! 5. Connections have their turns one behind the other, so that a limit is shared.
+//! 6. A stream that is full stops the reading of the answers that would overfill it ([`Place::room`]).
 //!
 //! A task per connection was not used: at 10 Gbit/s on one core the hand-over of buffers would cost more than all
 //! decisions together.
@@ -54,6 +55,8 @@ pub(super) struct Pump<'a, M> {
     pub(super) described: Option<(OriginId, Described)>,
     /// What a stream has said, for whoever watches it.
     pub(super) said: Vec<Said>,
+    /// Whether an encoded body is taken as it comes (a file), instead of being refused (what a player reads).
+    pub(super) takes_encoded: bool,
     pub(super) sockets: Sockets,
     pub(super) limits: Limits,
     /// Bytes that the machine has not heard of yet, and since when.
@@ -72,6 +75,10 @@ pub(super) struct Pump<'a, M> {
     sleep_until: Instant,
     /// A notice was shown.
     told: bool,
+    /// It was said that the body is encoded.
+    encoding_told: bool,
+    /// The connection that brought bytes last.
+    served: ConnId,
     /// Set once: everything is there, or why it will not be.
     end: Option<Result<(), GetError>>,
 }
@@ -101,6 +108,9 @@ impl<'a, M: Driven> Pump<'a, M> {
             disposition: None,
             described: None,
             said: Vec::new(),
+            takes_encoded: false,
+            encoding_told: false,
+            served: ConnId(0),
             sockets,
             limits: Limits::default(),
             unheard: Vec::new(),
@@ -205,6 +215,18 @@ impl<'a, M: Driven> Pump<'a, M> {
         busy || self.ordered || !self.answers.is_empty()
     }
 
+    /// All bytes are there, and so many of them have been read again for the checksum.
+    pub(super) fn show_checked(&mut self, checked: u64) {
+        let now = self.now();
+        if now >= self.next_progress {
+            self.next_progress = now + PROGRESS_EVERY;
+            let status = self.logged.machine.status();
+            let mut progress = tally::progress(&status, &self.tallies, |_| None, self.resumed, now);
+            progress.checked = Some(checked);
+            self.watcher.progress(&progress);
+        }
+    }
+
     fn next_moment(&self) -> Instant {
         let now = self.now();
         let mut at = self.next_sample.min(self.next_progress);
@@ -225,7 +247,7 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     fn look_at_sockets(&mut self, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
-        for id in self.sockets.ids() {
+        for id in behind(self.served, self.sockets.ids()) {
             for _ in 0..READS_A_TURN {
                 match self.look_at(id, cx) {
                     Poll::Ready(()) => busy = true,
@@ -289,6 +311,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                     tally.data(now, len);
                 }
                 self.limits.take(link, len);
+                self.served = conn;
                 self.note(now, req, len);
             }
             Event::Head { req, mut head, location, disposition, described } => {
@@ -299,6 +322,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                     }
                 }
                 if matches!(head.status, 200 | 206) {
+                    self.encoded(&mut head.encoded, described.encoding.as_deref());
                     self.disposition = self.disposition.take().or(disposition);
                     self.described = Some((origin, *described));
                 }
@@ -325,6 +349,19 @@ impl<'a, M: Driven> Pump<'a, M> {
                 self.failed(link, &why, false);
             }
         }
+    }
+
+    /// Servers that were asked for the file as it is and send it encoded often mean the file itself (a .tgz whose server
+    /// takes its ending for an encoding). Ranges and validators are of the encoded bytes (RFC 9110 §8.4, §14.2), so
+    /// they fit together; what they are is told.
+    fn encoded(&mut self, encoded: &mut bool, encoding: Option<&str>) {
+        if !self.takes_encoded || !std::mem::take(encoded) || std::mem::replace(&mut self.encoding_told, true) {
+            return;
+        }
+        let encoding = encoding.unwrap_or("somehow");
+        self.watcher.line(&format!(
+            "the server says that the file is encoded ({encoding}), though it was not asked to; it is stored as it comes"
+        ));
     }
 
     /// Something failed on a link, and the machine has heard of it. What it had to say of it needs no second line.
@@ -535,6 +572,14 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 }
 
+/// The connections, in the order of their numbers, from the one behind `served` on: under a limit the first one takes what
+/// there is, and whoever came behind it each time would look silent.
+fn behind(served: ConnId, mut ids: Vec<ConnId>) -> Vec<ConnId> {
+    let after = ids.partition_point(|id| *id <= served);
+    ids.rotate_left(after);
+    ids
+}
+
 /// Reads on one connection before the others have their turn.
 const READS_A_TURN: usize = 4;
 /// The machine hears of bytes this often; finer steps cost time and change no decision.
@@ -599,6 +644,37 @@ mod tests {
             assert!(pump.turn(cx), "an order waits in a queue");
             assert_eq!(pump.sockets.ids().len(), 1);
         });
+    }
+
+    #[test]
+    fn everybody_has_a_turn_at_the_limit() {
+        let ids: Vec<ConnId> = [1, 4, 7].map(ConnId).into();
+        for (served, want) in [(0, [1, 4, 7]), (1, [4, 7, 1]), (5, [7, 1, 4]), (7, [1, 4, 7]), (9, [1, 4, 7])] {
+            assert_eq!(behind(ConnId(served), ids.clone()), want.map(ConnId), "{served}");
+        }
+        assert_eq!(behind(ConnId(3), Vec::new()), []);
+    }
+
+    #[test]
+    fn reading_for_a_checksum_lets_others_have_a_word() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        with_pump(|pump, cx| {
+            let mut store = Store::open(&path, &[]).unwrap().store;
+            store.expect(format!("sha256={}", "0".repeat(64)).parse().unwrap());
+            let validator = Validator::Etag("\"1\"".to_owned());
+            store.identified(Some(DataSize::from_mib(1)), Some(&validator)).unwrap();
+            store.write(0, &[1; 1 << 20]).unwrap();
+            pump.place = Place::new(store);
+            let mut turns = 0;
+            let mut check = std::pin::pin!(crate::get::check(pump));
+            while check.as_mut().poll(cx).is_pending() {
+                turns += 1;
+            }
+            // A signal or the time limit would have been seen in each.
+            assert!(turns > 2, "{turns}");
+        });
+        assert!(!path.exists());
     }
 
     #[test]

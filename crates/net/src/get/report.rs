@@ -14,6 +14,8 @@ pub struct Progress {
     pub done: u64,
     /// Bytes that an earlier run left.
     pub resumed: u64,
+    /// Bytes of the complete file that have been read again for its checksum, while that goes on.
+    pub checked: Option<u64>,
     /// Bit/s of all links together, over the last second or so.
     pub rate: f64,
     /// Seconds since the start.

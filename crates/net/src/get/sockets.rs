@@ -137,7 +137,8 @@ impl Sockets {
                 State::Dialing(Rc::new(Cell::new(true)), Box::pin(std::future::ready((None, Ok(connection)))))
             }
             None => {
-                let named = Rc::new(Cell::new(false));
+                // An address is no name.
+                let named = Rc::new(Cell::new(at.is_some() || !matches!(url.host(), Some(url::Host::Domain(_)))));
                 let dialing = self.dialing(link, &url, at, interface, Rc::clone(&named));
                 State::Dialing(named, Box::pin(dialing))
             }

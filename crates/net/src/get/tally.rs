@@ -130,6 +130,7 @@ pub(super) fn progress(
         total: status.total.map(DataSize::bytes),
         done: status.done.bytes(),
         resumed,
+        checked: None,
         rate,
         elapsed: now.as_secs_f64(),
         eta: left.filter(|_| rate > 0.0).map(|left| left as f64 * 8.0 / rate),

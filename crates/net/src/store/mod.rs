@@ -48,7 +48,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -351,6 +351,27 @@ impl Store {
             Kind::File(part) => part.suspend(),
             Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(false),
         }
+    }
+}
+
+/// Whether a file at `other` would be the one at `path`, or be in the way of it while it is unfinished.
+pub(crate) fn is_of(other: &Path, path: &Path) -> bool {
+    // A device takes what anybody writes.
+    if path.metadata().is_ok_and(|meta| !meta.is_file()) {
+        return false;
+    }
+    let place = Place::new(&place::followed(path));
+    let other = place::followed(other);
+    let names = [&place.path, &place.part, &place.journal, &place.new_journal];
+    names.into_iter().any(|name| place::is_same(&other, name))
+}
+
+/// Whether a file at `other` is the one to which standard output goes.
+pub(crate) fn is_stdout(other: &Path) -> bool {
+    let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return false };
+    match (other.metadata(), File::from(out).metadata()) {
+        (Ok(other), Ok(out)) => out.is_file() && (other.dev(), other.ino()) == (out.dev(), out.ino()),
+        _ => false,
     }
 }
 

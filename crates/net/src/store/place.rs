@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
@@ -72,6 +73,30 @@ impl Place {
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
+}
+
+/// Where a write to this path would go: through symbolic links, also through one that leads nowhere yet.
+pub(super) fn followed(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // As many links as Linux follows (path_resolution(7)).
+    for _ in 0..40 {
+        let Ok(leads) = path.read_link() else { break };
+        path.set_file_name("");
+        path.push(leads);
+    }
+    path
+}
+
+/// Whether both are one file, or would be.
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
+    if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
+        return (one.dev(), one.ino()) == (other.dev(), other.ino());
+    }
+    let dir = |path: &Path| match path.parent() {
+        Some(dir) if dir != Path::new("") => dir.canonicalize().ok(),
+        _ => Path::new(".").canonicalize().ok(),
+    };
+    one.file_name() == other.file_name() && dir(one).is_some_and(|one| dir(other) == Some(one))
 }
 
 /// `a.tar.gz` with number 2 is `a.tar.gz.2`.
