@@ -5,8 +5,11 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
-MARLINE := target/release/marline
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
+# Where cargo builds: CARGO_TARGET_DIR and build.target-dir move it. Asked only by the targets that need it.
+TARGET = $(or $(shell PATH="$(PATH)" $(CARGO) metadata --format-version 1 --no-deps 2>/dev/null \
+  | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'),target)
+MARLINE = $(TARGET)/release/marline
 
 help: ## Show this text
 	@echo "marline: several network links behave as one good link"
@@ -14,7 +17,7 @@ help: ## Show this text
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: need-lab build ## Two emulated links carry one real download at the sum of their speeds
-	@.ci/demo $(MARLINE)
+	@.ci/demo "$(MARLINE)"
 
 test: need-test ## Install what the tests need, then run all of them
 	$(CARGO) fmt --all --check
@@ -22,26 +25,26 @@ test: need-test ## Install what the tests need, then run all of them
 	$(CARGO) clippy -p marline --no-default-features --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	$(CARGO) test --workspace --locked
-	$(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir target --locked
+	$(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)" --locked
 
 laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes, unsafe)
 	$(CARGO) test -p marline --test laws --locked
 
 smoke: need-lab build ## Run the program itself, small: what CI does after the tests
-	$(MARLINE) --version
-	$(MARLINE) links
-	$(MARLINE) lab demo --quick --page target/demo.html
-	$(MARLINE) lab reproduce thesis --quick
-	$(MARLINE) lab reproduce greenbag --quick
+	"$(MARLINE)" --version
+	"$(MARLINE)" links
+	"$(MARLINE)" lab demo --quick --page "$(TARGET)/demo.html"
+	"$(MARLINE)" lab reproduce thesis --quick
+	"$(MARLINE)" lab reproduce greenbag --quick
 bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
 	@.ci/need aria2c:aria2
-	$(MARLINE) lab bench
+	"$(MARLINE)" lab bench
 
-build: need-build ## Build the program into target/release/marline
+build: need-build ## Build the program into target/release/marline (or below CARGO_TARGET_DIR)
 	$(CARGO) build --release --locked -p marline
 
 install: build ## Put the program into ~/.local/bin (PREFIX=/usr/local for everybody)
-	install -Dm755 $(MARLINE) $(PREFIX)/bin/marline
+	install -Dm755 "$(MARLINE)" "$(PREFIX)/bin/marline"
 
 clean: ## Remove what was built
 	$(CARGO) clean
