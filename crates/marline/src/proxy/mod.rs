@@ -26,6 +26,10 @@ use crate::{ConfigFile, Exit, energy};
 /// Runs a proxy until it is stopped.
 pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
     let mut options = options(args.common, args.watching, config)?;
+    if let Some(folder) = &args.trace {
+        let told = |error| Exit::usage(format!("--trace {}: {error}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(told)?;
+    }
     options.trace = args.trace;
     options.mpv_socket = args.mpv_socket;
     options.listen = args.listen;

@@ -254,6 +254,45 @@ mod tests {
     }
 
     #[test]
+    fn files_that_ffmpeg_makes_are_understood() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, words) in [
+            ("end.mp4", ""),
+            ("start.mp4", "-movflags +faststart"),
+            ("fragments.mp4", "-movflags frag_keyframe+empty_moov+default_base_moof+global_sidx"),
+            ("film.mkv", ""),
+            ("film.ts", ""),
+        ] {
+            let file = folder.path().join(name);
+            let input = "-v error -f lavfi -i testsrc2=size=64x48:rate=5:duration=40 -f lavfi -i sine=duration=40";
+            let output = "-c:v mpeg2video -b:v 100k -c:a mp2 -f";
+            let format = match name.rsplit('.').next() {
+                Some("mkv") => "matroska",
+                Some("ts") => "mpegts",
+                _ => "mp4",
+            };
+            let made = std::process::Command::new("ffmpeg")
+                .args(input.split(' ').chain(output.split(' ')).chain([format]))
+                .args(words.split(' ').filter(|word| !word.is_empty()))
+                .arg(&file)
+                .status();
+            if !made.is_ok_and(|status| status.success()) {
+                eprintln!("skipped: ffmpeg is not installed, or cannot make {name}");
+                continue;
+            }
+            let bytes = std::fs::read(&file).unwrap();
+            let mut scan = Scan::default();
+            for (n, piece) in bytes.chunks(10_000).enumerate() {
+                scan.take(n as u64 * 10_000, piece);
+            }
+            let total = DataSize::from_bytes(bytes.len() as u64);
+            let profile = scan.found().and_then(|(video, _)| video.profile(total)).expect(name);
+            let seconds = profile.duration().as_secs_f64();
+            assert!((38.5..41.5).contains(&seconds), "{name}: {seconds} by {:?}", scan.found());
+        }
+    }
+
+    #[test]
     fn what_is_no_video_is_left_alone() {
         for text in [&b"<!doctype html><html>"[..], b"#EXTM3U\n#EXT-X", b"\x89PNG\r\n\x1a\n12345678", &[0; 4000]] {
             let mut scan = Scan::default();
