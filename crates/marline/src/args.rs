@@ -140,7 +140,7 @@ pub struct GetArgs {
     /// Give up after this time; what has arrived is kept.
     #[arg(long, value_name = "TIME", value_parser = positive_duration)]
     pub max_time: Option<Duration>,
-    /// Failed tries in a row, without progress between them, before a link is given up.
+    /// Retries after the first try, in a row and without progress between them, before a link is given up.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub retry: u32,
     /// Print one JSON object at the end; on standard error when the file goes to standard output.

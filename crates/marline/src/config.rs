@@ -4,11 +4,13 @@
 //!
 //! 1. An unknown field, a value without its unit or a link described twice is refused with file and line. A typo in
 //!    `metered` would otherwise cost money.
-//! 2. No file at the usual place is no error; a file named by `--config` must be there.
+//! 2. No file at the usual place is no error, and one that may not be read (another user's) is worth one line; a file
+//!    named by `--config` must be there.
 //! 3. The command line wins over the file, field by field.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -111,12 +113,18 @@ impl ConfigFile {
     /// Reads the file named by `--config`, or the one at the usual place if there is one.
     ///
     /// # Errors
-    /// When the file is wrong, or cannot be read although it is there or was named.
+    /// When the file is wrong, or cannot be read although it was named.
     pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = named.map(Path::to_owned).or_else(usual_place) else { return Ok(Self::default()) };
         match std::fs::read_to_string(&path) {
             Ok(text) => Self::parse(&text, &path),
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) if named.is_none() => {
+                let why = ConfigError::Unreadable { path, error };
+                // A closed standard error must not end a download.
+                let _ = writeln!(std::io::stderr(), "marline: {why}; going on without it");
+                Ok(Self::default())
+            }
             Err(error) => Err(ConfigError::Unreadable { path, error }),
         }
     }

@@ -23,7 +23,12 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
     let job = job(args, config)?;
     let mirrors = mirrors(&job.urls);
     let to_stdout = job.target == Target::Stdout;
-    let mut viewer = Viewer::new(quiet, to_stdout && std::io::stdout().is_terminal());
+    if to_stdout && std::io::stdout().is_terminal() {
+        return Err(Exit::usage(
+            "-o -: standard output is a terminal, and a file may hold anything; redirect it, or name a file with -o",
+        ));
+    }
+    let mut viewer = Viewer::new(quiet);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -85,9 +85,10 @@ fn serve(mut stream: TcpStream, body: &[u8], seen: &Mutex<Vec<String>>, gate: &A
         let first: usize = first.parse().unwrap_or(0);
         let last = last.parse().unwrap_or(usize::MAX).min(body.len() - 1);
         let part = &body[first..=last];
+        let encoding = if head.starts_with("GET /gzip") { "Content-Encoding: x-gzip\r\n" } else { "" };
         write!(
             stream,
-            "HTTP/1.1 206 Partial Content\r\nETag: \"v1\"\r\nContent-Length: {}\r\nContent-Range: bytes {first}-{last}/{}\r\n\r\n",
+            "HTTP/1.1 206 Partial Content\r\nETag: \"v1\"\r\n{encoding}Content-Length: {}\r\nContent-Range: bytes {first}-{last}/{}\r\n\r\n",
             part.len(),
             body.len()
         )?;
@@ -198,7 +199,8 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("401"));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("401; it wants a login: --user"), "{said}");
     std::fs::write(home.path().join("login"), "me:pa:ss\n").unwrap();
     let in_url = server.url("/auth/f").replace("http://", "http://me:pa%3Ass@");
     let ways: [&[&str]; 3] = [
@@ -431,4 +433,114 @@ fn bad_places_and_logs_are_named() {
         assert!(said.contains(says) && said.matches('\n').count() == 1, "{words:?}: {said}");
     }
     assert!(!home.path().join("f").exists());
+}
+
+#[test]
+fn an_older_log_is_emptied_by_nobody_who_cannot_begin() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let log = home.path().join("log");
+    std::fs::write(&log, "precious\n").unwrap();
+    let url = server.url("/f");
+    let refused = |words: &[&str], says: &str, code: i32| {
+        let words = [&["get", "-q", "--trace"], words, &[&url]].concat();
+        let output = marline(&home, &words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(said.contains(says) && said.matches('\n').count() == 1, "{words:?}: {said}");
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "precious\n", "{words:?}");
+    };
+    refused(&["log", "-o", "absent/f"], "does not exist", 1);
+    let slow = server.url("/slow");
+    let first = ["get", "-q", "-o", "f", "--trace", "first", &slow];
+    let mut child = marline(&home, &first).stderr(Stdio::null()).spawn().unwrap();
+    while std::fs::metadata(home.path().join("f.part")).map_or(0, |part| part.len()) < 1_000_000 {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    refused(&["log", "-o", "f"], "another run of marline is downloading this file", 1);
+    refused(&["first", "-o", "g"], "another run of marline writes it", 1);
+    server.gate.store(usize::MAX, Ordering::SeqCst);
+    assert!(child.wait().unwrap().success());
+    succeeded(&marline(&home, &["replay", "first"]).output().unwrap());
+    let mut left: Vec<_> =
+        std::fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["f", "first", "log"]);
+}
+
+#[test]
+fn a_log_that_is_the_download_itself_is_refused() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    std::fs::write(home.path().join("old"), "old").unwrap();
+    std::fs::hard_link(home.path().join("old"), home.path().join("same")).unwrap();
+    std::os::unix::fs::symlink("w.part", home.path().join("link")).unwrap();
+    let url = server.url("/w");
+    let here = home.path().join("w").display().to_string();
+    for words in [
+        &["--trace", "w"][..],
+        &["--trace", "w", "-o", "./w"],
+        &["--trace", &here],
+        &["--trace", "w.part", "-o", "w"],
+        &["--trace", "w.part.journal"],
+        &["--trace", "link"],
+        &["--trace", "same", "-o", "old"],
+    ] {
+        let output = marline(&home, &[&["get", "-q"], words, &[&url]].concat()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(said.contains("would overwrite the download"), "{words:?}: {said}");
+    }
+    let out = std::fs::File::create(home.path().join("out")).unwrap();
+    let output = marline(&home, &["get", "-q", "--trace", "out", "-o", "-", &url]).stdout(out).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert_eq!(std::fs::read(home.path().join("old")).unwrap(), b"old");
+    assert!(!home.path().join("w").exists() && !home.path().join("w.part").exists());
+}
+
+#[test]
+fn somebody_elses_file_is_left_alone_and_a_failed_start_leaves_nothing() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    std::fs::write(home.path().join("f.part"), "precious").unwrap();
+    let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("marline: f.part: ") && said.contains("move it away"), "{said}");
+    assert_eq!(std::fs::read(home.path().join("f.part")).unwrap(), b"precious");
+    let output = marline(&home, &["get", "-q", "--trace", "absent/log", &server.url("/g")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!home.path().join("g.part").exists());
+}
+
+#[test]
+fn an_encoded_file_is_stored_as_it_comes_with_one_line() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let output = marline(&home, &["get", &server.url("/gzip/f.tgz")]).output().unwrap();
+    succeeded(&output);
+    assert!(std::fs::read(home.path().join("f.tgz")).unwrap() == file());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.matches("encoded (x-gzip)").count(), 1, "{said}");
+}
+
+#[test]
+fn a_terminal_is_spared_what_a_file_may_hold() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let command = format!("{} get -q -o - {}", env!("CARGO_BIN_EXE_marline"), server.url("/f"));
+    let ran = Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(home.path()).output();
+    let Ok(output) = ran else { return eprintln!("skipped: script is not there") };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("standard output is a terminal") && server.heads.lock().unwrap().is_empty(), "{said}");
+}
+
+#[test]
+fn an_unreadable_configuration_costs_a_line_unless_it_was_named() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    // Root may read everything, but not a directory.
+    std::fs::create_dir_all(home.path().join(".config/marline/marline.toml")).unwrap();
+    let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
+    succeeded(&output);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cannot be read; going on without it") && said.matches('\n').count() == 1, "{said}");
+    let output = marline(&home, &["get", "--config", ".config", &server.url("/f")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
 }

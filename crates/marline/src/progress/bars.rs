@@ -116,6 +116,8 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
     let names = progress.links.iter().map(|link| link.name.chars().count()).max().unwrap_or(0).clamp(3, 15);
     let carried: u64 = progress.links.iter().map(|link| link.bytes).sum();
     let width = columns.saturating_sub(names + FIGURES).min(50);
+    // Beside these, what is left goes first: the bar, then the size, at last the rate.
+    let narrow = width == 0;
     let mut lines = Vec::new();
     let only = match progress.links.as_slice() {
         [link] => Some(link),
@@ -124,8 +126,13 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
     if only.is_none() && progress.links.len() + 1 < rows {
         for link in &progress.links {
             let bar = ink.bar(link.bytes, progress.total, width);
-            let mut line = format!("{:<names$} {bar} {:>8} {:>12}", link.name, size(link.bytes), rate(link.rate));
-            line += &format!(" {:>3}%", share(link.bytes, carried));
+            let share = share(link.bytes, carried);
+            let mut line = if narrow {
+                format!("{:<names$} {share:>3}% {:>12}", link.name, rate(link.rate))
+            } else {
+                let (size, rate) = (size(link.bytes), rate(link.rate));
+                format!("{:<names$} {bar} {size:>8} {rate:>12} {share:>3}%", link.name)
+            };
             if link.state != "up" {
                 line += &format!("  {}", link.state);
             }
@@ -134,12 +141,28 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
     }
     let bar = ink.bar(progress.done, progress.total, width);
     let name = only.map_or("all", |link| link.name.as_str());
-    let mut all = format!("{name:<names$} {bar} {:>8} {:>12}", size(progress.done), rate(progress.rate));
-    if let Some(total) = progress.total {
-        all += &format!(" {:>3}%", percent(progress.done, total));
-        all += &format!("  {} left", progress.eta.map_or_else(|| "--:--".into(), clock));
-    }
-    if let Some(link) = only.filter(|link| link.state != "up") {
+    let (done, speed) = (size(progress.done), rate(progress.rate));
+    let left = || progress.eta.map_or_else(|| "--:--".into(), clock);
+    let mut all = match (progress.checked, progress.total) {
+        (Some(checked), total) => {
+            let share = percent(checked, total.unwrap_or(progress.done));
+            if narrow {
+                format!("{share:>3}% checking")
+            } else {
+                format!("{name:<names$} {bar} {done:>8}  checking {share:>3}%")
+            }
+        }
+        (None, Some(total)) if narrow => {
+            format!("{name:<names$} {:>3}% {speed:>12}  {} left", percent(progress.done, total), left())
+        }
+        (None, Some(total)) => {
+            let share = percent(progress.done, total);
+            format!("{name:<names$} {bar} {done:>8} {speed:>12} {share:>3}%  {} left", left())
+        }
+        (None, None) if narrow => format!("{name:<names$} {done:>8} {speed:>12}"),
+        (None, None) => format!("{name:<names$} {bar} {done:>8} {speed:>12}"),
+    };
+    if let Some(link) = only.filter(|link| link.state != "up" && progress.checked.is_none()) {
         all += &format!("  {}", link.state);
     }
     lines.push(all);
@@ -214,6 +237,24 @@ mod tests {
                     assert!(line.chars().count() <= columns.saturating_sub(1), "{columns}: {line}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_the_percentage_before_all_else() {
+        for columns in [24, 30, 40, 47] {
+            for (line, share) in draw(&two_links(), Ink::Ascii, columns, 24).iter().zip(["60%", "40%", "40%"]) {
+                assert!(line.contains(share), "{columns}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn reading_again_for_the_checksum_is_called_checking() {
+        let progress = Progress { checked: Some(25_000_000), done: 250_000_000, ..two_links() };
+        for columns in [30, 80] {
+            let lines = draw(&progress, Ink::Ascii, columns, 24);
+            assert!(lines[2].contains("checking") && lines[2].contains("10%"), "{}", lines[2]);
         }
     }
 

@@ -36,6 +36,10 @@ impl Lines {
 
 /// `12.3MB of 250.0MB (4%) at 78.4 Mbit/s, ETA 0:25; wlan0 48.3 Mbit/s, wwan0 30.1 Mbit/s`.
 fn text(progress: &Progress) -> String {
+    if let Some(checked) = progress.checked {
+        let total = progress.total.unwrap_or(progress.done);
+        return format!("checking: {} of {} ({}%)", size(checked), size(total), percent(checked, total));
+    }
     let mut text = match progress.total {
         Some(total) => {
             format!("{} of {} ({}%)", size(progress.done), size(total), percent(progress.done, total))
@@ -85,6 +89,12 @@ mod tests {
             text(&progress),
             "12.3MB of 250.0MB (4%) at 78.4 Mbit/s, ETA 0:25; wlan0 48.3 Mbit/s, wwan0 30.1 Mbit/s (silent)"
         );
+    }
+
+    #[test]
+    fn reading_again_for_the_checksum_is_called_checking() {
+        let progress = Progress { done: 4_000_000, checked: Some(1_000_000), ..Progress::default() };
+        assert_eq!(text(&progress), "checking: 1.0MB of 4.0MB (25%)");
     }
 
     #[test]

@@ -34,12 +34,11 @@ pub(crate) enum Viewer {
 }
 
 impl Viewer {
-    /// Chooses by `--quiet` and the terminal. `data_on_terminal`: standard output carries the file and is a terminal
-    /// as well, so bars would be drawn across the data.
-    pub(crate) fn new(quiet: bool, data_on_terminal: bool) -> Self {
+    /// Chooses by `--quiet` and the terminal.
+    pub(crate) fn new(quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        match (quiet, terminal && !dumb && !data_on_terminal) {
+        match (quiet, terminal && !dumb) {
             (true, _) => Self::Quiet,
             (false, true) => Self::Bars(Bars::new()),
             (false, false) => Self::Lines(Lines::new()),
