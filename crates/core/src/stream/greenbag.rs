@@ -204,12 +204,17 @@ impl Stream {
         let from = self.arranged.saturating_sub(unfinished.bytes());
         let rest = DataSize::from_bytes(self.fetch.total().unwrap_or(from).saturating_sub(from));
         let policy = self.config.greenbag;
-        let soon = |rate: Bitrate| weighted(policy.fall_back, player.runs_for()) > policy.segment.min(rest) / rate;
+        // The fall-back's own rule with the segment to come, or the two would undo each other for ever.
+        let soon = |link: LinkId| {
+            let asked = self.lanes.get(&link).map(|lane| lane.unfinished()).unwrap_or_default();
+            let takes = (asked + policy.segment.min(rest)) / self.goodput(link).min(self.predicted(link));
+            weighted(policy.fall_back, player.runs_for()) > takes
+        };
         let suffices = |link: &LinkId| {
             // The margin is for leaving the others; a link that is used alone already stays while it suffices.
             let margin = if self.mode == Mode::Only(*link) { Ratio::ONE } else { policy.margin };
             let rate = self.predicted(*link).share(margin);
-            self.works(*link) && soon(rate) && player.profile().keeps_up(from, rate, player.position()).in_time()
+            self.works(*link) && soon(*link) && player.profile().keeps_up(from, rate, player.position()).in_time()
         };
         let single = self.lanes.keys().filter(|link| suffices(link)).map(|link| {
             let load = self.load(*link, rest);
