@@ -9,6 +9,7 @@ use marline_core::stream::{Config, GreenBag, Policy, Said, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_core::{fetch, stream};
 use marline_sim::contract::{Checked, clamp, replay};
+use marline_sim::fluctuation::{Hole, dig, holes};
 use marline_sim::optimum::{Case, Grid, Radio, Supply};
 use marline_sim::spec::{Event, LinkSpec};
 use marline_sim::world::{Outcome, Presence, Scene, Viewing, World};
@@ -121,27 +122,64 @@ fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
     }
 }
 
+/// 110 s of video over 3 + 3 Mbit/s with holes of 6 to 25 s in Wi-Fi. `level`: outside of them Wi-Fi is faster, so that the
+/// average over the video stays 6 Mbit/s.
+fn with_holes(video: &Profile, holes: &[Hole], level: bool) -> (Scene, Case) {
+    let lost: u64 = holes.iter().map(|hole| hole.length as u64).sum();
+    let outside = if level { (3000 * 110 - 100 * lost) / (110 - lost) } else { 3000 };
+    let mut rates = vec![kbps(outside); 110];
+    rates.push(kbps(3000));
+    dig(&mut rates, holes, kbps(100));
+    let wire = |rate: Bitrate| (rate.bits_per_sec() * 1500).div_ceil(1_448_000);
+    let changes = (1..).zip(rates.windows(2)).filter(|(_, pair)| pair[0] != pair[1]);
+    let written: Vec<String> =
+        changes.map(|(at, pair)| format!("{at}s:wifi=rate={}kbit/s", wire(pair[1]))).collect();
+    let scene =
+        Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, rates[0].bits_per_sec() / 1000)) };
+    let links = vec![Supply::constant(kbps(3000)), Supply::stepped(Duration::from_secs(1), rates)];
+    (scene, Case { links, video: video.clone(), low: Thresholds::default().low })
+}
+
+/// Means over ten draws of so many holes: with recovery, without, of the clairvoyant.
+fn through_holes(rate: u64, count: usize, level: bool) -> [f64; 3] {
+    let video = video(rate, 110);
+    let mut sums = [0.0; 3];
+    for seed in 0..10 {
+        let (scene, case) = with_holes(&video, &holes(seed, count, 10..110, 6, 25), level);
+        let none = GreenBag { recovers: false, ..GreenBag::default() };
+        let ours = run(Policy::GreenbagP, GreenBag::default(), scene.clone(), &video);
+        let without = run(Policy::GreenbagP, none, scene, &video);
+        assert!(ours.outcome.wasted * 50 < video.size(), "{:?}", ours.outcome.wasted);
+        let least = case.least_playback().expect("it can be played").as_secs_f64();
+        for (sum, seconds) in sums.iter_mut().zip([ours.seconds(), without.seconds(), least]) {
+            *sum += seconds / 10.0;
+        }
+    }
+    println!("{count}       {:6.1} s   {:6.1} s   {:6.1} s", sums[0], sums[1], sums[2]);
+    sums
+}
+
 #[test]
 fn figure_12_recovery_keeps_the_playback_time_through_drops() {
-    // 110 s of video at 110 % of 6 Mbit/s; Wi-Fi drops to 100 kbit/s for 6 to 25 s.
-    let video = video(6600, 110);
-    let drops = [(15, 10), (35, 6), (55, 25), (95, 8)];
-    println!("drops   recovery   none");
-    for count in 0..=drops.len() {
-        let written: Vec<String> = drops[..count]
-            .iter()
-            .flat_map(|(at, long)| {
-                [format!("{at}s:wifi=rate=100kbit/s"), format!("{}s:wifi=rate=3108kbit/s", at + long)]
-            })
-            .collect();
-        let scene = || Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, 3000)) };
-        let none = GreenBag { recovers: false, ..GreenBag::default() };
-        let ours = run(Policy::GreenbagP, GreenBag::default(), scene(), &video);
-        let without = run(Policy::GreenbagP, none, scene(), &video);
-        println!("{count}       {:6.1} s   {:6.1} s", ours.seconds(), without.seconds());
-        // A stall waits for 4 MiB again, which makes playback times jump by seconds either way.
-        assert!(ours.seconds() <= without.seconds() + 2.5, "{count} drops");
-        assert!(ours.outcome.wasted * 50 < video.size(), "{:?}", ours.outcome.wasted);
+    // The bandwidth is 110 % of what the video needs, drops included: "still sufficient" (GreenBag §V-A4).
+    println!("drops   recovery   none       clairvoyant");
+    for count in 0..=4 {
+        let [ours, without, _] = through_holes(5455, count, true);
+        assert!(ours < 117.0, "{count} drops: {ours}");
+        assert!(count == 0 || without > ours + 1.5, "{count} drops: {ours} {without}");
+    }
+}
+
+#[test]
+fn figure_12_as_written_is_decided_by_what_the_links_carry() {
+    // The video needs 110 % of the bandwidth. Without recovery nothing that is fetched ahead is lost: after a drop all of
+    // it is in order at once. So with and without it the end lies within one wait for B (5.1 s) of the clairvoyant's.
+    println!("drops   recovery   none       clairvoyant");
+    for count in [0, 2, 4] {
+        let [ours, without, least] = through_holes(6600, count, false);
+        for seconds in [ours, without] {
+            assert!((least..least + 5.2).contains(&seconds), "{count} drops: {seconds} {least}");
+        }
     }
 }
 
