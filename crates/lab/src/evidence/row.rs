@@ -20,7 +20,7 @@ pub struct Row {
     pub unit: String,
     /// The paper's figure.
     pub paper: Option<f64>,
-    /// Ours: the median of the runs.
+    /// Ours: the median of the runs, or their mean where the paper has means (GreenBag).
     pub ours: Option<f64>,
     /// The standard deviation of the runs.
     pub spread: Option<f64>,

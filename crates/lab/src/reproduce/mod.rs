@@ -2,6 +2,8 @@
 //!
 //! In: the name of a paper. Out: tables for people, or one [`Row`] per line (`--json`).
 //!
+//! Two papers: the multi-link HTTP thesis ([`thesis`]) and GreenBag ([`greenbag`]); the rules below are the thesis's.
+//!
 //! 1. In real time every download is kept in `evidence/NAME/lab.jsonl` as soon as it is done; `--continue` goes on there.
 //! 2. `--sim` does the same in virtual time, in a minute, and keeps nothing: it can be had again.
 //! 3. `--quick`: all artefacts by sim, once, and one lab case scaled down; it ends within a
