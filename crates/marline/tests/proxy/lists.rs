@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::proxy::Proxy;
+use crate::proxy::{Player, Proxy};
 use crate::server::{Answer, Asked, Resource, Server, Step};
 
 const SEGMENT: usize = 400_000;
@@ -173,6 +173,25 @@ fn a_player_that_goes_elsewhere_has_what_waits_dropped() {
     });
     assert!(now["window_bytes"].as_u64() <= Some(32_000_000), "{now:#}");
     assert!(!is_asked(&server, "/l14.ts") && !is_asked(&server, "/l34.ts"));
+}
+
+#[test]
+fn a_segment_asked_for_while_the_one_before_is_taken_has_its_head_at_once_and_its_bytes_in_turn() {
+    let server = Server::start(|asked| match asked.path.as_str() {
+        "/list.m3u8" => list("application/x-mpegurl", &playlist((1..=9).map(|n| format!("s{n}.ts")))),
+        _ => segments(asked),
+    })
+    .pace(100_000);
+    let proxy = Proxy::start(&[]);
+    proxy.ask(&proxy.of(&server.url("/list.m3u8")), &["-A", "Player"]);
+    let mut first = Player::start(&proxy, &server.url("/s1.ts"), 0);
+    assert!(first.read(1000) == segment(1).data[..1000]);
+    // Its head is here: it asked for no more than a byte.
+    let mut second = Player::start(&proxy, &server.url("/s2.ts"), 0);
+    let of = |path: &str| server.asked().into_iter().filter(|asked| asked.path == path).collect::<Vec<_>>();
+    assert_eq!(of("/s2.ts").iter().map(|asked| asked.range.clone()).collect::<Vec<_>>(), [Some(0..1)]);
+    assert!(first.read(SEGMENT - 1000) == segment(1).data[1000..]);
+    assert!(second.read(SEGMENT) == *segment(2).data);
 }
 
 #[test]

@@ -23,6 +23,14 @@ fn the_page_runs_its_own_script_only_and_nobody_may_frame_it() {
         assert!(got.status == 200 && got.field("content-type").unwrap().starts_with(kind), "{got:?}");
         assert_eq!(got.field("cross-origin-resource-policy"), Some("same-origin"));
     }
+    // What the page plays may be played there, and by no page of another site.
+    let server = Server::honest(&Resource::new(1000));
+    for (site, status, policy) in
+        [("same-site", 200, "cross-origin"), ("none", 200, "same-site"), ("cross-site", 403, "same-site")]
+    {
+        let got = proxy.get(&server.url("/file"), &["-H", &format!("Sec-Fetch-Site: {site}")]);
+        assert_eq!((got.status, got.field("cross-origin-resource-policy")), (status, Some(policy)), "{site}");
+    }
     // Neither without the token, nor for a page of another site, nor on the media port.
     let (root, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
     assert_eq!(proxy.ask(&format!("{root}/play"), &[]).status, 404);

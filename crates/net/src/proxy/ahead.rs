@@ -9,7 +9,9 @@
 //!    that plays and those ahead have no more than one film would. A window that is full holds its servers back.
 //! 3. What waits is dropped at once when the player goes elsewhere: to another segment, or to another rendition of the
 //!    same choice; and after [`HOLD`] in which it asks for nothing.
-//! 4. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
+//! 4. A player that asks for a segment while it takes the one before (ffmpeg does, on a second connection) gets its head
+//!    at once, and its bytes in the order of 1.
+//! 5. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
 //!
 //! An answer ahead is an ordinary answer that nobody reads yet, so there is no second cache and no second way to fetch.
 //!
@@ -26,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use url::Url;
 
-use super::body::Task;
+use super::body::{Late, Task};
 use super::playlist::{Piece, Rendition};
 use super::range::Wanted;
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
@@ -61,6 +63,8 @@ struct Course {
 /// One rendition that is played.
 struct Track {
     held: RefCell<VecDeque<Held>>,
+    /// What the player asked for last, and what follows it.
+    asked: RefCell<Option<(Rc<Session>, Vec<Piece>)>>,
     /// Fetches ahead; none: nothing is played.
     work: RefCell<Option<Task>>,
     seen: Cell<Instant>,
@@ -79,6 +83,8 @@ pub(super) struct Turn {
     track: Rc<Track>,
     next: Vec<Piece>,
     held: Option<Held>,
+    /// The segment before, if the player still takes it.
+    before: Option<Rc<Session>>,
 }
 
 impl Ahead {
@@ -103,7 +109,7 @@ impl Ahead {
     }
 
     /// What a request means for what was fetched ahead; none: it is for no segment that is known.
-    pub(super) fn turn(&self, sessions: &Sessions, session: &Session, wanted: Wanted) -> Option<Turn> {
+    pub(super) fn turn(&self, sessions: &Sessions, session: &Rc<Session>, wanted: Wanted) -> Option<Turn> {
         let span = match wanted {
             Wanted::Part(from, Some(to)) => Some(from..to),
             _ => None,
@@ -142,7 +148,14 @@ impl Ahead {
         let held = at.and_then(|at| waiting.remove(at)).filter(|_| is_whole);
         waiting.retain(|held| next.contains(&held.piece));
         *track.held.borrow_mut() = waiting;
-        Some(Turn { track, next, held })
+        let last = track.asked.replace(Some((Rc::clone(session), next.clone())));
+        let follows = |(last, next): &(Rc<Session>, Vec<Piece>)| {
+            last.id != session.id
+                && is_whole
+                && next.iter().any(|piece| piece.url == session.url && piece.span == span)
+        };
+        let before = last.filter(follows).map(|(last, _)| last).filter(|_| held.is_none());
+        Some(Turn { track, next, held, before })
     }
 
     /// Drops what nobody has asked for in a long time; for ever.
@@ -192,7 +205,12 @@ impl Offer {
 
 impl Track {
     fn new() -> Self {
-        Self { held: RefCell::default(), work: RefCell::default(), seen: Cell::new(Instant::now()) }
+        Self {
+            held: RefCell::default(),
+            asked: RefCell::default(),
+            work: RefCell::default(),
+            seen: Cell::new(Instant::now()),
+        }
     }
 }
 
@@ -205,6 +223,34 @@ impl Turn {
             head.span = head.total.filter(|total| *total > 0).map(|total| 0..total);
         }
         Some((head, bytes))
+    }
+
+    /// The answer for a player that takes the segment before as yet; none: it does not, or the head cannot be known
+    /// without the bytes.
+    pub(super) async fn early(
+        &mut self,
+        sessions: &Rc<Sessions>,
+        session: &Rc<Session>,
+        wanted: Wanted,
+    ) -> Option<(Head, Late)> {
+        let before = self.before.take().filter(|before| is_taken(before))?;
+        let head = sessions.head(session, wanted).await.ok()?;
+        let total = session.total().filter(|_| head.ranges)?;
+        let left = head.span.as_ref().map_or(total.bytes(), |span| span.end - span.start);
+        let opening = Opening::new(session);
+        let (sessions, session) = (Rc::clone(sessions), Rc::clone(session));
+        let opening = Box::pin(async move {
+            while is_taken(&before) {
+                tokio::time::sleep(LOOK).await;
+            }
+            let opened = sessions.open(&session, wanted, |_| true).await;
+            drop(opening);
+            match opened {
+                Ok((head, Bytes::Play(play))) if head.total == Some(total.bytes()) => Some(play),
+                _ => None,
+            }
+        });
+        Some((head, Late { opening, left }))
     }
 
     /// From now on the next segments are fetched; `session` is that of the one which the player takes.
@@ -233,6 +279,27 @@ impl Turn {
     }
 }
 
+/// Whether the player takes a segment of which more than its last moments are to come.
+fn is_taken(session: &Session) -> bool {
+    session.opening.get() || (session.plays() > 0 && !session.is_nearly_there(LEAD))
+}
+
+/// A session that will have its answer soon.
+struct Opening(Rc<Session>);
+
+impl Opening {
+    fn new(session: &Rc<Session>) -> Self {
+        session.opening.set(true);
+        Self(Rc::clone(session))
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.opening.set(false);
+    }
+}
+
 /// Opens a piece ahead of the player.
 fn open(sessions: &Rc<Sessions>, before: &Session, track: &Track, piece: Piece) -> Rc<Session> {
     let (target, headers) = before.beside(piece.url.clone());
@@ -241,10 +308,10 @@ fn open(sessions: &Rc<Sessions>, before: &Session, track: &Track, piece: Piece) 
     let wanted = piece.span.clone().map_or(Wanted::Whole, |span| Wanted::Part(span.start, Some(span.end)));
     let (tell, opened) = oneshot::channel();
     let (all, one) = (Rc::clone(sessions), Rc::clone(&session));
-    session.opening.set(true);
+    let guard = Opening::new(&session);
     let opening = tokio::task::spawn_local(async move {
         let answer = all.open(&one, wanted, |_| true).await;
-        one.opening.set(false);
+        drop(guard);
         let _ = tell.send(answer);
     });
     let held = Held { piece, session: Rc::clone(&session), opened, _opening: Task(opening) };

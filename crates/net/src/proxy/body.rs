@@ -27,12 +27,20 @@ pub(super) enum Reply {
     Text(Full<Bytes>),
     /// What a session plays.
     Play(Box<Play>),
+    /// What a session will play when its turn comes.
+    Late(Late),
     /// What one answer brings.
     Single(Pin<Box<dyn Future<Output = Passed>>>),
     /// What another server sends.
     Forward(Incoming),
     /// Server-sent events.
     Events(Receiver<String>),
+}
+
+/// An answer whose head is known and whose bytes come later; nothing: they cannot be had.
+pub(super) struct Late {
+    pub(super) opening: Pin<Box<dyn Future<Output = Option<Box<Play>>>>>,
+    pub(super) left: u64,
 }
 
 /// An answer that is passed on, and its next piece.
@@ -145,6 +153,7 @@ impl Play {
 
 impl Drop for Play {
     fn drop(&mut self) {
+        self.session.left_early.set(self.left.is_some_and(|left| left > 0));
         self.session.ended(self.id, self.grant.size());
     }
 }
@@ -155,7 +164,20 @@ impl Body for Reply {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let framed = |bytes: Option<io::Result<Bytes>>| bytes.map(|bytes| bytes.map(Frame::data));
-        match self.get_mut() {
+        let this = self.get_mut();
+        if let Self::Late(late) = this {
+            match late.opening.as_mut().poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(play)) => *this = Self::Play(play),
+                Poll::Ready(None) => {
+                    *this = Self::Text(Full::default());
+                    return Poll::Ready(Some(Err(io::Error::other("the transfer cannot begin"))));
+                }
+            }
+        }
+        match this {
+            // It has become something else above.
+            Self::Late(_) => Poll::Pending,
             Self::Text(text) => Pin::new(text).poll_frame(cx).map(|f| f.map(|f| f.map_err(|never| match never {}))),
             Self::Play(play) => play.poll_bytes(cx).map(framed),
             Self::Single(passing) => {
@@ -175,6 +197,7 @@ impl Body for Reply {
             Self::Text(text) => text.is_end_stream(),
             Self::Play(play) => play.left == Some(0),
             Self::Forward(body) => body.is_end_stream(),
+            Self::Late(late) => late.left == 0,
             Self::Single(_) | Self::Events(_) => false,
         }
     }
@@ -183,6 +206,7 @@ impl Body for Reply {
         match self {
             Self::Text(text) => text.size_hint(),
             Self::Play(play) => play.left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Late(late) => SizeHint::with_exact(late.left),
             Self::Forward(body) => body.size_hint(),
             Self::Single(_) | Self::Events(_) => SizeHint::default(),
         }

@@ -35,6 +35,11 @@ pub(super) fn media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refu
     if foreign || origin.is_some_and(|origin| !near(origin)) { Err(Refused::Page) } else { Ok(()) }
 }
 
+/// Whether a browser vouches that a page of this machine asks, from another port: our player page.
+pub(super) fn is_near(fields: &HeaderMap) -> bool {
+    text(fields, "sec-fetch-site") == Some("same-site")
+}
+
 /// Whether a request may read what is ours.
 pub(super) fn ours(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refused> {
     let host = host(fields, listener)?;

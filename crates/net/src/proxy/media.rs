@@ -100,6 +100,14 @@ pub(super) async fn answer<B>(
         Some(turn) => turn.held(wanted).await,
         None => None,
     };
+    let early = match turn.as_mut().filter(|_| held.is_none() && !fields.contains_key(IF_RANGE)) {
+        Some(turn) => turn.early(sessions, &session, wanted).await,
+        None => None,
+    };
+    if let Some((head, late)) = early {
+        turn.into_iter().for_each(|turn| turn.follow(sessions, &session));
+        return with_head(&head, Reply::Late(late));
+    }
     let opened = match held {
         Some(held) => Ok(held),
         None => sessions.open(&session, wanted, |validator| range::if_range_holds(fields, validator)).await,

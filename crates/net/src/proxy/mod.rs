@@ -328,7 +328,14 @@ async fn route(
     if request.uri().scheme().is_some() {
         return forward::request(sessions, request, peer).await;
     }
-    media::answer(sessions, &request, listener, peer).await
+    let near = guard::is_near(request.headers());
+    let mut answer = media::answer(sessions, &request, listener, peer).await;
+    if near {
+        // For a page at an address without a name browsers take nothing else: the player page could not play.
+        let name = "cross-origin-resource-policy";
+        answer.headers_mut().insert(name, http::HeaderValue::from_static("cross-origin"));
+    }
+    answer
 }
 
 /// The server's side of HTTP/1.1, with little kept for each connection.

@@ -15,7 +15,6 @@ function open(url) {
   find("url").value = url;
   find("says").textContent = "";
   video.src = media + url;
-  video.play().catch(() => {});
 }
 
 function ahead() {

@@ -75,6 +75,8 @@ pub(super) struct Session {
     pub(super) most: Cell<DataSize>,
     /// It is a playlist or manifest.
     pub(super) list: Cell<Option<Kind>>,
+    /// The player did not take the last answer to its end.
+    pub(super) left_early: Cell<bool>,
     /// It is being opened ahead of the player.
     pub(super) opening: Cell<bool>,
     pub(super) delivered: Cell<u64>,
@@ -471,6 +473,7 @@ impl Session {
         Self {
             id,
             list: Cell::new(Kind::named(&target.url)),
+            left_early: Cell::new(false),
             opening: Cell::new(false),
             url: target.url,
             player,
@@ -520,15 +523,18 @@ impl Session {
         url
     }
 
-    /// Whether all that was asked for has come, or will within this time.
+    /// Whether all that was asked for has come, or will within this time, and nobody went away from it. The last eighth at most is taken to be on its
+    /// way: a rate that was just begun to be known may be many times too high.
     pub(super) fn is_nearly_there(&self, within: Duration) -> bool {
         let total = self.known().map_or(u64::MAX, |(total, _)| total);
         let rate = self.progress.borrow().as_ref().map_or(0.0, |progress| progress.rate);
         let soon = (rate / 8.0 * within.as_secs_f64()) as u64;
-        let left = |(span, taken, ready, held): &(Range<u64>, u64, u64, u64)| {
-            span.end.min(total).saturating_sub(taken + ready + held)
+        let is_nearly = |(span, taken, ready, held): &(Range<u64>, u64, u64, u64)| {
+            let end = span.end.min(total);
+            end.saturating_sub(taken + ready + held) <= soon.min(end.saturating_sub(span.start) / 8)
         };
-        !self.opening.get() && self.windows().iter().all(|window| left(window) <= soon)
+        let left = self.left_early.get() && self.plays() == 0;
+        !self.opening.get() && !left && self.windows().iter().all(is_nearly)
     }
 
     /// Bytes that wait for the player, in order or not.
