@@ -14,6 +14,7 @@ mod network;
 #[path = "../faults/nginx.rs"]
 mod nginx;
 mod page;
+mod players;
 #[path = "../faults/program.rs"]
 mod program;
 mod proxy;

@@ -1,0 +1,241 @@
+//! Real players on real films over two links: mpv and a browser say themselves whether they had to wait.
+//!
+//! The films are made by ffmpeg, at 1.6 times what the better link carries (2.39 Mbit/s of payload) and 0.8 of what both carry: plain MP4,
+//! fragmented MP4, HLS and DASH. nginx serves them. Where a program is missing the test says so and is skipped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::network::Network;
+use crate::proxy::Proxy;
+
+/// What each link carries.
+const LINK: &str = "2500kbit";
+/// With sound and container 3.8 Mbit/s.
+const VIDEO: &str = "3650k";
+const SECONDS: u64 = 16;
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_there(program: &str) -> bool {
+    let found =
+        std::env::split_paths("/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").any(|dir| dir.join(program).exists());
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+/// The films, made once.
+fn films() -> &'static Path {
+    static FILMS: OnceLock<TempDir> = OnceLock::new();
+    FILMS
+        .get_or_init(|| {
+            let dir = tempfile::tempdir().unwrap();
+            let ffmpeg = |words: &str| {
+                let words = words.replace("DIR", &dir.path().display().to_string());
+                let done = Command::new("ffmpeg").args(["-v", "error", "-y"]).args(words.split_whitespace()).status();
+                assert!(done.unwrap().success(), "ffmpeg {words}");
+            };
+            // Noise, which no coder makes small: the rate is constant.
+            ffmpeg(&format!(
+                "-f lavfi -i nullsrc=size=320x180:rate=24,geq=random(1)*255:128:128 -f lavfi -i sine=frequency=440 -t {SECONDS} \
+                 -c:v libx264 -preset ultrafast -g 48 -keyint_min 48 -sc_threshold 0 -pix_fmt yuv420p \
+                 -b:v {VIDEO} -minrate {VIDEO} -maxrate {VIDEO} -bufsize 1000k -nal-hrd cbr -c:a aac -b:a 96k \
+                 -movflags +faststart DIR/film.mp4"
+            ));
+            ffmpeg("-i DIR/film.mp4 -c copy -movflags +frag_keyframe+empty_moov+default_base_moof DIR/fragments.mp4");
+            fs::create_dir(dir.path().join("hls")).unwrap();
+            fs::create_dir(dir.path().join("dash")).unwrap();
+            ffmpeg(
+                "-i DIR/film.mp4 -c copy -f hls -hls_time 2 -hls_playlist_type vod -hls_base_url /hls/ \
+                 -hls_segment_filename DIR/hls/s%d.ts DIR/hls/list.m3u8",
+            );
+            ffmpeg("-i DIR/film.mp4 -c copy -f dash -seg_duration 2 DIR/dash/film.mpd");
+            dir
+        })
+        .path()
+}
+
+/// Two links with the films behind them.
+struct Cinema {
+    network: Network,
+    _nginx: Running,
+}
+
+const ADDRESS: &str = "203.0.113.9:8080";
+
+impl Cinema {
+    fn open() -> Option<Self> {
+        if !["ffmpeg", "nginx"].into_iter().all(is_there) {
+            return None;
+        }
+        let network = Network::two_links()?;
+        let root = films();
+        let text = format!(
+            "user root; daemon off; master_process off; pid nginx.pid; error_log stderr crit;\n\
+             events {{}} http {{ access_log off; types {{ video/mp4 mp4 m4s; video/mp2t ts; application/dash+xml mpd;\n\
+             application/vnd.apple.mpegurl m3u8; }} server {{ listen {ADDRESS}; root {}; }} }}",
+            root.display()
+        );
+        let prefix = root.join(format!("nginx{}", std::process::id()));
+        fs::create_dir_all(&prefix).unwrap();
+        let conf = prefix.join("conf");
+        fs::write(&conf, text).unwrap();
+        let nginx = network.inside(move || {
+            for peer in ["peer1", "peer2"] {
+                let words = format!("qdisc add dev {peer} root tbf rate {LINK} burst 16kb latency 100ms");
+                assert!(Command::new("tc").args(words.split_whitespace()).status()?.success(), "tc {words}");
+            }
+            Command::new("nginx").arg("-p").arg(&prefix).arg("-c").arg(&conf).stderr(Stdio::null()).spawn()
+        });
+        Some(Self { network, _nginx: Running(nginx) })
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{ADDRESS}/{path}")
+    }
+
+    /// A program in the client's namespace.
+    fn start(&self, words: &[&str], home: &Path) -> Running {
+        let mut all = self.network.words();
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        let said = fs::File::create(home.join("said")).unwrap();
+        let child = Command::new(&all[0])
+            .args(&all[1..])
+            .env("HOME", home)
+            .env_remove("http_proxy")
+            .stdin(Stdio::null())
+            .stdout(said.try_clone().unwrap())
+            .stderr(said)
+            .spawn()
+            .unwrap();
+        Running(child)
+    }
+
+    /// Plays with mpv to the end; the last word of mpv itself.
+    fn mpv(&self, path: &str) -> (Value, Proxy) {
+        let home = tempfile::tempdir().unwrap();
+        let socket = home.path().join("mpv");
+        let proxy =
+            Proxy::behind(self.network.words(), &["--mpv-socket", socket.to_str().unwrap(), "--metered", "use"]);
+        let ipc = format!("--input-ipc-server={}", socket.display());
+        let address = proxy.of(&self.url(path));
+        let words = ["mpv", "--no-config", "--vo=null", "--ao=null", "--keep-open=yes", &ipc, &address];
+        let player = self.start(&words, home.path());
+        let told = watch(&proxy, &self.url(path), "mpv", home.path());
+        drop(player);
+        (told, proxy)
+    }
+}
+
+/// Waits until the player has played to the end; its last word.
+fn watch(proxy: &Proxy, url: &str, source: &str, home: &Path) -> Value {
+    let end = Instant::now() + Duration::from_secs(SECONDS + 45);
+    loop {
+        let now = proxy.now();
+        let mut told = now["sessions"].as_array().unwrap().iter().filter(|session| session["url"] == url);
+        if let Some(session) = told.find(|session| session["told"]["ended"] == true) {
+            assert_eq!(session["told"]["source"], source);
+            return session["told"].clone();
+        }
+        let said = || fs::read_to_string(home.join("said")).unwrap_or_default();
+        assert!(Instant::now() < end, "never played to the end: {now:#}\n{}", said());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn played_well(told: &Value, proxy: &Proxy) {
+    assert_eq!(told["stalls"], 0, "{told}");
+    let position = told["position_s"].as_f64().unwrap();
+    assert!((position - SECONDS as f64).abs() < 1.0, "{told}");
+    let now = proxy.now();
+    let shares: Vec<u64> =
+        now["links"].as_array().unwrap().iter().map(|link| link["played"]["bytes"].as_u64().unwrap()).collect();
+    let all: u64 = shares.iter().sum();
+    eprintln!("told: {told}\nbytes of each link: {shares:?}");
+    assert!(shares.len() == 2 && shares.iter().all(|share| share * 5 > all), "one link did the work: {shares:?}");
+}
+
+fn plays_in_mpv(path: &str) {
+    let Some(cinema) = Cinema::open().filter(|_| is_there("mpv")) else { return };
+    let (told, proxy) = cinema.mpv(path);
+    played_well(&told, &proxy);
+}
+
+#[test]
+fn mpv_plays_a_film_faster_than_either_link_without_a_wait() {
+    plays_in_mpv("film.mp4");
+}
+
+#[test]
+fn mpv_plays_fragments_without_a_wait() {
+    plays_in_mpv("fragments.mp4");
+}
+
+#[test]
+fn mpv_plays_hls_without_a_wait() {
+    plays_in_mpv("hls/list.m3u8");
+}
+
+#[test]
+fn mpv_plays_dash_without_a_wait() {
+    plays_in_mpv("dash/film.mpd");
+}
+
+#[test]
+fn all_that_a_player_gets_is_what_the_server_has() {
+    let Some(cinema) = Cinema::open() else { return };
+    let proxy = Proxy::behind(cinema.network.words(), &["--metered", "use"]);
+    let file = |path: &str| -> Vec<u8> { fs::read(films().join(path)).unwrap() };
+    for path in ["film.mp4", "hls/s0.ts", "hls/s1.ts"] {
+        assert!(proxy.get(&cinema.url(path), &[]).body == file(path), "{path}");
+    }
+    let list = String::from_utf8(file("hls/list.m3u8")).unwrap();
+    let moved = list.replace("/hls/", &proxy.of(&cinema.url("hls/")));
+    assert_eq!(proxy.get(&cinema.url("hls/list.m3u8"), &[]).text(), moved);
+}
+
+fn plays_in_a_browser(path: &str) {
+    let Some(cinema) = Cinema::open().filter(|_| is_there("chromium")) else { return };
+    let proxy = Proxy::behind(cinema.network.words(), &["--metered", "use"]);
+    let home = tempfile::tempdir().unwrap();
+    let url = cinema.url(path);
+    let (page, profile): (String, PathBuf) = (format!("{}play#{url}", proxy.status), home.path().join("profile"));
+    let profile = format!("--user-data-dir={}", profile.display());
+    let words = [
+        "chromium",
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--mute-audio",
+        "--autoplay-policy=no-user-gesture-required",
+        &profile,
+        &page,
+    ];
+    let browser = cinema.start(&words, home.path());
+    let told = watch(&proxy, &url, "page", home.path());
+    drop(browser);
+    played_well(&told, &proxy);
+}
+
+#[test]
+fn a_browser_plays_a_film_faster_than_either_link_without_a_wait() {
+    plays_in_a_browser("film.mp4");
+}
