@@ -30,6 +30,9 @@ impl Fetch {
         let Some(conn) = self.conns.get_mut(&conn_id) else { return };
         let link = conn.link;
         conn.last = self.now;
+        if let Some(link) = self.links.get_mut(&link) {
+            conn.on_head(self.now, &mut link.known.pauses);
+        }
         if head.closes {
             conn.draining = true;
         }

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::links::Edge;
+use super::thinks::Thinking;
 use super::{Ask, OriginId, PathSample, Protocol, ReqId, Span};
 use crate::link::LinkId;
 use crate::predict::Meter;
@@ -22,6 +23,7 @@ pub(super) struct Conn {
     pub(super) handshake: Duration,
     /// Requests without their end, in the order in which they were sent.
     pub(super) reqs: VecDeque<ReqId>,
+    /// What came, by the connection's own [`clock`](Conn::clock).
     pub(super) meter: Meter,
     /// The last sign of life: opened, or bytes; or a request sent when nothing else was on the way.
     pub(super) last: Instant,
@@ -30,6 +32,7 @@ pub(super) struct Conn {
     pub(super) path: PathSample,
     /// When packets last came out of order.
     pub(super) disorder: Option<Instant>,
+    pub(super) thinking: Thinking,
 }
 
 impl Conn {
@@ -46,6 +49,7 @@ impl Conn {
             draining: false,
             path: PathSample::default(),
             disorder: None,
+            thinking: Thinking::default(),
         }
     }
 
@@ -91,6 +95,7 @@ impl Conn {
 
     /// Whether the sender is still doubling its window: each round trip brings far more than the one before.
     pub(super) fn ramping(&self, now: Instant) -> bool {
+        let now = self.clock(now);
         let rtt = self.floor_rtt();
         let Some(first) = self.meter.first() else { return true };
         if self.meter.total() > DataSize::from_mib(64) || first + rtt * RAMP_ROUNDS < now {
@@ -104,8 +109,9 @@ impl Conn {
         young * 10 > old * 14
     }
 
-    /// The rate to expect from now on. Never taken over less than a round trip: bytes come in bursts.
-    pub(super) fn pace(&self, now: Instant) -> Bitrate {
+    /// The rate to expect from now on, while bytes flow. Never taken over less than a round trip: bytes come in bursts.
+    pub(super) fn pace(&self, at: Instant) -> Bitrate {
+        let now = self.clock(at);
         let Some(first) = self.meter.first() else { return Bitrate::ZERO };
         let rtt = self.floor_rtt();
         let window = (self.rtt() * 8).clamp(PACE_WINDOW.0, PACE_WINDOW.1);
@@ -115,7 +121,7 @@ impl Conn {
             return self.meter.total() / rtt;
         }
         let mean = self.meter.rate(now, window);
-        if !self.ramping(now) {
+        if !self.ramping(at) {
             return mean;
         }
         // Half of a doubling: what the next round trip brings on average, as far as the link bears it.
@@ -130,11 +136,12 @@ impl Conn {
     pub(super) fn wanted_ahead(&self, now: Instant) -> DataSize {
         let ramp = self.meter.total() * 2 + FIRST_SPAN;
         if self.ramping(now) {
+            let now = self.clock(now);
             // Four times the last two round trips: more than the next two can bring, also after a stall.
             return ramp.min(self.meter.between(now - self.floor_rtt() * 2, now) * 4 + FIRST_SPAN * 2);
         }
         // Twice the round trip: it may have grown since it was measured, as the queue fills.
-        let steady = self.pace(now) * (self.rtt() + self.floor_rtt() + BATCH);
+        let steady = self.pace(now) * (self.rtt() + self.floor_rtt() + BATCH + self.thinks());
         steady.max(FIRST_SPAN).min(ramp.max(FIRST_SPAN * 4))
     }
 }
@@ -144,6 +151,7 @@ impl Conn {
 pub(super) struct Req {
     pub(super) conn: super::ConnId,
     pub(super) ask: Ask,
+    pub(super) sent: Instant,
     /// The bytes that it brings; the end is far beyond the file for an open range until its size is known.
     pub(super) span: Span,
     /// The next byte that it brings.

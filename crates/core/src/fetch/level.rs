@@ -21,9 +21,9 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// `ahead` bytes are on their way, and a request takes `rtt` to bring anything.
-    pub(super) fn new(pace: Bitrate, ahead: DataSize, rtt: Duration) -> Self {
-        Self { pace, ready: (ahead / pace).max(rtt) }
+    /// `ahead` bytes are on their way, a request takes `rtt` to bring anything, and the server `thinks` until then.
+    pub(super) fn new(pace: Bitrate, ahead: DataSize, rtt: Duration, thinks: Duration) -> Self {
+        Self { pace, ready: (ahead / pace).max(rtt).saturating_add(thinks) }
     }
 }
 

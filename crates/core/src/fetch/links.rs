@@ -6,8 +6,10 @@ use core::time::Duration;
 
 use super::conn::Conn;
 use super::notice::Ban;
+use super::thinks::Pauses;
 use super::{ConnId, Fetch, OriginId, Trouble, Validator};
 use crate::link::{LinkId, LinkProfile};
+use crate::predict::Meter;
 use crate::units::{Bitrate, DataSize, Instant};
 
 /// A link in this run: what is known of it, and what was decided about it.
@@ -45,11 +47,15 @@ pub(super) struct LinkState {
 pub(super) struct Known {
     /// Body bytes that it carried.
     pub(super) bytes: DataSize,
+    /// When they came, also over connections that have been closed since.
+    pub(super) meter: Meter,
     /// The best rate seen over a second (the thesis's bandwidth, §4.3.4).
     pub(super) peak: Bitrate,
     /// The last time that bytes came.
     pub(super) last_data: Option<Instant>,
     pub(super) last_trouble: Option<Trouble>,
+    /// How long its servers thought.
+    pub(super) pauses: Pauses,
     /// A connection over it stood once.
     pub(super) reached: bool,
     /// The shortest handshake over it.
@@ -170,7 +176,7 @@ impl Fetch {
 
     /// What came over a link in the last `window`, as a rate.
     pub(super) fn link_rate(&self, link: &LinkState, window: Duration) -> Bitrate {
-        self.conns_of(link).map(|conn| conn.meter.rate(self.now, window)).sum()
+        link.known.meter.rate(self.now, window)
     }
 }
 

@@ -42,6 +42,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod thesis;
+mod thinks;
 mod whole;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -264,7 +265,7 @@ impl Fetch {
         self.ledger.put(span);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.last = now;
-        conn.meter.on_bytes(now, len);
+        conn.meter.on_bytes(conn.clock(now), len);
         let link = conn.link;
         self.came_alive(link, id, len);
         self.finish_if_complete();
@@ -282,7 +283,12 @@ impl Fetch {
             self.rebuild();
         }
         self.finish_if_complete();
-        let Some(ended) = self.conns.get(&conn) else { return };
+        let next = self.conns.get(&conn).and_then(|conn| conn.reqs.front()).and_then(|id| self.reqs.get(id));
+        let next = next.filter(|next| !next.accepted).map(|next| next.sent);
+        let Some(ended) = self.conns.get_mut(&conn) else { return };
+        if let Some(sent) = next.filter(|_| ended.protocol == Some(Protocol::Http1)) {
+            ended.on_next(self.now, sent);
+        }
         let link = ended.link;
         if ended.draining && ended.reqs.is_empty() {
             self.drop_conn(conn, true);

@@ -68,6 +68,11 @@ impl Fetch {
         conn.reqs.iter().filter_map(|id| self.reqs.get(id)).map(|req| req.remaining().len()).sum()
     }
 
+    /// How many of a connection's requests have no head yet.
+    pub(super) fn unanswered(&self, conn: &Conn) -> usize {
+        conn.reqs.iter().filter_map(|id| self.reqs.get(id)).filter(|req| !req.accepted).count()
+    }
+
     pub(super) fn rebuild(&mut self) {
         self.ledger.rebuild(self.reqs.values().filter(|req| !req.released).map(Req::remaining));
     }
@@ -94,6 +99,7 @@ impl Fetch {
         self.next_req += 1;
         if conn.reqs.is_empty() {
             conn.last = self.now;
+            conn.on_next(self.now, self.now);
         }
         conn.reqs.push_back(id);
         let if_range = match ask {
@@ -103,6 +109,7 @@ impl Fetch {
         let req = Req {
             conn: conn_id,
             ask,
+            sent: self.now,
             span,
             cursor: span.start,
             accepted: false,

@@ -125,7 +125,7 @@ impl Fetch {
         } else {
             now
         };
-        Lane::new(pace, self.ahead(conn), conn.floor_rtt())
+        Lane::new(pace, self.ahead(conn), conn.floor_rtt(), conn.thinks_of(self.unanswered(conn) + 1))
     }
 
     /// What a connection in slow start may reach: nobody knows, but the others show what is usual here. If they climb
@@ -160,6 +160,8 @@ impl Fetch {
         } else {
             let batch = if level > FAR && !conn.ramping(self.now) { BULK } else { SOON };
             let need = (conn.wanted_ahead(self.now) - self.ahead(conn)).max(lane.pace * batch).max(LEAST_PIECE);
+            // The server's pause should be small beside what it brings.
+            let need = need.max(lane.pace * (conn.thinks() * self.worth(conn.link)));
             let quota = level::quota(lane, level);
             // A share too small for a request of its own is left to the others, who are just as soon done.
             if quota < LEAST_PIECE && !self.ahead(conn).is_zero() {
@@ -167,13 +169,21 @@ impl Fetch {
             }
             need.min(quota.max(LEAST_PIECE))
         };
-        let size = if free - size < LEAST_PIECE { free } else { size };
+        // What is left would cost whoever asks for it a pause of its own.
+        let least = LEAST_PIECE.max(lane.pace * conn.thinks());
+        let size = if free - size < least { free } else { size };
         let size = size.min(self.budget_left(conn.link));
         if size.is_zero() {
             return None;
         }
         let gap = self.ledger.free(0, self.limit())?;
         Some(Span::at(gap.start, gap.len().min(size)))
+    }
+
+    /// How many times as long as its server thinks a request should last. Nobody else waits for the bytes of an only link.
+    fn worth(&self, id: LinkId) -> u32 {
+        let others = self.links.iter().any(|(other, link)| *other != id && self.usable(*other, link));
+        if others { WORTH } else { WORTH_ALONE }
     }
 
     /// Lets others have what silent links hold. Tells whether there was anything.
@@ -226,7 +236,7 @@ impl Fetch {
             lossy: live().any(|c| c.lossy(self.now)),
             settled: self.conns_of(link).all(|c| !c.meter.total().is_zero() && !c.ramping(self.now)),
             delivering: live().count() as u32,
-            rate: live().map(|c| c.meter.rate(self.now, window)).sum::<Bitrate>(),
+            rate: live().map(|c| c.meter.rate(c.clock(self.now), window)).sum::<Bitrate>(),
             floor_rtt,
             rtt: live().map(Conn::young_rtt).min()?,
             left,
@@ -262,3 +272,6 @@ const FAR: Duration = Duration::from_secs(4);
 /// What a request asks for, in time of its link: far from the end, and near it.
 const BULK: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_millis(60);
+/// What a request lasts, in its server's pauses: beside other links, and alone.
+const WORTH: u32 = 10;
+const WORTH_ALONE: u32 = 40;

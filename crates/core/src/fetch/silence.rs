@@ -177,6 +177,7 @@ impl Fetch {
         let now = self.now;
         let Some(link) = self.links.get_mut(&link_id) else { return };
         link.known.bytes += len;
+        link.known.meter.on_bytes(now, len);
         link.known.last_data = Some(now);
         link.failures = 0;
         let was = core::mem::replace(&mut link.standing, Standing::Up);
@@ -238,7 +239,7 @@ fn patience(conn: &Conn, way: Duration) -> Option<Duration> {
     if conn.meter.total().is_zero() {
         return Some((conn.handshake * 4).max(FIRST_BYTE_PATIENCE));
     }
-    Some((conn.rtt() * 4).max(LEAST_PATIENCE))
+    Some((conn.rtt() * 4).max(LEAST_PATIENCE) + conn.thinks() * 2)
 }
 
 /// How often a silent link is tried: often at first, when an outage is most likely to end, then rarely, for the

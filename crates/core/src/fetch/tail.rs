@@ -85,7 +85,7 @@ impl Fetch {
         let pace = laggard.pace(self.now);
         let own = Lane { pace, ready: (before / pace).saturating_add(self.standstill(laggard)) };
         let owed = self.ledger.undone_bytes(req.owed());
-        let end = own.ready.saturating_add(owed / pace);
+        let end = own.ready.saturating_add(owed / pace).saturating_add(laggard.thinks_of(self.unanswered(laggard)));
         let others = self.conns.iter().filter(|(_, conn)| {
             conn.link != laggard.link
                 && self.serves(conn)
@@ -111,7 +111,8 @@ impl Fetch {
     fn laggard(&self) -> Option<(ConnId, Duration)> {
         let ends = self.conns.iter().filter_map(|(id, conn)| {
             let owed = self.owed(conn);
-            (!owed.is_zero()).then(|| (*id, (owed / conn.pace(self.now)).saturating_add(self.standstill(conn))))
+            let late = || self.standstill(conn).saturating_add(conn.thinks_of(self.unanswered(conn)));
+            (!owed.is_zero()).then(|| (*id, (owed / conn.pace(self.now)).saturating_add(late())))
         });
         ends.max_by_key(|(_, end)| *end)
     }

@@ -314,3 +314,19 @@ fn a_reader_that_pauses_silences_nobody() {
     desk.pass(Duration::from_secs(3));
     assert!(desk.on(A).len() > 1, "now something should come");
 }
+
+#[test]
+fn the_rate_of_a_link_counts_what_closed_connections_brought() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    for _ in 0..8 {
+        let conn = desk.connect(A, 5);
+        let req = desk.first(A);
+        desk.part(req, 80_000_000, Some("\"v1\""));
+        desk.bytes(req, 10_000);
+        desk.close(conn, TroubleKind::Truncated);
+        desk.pass(Duration::from_millis(250));
+    }
+    let rate = desk.fetch.status().links[0].2.bits_per_sec();
+    assert!((200_000..500_000).contains(&rate), "{rate}");
+}

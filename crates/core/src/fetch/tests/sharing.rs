@@ -15,6 +15,9 @@ struct Pipe {
     sent: BTreeMap<ReqId, u64>,
     idle: u64,
     last: u64,
+    /// How long the server thinks before each answer, and until when it does now, and of what.
+    think: u64,
+    thinking: Option<(ReqId, u64)>,
 }
 
 /// Runs to the end in steps of a millisecond; gives the time.
@@ -34,6 +37,12 @@ fn run(desk: &mut Desk, pipes: &mut [Pipe], total: u64) -> u64 {
                     pipe.idle += u64::from(ms > pipe.delay * 4);
                     break;
                 };
+                if pipe.think > 0 && pipe.thinking.is_none_or(|(of, _)| of != req) {
+                    pipe.thinking = Some((req, ms + pipe.think));
+                }
+                if pipe.thinking.is_some_and(|(_, until)| ms < until) {
+                    break;
+                }
                 if asked.at.is_none() {
                     desk.part(req, total, TAG);
                 }
@@ -68,6 +77,30 @@ fn pipe(link: LinkId, mbps: u64, rtt: u64) -> Pipe {
         sent: BTreeMap::new(),
         idle: 0,
         last: 0,
+        think: 0,
+        thinking: None,
+    }
+}
+
+#[test]
+fn a_server_that_thinks_before_each_answer_is_asked_for_much_at_a_time() {
+    for think in [50, 100, 400] {
+        let total = 40_000_000;
+        let mut desk = Desk::new(Config::default());
+        desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut pipes = [Pipe { think, ..pipe(A, 80, 20) }];
+        let time = run(&mut desk, &mut pipes, total);
+        let alone = total / (80 * 125) + think + 40;
+        // The first bytes are a request of their own, and by them the next one's size is guessed.
+        assert!(time <= alone + alone / 20 + think * 2, "{think}: {time} ms, one request takes {alone}");
+
+        let mut desk = Desk::two(Config::default());
+        let mut pipes = [Pipe { think, ..pipe(A, 80, 20) }, Pipe { think, ..pipe(B, 61, 50) }];
+        let time = run(&mut desk, &mut pipes, total);
+        let ideal = total / (141 * 125) + think + 60;
+        assert!(time <= ideal + ideal / 5 + think, "{think}: {time} ms over two links instead of {ideal}");
+        let wasted = desk.fetch.status().wasted.bytes();
+        assert!(wasted <= total / 100, "{think}: wasted {wasted}");
     }
 }
 
