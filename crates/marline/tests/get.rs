@@ -544,3 +544,23 @@ fn an_unreadable_configuration_costs_a_line_unless_it_was_named() {
     let output = marline(&home, &["get", "--config", ".config", &server.url("/f")]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
 }
+
+#[test]
+fn a_closed_standard_output_takes_no_file() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let command = |to: &str| {
+        let script = format!("exec \"$0\" get -q -o - \"$1\" {to}");
+        let program = env!("CARGO_BIN_EXE_marline");
+        Command::new("sh")
+            .args(["-c", &script, program, &server.url("/f")])
+            .current_dir(home.path())
+            .output()
+            .unwrap()
+    };
+    let output = command(">&-");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("marline: standard output: opening failed: Bad file descriptor"), "{said}");
+    succeeded(&command("> /dev/null"));
+    succeeded(&command("<> /dev/null 1<&0"));
+}

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod device;
+pub mod early;
 pub mod namespace;
 pub mod netlink;
 pub mod process;
