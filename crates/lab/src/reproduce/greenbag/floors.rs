@@ -34,7 +34,8 @@ impl Floor {
     pub(super) fn line(&self) -> String {
         let Self { says, ours, most, unit, .. } = self;
         let met = if self.met() { "met" } else { "NOT MET" };
-        format!("{says}: {ours:.2} of {most:.2} {unit}, {met}")
+        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+        format!("{says}: {ours:.2} of {most:.2}{unit}, {met}")
     }
 }
 

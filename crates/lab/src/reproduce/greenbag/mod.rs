@@ -69,7 +69,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
 }
 
 /// Repetitions of `--quick`.
-const QUICK_RUNS: u32 = 3;
+const QUICK_RUNS: u32 = 2;
 
 /// The artefacts that were named; all, if none was.
 fn wanted(named: &[String]) -> Result<Vec<&'static str>, LabError> {
