@@ -30,7 +30,9 @@ Examples:
   marline play https://example.org/film.mp4
       Print the address for a player; `marline proxy` must be running.
   marline play --with mpv https://example.org/film.mp4
-      Start the player, and a proxy for as long as it runs if there is none.";
+      Start the player, and a proxy for as long as it runs if there is none.
+  marline play --page https://example.org/film.mp4
+      Print the address of a page that plays it and shows what each link does.";
 
 /// `marline proxy`.
 #[derive(Debug, Args)]
@@ -128,6 +130,9 @@ pub struct PlayArgs {
     /// Start this program with the address as its last word; further words may stand before it.
     #[arg(long, value_name = "PLAYER")]
     pub with: Option<String>,
+    /// Run a proxy and print the address of a page that plays it, for a browser; stop with Ctrl-C.
+    #[arg(long, conflicts_with = "with")]
+    pub page: bool,
     /// Where the proxy is, or is to be.
     #[arg(long, default_value = "127.0.0.1:8480", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,

@@ -54,6 +54,18 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
 pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
     let url = address(args.listen, args.url.reveal())?;
     let is_there = TcpStream::connect_timeout(&args.listen, Duration::from_secs(1)).is_ok();
+    if args.page {
+        if is_there {
+            let line = "a proxy runs already: open the player page that it has printed at its start";
+            return Err(Exit::failed(format!("{}: {line}, with #URL behind it", args.listen)));
+        }
+        let options = Options { listen: args.listen, ..options(args.common, args.watching, config)? };
+        let started = |running: &Running| {
+            say(running);
+            let _ = writeln!(std::io::stdout(), "{}play#{}", running.status_url, args.url.reveal());
+        };
+        return block_on(proxy::run(options, started, std::future::pending()))?.map_err(exit);
+    }
     let Some(player) = args.with else {
         if !is_there {
             let line = format!("nothing listens on {} yet: start `marline proxy`", args.listen);

@@ -1,10 +1,11 @@
 //! The command lines of `proxy` and `play`.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::proxy::Proxy;
 use crate::server::{Resource, Server};
@@ -41,6 +42,26 @@ fn a_proxy_ends_well_when_it_is_asked_to() {
     for signal in [Signal::INT, Signal::TERM] {
         assert_eq!(Proxy::start(&[]).stop(signal), Some(0));
     }
+}
+
+#[test]
+fn play_prints_the_page_of_a_proxy_of_its_own() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let words = ["play", "--page", "--listen", &free, "https://h/film.mp4"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_marline"))
+        .args(words)
+        .env("HOME", "/nonexistent")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let page = line.trim().strip_suffix("play#https://h/film.mp4").map(str::to_owned);
+    refused(&words, 1, "a proxy runs already");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(page.is_some_and(|page| page.starts_with("http://127.0.0.1:")), "{line}");
 }
 
 #[test]

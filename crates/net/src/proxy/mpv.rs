@@ -51,7 +51,7 @@ impl Mpv {
             Some("property-change") => self.property(said["name"].as_str().unwrap_or_default(), &said["data"]),
             Some("start-file") => *self = Self { url: self.url.take(), ..Self::default() },
             Some("seek") => self.seeks = true,
-            Some("playback-restart") => (self.started, self.seeks, self.ended) = (true, false, false),
+            Some("playback-restart") => (self.started, self.seeks) = (true, false),
             Some("end-file") => self.ended = said["reason"] == "eof",
             _ => return false,
         }
@@ -83,10 +83,14 @@ impl Mpv {
         match name {
             "path" => self.url = data.as_str().and_then(through).or(self.url.take().filter(|_| data.is_null())),
             // Nothing is known of it between two files.
-            "time-pos" => self.position = data.as_f64().unwrap_or(self.position),
+            "time-pos" => {
+                self.position = data.as_f64().unwrap_or(self.position);
+                // Whoever listens only now has missed the event.
+                self.started |= data.is_number() && !self.for_cache;
+            }
             "demuxer-cache-duration" => self.cache = data.as_f64(),
             "paused-for-cache" => self.for_cache = data.as_bool().unwrap_or_default(),
-            "eof-reached" => self.ended |= data.as_bool().unwrap_or_default(),
+            "eof-reached" => self.ended = data.as_bool().unwrap_or(self.ended),
             "seeking" => self.seeks = data.as_bool().unwrap_or_default(),
             _ => {}
         }
@@ -170,6 +174,34 @@ mod tests {
         assert_eq!((told.stalls, told.stalled, told.waits), (1, Duration::from_secs(2), false));
         hear(&mut mpv, &[(9000, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
         assert!(mpv.stands(Instant::from_millis(9000)).unwrap().1.ended);
+    }
+
+    #[test]
+    fn who_listens_late_knows_what_the_properties_say() {
+        let mut mpv = Mpv::default();
+        hear(
+            &mut mpv,
+            &[
+                (
+                    0,
+                    r#"{"event":"property-change","id":1,"name":"path","data":"http://127.0.0.1:8480/http://h/b.mp4"}"#,
+                ),
+                (0, r#"{"event":"property-change","id":2,"name":"time-pos","data":0.500000}"#),
+                (0, r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":false}"#),
+                (0, r#"{"event":"property-change","id":4,"name":"demuxer-cache-duration","data":1.021678}"#),
+                (0, r#"{"event":"property-change","id":5,"name":"eof-reached","data":false}"#),
+                (0, r#"{"event":"property-change","id":6,"name":"seeking","data":false}"#),
+            ],
+        );
+        assert!(!mpv.stands(Instant::ZERO).unwrap().1.waits);
+        hear(&mut mpv, &[(5, r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#)]);
+        assert_eq!(mpv.stands(Instant::ZERO).unwrap().1.stalls, 1);
+        // At the end, and back again.
+        hear(&mut mpv, &[(9, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
+        hear(&mut mpv, &[(10, r#"{"event":"seek"}"#), (11, r#"{"event":"playback-restart"}"#)]);
+        assert!(mpv.stands(Instant::ZERO).unwrap().1.ended);
+        hear(&mut mpv, &[(12, r#"{"event":"property-change","id":5,"name":"eof-reached","data":false}"#)]);
+        assert!(!mpv.stands(Instant::ZERO).unwrap().1.ended);
     }
 
     #[test]
