@@ -18,7 +18,7 @@ use super::conn::FIRST_SPAN;
 use super::links::{Edge, LinkState, Standing};
 use super::{
     Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, OriginId, Output, Phase, ReqId, Span,
-    Validator,
+    Validator, Wake,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -267,6 +267,16 @@ impl Fetch {
                 self.told(link, total, None, true);
                 self.told_total(total);
             }
+            // No word of the size: a server that refuses ranges altogether, or a portal.
+            (Phase::Unknown, None) if self.other_opinions(link) => self.park(id, link, head),
+            (Phase::Unknown, None) => self.ask_without_range(id),
+            (Phase::OneAnswer { .. }, None) => {
+                self.cancel(id);
+                let why = Ban::OtherStatus { status: head.status };
+                if !self.next_root(link, &why) {
+                    self.ban_or_end(link, why, false, Failure::Status { status: head.status });
+                }
+            }
             (_, total) if total.is_some() && total == self.ledger.total() => {
                 self.cancel(id);
                 self.rest(link, SMALL_REST);
@@ -278,9 +288,19 @@ impl Fetch {
         }
     }
 
-    /// 429 and 503: not now.
+    /// The server refuses a range of which it does not say what is wrong with it: everything is asked for, once.
+    pub(super) fn ask_without_range(&mut self, id: ReqId) {
+        let conn = self.reqs.get(&id).map(|req| req.conn);
+        self.one_answer(OneAnswer::NoRanges, conn);
+        self.wake_at(self.now, Wake::Retry);
+    }
+
+    /// 429 and 503: not now. A mirror may do better.
     fn pause(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
         self.cancel(id);
+        if self.next_root(link_id, &Ban::OtherStatus { status: head.status }) {
+            return;
+        }
         let Some(link) = self.links.get_mut(&link_id) else { return };
         link.failures += 1;
         link.lanes.be_modest();

@@ -76,6 +76,7 @@ impl Fetch {
                     return self.wake_at(until, Wake::Retry);
                 }
                 link.standing = Standing::Probation;
+                link.roots_left = 0;
                 link.forget_places();
                 link.next_try = now;
                 self.connect(id);
@@ -174,24 +175,34 @@ impl Fetch {
         self.links.get(&id).is_some_and(|link| link.known.proved)
     }
 
-    /// Moves a link to the next of several URLs. False: it has tried them all.
+    /// Moves a link to the next of several URLs. False: it has tried them all since bytes last came.
     pub(super) fn next_root(&mut self, id: LinkId, why: &Ban) -> bool {
-        let origins = self.config.origins.max(1);
-        let Some(link) = self.links.get_mut(&id) else { return false };
-        let old = link.root;
-        let next = OriginId((old.0 + 1) % origins);
-        let first = OriginId(id.0 % origins);
-        if next == first {
-            return false;
+        let Some(left) = self.links.get(&id).map(|link| link.root) else { return false };
+        let untried = self.untried_root(id);
+        if untried {
+            self.leave_root(id);
+            self.notice(Notice::NextOrigin { link: id, left, why: why.clone() });
         }
-        link.root = next;
+        untried
+    }
+
+    /// Whether a link has another URL that it has not tried since bytes last came.
+    pub(super) fn untried_root(&self, id: LinkId) -> bool {
+        self.links.get(&id).is_some_and(|link| link.roots_left + 1 < self.config.origins)
+    }
+
+    /// Moves a link to the next of several URLs, whatever it has tried.
+    pub(super) fn leave_root(&mut self, id: LinkId) {
+        let origins = self.config.origins.max(1);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.roots_left = link.roots_left.saturating_add(1).min(origins);
+        link.root = OriginId((link.root.0 + 1) % origins);
+        link.root_since = self.now;
         link.failures = 0;
         link.next_try = self.now;
         for conn in link.conns.clone() {
             self.drop_conn(conn, true);
         }
-        self.notice(Notice::NextOrigin { link: id, left: old, why: why.clone() });
-        true
     }
 
     /// Takes a link out of use, for a while or for good.

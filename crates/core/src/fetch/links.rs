@@ -30,6 +30,10 @@ pub(super) struct LinkState {
     pub(super) bans: u32,
     /// The URL of the command line that it asks now.
     pub(super) root: OriginId,
+    /// How many URLs it has left since bytes last came.
+    pub(super) roots_left: u16,
+    /// Since when it asks the present one.
+    pub(super) root_since: Instant,
     /// Where redirects of this link led, or the edge of a link that it follows.
     pub(super) targets: BTreeMap<OriginId, Edge>,
     pub(super) redirects: u32,
@@ -120,6 +124,8 @@ impl LinkState {
             paused_until: Instant::ZERO,
             bans: 0,
             root,
+            roots_left: 0,
+            root_since: Instant::ZERO,
             targets: BTreeMap::new(),
             redirects: 0,
             adopted: false,

@@ -139,6 +139,9 @@ impl Fetch {
             }
             self.parked.clear();
             self.take_whole(parked.req, &parked.head);
+        } else if parked.head.status == 416 {
+            self.parked.clear();
+            self.ask_without_range(parked.req);
         } else {
             let status = parked.head.status;
             self.refuse(parked.req, parked.link, Ban::OtherStatus { status }, Failure::Status { status });

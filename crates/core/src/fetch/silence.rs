@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::conn::Conn;
-use super::links::Standing;
-use super::{ConnId, Failure, Fetch, Notice, Phase, Trouble, TroubleKind, Wake};
+use super::links::{LinkState, Standing};
+use super::{Ban, ConnId, Failure, Fetch, Notice, Phase, Trouble, TroubleKind, Wake};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
@@ -27,6 +27,7 @@ impl Fetch {
         }
         self.tell_silence();
         self.leave_silent_answer();
+        self.leave_silent_mirrors();
         self.slow_links();
         self.end_of_patience();
     }
@@ -128,6 +129,42 @@ impl Fetch {
         self.after_lost_answer();
     }
 
+    /// A link on which nothing comes from one of several URLs asks the next one, unless others hear from that one: then
+    /// the link is to blame.
+    fn leave_silent_mirrors(&mut self) {
+        if self.config.origins <= 1 {
+            return;
+        }
+        let carrier = match self.phase {
+            Phase::OneAnswer { req: Some(req) } => self.carrier_of(req),
+            _ => None,
+        };
+        let silent = |(id, link): (&LinkId, &LinkState)| match link.standing {
+            Standing::Silent { since } if Some(*id) != carrier => {
+                Some((*id, link.root, since.max(link.root_since)))
+            }
+            _ => None,
+        };
+        let silent: Vec<_> = self.links.iter().filter_map(silent).collect();
+        for (id, root, since) in silent {
+            let hears = |link: &LinkState| link.root == root && link.known.last_data.is_some_and(|at| at > since);
+            // Perhaps it is the link after all. Whichever URL it asks when it comes back may be a dead one.
+            let until = since + if self.untried_root(id) { LEAVE_MIRROR } else { LEAVE_AGAIN };
+            if self.links.iter().any(|(other, link)| *other != id && hears(link)) {
+                continue;
+            }
+            if self.now < until {
+                self.wake_at(until, Wake::Silence);
+                continue;
+            }
+            let trouble = Trouble { kind: TroubleKind::TimedOut, text: "nothing comes".into() };
+            if !self.next_root(id, &Ban::Trouble { trouble }) {
+                self.leave_root(id);
+            }
+            self.wake_at(self.now + LEAVE_MIRROR, Wake::Silence);
+        }
+    }
+
     fn tell_silence(&mut self) {
         let now = self.now;
         let mut told = Vec::new();
@@ -180,6 +217,7 @@ impl Fetch {
         link.known.meter.on_bytes(now, len);
         link.known.last_data = Some(now);
         link.failures = 0;
+        link.roots_left = 0;
         let was = core::mem::replace(&mut link.standing, Standing::Up);
         if was == Standing::Up {
             return self.spend(link_id);
@@ -268,6 +306,9 @@ const HELD: u64 = 64 * 1024;
 const TELL_SILENCE: Duration = Duration::from_secs(1);
 /// No byte from anywhere for so long ends the download.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long nothing may come from one of several URLs: the first time, and once nothing has come from any of them.
+const LEAVE_MIRROR: Duration = Duration::from_secs(3);
+const LEAVE_AGAIN: Duration = Duration::from_secs(10);
 /// How long a silent link keeps the one answer: without a byte of it, with some, and with some that were read.
 const LEAVE_EMPTY: Duration = Duration::from_secs(2);
 const LEAVE_ANSWER: Duration = Duration::from_secs(10);

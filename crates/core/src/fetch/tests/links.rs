@@ -330,3 +330,75 @@ fn the_rate_of_a_link_counts_what_closed_connections_brought() {
     let rate = desk.fetch.status().links[0].2.bits_per_sec();
     assert!((200_000..500_000).contains(&rate), "{rate}");
 }
+
+fn mirrors() -> Desk {
+    let mut desk = Desk::new(Config { origins: 2, ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk
+}
+
+#[test]
+fn a_mirror_that_asks_for_a_pause_is_left_for_the_next_one() {
+    for status in [429, 500, 503] {
+        let mut desk = mirrors();
+        desk.connect(A, 5);
+        let retry_after = Some(Duration::from_secs(60));
+        desk.tell(Input::Head { req: desk.first(A), head: Head { status, retry_after, ..Head::default() } });
+        desk.pass(Duration::from_millis(10));
+        assert_eq!(desk.conns[&desk.on(A)[0]].1, OriginId(1), "{status}");
+        assert!(matches!(desk.notices[..], [Notice::NextOrigin { link: A, .. }]), "{:?}", desk.notices);
+        // When that one does, too, it is waited for.
+        desk.connect(A, 5);
+        desk.tell(Input::Head { req: desk.first(A), head: Head { status, retry_after, ..Head::default() } });
+        desk.pass(Duration::from_secs(50));
+        assert!(desk.conns.is_empty());
+        desk.pass(Duration::from_secs(11));
+        desk.connect(A, 5);
+        desk.deliver_all(A, 3_000_000, Some("\"v1\""));
+        assert!(desk.done);
+    }
+}
+
+#[test]
+fn a_mirror_that_says_nothing_is_left_for_the_next_one() {
+    for stands in [false, true] {
+        let mut desk = mirrors();
+        if stands {
+            desk.connect(A, 5);
+        }
+        desk.pass(Duration::from_secs(5));
+        let places: Vec<_> = desk.on(A).iter().map(|conn| desk.conns[conn].1).collect();
+        assert!(!places.is_empty() && places.iter().all(|at| *at == OriginId(1)), "{places:?}");
+        desk.connect(A, 5);
+        desk.deliver_all(A, 3_000_000, Some("\"v1\""));
+        assert!(desk.done);
+    }
+}
+
+#[test]
+fn a_link_that_comes_back_finds_the_mirror_that_lives() {
+    let mut desk = mirrors();
+    let mut asked = Vec::new();
+    for _ in 0..60 {
+        desk.pass(Duration::from_millis(500));
+        asked.extend(desk.on(A).last().map(|conn| desk.conns[conn].1.0));
+    }
+    asked.dedup();
+    assert!(asked.starts_with(&[0, 1, 0, 1]), "{asked:?}");
+    let told = desk.notices.iter().filter(|notice| matches!(notice, Notice::NextOrigin { .. })).count();
+    assert_eq!(told, 1, "{:?}", desk.notices);
+}
+
+#[test]
+fn a_mirror_from_which_others_hear_is_not_left_by_a_silent_link() {
+    let mut desk = Desk::two(Config { origins: 2, ..Config::default() });
+    desk.connect(A, 5);
+    desk.status(desk.first(A), 503);
+    desk.connect(A, 5);
+    desk.part(desk.first(A), 800_000_000, Some("\"v1\""));
+    for _ in 0..100 {
+        desk.bytes(desk.first(A), 10);
+        desk.pass(Duration::from_millis(100));
+    }
+    assert!(desk.on(B).iter().all(|conn| desk.conns[conn].1 == OriginId(1)));
+}

@@ -170,3 +170,57 @@ fn several_answers_over_one_link_ban_it_once() {
     let bans = desk.notices.iter().filter(|notice| matches!(notice, Notice::Banned { link: A, .. })).count();
     assert_eq!(bans, 1, "{:?}", desk.notices);
 }
+
+#[test]
+fn a_parked_answer_of_one_of_several_mirrors_sends_its_link_to_the_next() {
+    let mut desk = Desk::two(Config { origins: 2, ..Config::default() });
+    desk.connect(A, 5);
+    desk.status(desk.first(A), 451);
+    desk.connect(B, 50);
+    desk.part(desk.first(B), SIZE, TAG);
+    assert!(matches!(desk.notices[..], [Notice::NextOrigin { link: A, .. }]), "{:?}", desk.notices);
+    assert_eq!(desk.conns[&desk.on(A)[0]].1, OriginId(1));
+}
+
+#[test]
+fn a_server_that_refuses_ranges_is_asked_once_without() {
+    let mut desk = Desk::two(Config::default());
+    for link in [A, B] {
+        desk.connect(link, 5);
+    }
+    for link in [A, B] {
+        desk.status(desk.first(link), 416);
+    }
+    desk.pass(Duration::from_millis(300));
+    let link = if desk.on(A).is_empty() { B } else { A };
+    desk.connect(link, 5);
+    let req = desk.first(link);
+    assert_eq!(desk.reqs[&req].ask, Ask::Whole);
+    desk.whole(req, Some(SIZE), None);
+    desk.bytes(req, SIZE);
+    assert!(desk.done && desk.failed.is_none(), "{:?}", desk.notices);
+}
+
+#[test]
+fn a_link_alone_in_refusing_ranges_is_a_portals() {
+    let mut desk = Desk::two(Config::default());
+    for link in [A, B] {
+        desk.connect(link, 5);
+    }
+    desk.status(desk.first(A), 416);
+    desk.part(desk.first(B), SIZE, TAG);
+    let why = Ban::OtherStatus { status: 416 };
+    assert_eq!(desk.notices, [Notice::Banned { link: A, why, probing: true }]);
+}
+
+#[test]
+fn a_server_that_refuses_everything_as_a_range_has_refused() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    for _ in 0..2 {
+        desk.connect(A, 5);
+        desk.status(desk.first(A), 416);
+        desk.pass(Duration::from_millis(10));
+    }
+    assert_eq!(desk.failed, Some(Failure::Status { status: 416 }));
+}
