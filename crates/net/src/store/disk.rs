@@ -239,7 +239,8 @@ impl Disk for Os {
 
     fn free(&self, file: &File) -> io::Result<u64> {
         let fs = rustix::fs::fstatvfs(file)?;
-        Ok(fs.f_bavail.saturating_mul(fs.f_frsize))
+        // One without any blocks (ramfs, some in user space) does not count them.
+        Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
     }
 }
 

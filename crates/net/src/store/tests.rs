@@ -411,6 +411,33 @@ fn inside_a_read_only_place() {
 }
 
 #[test]
+fn without_marks_the_journal_tells_what_is_ours() {
+    in_namespace("store::tests::inside_a_place_without_marks", "mount -t ramfs ramfs /mnt");
+}
+
+#[test]
+#[ignore = "run by without_marks_the_journal_tells_what_is_ours, on a file system without extended attributes"]
+fn inside_a_place_without_marks() {
+    let Some(path) = inside() else { return };
+    let mut store = fresh(&path);
+    identify(&mut store, 1000);
+    store.write(0, &[1; 90]).unwrap();
+    assert!(store.suspend().unwrap());
+    let opened = Store::open(&path, &urls()).unwrap();
+    assert!(opened.resume.is_some());
+    drop(opened);
+    std::fs::remove_file(journal(&path)).unwrap();
+    assert!(matches!(Store::open(&path, &urls()), Err(StoreError::Foreign { .. })));
+    std::fs::remove_file(part(&path)).unwrap();
+    // What cannot be resumed does not stand in the next run's way.
+    let mut store = fresh(&path);
+    store.identified(None, None).unwrap();
+    store.write(0, b"abc").unwrap();
+    assert!(!store.suspend().unwrap());
+    fresh(&path);
+}
+
+#[test]
 fn a_directory_without_permission_says_so() {
     if rustix::process::geteuid().is_root() {
         return eprintln!("skipped: root may write everywhere");
