@@ -24,6 +24,8 @@ use super::told::Told;
 pub(super) struct Mpv {
     url: Option<Url>,
     position: f64,
+    /// The first position that it told.
+    first: Option<f64>,
     cache: Option<f64>,
     for_cache: bool,
     /// It has had its first picture.
@@ -84,9 +86,11 @@ impl Mpv {
             "path" => self.url = data.as_str().and_then(through).or(self.url.take().filter(|_| data.is_null())),
             // Nothing is known of it between two files.
             "time-pos" => {
-                self.position = data.as_f64().unwrap_or(self.position);
-                // Whoever listens only now has missed the event.
-                self.started |= data.is_number() && !self.for_cache;
+                let Some(position) = data.as_f64() else { return };
+                // Whoever listens only now has missed the event. The first position is told before the first picture.
+                self.started |= self.first.is_some_and(|first| position > first) && !self.for_cache && !self.seeks;
+                self.first.get_or_insert(position);
+                self.position = position;
             }
             "demuxer-cache-duration" => self.cache = data.as_f64(),
             "paused-for-cache" => self.for_cache = data.as_bool().unwrap_or_default(),
@@ -193,6 +197,8 @@ mod tests {
                 (0, r#"{"event":"property-change","id":6,"name":"seeking","data":false}"#),
             ],
         );
+        assert!(mpv.stands(Instant::ZERO).unwrap().1.waits, "a position is no picture");
+        hear(&mut mpv, &[(4, r#"{"event":"property-change","id":2,"name":"time-pos","data":0.625000}"#)]);
         assert!(!mpv.stands(Instant::ZERO).unwrap().1.waits);
         hear(&mut mpv, &[(5, r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#)]);
         assert_eq!(mpv.stands(Instant::ZERO).unwrap().1.stalls, 1);
