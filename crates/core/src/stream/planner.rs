@@ -259,7 +259,9 @@ impl Stream {
                 .unasked(Span::new(self.delivered, end))
                 .is_none_or(|gap| gap.start + LEAST_PIECE.bytes() > end);
         let window = self.config.fetch.window.unwrap_or(DataSize::MAX);
-        let left = DataSize::from_bytes(player.arrived() - player.decoded());
+        // Of the window, not of the player: one that takes all that it can get has room for more.
+        let taken = self.fetch.may_ask_upto().saturating_sub(window.bytes());
+        let left = DataSize::from_bytes(self.delivered.saturating_sub(taken));
         if full {
             let tails =
                 self.used().into_iter().filter_map(|link| self.tariff(link)).map(|tariff| tariff.tail.time());

@@ -26,6 +26,8 @@ impl Terms {
     pub(super) fn of(options: &Options) -> Self {
         let mut stream = Config { policy: options.policy, minimise: options.minimise, ..Config::default() };
         stream.fetch.metered = options.metered;
+        // A real player starts when it likes: what is held back at its start it would wait for in the middle.
+        stream.patient = false;
         // Without a model no radio costs anything, and none rests.
         let nothing = || {
             let radios: [(LinkKind, _); 0] = [];
