@@ -304,6 +304,7 @@ impl Fetch {
         let Some(link) = self.links.get_mut(&link_id) else { return };
         link.failures += 1;
         link.lanes.be_modest();
+        let asked = head.retry_after.filter(|asked| *asked > LONGEST_PAUSE);
         let wait = head.retry_after.unwrap_or_else(|| link.backoff()).min(LONGEST_PAUSE);
         link.next_try = self.now + wait;
         link.paused_until = link.next_try;
@@ -311,9 +312,10 @@ impl Fetch {
         for conn in link.conns.clone() {
             self.drop_conn(conn, true);
         }
-        self.notice(Notice::Pause { wait, status: head.status });
-        if spent {
-            let status = head.status;
+        let status = head.status;
+        if !spent {
+            self.notice(Notice::Pause { link: link_id, wait, asked, status });
+        } else {
             self.ban_or_end(link_id, Ban::OtherStatus { status }, false, Failure::Status { status });
         }
     }
@@ -370,6 +372,7 @@ impl Fetch {
 const MOST_RESTARTS: u32 = 3;
 /// RFC 9110 §15.4 asks for a limit; browsers allow 20, curl 50. chosen: 10.
 const MOST_REDIRECTS: u32 = 10;
+/// A server that wants to be asked later than this is asked then all the same: a laptop is carried away meanwhile.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// How long a link waits that asked beyond a small file's end.
 const SMALL_REST: Duration = Duration::from_millis(200);

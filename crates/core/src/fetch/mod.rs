@@ -220,6 +220,8 @@ impl Fetch {
         if matches!(link.standing, Standing::Down | Standing::Silent { .. }) {
             link.standing = Standing::Up;
         }
+        // A budget of nothing is spent before anything is asked.
+        self.spend(id);
     }
 
     fn link_down(&mut self, id: LinkId) {

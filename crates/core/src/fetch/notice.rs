@@ -63,8 +63,14 @@ pub enum Notice {
     },
     /// The server asks for a pause.
     Pause {
+        /// Which link waits.
+        #[serde(default = "first_link")]
+        link: LinkId,
         /// How long it will be.
         wait: Duration,
+        /// What the server asked for, where that is longer than anything is waited for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asked: Option<Duration>,
         /// Status that asked for it.
         status: u16,
     },
@@ -79,6 +85,11 @@ pub enum Notice {
         /// Why.
         why: Ban,
     },
+}
+
+/// The link of a pause in logs that do not name it.
+fn first_link() -> LinkId {
+    LinkId(0)
 }
 
 /// Why a link or an origin is not used.
@@ -108,6 +119,8 @@ pub enum Ban {
     Slow,
     /// The system took it away.
     Down,
+    /// The file can only come as a whole, and is larger than what is left of its budget.
+    Budget,
     /// It answers what was not asked.
     Protocol {
         /// In words.
@@ -141,6 +154,8 @@ pub enum Failure {
         /// The last failure.
         trouble: Option<Trouble>,
     },
+    /// Servers take the requests and do not answer: their silence, not the links'.
+    NoAnswer,
     /// The retries are used up.
     Retries {
         /// The last failure.
@@ -180,6 +195,9 @@ impl fmt::Display for Ban {
             Self::Trouble { trouble } => write!(f, "it keeps failing: {}", trouble.text),
             Self::Slow => f.write_str("it is far slower than the others"),
             Self::Down => f.write_str("the interface is down"),
+            Self::Budget => {
+                f.write_str("the file comes as a whole only, and is larger than what is left of its budget")
+            }
             Self::Protocol { text } => write!(f, "it answers what was not asked: {text}"),
         }
     }
@@ -201,8 +219,11 @@ impl fmt::Display for Failure {
             Self::Status { status } => write!(f, "the server answers {status}"),
             Self::NoLink { trouble: Some(trouble) } => write!(f, "no link is left: {}", trouble.text),
             Self::NoLink { trouble: None } => f.write_str("no link is left"),
+            Self::NoAnswer => {
+                f.write_str("the server takes requests and does not answer, nothing has come for two minutes")
+            }
             Self::Retries { trouble } => write!(f, "gave up: {}", trouble.text),
-            Self::Budget => f.write_str("the budgets of all links are spent"),
+            Self::Budget => f.write_str("the budgets of the links are spent, or too small for the file"),
             Self::KeepsChanging => f.write_str("the file keeps changing on the server"),
             Self::Redirect => f.write_str("the redirects lead nowhere"),
             Self::Protocol { text } => write!(f, "the server answers what was not asked: {text}"),

@@ -187,10 +187,19 @@ impl Fetch {
             return;
         }
         let pause = self.links.values().map(|link| link.paused_until).max().unwrap_or(Instant::ZERO);
-        let end = self.last_data.max(pause) + PATIENCE;
-        if self.now >= end {
+        let broke = !self.links.is_empty() && self.links.values().all(|link| link.spent);
+        let end = self.last_data.max(pause) + if broke { OTHER_LINKS } else { PATIENCE };
+        if self.now >= end && broke {
+            self.give_up(Failure::Budget);
+        } else if self.now >= end {
             let trouble = self.links.values().find_map(|link| link.known.last_trouble.clone());
-            self.give_up(Failure::NoLink { trouble });
+            // Where connections came to stand lately, and have been asked since, the links are fine.
+            let in_vain = |conn: &Conn| {
+                let asked = conn.is_open() && !conn.reqs.is_empty() && conn.meter.total().is_zero();
+                asked && conn.last + PATIENCE / 2 > self.now
+            };
+            let server = self.conns.values().any(in_vain);
+            self.give_up(if server { Failure::NoAnswer } else { Failure::NoLink { trouble } });
         } else {
             self.wake_at(end, Wake::Silence);
         }
@@ -309,6 +318,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long nothing may come from one of several URLs: the first time, and once nothing has come from any of them.
 const LEAVE_MIRROR: Duration = Duration::from_secs(3);
 const LEAVE_AGAIN: Duration = Duration::from_secs(10);
+/// How long other links may take to appear when those that are there must not carry anything.
+const OTHER_LINKS: Duration = Duration::from_secs(1);
 /// How long a silent link keeps the one answer: without a byte of it, with some, and with some that were read.
 const LEAVE_EMPTY: Duration = Duration::from_secs(2);
 const LEAVE_ANSWER: Duration = Duration::from_secs(10);

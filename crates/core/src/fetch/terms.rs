@@ -1,7 +1,8 @@
 //! The terms on which a link may be used: what its bytes cost, and how many it may carry.
 //!
 //! 1. A metered link stands by while any unmetered one works, unless the user says otherwise.
-//! 2. A budget counts what came and what is on its way, so it is never exceeded.
+//! 2. A budget counts what came and what is on its way, so it is never exceeded. A file that can only come as a whole
+//!    and is larger is not begun.
 
 use core::time::Duration;
 
@@ -39,7 +40,8 @@ impl Fetch {
     /// Whether an unmetered link is good enough to keep metered ones out.
     fn works(&self, link: &LinkState) -> bool {
         match link.standing {
-            Standing::Up => link.failures < METERED_AFTER_FAILURES && !link.spent,
+            _ if link.spent => false,
+            Standing::Up => link.failures < METERED_AFTER_FAILURES,
             Standing::Silent { since } => self.now < since + METERED_AFTER,
             _ => false,
         }
@@ -55,10 +57,18 @@ impl Fetch {
                 self.drop_conn(conn, true);
             }
             self.notice(Notice::BudgetSpent { link: id, budget });
-            if !self.ledger.complete() {
+            // Of a budget of nothing one hears before the other links are known.
+            if !self.ledger.complete() && !budget.is_zero() {
                 self.fail_if_hopeless(Failure::Budget);
             }
         }
+    }
+
+    /// Whether the whole file is more than what is left of its link's budget: not a byte of it is asked for.
+    pub(super) fn exceeds_budget(&self, id: LinkId, length: Option<DataSize>) -> bool {
+        let Some(link) = self.links.get(&id) else { return false };
+        let left = link.profile.budget.map(|budget| budget - link.known.bytes);
+        left.zip(length).is_some_and(|(left, length)| length > left)
     }
 
     /// What a link may still ask for: its budget less what came and what is on its way.

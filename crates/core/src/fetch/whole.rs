@@ -24,6 +24,10 @@ impl Fetch {
             return self.misbehaves(id, link, "an encoded body although identity was asked for");
         }
         match self.phase {
+            Phase::Unknown | Phase::OneAnswer { .. } if self.exceeds_budget(link, head.length) => {
+                self.cancel(id);
+                self.ban_or_end(link, Ban::Budget, false, Failure::Budget);
+            }
             Phase::Unknown | Phase::OneAnswer { .. } if self.contradicts(link, head) => {
                 self.deny(id, link, head.length);
             }

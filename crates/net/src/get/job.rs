@@ -172,7 +172,7 @@ impl GetError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Trust(crate::http::TrustError::File { .. }) | Self::TraceIsTarget { .. } => 64,
-            Self::Links(_) | Self::Failed { failure: Failure::NoLink { .. }, .. } => 69,
+            Self::Links(_) | Self::Failed { failure: Failure::NoLink { .. } | Failure::NoAnswer, .. } => 69,
             Self::Interrupted { .. } => 130,
             _ => 1,
         }

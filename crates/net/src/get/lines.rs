@@ -50,8 +50,10 @@ pub(super) fn notice(
         ),
         Notice::OneAnswer { why } if tallies.len() > 1 => format!("only one link can be used: {why}"),
         Notice::OneAnswer { why } => format!("this download cannot be resumed: {why}"),
-        Notice::Pause { wait, status } => {
-            format!("the server answers {status}: waiting {:.1}s", wait.as_secs_f64())
+        Notice::Pause { link, wait, asked, status } => {
+            let who = if tallies.len() > 1 { format!("link {}: ", name(link)) } else { String::new() };
+            let asked = asked.map(|asked| format!(" (it asks for {} s)", asked.as_secs())).unwrap_or_default();
+            format!("{who}the server answers {status}: waiting {:.1}s{asked}", wait.as_secs_f64())
         }
         Notice::Changed => "the file has changed on the server: starting again".to_owned(),
         Notice::NextOrigin { link, left, why } => {

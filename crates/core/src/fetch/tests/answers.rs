@@ -400,7 +400,7 @@ fn retry_after_is_obeyed() {
     desk.connect(A, 5);
     let retry_after = Some(Duration::from_secs(7));
     desk.tell(Input::Head { req: desk.first(A), head: Head { status: 503, retry_after, ..Head::default() } });
-    assert_eq!(desk.notices, [Notice::Pause { wait: Duration::from_secs(7), status: 503 }]);
+    assert_eq!(desk.notices, [Notice::Pause { link: A, wait: Duration::from_secs(7), asked: None, status: 503 }]);
     desk.pass(Duration::from_millis(6900));
     assert!(desk.conns.is_empty());
     desk.pass(Duration::from_millis(200));

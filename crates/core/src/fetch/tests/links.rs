@@ -1,7 +1,7 @@
 //! Links that die, hang, come back, cost money, or are spent (rules of `super::super::health`).
 
 use super::*;
-use crate::fetch::MeteredUse;
+use crate::fetch::{Ban, MeteredUse};
 
 const SIZE: u64 = 50_000_000;
 const TAG: Option<&str> = Some("\"v1\"");
@@ -401,4 +401,76 @@ fn a_mirror_from_which_others_hear_is_not_left_by_a_silent_link() {
         desk.pass(Duration::from_millis(100));
     }
     assert!(desk.on(B).iter().all(|conn| desk.conns[conn].1 == OriginId(1)));
+}
+
+fn with_budget(metered: bool, budget: u64) -> LinkProfile {
+    LinkProfile { metered, budget: Some(DataSize::from_bytes(budget)), ..LinkProfile::new("x", LinkKind::Lte) }
+}
+
+#[test]
+fn a_budget_of_nothing_is_spent_from_the_start() {
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, with_budget(false, 0));
+    assert_eq!(desk.notices, [Notice::BudgetSpent { link: A, budget: DataSize::ZERO }]);
+    desk.pass(Duration::from_secs(2));
+    assert_eq!(desk.failed, Some(Failure::Budget));
+
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, with_budget(false, 0));
+    desk.link(B, LinkProfile { metered: true, ..LinkProfile::new("b", LinkKind::Lte) });
+    desk.connect(B, 5);
+    desk.deliver_all(B, 3_000_000, Some("\"v1\""));
+    assert!(desk.done, "a metered link does what the other may not: {:?}", desk.failed);
+}
+
+#[test]
+fn a_whole_file_beyond_the_budget_is_not_begun() {
+    let mut desk = Desk::two(Config::default());
+    desk.link(A, with_budget(false, 100_000));
+    desk.connect(A, 5);
+    desk.whole(desk.first(A), Some(200_000), Some("\"v1\""));
+    assert_eq!(desk.notices, [Notice::Banned { link: A, why: Ban::Budget, probing: false }]);
+    desk.connect(B, 5);
+    let req = desk.first(B);
+    desk.whole(req, Some(200_000), Some("\"v1\""));
+    desk.bytes(req, 200_000);
+    assert!(desk.done);
+
+    let mut desk = Desk::new(Config::default());
+    desk.link(A, with_budget(false, 100_000));
+    desk.connect(A, 5);
+    desk.whole(desk.first(A), Some(200_000), None);
+    assert_eq!(desk.failed, Some(Failure::Budget));
+}
+
+#[test]
+fn a_server_that_takes_requests_and_says_nothing_is_to_blame_and_not_its_links() {
+    let mut desk = Desk::two(Config::default());
+    for _ in 0..130 {
+        for (conn, (_, _)) in desk.conns.clone() {
+            if desk.reqs.values().all(|asked| asked.conn != conn) {
+                desk.stands(conn, Protocol::Http1, 5, None);
+            }
+        }
+        desk.pass(Duration::from_secs(1));
+    }
+    assert_eq!(desk.failed, Some(Failure::NoAnswer));
+}
+
+#[test]
+fn a_pause_is_told_with_what_was_asked_for_and_not_at_the_end() {
+    let mut desk = Desk::new(Config { retries: 1, ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let hour = Duration::from_secs(3600);
+    let head = Head { status: 503, retry_after: Some(hour), ..Head::default() };
+    desk.connect(A, 5);
+    desk.tell(Input::Head { req: desk.first(A), head: head.clone() });
+    let told = [Notice::Pause { link: A, wait: Duration::from_secs(300), asked: Some(hour), status: 503 }];
+    assert_eq!(desk.notices, told);
+    desk.pass(Duration::from_secs(301));
+    desk.connect(A, 5);
+    desk.tell(Input::Head { req: desk.first(A), head });
+    assert_eq!(desk.failed, Some(Failure::Status { status: 503 }));
+    let pauses: Vec<_> = desk.notices.into_iter().filter(|told| matches!(told, Notice::Pause { .. })).collect();
+    assert_eq!(pauses, told);
 }
