@@ -185,7 +185,11 @@ impl fmt::Display for Ban {
             ),
             Self::OtherLength { .. } => f.write_str("its answer has another length (a captive portal?)"),
             Self::OtherValidator => f.write_str("its server has another version of the file"),
-            // A file that is not there is no portal.
+            // A server that cannot answer now is no portal.
+            Self::OtherStatus { status: status @ (408 | 429 | 500 | 502..=504) } => {
+                write!(f, "its server answers {status}")
+            }
+            // Nor is a file that is not there.
             Self::OtherStatus { status: status @ (401 | 403 | 404 | 410) } => {
                 write!(f, "its server answers {status} where others deliver")
             }
