@@ -11,7 +11,7 @@
 //! An EWMA was not used: with the usual weights it remembers a few seconds, and a plan for a hundred seconds that
 //! follows it is changed with every gust (measured for GreenBag's chooser: 4 to 12 changes in two minutes, each of
 //! which costs a radio's tail). The doubt about the mean itself is left out: it shrinks while one waits, and waiting
-//! is what a plan that is looked at again can do; with it counted in, energies were 1 to 4 % higher.
+//! is what a plan that is looked at again can do.
 
 use core::time::Duration;
 
@@ -133,7 +133,7 @@ const WEIGHT: f64 = 2.0;
 /// (1 + ρ) ÷ (1 − ρ) of steps that repeat ρ = 0.8 of themselves each second, in seconds.
 const REPEATED: f64 = 9.0;
 /// The variance of a sum over a second, in variances of a step's rate. Steps that repeat each other would make it 9 s;
-/// chosen: 3 s, since a plan is looked at again before most of the time has passed (2 to 5 s: the same within 1 %).
+/// chosen: 3 s, since a plan is looked at again before most of the time has passed.
 const SUMMED: f64 = 3.0;
 
 #[cfg(test)]

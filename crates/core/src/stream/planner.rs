@@ -342,7 +342,7 @@ const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
 /// A price at a lower rate would be no price.
 const SLOWEST: Bitrate = Bitrate::from_bits_per_sec(300_000);
 /// Below this buffer no link rests: a resting one takes a promotion, a round trip and a slow start to come up. chosen:
-/// with 2 s one video in ten is interrupted on links that fluctuate by 40 % and fade, with 3 s none of twenty.
+/// shorter ones end in interruptions on links that fade (`marline lab reproduce greenbag --sim --case X-fluct`).
 const GUARD: Duration = Duration::from_secs(3);
 /// What a fade of the links in use may take of the buffer while the resting ones alone carry the video: of this long.
 const FADE: Duration = Duration::from_secs(4);
