@@ -26,8 +26,10 @@ mod model;
 mod radio;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use account::{Account, Bill, Sums};
 pub use meter::{Load, Meter};
 pub use model::{Direction, Draw, Model, ModelError, RadioModel, Stage, Tail, Together};
 pub use radio::{Radio, State};
+pub use written::{BUILT_IN, Origin, Written, WrittenError};

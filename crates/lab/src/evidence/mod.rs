@@ -3,6 +3,7 @@
 //! An outcome has the same shape whether virtual or real time made it ([`By`] tells), so that tables, pages and
 //! comparisons are written once.
 
+pub(crate) mod joules;
 mod machine;
 pub(crate) mod outcome;
 mod process;

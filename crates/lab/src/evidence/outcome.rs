@@ -66,7 +66,7 @@ pub struct Outcome {
     /// The most memory that the client had.
     #[serde(default)]
     pub peak_rss_bytes: Option<u64>,
-    /// What the radios of `energy_model` would have drawn, tails included; marline's own count, where it says so.
+    /// What the radios of `energy_model` would have drawn, tails included: the client's own count, or by its packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,
     /// The device model of the joules.

@@ -116,7 +116,7 @@ impl Plan<'_> {
                     if done(&case.name, client, run) {
                         continue;
                     }
-                    let outcome = workshop.outcome(&drawn, client, run)?;
+                    let outcome = workshop.outcome(&drawn, client, run)?.with_joules();
                     // A download that the user broke off says nothing.
                     if self.by == By::Lab && marline_sys::signal::caught().is_some() {
                         results.stopped = true;

@@ -75,12 +75,13 @@ impl<'a> Group<'a> {
             number(self.median(|outcome| outcome.wasted_bytes.map(|bytes| bytes as f64 / 1000.0)), 0),
             number(self.median(|outcome| outcome.cpu_s), 2),
             number(self.median(|outcome| outcome.peak_rss_bytes.map(|bytes| bytes as f64 / 1e6)), 1),
+            number(self.median(|outcome| outcome.energy_j), 1),
         ]
     }
 }
 
-const HEAD: [&str; 9] =
-    ["client", "time s", "min–max", "÷ ideal", "Mbit/s", "link Δ s", "wasted kB", "CPU s", "RSS MB"];
+const HEAD: [&str; 10] =
+    ["client", "time s", "min–max", "÷ ideal", "Mbit/s", "link Δ s", "wasted kB", "CPU s", "RSS MB", "energy J"];
 
 /// The table of a case.
 pub(crate) fn table(groups: &[Group<'_>]) -> Table {

@@ -1,21 +1,13 @@
 //! Device models as files: what a phone's radios draw, who measured it, and how sure that is.
 //!
-//! TOML text in, a [`ModelFile`] out. `docs/energy.md` explains every key; the models that come with the program are in
-//! `models/`, one file each, and are part of the program itself, so that it finds them anywhere.
+//! A name in, a [`ModelFile`] out. What stands in a file is [`marline_core::energy::Written`]'s business.
 //!
-//! 1. An unknown key, a value without its unit, or a figure that cannot be is refused with file and line.
-//! 2. A model without its source is refused as well: a joule nobody can trace is a guess in disguise.
-//! 3. A name is one of the models that come with the program; whatever has a `/` or a `.` in it is a file.
+//! 1. What is wrong in a file is refused with its name and line.
+//! 2. A name is one of the models that come with the program; whatever has a `/` or a `.` in it is a file.
 
-use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::path::Path;
-use std::str::FromStr;
 
-use marline_core::energy::{Draw, Model, RadioModel, Stage, Tail, Together};
-use marline_core::link::LinkKind;
-use marline_core::units::{Duration, EnergyPerBit, Power, Ratio, parse_duration};
-use serde::{Deserialize, Deserializer, Serialize};
+use marline_core::energy::{BUILT_IN, Model, Origin, Written};
 
 /// A device model with where it comes from.
 #[derive(Clone, Debug)]
@@ -24,26 +16,6 @@ pub(super) struct ModelFile {
     pub(super) model: Model,
     /// Where it comes from.
     pub(super) origin: Origin,
-}
-
-/// Where a model comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Origin {
-    /// The device that was measured.
-    pub(super) device: String,
-    /// Who measured it, and where that is written.
-    pub(super) source: String,
-    /// How sure its figures are, as a share.
-    #[serde(serialize_with = "as_share")]
-    pub(super) confidence: Ratio,
-    /// Which figures stand in the source.
-    pub(super) published: Option<String>,
-    /// Which figures were computed from its data.
-    pub(super) fitted: Option<String>,
-    /// Which figures were written down from memory.
-    pub(super) memory: Option<String>,
-    /// Which figures are nobody's.
-    pub(super) assumed: Option<String>,
 }
 
 /// The model of this name, or in this file.
@@ -80,155 +52,16 @@ fn parse(text: &str, name: &str, shown: &str) -> Result<ModelFile, String> {
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         format!("{shown}:{line}: {}", error.message().trim().replace('\n', " "))
     })?;
-    if file.radio.is_empty() {
-        return Err(format!("{shown}: describes no radio: write [radio.wifi] or another kind of link"));
-    }
-    if file.confidence > Ratio::ONE {
-        return Err(format!("{shown}: a confidence of {} is more than certain", file.confidence));
-    }
-    let mut radios = BTreeMap::new();
-    for (kind, radio) in file.radio {
-        radios.insert(kind, radio.model().map_err(|error| format!("{shown}: [radio.{kind}]: {error}"))?);
-    }
-    let together = Together { shared: file.together.shared, extra: file.together.extra };
-    let model = Model::new(name, radios, together, file.platform).map_err(|error| format!("{shown}: {error}"))?;
-    let origin = Origin {
-        device: file.device,
-        source: file.source,
-        confidence: file.confidence,
-        published: file.published,
-        fitted: file.fitted,
-        memory: file.memory,
-        assumed: file.assumed,
-    };
+    let (model, origin) = file.read(name).map_err(|error| format!("{shown}: {error}"))?;
     Ok(ModelFile { model, origin })
 }
-
-/// The file as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    device: String,
-    source: String,
-    #[serde(deserialize_with = "word")]
-    confidence: Ratio,
-    published: Option<String>,
-    fitted: Option<String>,
-    memory: Option<String>,
-    assumed: Option<String>,
-    #[serde(default, deserialize_with = "word")]
-    platform: Power,
-    #[serde(default)]
-    together: WrittenTogether,
-    #[serde(default)]
-    radio: BTreeMap<LinkKind, WrittenRadio>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenTogether {
-    #[serde(default, deserialize_with = "word")]
-    shared: Power,
-    #[serde(default, deserialize_with = "word")]
-    extra: EnergyPerBit,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenRadio {
-    down: WrittenDraw,
-    up: Option<WrittenDraw>,
-    promotion: Option<WrittenStage>,
-    #[serde(default)]
-    tail: Vec<WrittenStage>,
-    #[serde(default, deserialize_with = "word")]
-    idle: Power,
-    #[serde(default, deserialize_with = "time")]
-    gap: Option<Duration>,
-}
-
-impl WrittenRadio {
-    fn model(self) -> Result<RadioModel, String> {
-        let stages: Vec<Stage> = self.tail.iter().map(WrittenStage::stage).collect();
-        let tail = Tail::new(&stages).ok_or_else(|| format!("a tail of more than {} stages", Tail::MAX))?;
-        let down = self.down.draw();
-        Ok(RadioModel {
-            down,
-            up: self.up.as_ref().map_or(down, WrittenDraw::draw),
-            promotion: self.promotion.as_ref().map(WrittenStage::stage).unwrap_or_default(),
-            tail,
-            idle: self.idle,
-            gap: self.gap.unwrap_or(RadioModel::GAP),
-        })
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenDraw {
-    #[serde(deserialize_with = "word")]
-    base: Power,
-    #[serde(deserialize_with = "word")]
-    per_bit: EnergyPerBit,
-}
-
-impl WrittenDraw {
-    fn draw(&self) -> Draw {
-        Draw { base: self.base, per_bit: self.per_bit }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenStage {
-    #[serde(deserialize_with = "word")]
-    power: Power,
-    #[serde(deserialize_with = "time")]
-    time: Option<Duration>,
-}
-
-impl WrittenStage {
-    fn stage(&self) -> Stage {
-        Stage { power: self.power, time: self.time.unwrap_or_default() }
-    }
-}
-
-/// A value written with its unit: `"360.9mW"`, `"24.19nJ/bit"`, `"95%"`.
-fn word<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr,
-    T::Err: Display,
-{
-    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-}
-
-fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    parse_duration(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
-}
-
-fn as_share<S: serde::Serializer>(share: &Ratio, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(share.as_f64())
-}
-
-/// The default first, then by age of the device.
-const BUILT_IN: [(&str, &str); 9] = [
-    ("typical", include_str!("../../models/typical.toml")),
-    ("greenbag", include_str!("../../models/greenbag.toml")),
-    ("huang2012", include_str!("../../models/huang2012.toml")),
-    ("emptcp-s3", include_str!("../../models/emptcp-s3.toml")),
-    ("thesis-s6", include_str!("../../models/thesis-s6.toml")),
-    ("thesis-s7", include_str!("../../models/thesis-s7.toml")),
-    ("narayanan2021-lte", include_str!("../../models/narayanan2021-lte.toml")),
-    ("narayanan2021-nsa-low", include_str!("../../models/narayanan2021-nsa-low.toml")),
-    ("narayanan2021-mmwave", include_str!("../../models/narayanan2021-mmwave.toml")),
-];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::energy::Direction;
-    use marline_core::units::{Bitrate, DataSize};
+    use marline_core::energy::{Direction, RadioModel};
+    use marline_core::link::LinkKind;
+    use marline_core::units::{Bitrate, DataSize, Power};
 
     #[test]
     fn every_model_that_comes_along_is_understood() {
@@ -239,7 +72,7 @@ mod tests {
             let Origin { published, fitted, memory, assumed, .. } = file.origin;
             assert!(published.or(fitted).or(memory).or(assumed).is_some(), "{name} does not say what is sure");
         }
-        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/models")).unwrap();
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/models")).unwrap();
         assert_eq!(files.count(), BUILT_IN.len());
     }
 

@@ -2,10 +2,10 @@
 //!
 //! Numbers in JSON carry their unit in the name; the papers' mW per Mbit/s are nanojoules per bit.
 
-use marline_core::energy::{Draw, RadioModel, Stage};
+use marline_core::energy::{Draw, Origin, RadioModel, Stage};
 use serde::Serialize;
 
-use super::file::{self, ModelFile, Origin};
+use super::file::{self, ModelFile};
 use super::{DEFAULT, json, table};
 use crate::Exit;
 
