@@ -111,7 +111,8 @@ impl Fetch {
         if rests { steering.resting.insert(link) } else { steering.resting.remove(&link) }
     }
 
-    pub(super) fn rests(&self, link: LinkId) -> bool {
+    /// Whether it was let rest.
+    pub(crate) fn rests(&self, link: LinkId) -> bool {
         self.steering.as_ref().is_some_and(|steering| steering.resting.contains(&link))
     }
 
@@ -161,6 +162,11 @@ impl Fetch {
     /// Whether a link is in use, and not silent, banned or gone.
     pub(crate) fn is_up(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.standing == Standing::Up)
+    }
+
+    /// Whether its terms let a link be used now.
+    pub(crate) fn may_use(&self, link: LinkId) -> bool {
+        self.allowed(link)
     }
 
     /// The links that may yet bring something.

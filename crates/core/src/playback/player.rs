@@ -58,6 +58,8 @@ pub struct Player {
     began: Instant,
     now: Instant,
     state: State,
+    /// What it has yet to play before the first byte of this video: other parts, which it has already.
+    lead: Duration,
     /// Time of the video that is played next.
     position: Duration,
     /// One past the last byte that it has without a gap: A(t).
@@ -79,6 +81,7 @@ impl Player {
             began: now,
             now,
             state: State::Buffering,
+            lead: Duration::ZERO,
             position: Duration::ZERO,
             arrived: 0,
             reads: true,
@@ -102,8 +105,10 @@ impl Player {
                 State::Ended => self.now = now,
                 State::Playing => {
                     let step = self.runs_for().min(left);
+                    let before = step.min(self.lead);
                     self.now += step;
-                    self.position += step;
+                    self.lead -= before;
+                    self.position += step - before;
                     self.played += step;
                     self.stop_if_dry();
                 }
@@ -124,6 +129,7 @@ impl Player {
     pub fn seek(&mut self, now: Instant, offset: u64) {
         self.advance(now);
         self.arrived = offset.min(self.profile.size().bytes());
+        self.lead = Duration::ZERO;
         self.position = self.profile.time_of(self.arrived);
         self.state = State::Buffering;
         self.ended = None;
@@ -146,6 +152,12 @@ impl Player {
         self.choose_reading();
     }
 
+    /// A player of which this video is the next part: it has `lead` to play before the first byte of it.
+    pub fn follow(&mut self, now: Instant, upto: u64, lead: Duration, plays: bool) {
+        self.lead = lead;
+        self.resume(now, upto, Duration::ZERO, plays);
+    }
+
     /// What a real player says of itself: it stands at `position` and plays, or does not. A player that says that it
     /// plays what it cannot have is taken to have just run dry.
     pub fn observe(&mut self, now: Instant, position: Duration, plays: bool) {
@@ -153,6 +165,7 @@ impl Player {
         if self.state == State::Ended {
             return;
         }
+        self.lead = Duration::ZERO;
         self.position = position.min(self.profile.time_of(self.arrived));
         match (self.state, plays) {
             (State::Buffering, true) => self.play(),
@@ -198,14 +211,14 @@ impl Player {
 
     /// How long it plays on if nothing more comes: GreenBag's T_P(t).
     pub fn runs_for(&self) -> Duration {
-        self.profile.time_of(self.arrived).saturating_sub(self.position)
+        self.lead + self.profile.time_of(self.arrived).saturating_sub(self.position)
     }
 
     /// The moment by which the first `upto` bytes must be there so that nothing is interrupted from now on. While it
     /// buffers this moves with the time, as I(t) grows.
     pub fn deadline(&self, upto: u64) -> Instant {
         let due = self.profile.time_of(upto);
-        self.now + due.saturating_sub(self.position) - self.position.saturating_sub(due)
+        self.now + self.lead + due.saturating_sub(self.position) - self.position.saturating_sub(due)
     }
 
     /// One past the last byte that it reads as things stand: it stops at the high threshold.
@@ -228,7 +241,7 @@ impl Player {
             return Some(dry);
         }
         let low = self.profile.time_of(self.arrived.saturating_sub(self.thresholds.low.bytes()));
-        Some(dry.min(self.now + low.saturating_sub(self.position)))
+        Some(dry.min(self.now + self.lead + low.saturating_sub(self.position)))
     }
 
     /// I(t): all time spent waiting, from the beginning.
@@ -316,6 +329,19 @@ mod tests {
     fn player() -> Player {
         let video = Profile::constant(Bitrate::from_mbps(8), ms(10_000)).unwrap();
         Player::new(video, Thresholds { low: DataSize::from_bytes(2 * MB), high: None }, Instant::ZERO)
+    }
+
+    #[test]
+    fn a_part_is_played_behind_what_the_player_has_of_others() {
+        let mut part = player();
+        part.follow(at(1000), 0, ms(4000), true);
+        assert_eq!((part.state(), part.runs_for(), part.deadline(MB)), (State::Playing, ms(4000), at(6000)));
+        part.arrive(at(3000), MB);
+        assert_eq!((part.position(), part.runs_for()), (Duration::ZERO, ms(3000)));
+        part.advance(at(5500));
+        assert_eq!((part.position(), part.stalls()), (ms(500), 0));
+        part.advance(at(7000));
+        assert_eq!((part.state(), part.stalls()), (State::Buffering, 1));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::fetch;
 use crate::link::LinkId;
 use crate::playback::{Profile, Thresholds};
+use crate::units::DataSize;
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -39,6 +40,21 @@ pub enum Viewer {
         position: Duration,
         /// Whether it plays.
         plays: bool,
+    },
+    /// What it plays is one part of several that follow one another, each with a stream of its own (HLS, DASH).
+    Part {
+        /// This part, from the first byte of the resource on.
+        video: Profile,
+        /// When the player starts and has enough.
+        player: Thresholds,
+        /// What it has yet to play before this part.
+        lead: Duration,
+        /// Whether it plays.
+        plays: bool,
+        /// What follows this part: bytes that come over the same links.
+        beyond: DataSize,
+        /// And how long that plays.
+        plays_on: Duration,
     },
     /// It says of itself where it stands. Without this the stream reckons with the player's model.
     Stands {
@@ -128,4 +144,10 @@ pub enum Why {
     RunsDry,
     /// The only link that was used does not work.
     Lost,
+}
+
+impl From<fetch::Output> for Output {
+    fn from(output: fetch::Output) -> Self {
+        Self::Fetch(output)
+    }
 }

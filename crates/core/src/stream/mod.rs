@@ -38,8 +38,8 @@ use crate::energy::{Direction, Meter};
 use crate::fetch::{self, Ask, Fetch};
 use crate::link::LinkId;
 use crate::machine::Machine;
-use crate::playback::{Player, Profile, Thresholds};
-use crate::units::Instant;
+use crate::playback::Player;
+use crate::units::{Bitrate, DataSize, Instant};
 
 pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio};
 pub use event::{Input, Mode, Output, Said, Viewer, Why};
@@ -55,6 +55,8 @@ pub struct Stream {
     fetch: Fetch,
     lanes: BTreeMap<LinkId, Lane>,
     player: Option<Player>,
+    /// What follows this part of a video, and how long that plays.
+    beyond: (DataSize, Duration),
     meter: Meter,
     /// Links whose bytes cost money.
     metered: BTreeSet<LinkId>,
@@ -65,6 +67,15 @@ pub struct Stream {
     delivered: u64,
     wake: Option<Instant>,
     out: VecDeque<Output>,
+}
+
+/// What all links together are expected to bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Promise {
+    /// On average.
+    pub rate: Bitrate,
+    /// How far that may be wrong: its standard deviation.
+    pub doubt: Bitrate,
 }
 
 /// Why the machine wants to be woken.
@@ -92,6 +103,7 @@ impl Stream {
             fetch,
             lanes: BTreeMap::new(),
             player,
+            beyond: Default::default(),
             meter: Meter::new(config.energy.clone(), Instant::ZERO),
             metered: BTreeSet::new(),
             mode: Mode::All,
@@ -119,9 +131,19 @@ impl Stream {
         self.mode
     }
 
+    /// Whether a link rests, so that its radio may sleep.
+    pub fn rests(&self, link: LinkId) -> bool {
+        self.fetch.rests(link)
+    }
+
     /// What was learnt of the links, for a run that goes on where this one ends.
     pub fn learnt(&self) -> Vec<Expected> {
         self.planner.learnt()
+    }
+
+    /// Links that have something to bring at present.
+    pub fn busy(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.lanes.iter().filter(|(_, lane)| !lane.is_idle()).map(|(link, _)| *link)
     }
 
     /// What the radios drew, as far as the stream's own model tells.
@@ -153,9 +175,7 @@ impl Stream {
     }
 
     /// The video is known from now on, or known better: the player goes on where it stands, with what has come.
-    fn watch(&mut self, video: Profile, player: Thresholds, position: Duration, plays: bool) {
-        let mut watching = Player::new(video, player, self.now);
-        watching.resume(self.now, self.fetch.frontier(), position, plays);
+    fn watch(&mut self, watching: Player) {
         self.player = Some(watching);
         self.arranged = self.arranged.max(self.fetch.frontier());
         self.fetch.lead(true);
@@ -221,7 +241,10 @@ impl Stream {
         self.note();
         self.deliver();
         if !self.fetch.is_led() {
-            self.step();
+            if self.step() && self.config.policy == Policy::Marline && self.wake_in_time() {
+                self.fetch.tick(self.now);
+                self.note();
+            }
             return;
         }
         let ordered = match self.config.policy {
@@ -251,7 +274,16 @@ impl Machine for Stream {
             Input::Fetch(input) => self.hear(input),
             Input::Viewer(Viewer::Seek { to }) => self.seek(to),
             Input::Viewer(Viewer::Video { video, player, position, plays }) => {
-                self.watch(video, player, position, plays);
+                let mut watching = Player::new(video, player, self.now);
+                watching.resume(self.now, self.fetch.frontier(), position, plays);
+                self.beyond = Default::default();
+                self.watch(watching);
+            }
+            Input::Viewer(Viewer::Part { video, player, lead, plays, beyond, plays_on }) => {
+                let mut watching = Player::new(video, player, self.now);
+                watching.follow(self.now, self.fetch.frontier(), lead, plays);
+                self.beyond = (beyond, plays_on);
+                self.watch(watching);
             }
             Input::Viewer(Viewer::Stands { position, plays }) => {
                 if let Some(player) = &mut self.player {

@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::thrift::{MARGIN, Question};
-use super::{Expected, Said, Stream, Why};
+use super::{Expected, Promise, Said, Stream, Why};
 use crate::energy::Direction;
 use crate::fetch::{Seat, Span};
 use crate::link::LinkId;
@@ -188,13 +188,15 @@ impl Stream {
             State::Buffering => return self.wake_all(Why::Buffering),
             State::Playing => {}
         }
-        let (runs_for, last) = (player.runs_for(), player.deadline(u64::MAX).since(self.now));
+        let last = player.deadline(u64::MAX).since(self.now).saturating_add(self.beyond.1);
+        let runs_for = player.runs_for();
         let used = self.used();
         if used.is_empty() {
             // Before the first link is there, none is lost.
             return self.fetch.hopeful_links().next().is_some() && self.wake_all(Why::Lost);
         }
-        let rest = self.fetch.missing(Span::new(self.delivered, self.fetch.total().unwrap_or(u64::MAX)));
+        let rest =
+            self.fetch.missing(Span::new(self.delivered, self.fetch.total().unwrap_or(u64::MAX))) + self.beyond.0;
         if runs_for < self.guard(&used) {
             let others = self.supply(&used, last.saturating_sub(MARGIN / 2));
             let enough = rest <= others.mean - others.spread;
@@ -224,6 +226,32 @@ impl Stream {
             wake: self.tariff(dear).map(|tariff| tariff.one_packet()).unwrap_or_default(),
         };
         !question.goes_on() && self.set_rest(dear, true, Why::Cheapest)
+    }
+
+    /// Rules 4 and 7 where there is nothing to choose yet: a link that was let rest before this stream began must not be
+    /// missed. Tells whether one wakes.
+    pub(super) fn wake_in_time(&mut self) -> bool {
+        let rests = self.planner.links.values().any(|seen| seen.rests);
+        let Some(player) = self.player.as_ref().filter(|_| rests) else { return false };
+        let (plays, runs_for) = (player.state() == State::Playing, player.runs_for());
+        match (plays, self.used().is_empty()) {
+            (false, _) => self.wake_all(Why::Buffering),
+            // Before the first link is there, none is lost.
+            (true, true) => self.fetch.hopeful_links().next().is_some() && self.wake_all(Why::Lost),
+            (true, false) => runs_for < GUARD && self.wake_cheapest(),
+        }
+    }
+
+    /// What all links that may be used bring together; none: one of them is not known yet.
+    pub fn promise(&self) -> Option<Promise> {
+        let links = self.fetch.hopeful_links().filter(|link| self.fetch.may_use(*link));
+        let courses: Vec<Course> = links.map(|link| self.planner.course(link)).collect();
+        let known = !courses.is_empty() && courses.iter().all(|course| course.steps() >= LEAST_STEPS);
+        let second = Duration::from_secs(1);
+        known.then(|| Promise {
+            rate: courses.iter().map(Course::mean).sum(),
+            doubt: courses.iter().map(|course| course.doubt(second) / second).sum(),
+        })
     }
 
     /// Rule 6. How far the player may be served of what has come in order.

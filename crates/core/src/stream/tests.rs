@@ -355,3 +355,39 @@ fn a_run_that_goes_on_lets_rest_what_rested() {
     driver.run(3000);
     assert!(driver.brought(LTE) > before);
 }
+
+#[test]
+fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
+    // 8 s of 2 Mbit/s over 3 and 4 Mbit/s; nothing is known but what earlier parts have shown.
+    let plays = |beyond: u64, lead: u64, rests: bool| {
+        let driver = Driver::new(Policy::Marline, 2_000_000, 8, [300, 400]);
+        let config = driver.stream.config.clone();
+        let (video, player) = (config.video.clone().unwrap(), config.player);
+        let expected = [(WIFI, 3), (LTE, 4)].map(|(link, rate)| Expected {
+            link,
+            rate: Bitrate::from_mbps(rate),
+            rests: rests && link == LTE,
+        });
+        let mut driver = driver.again(Config { video: None, expected: expected.to_vec(), ..config }, false);
+        driver.tell(Viewer::Part {
+            video,
+            player,
+            lead: Duration::from_secs(lead),
+            plays: true,
+            beyond: DataSize::from_bytes(beyond),
+            plays_on: Duration::from_secs(60),
+        });
+        driver.run(10_000);
+        assert!(driver.done && driver.delivered == 2_000_000);
+        (driver.brought(LTE), driver.said.clone())
+    };
+    // Of 2 Mbit/s for a minute Wi-Fi brings all, of 4 Mbit/s not.
+    let (few, said) = plays(15_000_000, 8, false);
+    assert!(said.contains(&Said::Rest { link: LTE, rests: true, why: Why::Cheapest }), "{said:?}");
+    assert_eq!(plays(15_000_000, 8, true).0, 0);
+    let (many, said) = plays(30_000_000, 8, false);
+    assert!(many > few && said.is_empty(), "{few} {many} {said:?}");
+    // It had been resting, and the player has next to nothing.
+    let (some, said) = plays(30_000_000, 1, true);
+    assert!(some > 0 && said.contains(&Said::Rest { link: LTE, rests: false, why: Why::RunsDry }), "{said:?}");
+}
