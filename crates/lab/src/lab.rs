@@ -1,12 +1,14 @@
 //! The lab: two ends, the links between them, a server, and commands that run as if these links were the machine's.
 
+use std::io;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use marline_sim::spec::{Change, LinkSpec};
 use marline_sys::process::Room;
 use marline_sys::{clock, namespace};
 
-use crate::emulator::Emulator;
+use crate::emulator::{Emulation, Emulator};
 use crate::memory::Memory;
 use crate::network::{self, Networks};
 use crate::run::Running;
@@ -73,10 +75,7 @@ impl Lab {
         let program = || task.program.to_string_lossy().into_owned();
         let (child, zero) = started.map_err(|source| LabError::Start { program: program(), source })??;
         let ended = Running::new(child, zero, memory)?.wait(task.limit)?;
-        let mut emulation = self.emulator.report()?;
-        for ((link, now), before) in emulation.links.iter_mut().zip(self.unseen()?).zip(unseen_before) {
-            link.unseen = now.saturating_sub(before);
-        }
+        let emulation = self.with_unseen(self.emulator.report()?, &unseen_before)?;
         Ok(Run {
             status: ended.usage.status,
             timed_out: ended.timed_out,
@@ -88,6 +87,37 @@ impl Lab {
             stderr: ended.stderr,
             emulation,
         })
+    }
+
+    /// Starts a command at the client's end, in the lab's room, which ends with the lab.
+    ///
+    /// # Errors
+    /// Those of starting a program.
+    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        self.networks.client.run(|| {
+            let _ = namespace::private_mounts().and_then(|()| namespace::mount_sys());
+            self.room.enter()?;
+            command.spawn()
+        })
+    }
+
+    /// Runs `work` on a thread at the client's end: its sockets are there, its children are not in the room.
+    ///
+    /// # Errors
+    /// Those of entering, and those of `work`.
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.networks.client.run(work)
+    }
+
+    /// Links, traces, events and counters start now.
+    pub(crate) fn begin(&self) -> Result<(), LabError> {
+        self.emulator.begin(clock::now())
+    }
+
+    /// What the links did since they began.
+    pub(crate) fn emulation(&self) -> Result<Emulation, LabError> {
+        // Nothing was lost before, for nothing ran.
+        self.with_unseen(self.emulator.report()?, &[])
     }
 
     /// Changes a link now, from any thread, as when a user walks out of reach.
@@ -115,12 +145,26 @@ impl Lab {
         self.server.as_ref().map(|server| (server.url(), server.secure_url()))
     }
 
+    /// The file of the certificate authority that vouches for what is served.
+    pub(crate) fn authority(&self) -> Option<std::path::PathBuf> {
+        self.server.as_ref()?.authority().map(std::path::Path::to_path_buf)
+    }
+
     /// What stands in a command for what.
     fn words(&self) -> Vec<(&'static str, String)> {
         let Some(server) = &self.server else { return Vec::new() };
         let mut words = vec![("{url}", server.url()), ("{urls}", server.secure_url())];
         words.extend(server.authority().map(|file| ("{ca}", file.to_string_lossy().into_owned())));
         words
+    }
+
+    fn with_unseen(&self, mut emulation: Emulation, before: &[u64]) -> Result<Emulation, LabError> {
+        for ((link, now), before) in
+            emulation.links.iter_mut().zip(self.unseen()?).zip(before.iter().chain(&[0; 64]))
+        {
+            link.unseen = now.saturating_sub(*before);
+        }
+        Ok(emulation)
     }
 
     /// Packets that the kernel dropped so far before the emulator saw them, link by link, both ends.

@@ -44,7 +44,7 @@ impl Memory {
 }
 
 /// `VmHWM` of a process in bytes; 0 when it has ended.
-fn high_water(pid: u32) -> u64 {
+pub(crate) fn high_water(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024

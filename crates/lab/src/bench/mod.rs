@@ -7,12 +7,14 @@
 //! | `order` | the same links named in both orders |
 //! | `cpu` | processor time per gigabyte and speed without any emulation |
 //! | `rss` | the most memory that a gigabyte needs |
+//! | `proxy` | what players and programs have of `marline proxy` |
 //!
 //! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
 //! busy one says nothing; suspect runs are named. The exit code is 1 only if a download failed.
 
 mod cpu;
 mod judge;
+mod proxy;
 mod wired;
 
 use std::path::PathBuf;
@@ -57,6 +59,8 @@ enum What {
     Cpu(cpu::CpuArgs),
     /// The most memory that a gigabyte over two links needs.
     Rss(CommonArgs),
+    /// `marline proxy`: speed, start, seeks, links that die or are slow, two hundred players.
+    Proxy(proxy::ProxyArgs),
 }
 
 /// What all have in common.
@@ -100,6 +104,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         What::Order(args) => compare(&["floor-order"], None, &args, &[]),
         What::Rss(args) => compare(&["floor-rss", "floor-rss-https"], None, &args, &[]),
         What::Cpu(args) => cpu::run(&args),
+        What::Proxy(args) => proxy::run(&args),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Child, Command};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
@@ -77,6 +78,26 @@ impl Wired {
         let program = || task.program.to_string_lossy().into_owned();
         let (child, zero) = started.map_err(|source| LabError::Start { program: program(), source })?;
         Running::new(child, zero, memory)?.wait(task.limit)
+    }
+
+    /// Starts a command at the client's end, in the room.
+    pub(super) fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
+        self.networks.client.run(|| {
+            if let Some(room) = &self.room {
+                room.enter()?;
+            }
+            command.spawn()
+        })
+    }
+
+    /// Runs `work` on a thread at the client's end.
+    pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
+        self.networks.client.run(work)
+    }
+
+    /// The server.
+    pub(super) fn server(&self) -> &Server {
+        &self.server
     }
 }
 

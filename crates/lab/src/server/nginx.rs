@@ -1,5 +1,7 @@
 //! nginx's configuration: one process in the foreground that serves one directory, over HTTP, HTTPS and HTTP/2.
 //!
+//! Port 444 speaks HTTP/1.1 over TLS and nothing newer, for those who compare.
+//!
 //! One process, not a master with workers: nothing to hand privileges to in a user namespace, and one pid to end. For
 //! the same reason its user is root, the only one that a user namespace has.
 
@@ -34,7 +36,7 @@ pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate
          \x20   tcp_nopush on;\n\
          \x20   keepalive_requests 1000000;\n\
          \x20   server {{\n\
-         \x20       listen 80; listen 443 ssl http2; {v6}\n\
+         \x20       listen 80; listen 443 ssl http2; listen 444 ssl; {v6}\n\
          \x20       ssl_certificate {};\n\
          \x20       ssl_certificate_key {};\n\
          \x20       ssl_protocols TLSv1.2 TLSv1.3;\n\
