@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use marline_core::fetch::MeteredUse;
-use marline_core::stream::{Minimise, Policy};
+use marline_core::stream::{GreenBag, Minimise, Policy};
 use marline_core::units::DataSize;
 use marline_net::links::Named;
+use marline_net::proxy::Start;
 
 use crate::Secret;
 use crate::args::metered_use;
@@ -78,9 +79,16 @@ pub struct Watching {
     /// Who decides: marline, greenbag-p (never lets a link rest) or greenbag-e.
     #[arg(long, default_value = "marline", value_name = "NAME", value_parser = policy)]
     pub policy: Policy,
+    /// The published policies otherwise than published, for comparisons: segment=500KiB,recovery=off,split=equal.
+    #[arg(long, value_name = "WORDS", value_parser = greenbag, hide = true)]
+    pub greenbag: Option<GreenBag>,
     /// What is made small once the video comes in time: energy, metered-bytes or money (prices are in the configuration).
     #[arg(long, default_value = "energy", value_name = "WORD", value_parser = minimise)]
     pub minimise: Minimise,
+    /// Where the links cannot carry a video: smooth (one longer wait before it starts, 30 s at most) or fast (start at
+    /// once, wait in the middle).
+    #[arg(long, default_value = "smooth", value_name = "WORD")]
+    pub start: Start,
     /// The device whose radios the links are taken for: a name or a file (`marline energy models`), or none.
     #[arg(long, value_name = "MODEL")]
     pub energy_model: Option<String>,
@@ -93,6 +101,24 @@ fn policy(word: &str) -> Result<Policy, String> {
         "greenbag-e" => Ok(Policy::GreenbagE),
         _ => Err("is no policy: marline, greenbag-p or greenbag-e".to_owned()),
     }
+}
+
+fn greenbag(words: &str) -> Result<GreenBag, String> {
+    let mut set = GreenBag::default();
+    for word in words.split(',') {
+        match word.split_once('=') {
+            Some(("segment", size)) => {
+                set.segment = size.parse().map_err(|error| format!("segment: {error}"))?;
+                if set.segment.is_zero() {
+                    return Err("segment: nothing can be brought in pieces of nothing".to_owned());
+                }
+            }
+            Some(("recovery", word @ ("on" | "off"))) => set.recovers = word == "on",
+            Some(("split", word @ ("adaptive" | "equal"))) => set.adapts = word == "adaptive",
+            _ => return Err(format!("`{word}`: there are segment=SIZE, recovery=on|off and split=adaptive|equal")),
+        }
+    }
+    Ok(set)
 }
 
 fn minimise(word: &str) -> Result<Minimise, String> {
@@ -142,4 +168,19 @@ pub struct PlayArgs {
     /// What the links are, and whom to trust, where a proxy has to be started.
     #[command(flatten)]
     pub common: Common,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_policies_can_be_had_otherwise() {
+        let set = greenbag("segment=1000KiB,split=equal").unwrap();
+        assert_eq!((set.segment, set.adapts, set.recovers), (DataSize::from_kib(1000), false, true));
+        assert!(!greenbag("recovery=off").unwrap().recovers);
+        for bad in ["", "segment=0B", "segment=9", "recovery=no", "split", "recover=off"] {
+            assert!(greenbag(bad).is_err(), "{bad}");
+        }
+    }
 }

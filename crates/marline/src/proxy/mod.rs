@@ -128,7 +128,11 @@ fn options(common: Common, watching: Watching, config: Option<&Path>) -> Result<
             "--minimise other than energy is for --policy marline alone: GreenBag knows only energy",
         ));
     }
-    (options.policy, options.minimise) = (watching.policy, watching.minimise);
+    if watching.policy == Policy::Marline && watching.greenbag.is_some() {
+        return Err(Exit::usage("--greenbag is for --policy greenbag-p or greenbag-e"));
+    }
+    options.greenbag = watching.greenbag.unwrap_or_default();
+    (options.policy, options.minimise, options.start) = (watching.policy, watching.minimise, watching.start);
     options.energy = energy::chosen(watching.energy_model.as_deref(), file.energy_model.as_deref())?;
     options.prices = file.prices();
     if options.minimise == Minimise::Money && options.prices.is_empty() {

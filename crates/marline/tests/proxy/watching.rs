@@ -63,6 +63,9 @@ fn shape(network: &Network, peer: &str, kbit: u32) {
     assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
 }
 
+/// Where the film's noise begins: behind `ftyp` and `moov`.
+const MEDIA: usize = 16 + 8 + 8 + 100;
+
 /// A film of noise in an MP4 file.
 fn film(seconds: u32, bytes_per_second: usize) -> Resource {
     let boxed = |name: &[u8; 4], body: &[u8]| [&(body.len() as u32 + 8).to_be_bytes()[..], name, body].concat();
@@ -129,6 +132,7 @@ fn a_film_that_no_link_carries_alone_plays_without_a_wait_over_both() {
     // Each has brought its share.
     assert!(over(&now, "wifi0") > 5_000_000 && over(&now, "lte0") > 3_000_000, "{now:#}");
     assert!(now["energy"]["energy_j"].as_f64() > Some(1.0), "{now:#}");
+    assert_eq!(now["sessions"][0]["reason"], "ranges over all links", "nothing is held back: {now:#}");
 }
 
 #[test]
@@ -183,6 +187,48 @@ fn a_seek_is_played_from_where_it_leads() {
     if calm.held() {
         assert!((40.0..48.0).contains(&position), "{now:#}");
         assert_eq!((waited, &now["sessions"][0]["video"]["stalls"]), (Duration::ZERO, &0.into()), "{now:#}");
+    }
+}
+
+/// A film that both links together bring 1.5 times too slowly.
+fn too_much() -> Option<(Cinema, usize)> {
+    let rate = (WIFI + LTE) as usize * 1000 / 8 * 94 / 100 * 15 / 10;
+    Some((Cinema::open(20, rate)?, rate))
+}
+
+#[test]
+fn a_film_that_all_links_cannot_carry_waits_once_before_its_first_picture() {
+    let calm = Calm::begin();
+    let Some((cinema, rate)) = too_much() else { return };
+    let proxy = cinema.proxy(&[]);
+    let mut player = cinema.player(&proxy, 0);
+    let head = player.read(MEDIA);
+    let held = proxy.wait("held", |now| now["sessions"][0]["decided"]["held"]["expected_s"].is_f64());
+    let session = &held["sessions"][0];
+    assert!(session["reason"].as_str().unwrap().starts_with("held back: "), "{held:#}");
+    assert_eq!(session["delivered_bytes"], MEDIA as u64, "only the head may go: {held:#}");
+    assert_eq!(session["video"]["player"], "buffering", "{held:#}");
+    assert_eq!(session["decided"]["rests"].as_array().map(Vec::len), Some(0), "both links work: {held:#}");
+    let (got, waited) = watch(&mut player, rate, Duration::from_secs(19));
+    let now = proxy.now();
+    assert!(cinema.film.data[..MEDIA] == head && cinema.film.data[MEDIA..MEDIA + got.len()] == got);
+    assert!(now["sessions"][0]["decided"]["held"].is_null(), "{now:#}");
+    assert!(now["sessions"][0]["reason"].as_str().unwrap().contains("was held back for"), "{now:#}");
+    if calm.held() {
+        assert_eq!(waited, Duration::ZERO, "one wait is enough: {now:#}");
+    }
+}
+
+#[test]
+fn a_fast_start_and_a_seek_are_not_held_back() {
+    let Some((cinema, rate)) = too_much() else { return };
+    for (words, from) in [(&["--start", "fast"][..], 0), (&[], 10 * rate)] {
+        let proxy = cinema.proxy(words);
+        let mut player = cinema.player(&proxy, from as u64);
+        let got = player.read(4 * rate);
+        let now = proxy.now();
+        assert!(cinema.film.data[from..from + got.len()] == got);
+        assert_eq!(now["sessions"][0]["reason"], "ranges over all links", "{now:#}");
     }
 }
 

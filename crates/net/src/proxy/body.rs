@@ -85,8 +85,12 @@ pub(super) struct Play {
     session: Rc<Session>,
     grant: Grant,
     pub(super) work: Work,
+    /// Where it began.
+    from: u64,
     /// Where the next byte is from.
     at: u64,
+    /// Bytes that have come, and may not go yet.
+    held: Bytes,
     /// Bytes that were promised and not delivered; none: until the end.
     left: Option<u64>,
 }
@@ -100,7 +104,7 @@ impl Play {
         grant: Grant,
         work: Work,
     ) -> Self {
-        Self { id, reader, session, grant, work, at: from, left: None }
+        Self { id, reader, session, grant, work, from, at: from, held: Bytes::new(), left: None }
     }
 
     /// Waits for the first byte, or the end.
@@ -131,23 +135,36 @@ impl Play {
         if self.left == Some(0) {
             return Poll::Ready(None);
         }
-        let Poll::Ready(next) = self.reader.poll_next(cx) else { return Poll::Pending };
-        let ended_well = || matches!(*self.work.outcome.borrow(), Some(Ok(())));
-        Poll::Ready(match (next, &mut self.left) {
-            (Some(mut bytes), left) => {
-                if let Some(left) = left {
-                    bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
-                    *left -= bytes.len() as u64;
+        if self.held.is_empty() {
+            let Poll::Ready(next) = self.reader.poll_next(cx) else { return Poll::Pending };
+            let ended_well = || matches!(*self.work.outcome.borrow(), Some(Ok(())));
+            match (next, self.left) {
+                (Some(mut bytes), left) => {
+                    bytes.truncate(left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX));
+                    self.session.takes(self.at, &bytes);
+                    self.held = bytes;
                 }
-                self.session.delivered.set(self.session.delivered.get() + bytes.len() as u64);
-                self.session.takes(self.at, &bytes);
-                self.at += bytes.len() as u64;
-                Some(Ok(bytes))
+                (None, None) if ended_well() => return Poll::Ready(None),
+                // The connection is cut, which the player takes for what it is.
+                (None, _) => return Poll::Ready(Some(Err(io::Error::other("the transfer broke off")))),
             }
-            (None, None) if ended_well() => None,
-            // The connection is cut, which the player takes for what it is.
-            (None, _) => Some(Err(io::Error::other("the transfer broke off"))),
-        })
+        }
+        let mut room = self.session.room(self.from, self.at, self.held.len() as u64);
+        if room == 0 && !self.held.is_empty() {
+            self.session.hold.wait(cx);
+            if self.work.outcome.borrow().is_none() {
+                return Poll::Pending;
+            }
+            // Everything has come, or nothing more will: nobody waits for it.
+            self.session.let_go();
+            room = u64::MAX;
+        }
+        let bytes = self.held.split_to(usize::try_from(room).unwrap_or(usize::MAX).min(self.held.len()));
+        let len = bytes.len() as u64;
+        self.left = self.left.map(|left| left.saturating_sub(len));
+        self.session.delivered.set(self.session.delivered.get() + len);
+        self.at += len;
+        Poll::Ready(Some(Ok(bytes)))
     }
 }
 

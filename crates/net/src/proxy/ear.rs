@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::choice::Choice;
 use super::events::Events;
+use super::hold::Verdict;
 use super::radios::Radios;
 use super::session::{Session, Sessions};
 use super::watching::Standing;
@@ -31,11 +32,18 @@ pub(super) struct Decided {
     pub(super) why: Option<&'static str>,
     /// How often a lagging link was relieved.
     pub(super) recovered: u32,
+    /// The player is held back from its first picture.
+    pub(super) held: Option<Verdict>,
 }
+
+/// A wait that is shorter is told nobody.
+const WORTH_A_WORD: Duration = Duration::from_secs(1);
 
 /// Hears how a transfer goes.
 pub(super) struct Ear {
     id: u64,
+    /// How many bytes may wait for the player.
+    window: DataSize,
     session: Rc<Session>,
     radios: Rc<RefCell<Radios>>,
     /// What is counted already of each link.
@@ -47,9 +55,16 @@ pub(super) struct Ear {
 }
 
 impl Ear {
-    pub(super) fn new(id: u64, sessions: &Sessions, session: &Rc<Session>, hopeless: Rc<Cell<bool>>) -> Self {
+    pub(super) fn new(
+        id: u64,
+        sessions: &Sessions,
+        session: &Rc<Session>,
+        window: DataSize,
+        hopeless: Rc<Cell<bool>>,
+    ) -> Self {
         Self {
             id,
+            window,
             session: Rc::clone(session),
             radios: Rc::clone(&sessions.radios),
             carried: BTreeMap::new(),
@@ -57,6 +72,29 @@ impl Ear {
             events: Rc::clone(&sessions.events),
             choice: Rc::clone(&sessions.choice),
         }
+    }
+}
+
+impl Ear {
+    /// Whether the player goes on waiting for its first picture.
+    fn hold(&self, stream: &Stream) {
+        let Some(verdict) = self.session.judge(self.id, stream.promise(), self.window) else { return };
+        let first = match verdict {
+            Verdict::Waits { waited, .. } if waited < WORTH_A_WORD => return,
+            Verdict::Waits { .. } => self.session.decided.borrow_mut().held.replace(verdict.clone()).is_none(),
+            Verdict::Starts(_) if self.session.decided.borrow_mut().held.take().is_none() => return,
+            Verdict::Starts(_) => true,
+        };
+        let line = verdict.to_string();
+        if first {
+            self.events.tell(&json!({"event": "hold", "session": self.session.id, "text": line}));
+        }
+        self.session.say(&line);
+    }
+
+    /// Everything has come, or nothing more will: whoever is held back looks again.
+    pub(super) fn is_over(&self) {
+        self.session.hold.look_again();
     }
 }
 
@@ -85,6 +123,7 @@ impl Watcher for Ear {
 
 impl Audience for Ear {
     fn news(&mut self, stream: &Stream) -> Option<Viewer> {
+        self.hold(stream);
         if !self.session.look(Some(self.id)) {
             return None;
         }

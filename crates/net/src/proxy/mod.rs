@@ -26,6 +26,7 @@ mod ear;
 mod events;
 mod forward;
 mod guard;
+mod hold;
 mod manifest;
 mod media;
 mod memory;
@@ -62,13 +63,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use marline_core::energy::Model;
 use marline_core::fetch::MeteredUse;
-use marline_core::stream::{Minimise, Policy};
+use marline_core::stream::{GreenBag, Minimise, Policy};
 use marline_core::units::DataSize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
 pub use crate::get::{Links, NetworkError};
+pub use hold::{Start, UnknownStart};
 
 use crate::get::Network;
 use body::Reply;
@@ -99,8 +101,12 @@ pub struct Options {
     pub memory: DataSize,
     /// Which link brings what of a video, and which radios sleep.
     pub policy: Policy,
+    /// The published policies' own figures.
+    pub greenbag: GreenBag,
     /// What is to be small.
     pub minimise: Minimise,
+    /// Whether a player that the links cannot carry is held back at its start.
+    pub start: Start,
     /// The device whose radios the links are taken for; none: no radio is spared.
     pub energy: Option<Model>,
     /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
@@ -124,7 +130,9 @@ impl Options {
             window: DataSize::from_bytes(32_000_000),
             memory: DataSize::from_bytes(512_000_000),
             policy: Policy::default(),
+            greenbag: GreenBag::default(),
             minimise: Minimise::default(),
+            start: Start::default(),
             energy: None,
             prices: Vec::new(),
             trace: None,

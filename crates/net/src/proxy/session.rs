@@ -30,6 +30,7 @@ use super::body::{Play, Task, Work};
 use super::choice::{Candidate, Choice};
 use super::ear::{Decided, Ear};
 use super::events::Events;
+use super::hold::{Hold, Start};
 use super::memory::Memory;
 use super::playlist_answer::Kind;
 use super::radios::Radios;
@@ -83,6 +84,7 @@ pub(super) struct Session {
     seen: Cell<Instant>,
     pub(super) started: Instant,
     pub(super) watching: RefCell<Watching>,
+    pub(super) hold: Hold,
     /// What its player says of itself, and when it did.
     pub(super) told: RefCell<Option<(Told, Instant)>>,
     pub(super) decided: RefCell<Decided>,
@@ -183,7 +185,7 @@ impl Sessions {
         let session = table.entry((format!("{login}{}", target.url), player.clone())).or_insert_with(|| {
             let id = self.next.replace(self.next.get() + 1);
             self.events.tell(&json!({"event": "session", "session": id, "url": shown(&target.url)}));
-            Rc::new(Session::new(id, target, player, headers, self.started))
+            Rc::new(Session::new(id, target, player, headers, self.started, self.terms.start))
         });
         session.seen.set(Instant::now());
         Rc::clone(session)
@@ -437,7 +439,7 @@ impl Sessions {
         session.plays.borrow_mut().insert(id, (span, Rc::downgrade(&reader)));
         let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
         let hopeless = Rc::new(Cell::new(false));
-        let mut ear = Ear::new(id, self, session, Rc::clone(&hopeless));
+        let mut ear = Ear::new(id, self, session, grant.size(), Rc::clone(&hopeless));
         let (network, tell, told) = (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
         let work = tokio::task::spawn_local(async move {
             let ended = filling.run(&network, &mut ear, tell).await;
@@ -445,6 +447,7 @@ impl Sessions {
                 ear.line(&why.to_string());
             }
             *told.borrow_mut() = Some(ended);
+            ear.is_over();
         });
         let work = Work { learnt, outcome, hopeless, _task: Task(work) };
         Ok(Play::new(id, from, reader, Rc::clone(session), grant, work))
@@ -469,6 +472,7 @@ impl Session {
         player: String,
         headers: Vec<(HeaderName, HeaderValue)>,
         started: Instant,
+        start: Start,
     ) -> Self {
         Self {
             id,
@@ -489,6 +493,7 @@ impl Session {
             seen: Cell::new(Instant::now()),
             started,
             watching: RefCell::default(),
+            hold: Hold::new(start),
             told: RefCell::default(),
             decided: RefCell::default(),
             expected: RefCell::default(),

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::body::{Reply, text};
 use super::guard;
+use super::hold::Verdict;
 use super::media::plain;
 use super::session::{Session, Sessions};
 use super::target::shown;
@@ -146,10 +147,26 @@ fn of_session(session: &Session) -> Value {
         "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
         "told": session.told(),
         "video": session.standing().map(|standing| of_video(&standing)),
-        "decided": {"rests": decided.rests, "why": decided.why, "recovered": decided.recovered},
+        "decided": {
+            "rests": decided.rests, "why": decided.why, "recovered": decided.recovered,
+            "held": decided.held.as_ref().map(of_hold),
+        },
         "answers": plays,
         "links": links,
     })
+}
+
+/// A player that is held back from its first picture.
+fn of_hold(held: &Verdict) -> Value {
+    match held {
+        Verdict::Waits { waited, yet, brings, needs } => json!({
+            "for_s": waited.as_secs_f64(),
+            "expected_s": yet.map(|yet| yet.as_secs_f64()),
+            "brings_bps": brings.bits_per_sec(),
+            "needs_bps": needs.bits_per_sec(),
+        }),
+        Verdict::Starts(_) => Value::Null,
+    }
 }
 
 /// The video, and the player as it is reckoned to stand.

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use marline_core::energy::Model;
 use marline_core::link::LinkKind;
-use marline_core::stream::Config;
+use marline_core::stream::{Config, Policy};
 use marline_core::units::Power;
 
-use super::Options;
+use super::{Options, Start};
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Terms {
     pub(super) stream: Config,
     /// The device whose joules are told; none: none are.
     pub(super) energy: Option<Model>,
+    /// Whether the start is held back; only our own policy does that.
+    pub(super) start: Start,
     /// What bytes cost, by interface.
     pub(super) prices: Vec<(String, u64)>,
     /// The folder of logs.
@@ -26,7 +28,8 @@ impl Terms {
     pub(super) fn of(options: &Options) -> Self {
         let mut stream = Config { policy: options.policy, minimise: options.minimise, ..Config::default() };
         stream.fetch.metered = options.metered;
-        // A real player starts when it likes: what is held back at its start it would wait for in the middle.
+        stream.greenbag = options.greenbag;
+        // A real player starts when it likes: it is held elsewhere (`hold`), before its first picture.
         stream.patient = false;
         // Without a model no radio costs anything, and none rests.
         let nothing = || {
@@ -38,6 +41,7 @@ impl Terms {
         }
         Self {
             stream,
+            start: if options.policy == Policy::Marline { options.start } else { Start::Fast },
             energy: options.energy.clone(),
             prices: options.prices.clone(),
             trace: options.trace.clone(),

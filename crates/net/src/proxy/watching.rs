@@ -14,6 +14,8 @@
 //!
 //! The wish of a player for a range was not taken for its position: players read ahead by whole files.
 
+use std::cell::Cell;
+
 use marline_core::playback::{Player, Profile, State, Thresholds};
 use marline_core::stream::Viewer;
 use marline_core::units::{DataSize, Duration, Instant, Ratio};
@@ -37,6 +39,10 @@ pub(super) struct Watching {
     stalls: u32,
     /// Stalls that were pauses.
     forgiven: u32,
+    /// It is served nothing of the video itself yet.
+    held: bool,
+    /// The stream should hear of the player anew.
+    anew: Cell<bool>,
     /// No answer is under way: it cannot stall, for it asks for nothing.
     away: bool,
 }
@@ -138,13 +144,38 @@ impl Watching {
         }
     }
 
+    /// Where the video itself begins, once it is known how long it is.
+    pub(super) fn media(&self, total: Option<DataSize>) -> Option<u64> {
+        let (video, _) = self.scan.found()?;
+        video.profile(total?)?;
+        self.scan.media()
+    }
+
+    /// The video, if it is known.
+    pub(super) fn video(&self) -> Option<&Profile> {
+        self.player.as_ref().map(Player::profile)
+    }
+
+    /// It is held back from its first picture, or no longer.
+    pub(super) fn hold(&mut self, now: Instant, held: bool) {
+        if std::mem::replace(&mut self.held, held) == held {
+            return;
+        }
+        if let Some(player) = &self.player {
+            let (profile, position, upto) = (player.profile().clone(), player.position(), player.arrived());
+            self.replace(now, profile, upto, position, false);
+            self.anew.set(true);
+        }
+    }
+
     /// What a stream should hear that stands as `seen`.
     pub(super) fn news(&self, seen: Option<&Player>) -> Option<Viewer> {
         let own = self.player.as_ref()?;
         let (position, plays) = (own.position(), own.state() == State::Playing);
-        let known = seen.filter(|seen| seen.profile() == own.profile());
+        let known = seen.filter(|seen| seen.profile() == own.profile() && !self.anew.get());
         let Some(seen) = known else {
-            let (video, player) = (own.profile().clone(), thresholds(own.profile()));
+            self.anew.set(false);
+            let (video, player) = (own.profile().clone(), self.thresholds(own.profile()));
             return Some(Viewer::Video { video, player, position, plays });
         };
         let apart = position.abs_diff(seen.position());
@@ -207,10 +238,15 @@ impl Watching {
 
     fn replace(&mut self, now: Instant, profile: Profile, upto: u64, position: Duration, plays: bool) {
         self.stalls += self.player.as_ref().map_or(0, Player::stalls);
-        let thresholds = thresholds(&profile);
+        let thresholds = self.thresholds(&profile);
         let mut player = Player::new(profile, thresholds, now);
         player.resume(now, upto, position, plays);
         self.player = Some(player);
+    }
+
+    /// A player that is held never has enough.
+    fn thresholds(&self, profile: &Profile) -> Thresholds {
+        if self.held { Thresholds { low: DataSize::MAX, high: None } } else { thresholds(profile) }
     }
 }
 

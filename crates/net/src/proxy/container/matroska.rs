@@ -18,12 +18,14 @@ pub(super) struct Elements {
     /// Nanoseconds of a tick; a million if the file does not say.
     scale: u64,
     ticks: Option<f64>,
+    /// The first cluster.
+    pub(super) media: Option<u64>,
     pub(super) found: Option<(Video, &'static str)>,
 }
 
 impl Default for Elements {
     fn default() -> Self {
-        Self { scale: 1_000_000, ticks: None, found: None }
+        Self { scale: 1_000_000, ticks: None, media: None, found: None }
     }
 }
 
@@ -39,7 +41,10 @@ impl Elements {
         let body = (name + len) as u64;
         match number(id) {
             SEGMENT | INFO => Next::At(at + body),
-            CLUSTER => Next::Over,
+            CLUSTER => {
+                self.media.get_or_insert(at);
+                Next::Over
+            }
             _ if unknown => Next::Over,
             id @ (SCALE | DURATION) if size <= 8 => {
                 let start = body as usize;

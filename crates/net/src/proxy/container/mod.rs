@@ -58,6 +58,8 @@ pub(super) struct Scan {
     held: Vec<u8>,
     step: Step,
     found: Option<(Video, &'static str)>,
+    /// Where the first picture or sound begins.
+    media: Option<u64>,
 }
 
 /// Which container it is.
@@ -84,7 +86,7 @@ enum Next {
 
 impl Default for Scan {
     fn default() -> Self {
-        Self { at: 0, held: Vec::new(), step: Step::Unknown, found: None }
+        Self { at: 0, held: Vec::new(), step: Step::Unknown, found: None, media: None }
     }
 }
 
@@ -109,6 +111,11 @@ impl Scan {
     /// What the file plays, and where that is written.
     pub(super) fn found(&self) -> Option<(&Video, &'static str)> {
         self.found.as_ref().map(|(video, source)| (video, *source))
+    }
+
+    /// Where its first picture or sound begins: before that no player has anything to show.
+    pub(super) fn media(&self) -> Option<u64> {
+        self.media
     }
 
     /// Whether nothing more will be learnt.
@@ -138,6 +145,12 @@ impl Scan {
                 Step::Ts(clock) => clock.found.take(),
                 Step::Unknown | Step::Over => None,
             };
+            let media = match &self.step {
+                Step::Mp4(boxes) => boxes.media,
+                Step::Matroska(elements) => elements.media,
+                _ => None,
+            };
+            self.media = self.media.or(media);
             if let Some(found) = found.filter(|(video, _)| makes_sense(video)) {
                 self.found = Some(found);
                 learnt = true;

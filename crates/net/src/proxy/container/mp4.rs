@@ -19,6 +19,8 @@ pub(super) fn begins(held: &[u8]) -> bool {
 pub(super) struct Boxes {
     /// Ticks a second of `mvhd`.
     scale: u64,
+    /// The first box with pictures or sound.
+    pub(super) media: Option<u64>,
     pub(super) found: Option<(Video, &'static str)>,
 }
 
@@ -27,7 +29,11 @@ impl Boxes {
     pub(super) fn step(&mut self, at: u64, held: &[u8]) -> Next {
         let (Some(size), Some(name)) = (held.get(..4), held.get(4..8)) else { return Next::More };
         let (head, size) = match number(size) {
-            0 => return Next::Over,
+            // To the end of the file.
+            0 => {
+                self.media = self.media.or((name == b"mdat").then_some(at));
+                return Next::Over;
+            }
             1 => match held.get(8..16) {
                 Some(large) => (16, number(large)),
                 None => return Next::More,
@@ -38,6 +44,9 @@ impl Boxes {
             return Next::Over;
         }
         let Some(after) = at.checked_add(size) else { return Next::Over };
+        if matches!(name, b"mdat" | b"moof") {
+            self.media.get_or_insert(at);
+        }
         match name {
             // Boxes whose contents are looked at one by one.
             b"moov" | b"mvex" => Next::At(at + head),
