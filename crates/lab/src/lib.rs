@@ -32,6 +32,7 @@ mod memory;
 mod network;
 pub mod page;
 mod peers;
+mod player;
 mod reproduce;
 mod result_file;
 mod run;

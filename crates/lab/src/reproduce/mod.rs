@@ -57,6 +57,12 @@ pub struct ReproduceArgs {
     /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
+    /// So many videos at once, in labs of their own (greenbag) [default: 8 per processor].
+    #[arg(long, value_name = "N")]
+    parallel: Option<usize>,
+    /// Write the proxy's decisions into this folder, for `marline replay` (greenbag).
+    #[arg(long, value_name = "FOLDER")]
+    trace: Option<PathBuf>,
 }
 
 /// The papers that can be reproduced.
@@ -86,7 +92,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let runs = args.runs.unwrap_or(scenario.runs);
     let mut store = None;
     if by == By::Lab {
-        store = Some(Store::open(&args.out.join(&args.name).join("lab.jsonl"), args.go_on, 1.0)?);
+        store = Some(Store::<Outcome>::open(&args.out.join(&args.name).join("lab.jsonl"), args.go_on, 1.0)?);
         let least = rounded(plan(&scenario, runs, by).least());
         say(&format!("{least} of downloads, at least; stop with Ctrl-C, go on with --continue"));
     }

@@ -75,10 +75,12 @@ impl Radios {
     pub(super) fn link(&self, now: Instant, name: &str) -> Value {
         let Some(link) = self.links.get(name) else { return json!({"bytes": 0}) };
         let bill = self.meter.as_ref().and_then(|meter| meter.spent(now).link(link.id));
+        let with_tail = self.meter.as_ref().and_then(|meter| meter.finish(now).link(link.id));
         let radio = self.meter.as_ref().and_then(|meter| meter.radio(link.id));
         json!({
             "bytes": link.bytes,
             "energy_j": bill.map(|bill| bill.total().as_joules_f64()),
+            "with_tail_j": with_tail.map(|bill| bill.total().as_joules_f64()),
             "energy": bill.map(LinkEnergy::from),
             "radio": radio.map(|radio| match radio.state(now) {
                 State::Idle => "idle",

@@ -49,13 +49,24 @@ pub(super) struct Figure {
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Repetitions where chance plays a part; none: the paper's ten for figure 12, twenty where rates wander.
+    /// Repetitions where chance plays a part, instead of `holes` and `draws`.
     pub(super) runs: Option<u32>,
-    /// Fewer sizes of segments.
-    pub(super) small: bool,
+    /// The sizes of segments in figure 9, in KiB.
+    pub(super) sizes: &'static [u64],
+    /// Repetitions of figure 12.
+    pub(super) holes: u32,
+    /// Repetitions where rates wander.
+    pub(super) draws: u32,
 }
 
 impl Effort {
+    /// The paper's ten repetitions of figure 12, and twenty where rates wander.
+    pub(super) const FULL: Self = Self { runs: None, sizes: &SEGMENTS, holes: 10, draws: 20 };
+    /// What has room in an hour of real time.
+    pub(super) const LAB: Self = Self { runs: None, sizes: &SOME_SEGMENTS, holes: 2, draws: 4 };
+    /// What has room in half a minute of virtual time.
+    pub(super) const QUICK: Self = Self { runs: None, sizes: &FEW_SEGMENTS, holes: 2, draws: 2 };
+
     fn seeds(self, usual: u32) -> std::ops::Range<u64> {
         0..u64::from(self.runs.unwrap_or(usual))
     }
@@ -80,6 +91,7 @@ pub(super) fn figures(artefact: &'static str, effort: Effort) -> Vec<Figure> {
 const RATIOS: [(&str, u64, u64); 3] = [("1:1", 3000, 3000), ("1:3", 1500, 4500), ("1:5", 1000, 5000)];
 /// Kilobytes of 2^10.
 const SEGMENTS: [u64; 10] = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_240];
+const SOME_SEGMENTS: [u64; 5] = [10, 100, 500, 2000, 10_240];
 const FEW_SEGMENTS: [u64; 4] = [10, 100, 1000, 10_240];
 
 const GREENBAG: &[Who] = &[Who::GreenbagP];
@@ -95,7 +107,7 @@ fn one(artefact: &'static str, case: impl Into<String>, who: &'static [Who], set
 
 fn f9a(effort: Effort) -> Vec<Figure> {
     let of = |(ratio, lte, wifi): (&'static str, u64, u64)| {
-        sizes(effort).iter().copied().map(move |kib| {
+        effort.sizes.iter().copied().map(move |kib| {
             let setting = Setting::constant(kbps(lte), kbps(wifi), seconds(5400, 40));
             one("F9a", format!("{ratio} {kib} KiB"), GREENBAG, setting.in_segments(DataSize::from_kib(kib)))
         })
@@ -105,16 +117,12 @@ fn f9a(effort: Effort) -> Vec<Figure> {
 
 fn f9b(effort: Effort) -> Vec<Figure> {
     let of = |percent: u64| {
-        sizes(effort).iter().copied().map(move |kib| {
+        effort.sizes.iter().copied().map(move |kib| {
             let setting = Setting::constant(kbps(3000), kbps(3000), seconds(60 * percent, 40));
             one("F9b", format!("{percent}% {kib} KiB"), GREENBAG, setting.in_segments(DataSize::from_kib(kib)))
         })
     };
     [80, 100, 120].into_iter().flat_map(of).collect()
-}
-
-fn sizes(effort: Effort) -> &'static [u64] {
-    if effort.small { &FEW_SEGMENTS } else { &SEGMENTS }
 }
 
 fn f10() -> Vec<Figure> {
@@ -134,7 +142,7 @@ fn f12(effort: Effort) -> Vec<Figure> {
         (0..=4).map(move |count: usize| {
             let drawn = |seed| with_holes(&holes(seed, count, 10..110, 6, 25), rate, level);
             // Without a hole nothing depends on chance.
-            let seeds = if count == 0 { 0..1 } else { effort.seeds(10) };
+            let seeds = if count == 0 { 0..1 } else { effort.seeds(effort.holes) };
             let settings = seeds.map(drawn).collect();
             let case = format!("{count} drops{suffix}");
             Figure { artefact: "F12", case, who: RECOVERED, settings, energy: false }
@@ -214,7 +222,7 @@ fn wandering(effort: Effort) -> Vec<Figure> {
             }
             Setting::stepped(lte, wifi, seconds(rate, length))
         };
-        let settings = effort.seeds(20).map(drawn).collect();
+        let settings = effort.seeds(effort.draws).map(drawn).collect();
         Figure { artefact: "X-fluct", case: name.into(), who: THREE, settings, energy: true }
     };
     WANDERING.into_iter().map(of).collect()
@@ -222,6 +230,15 @@ fn wandering(effort: Effort) -> Vec<Figure> {
 
 /// Seconds that wander; longer than anything here plays.
 const COURSE: usize = 400;
+
+/// A film of a few seconds, for real time when there is little of it.
+pub(super) const SHORT: &str = "short";
+
+/// The cases of it.
+pub(super) fn short() -> Vec<Figure> {
+    let setting = Setting::constant(kbps(3000), kbps(3000), seconds(4800, 10));
+    vec![Figure { energy: true, ..one(SHORT, "80%", THREE, setting) }]
+}
 
 /// A case of the traces.
 pub(super) fn recorded(case: String, setting: Setting) -> Figure {
@@ -243,10 +260,12 @@ mod tests {
     #[test]
     fn every_artefact_has_its_cases() {
         let count = |effort: Effort| ARTEFACTS.map(|artefact| figures(artefact, effort).len());
-        assert_eq!(count(Effort { runs: None, small: false }), [30, 30, 3, 1, 10, 6, 4, 2, 5]);
-        assert_eq!(count(Effort { runs: Some(2), small: true }), [12, 12, 3, 1, 10, 6, 4, 2, 5]);
-        let seeds = |artefact| figures(artefact, Effort { runs: None, small: false }).pop().unwrap().settings.len();
-        assert_eq!((seeds("F12"), seeds("X-fluct"), seeds("F13")), (10, 20, 1));
+        assert_eq!(count(Effort::FULL), [30, 30, 3, 1, 10, 6, 4, 2, 5]);
+        assert_eq!(count(Effort::LAB), [15, 15, 3, 1, 10, 6, 4, 2, 5]);
+        assert_eq!(count(Effort::QUICK), [12, 12, 3, 1, 10, 6, 4, 2, 5]);
+        let seeds = |artefact, effort| figures(artefact, effort).pop().unwrap().settings.len();
+        let all = |effort| ["F12", "X-fluct", "F13"].map(|artefact| seeds(artefact, effort));
+        assert_eq!((all(Effort::FULL), all(Effort { runs: Some(3), ..Effort::LAB })), ([10, 20, 1], [3, 3, 1]));
     }
 
     #[test]

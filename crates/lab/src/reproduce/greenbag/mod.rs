@@ -3,73 +3,184 @@
 //!
 //! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
 //!
-//! 1. In virtual time everything is played by the machines that also run under `marline proxy`, over sim's links and its
-//!    model of TCP: minutes of video in a fraction of a second each.
-//! 2. `--quick` does all artefacts with few repetitions and few sizes.
-//! 3. `--runs` changes how often chance is asked where it plays a part (figure 12, wandering links).
+//! 1. In real time everything is played through `marline proxy` over kernel TCP and emulated links ([`real`]), many cases
+//!    at once ([`cells`]), each kept in `evidence/greenbag/lab.jsonl` as soon as it is done; `--continue` goes on there.
+//!    The same cases in virtual time stand beside it.
+//! 2. In virtual time (`--sim`) it is the machine of `marline proxy` over sim's links and its model of TCP: minutes of
+//!    video in a fraction of a second each, and so more of them.
+//! 3. `--quick` does all artefacts in virtual time with few repetitions and few sizes, and a few seconds of video in real
+//!    time; where the machine forbids a lab, it says so and leaves that part out.
+//! 4. `--runs` changes how often chance is asked where it plays a part (figure 12, wandering links).
 
+mod cells;
 mod figures;
 mod floors;
+mod real;
 mod rows;
 mod runner;
 mod setting;
 mod table;
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use marline_core::units::Duration;
 
 use super::ReproduceArgs;
-use crate::evidence::Machine;
-use crate::runner::command::{print, say};
+use super::store::Store;
+use crate::evidence::{By, Machine};
+use crate::runner::command::{begin, print, say};
+use crate::runner::rounded;
 use crate::{LabError, scenarios};
+use cells::Cell;
 use figures::{ARTEFACTS, Effort, Figure, TRACES};
+use real::Workshop;
+use runner::Done;
 use setting::Setting;
 
 /// Does it, and gives the exit code: 1 if something could not be played.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let wanted = wanted(&args.cases)?;
-    if !args.sim && !args.quick {
-        return Err(LabError::Spec("GreenBag's figures are made in virtual time: add --sim, or --quick".into()));
+    if args.quick {
+        return quick(args, &wanted);
     }
-    let effort = Effort { runs: args.runs.or(args.quick.then_some(QUICK_RUNS)), small: args.quick };
+    if args.sim {
+        let figures = figures_of(args, &wanted, Effort::FULL)?;
+        return Ok(show(args, &figures, None, &simulated(args, &figures)));
+    }
+    begin(By::Lab)?;
+    let figures = figures_of(args, &wanted, Effort::LAB)?;
+    let store = Store::open(&args.out.join(&args.name).join("lab.jsonl"), args.go_on, 1.0)?;
+    let (cells, stopped) = real(args, &figures, store)?;
+    if stopped {
+        say(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
+        return Ok(130);
+    }
+    let figures = cells::played(figures, &cells);
+    let each = |figure: &Figure, who, run| cells::judged(&cells, figure, who, run);
+    say("what a clairvoyant would have needed, and the same in virtual time");
+    let real = runner::gather(&figures, each, |_| {});
+    Ok(show(args, &figures, Some(&real), &simulated(args, &figures)))
+}
+
+/// What is wanted, as far as its traces are there.
+fn figures_of(args: &ReproduceArgs, wanted: &[&'static str], effort: Effort) -> Result<Vec<Figure>, LabError> {
+    let effort = Effort { runs: args.runs, ..effort };
     let mut figures: Vec<Figure> =
         wanted.iter().filter(|name| **name != TRACES).flat_map(|name| figures::figures(name, effort)).collect();
     if wanted.contains(&TRACES) {
         figures.extend(recorded(&scenarios::trace_directories(&args.traces))?);
     }
-    let done = runner::play(&figures, |figure| {
+    Ok(figures)
+}
+
+fn simulated(args: &ReproduceArgs, figures: &[Figure]) -> Vec<Done> {
+    runner::play(figures, |figure| {
         if !args.json {
             say(&format!("{} {}", figure.artefact, figure.case));
         }
-    });
-    let floors = floors::floors(&done);
-    let rows = rows::rows(&done, &floors);
-    let problems: Vec<String> = done.iter().flat_map(runner::Done::problems).collect();
+    })
+}
+
+/// Plays in real time what the store does not have; gives all that it has then, and whether the user stopped it.
+fn real(args: &ReproduceArgs, figures: &[Figure], mut store: Store<Cell>) -> Result<(Vec<Cell>, bool), LabError> {
+    let there = std::mem::take(&mut store.earlier);
+    let at_once = args.parallel.unwrap_or_else(usual_crowd);
+    let videos = runner::items(figures).into_iter().map(|(at, ..)| figures[at].settings[0].video().duration());
+    let least = videos.sum::<Duration>() / u32::try_from(at_once.max(1)).unwrap_or(u32::MAX);
+    say(&format!("{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue", rounded(least)));
+    let workshop = Workshop::new(args.trace.clone())?;
+    let kept = Mutex::new((store, there.clone()));
+    let tell = |cell: &Cell| {
+        say(&cell.line());
+        let mut kept = kept.lock().map_err(|_| LabError::Emulator("another case has failed".into()))?;
+        kept.1.push(cell.clone());
+        kept.0.keep(cell)
+    };
+    let stopped = cells::play(figures, &there, &workshop, at_once, tell)?;
+    let (_, cells) = kept.into_inner().map_err(|_| LabError::Emulator("another case has failed".into()))?;
+    Ok((cells, stopped))
+}
+
+/// So many cases at once: each needs a twentieth of a core, and all of them leave half of the machine to itself.
+fn usual_crowd() -> usize {
+    8 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// All artefacts in virtual time, and a short film in real time.
+fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> {
+    // Privilege first: it must be asked for while there is one thread.
+    let lab = if args.sim { None } else { Some(begin(By::Lab)) };
+    let figures = figures_of(args, wanted, Effort::QUICK)?;
+    let code = show(args, &figures, None, &simulated(args, &figures));
+    let short = figures::short();
+    let played = match lab {
+        None => return Ok(code),
+        Some(Err(error)) => Err(error),
+        Some(Ok(())) => {
+            let workshop = Workshop::new(args.trace.clone())?;
+            let cells = Mutex::new(Vec::new());
+            let tell = |cell: &Cell| {
+                say(&format!("lab: {}", cell.line()));
+                cells.lock().map_err(|_| LabError::Emulator("another case has failed".into()))?.push(cell.clone());
+                Ok(())
+            };
+            let stopped = cells::play(&short, &[], &workshop, QUICK_CROWD, tell);
+            stopped.map(|stopped| (stopped, cells.into_inner().unwrap_or_default()))
+        }
+    };
+    let cells = match played {
+        Ok((true, _)) => return Ok(130),
+        Ok((false, cells)) => cells,
+        Err(error) => {
+            say(&format!("skipped: the lab: {error}"));
+            return Ok(code);
+        }
+    };
+    let shown = cells::played(short, &cells);
+    let real = runner::gather(&shown, |figure, who, run| cells::judged(&cells, figure, who, run), |_| {});
+    Ok(code.max(show(args, &shown, Some(&real), &runner::play(&shown, |_| {}))))
+}
+
+/// All of the short film's cases at once.
+const QUICK_CROWD: usize = 3;
+
+/// Prints everything in the form that was asked for, and gives the exit code.
+fn show(args: &ReproduceArgs, figures: &[Figure], real: Option<&[Done]>, simulated: &[Done]) -> u8 {
+    let (done, by) = real.map_or((simulated, By::Sim), |real| (real, By::Lab));
+    let floors = floors::floors(done);
+    let rows = rows::rows(done, &floors, by);
+    let beside = real.map(|_| rows::rows(simulated, &floors::floors(simulated), By::Sim));
+    let beside = beside.as_deref();
+    let problems: Vec<String> = done.iter().flat_map(Done::problems).collect();
     problems.iter().for_each(|problem| say(problem));
     if args.json {
-        for row in &rows {
+        for row in rows.iter().chain(beside.unwrap_or_default()) {
             print(&serde_json::to_string(row).unwrap_or_default());
         }
-        return Ok(u8::from(!problems.is_empty()));
+        return u8::from(!problems.is_empty());
     }
-    print("\nGreenBag (RTSS 2013): playback, interruption and energy in virtual time, beside a clairvoyant.");
+    let time = match by {
+        By::Sim => "virtual time",
+        By::Lab => "real time over kernel TCP and emulated links, beside virtual time (sim)",
+    };
+    print(&format!("\nGreenBag (RTSS 2013): playback, interruption and energy in {time}, and a clairvoyant's."));
     print("The paper plots its figures and gives no numbers for them; those of its text stand further below.");
     print(&Machine::here().line());
-    for artefact in wanted.iter().filter(|name| figures.iter().any(|figure| figure.artefact == **name)) {
-        print(&format!("\n{artefact}: {}\n{}", title(artefact), table::table(&rows, artefact).plain()));
+    for artefact in ARTEFACTS.into_iter().chain([TRACES, figures::SHORT]) {
+        if figures.iter().any(|figure| figure.artefact == artefact) {
+            let table = table::table(&rows, beside, artefact);
+            print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
+        }
     }
-    if let Some(table) = table::said(&rows) {
+    if let Some(table) = table::said(&rows, beside) {
         print(&format!("What the paper's text says, and ours:\n{}", table.plain()));
     }
     if let Some(table) = table::floors(&floors) {
         print(&format!("Floors:\n{}", table.plain()));
     }
-    Ok(u8::from(!problems.is_empty()))
+    u8::from(!problems.is_empty())
 }
-
-/// Repetitions of `--quick`.
-const QUICK_RUNS: u32 = 2;
 
 /// The artefacts that were named; all, if none was.
 fn wanted(named: &[String]) -> Result<Vec<&'static str>, LabError> {
@@ -111,6 +222,7 @@ fn title(artefact: &str) -> &'static str {
         "F13" => "bit rate, 3 + 3 Mbit/s, 120 s of video",
         "F14" => "Table II's bandwidths, 117 s of video at 6.1 Mbit/s, segments of 1000 KiB",
         "X-over" => "bit rates above the bandwidth, 3 + 3 Mbit/s, 120 s of video",
+        figures::SHORT => "3 + 3 Mbit/s, 10 s of video at 80 %",
         "X-fluct" => "bandwidths that wander (log-AR(1), 1 s, memory 0.8)",
         _ => "pairs of recorded links, 120 s of video at 80 % of what they carry on the average",
     }

@@ -15,8 +15,8 @@ use crate::evidence::{By, Row, stats};
 pub(super) const METRICS: [(&str, &str); 4] =
     [("playback_time", "s"), ("interruption", "s"), ("stalls", "1"), ("energy", "J")];
 
-/// All rows.
-pub(super) fn rows(done: &[Done], floors: &[Floor]) -> Vec<Row> {
+/// All rows of what was made so.
+pub(super) fn rows(done: &[Done], floors: &[Floor], by: By) -> Vec<Row> {
     let mut rows: Vec<Row> = done.iter().flat_map(plain).collect();
     rows.extend(ratios(done));
     rows.extend(said(done));
@@ -31,6 +31,7 @@ pub(super) fn rows(done: &[Done], floors: &[Floor]) -> Vec<Row> {
             row.note = Some(format!("{before}floor: {}", floor.line()));
         }
     }
+    rows.iter_mut().for_each(|row| row.by = by);
     rows
 }
 
@@ -268,7 +269,8 @@ pub(super) mod tests {
             (Who::GreenbagP, &[played(121.0, 200.0)]),
             (Who::GreenbagE, &[played(121.0, 170.0)]),
         ];
-        let rows = rows(&[done("F14", "Stationary 1", runs)], &[]);
+        let rows = rows(&[done("F14", "Stationary 1", runs)], &[], By::Lab);
+        assert!(rows.iter().all(|row| row.by == By::Lab));
         let of = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
         assert_eq!((of("energy_saving").paper, of("energy_saving").ours), (Some(14.0), Some(15.0)));
         assert_eq!((of("longer_at_least").paper, of("longer_at_least").ours), (Some(44.0), Some(44.0)));
@@ -282,7 +284,7 @@ pub(super) mod tests {
     fn the_best_segments_are_those_within_a_hundredth() {
         let of =
             |kib: u64, time: f64| done("F9a", &format!("1:3 {kib} KiB"), &[(Who::GreenbagP, &[played(time, 1.0)])]);
-        let rows = rows(&[of(10, 50.0), of(100, 46.1), of(1000, 46.0), of(5000, 47.0)], &[]);
+        let rows = rows(&[of(10, 50.0), of(100, 46.1), of(1000, 46.0), of(5000, 47.0)], &[], By::Sim);
         let best = |metric: &str| rows.iter().find(|row| row.metric == metric).and_then(|row| row.ours);
         assert_eq!((best("best_segment_from"), best("best_segment_to")), (Some(100.0), Some(1000.0)));
     }
@@ -292,14 +294,14 @@ pub(super) mod tests {
         let two = [played(125.0, 110.0), played(127.0, 130.0)];
         let case = done("X-fluct", "80%", &[(Who::Marline, &two)]);
         let of = |rows: &[Row], metric: &str| rows.iter().find(|row| row.metric == metric).cloned();
-        let made = rows(std::slice::from_ref(&case), &[]);
+        let made = rows(std::slice::from_ref(&case), &[], By::Sim);
         let time = of(&made, "playback_time").unwrap();
         assert_eq!((time.ours, time.clairvoyant), (Some(126.0), Some(125.0)));
         assert!((time.spread.unwrap() - 1.414).abs() < 1e-9);
         assert_eq!(of(&made, "energy_ratio").unwrap().ours, Some(1.2));
         let mut broken = case;
         broken.runs[0].1.push(Err("no end".into()));
-        let made = rows(&[broken], &[]);
+        let made = rows(&[broken], &[], By::Sim);
         let time = of(&made, "playback_time").unwrap();
         assert!(time.ours.is_none() && time.note.unwrap().contains("no end"));
         assert!(of(&made, "energy_ratio").is_none());

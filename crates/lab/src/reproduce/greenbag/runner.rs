@@ -41,16 +41,27 @@ impl Done {
     }
 }
 
-/// Plays everything; `tell` hears of every case when all of it is done.
+/// Everything that is to be played: which figure, which of its policies, which of its settings.
+pub(super) fn items(figures: &[Figure]) -> Vec<(usize, usize, usize)> {
+    let of = |(at, figure): (usize, &Figure)| {
+        let seeds = figure.settings.len();
+        (0..figure.who.len()).flat_map(move |who| (0..seeds).map(move |seed| (at, who, seed))).collect::<Vec<_>>()
+    };
+    figures.iter().enumerate().flat_map(of).collect()
+}
+
+/// Plays everything in virtual time; `tell` hears of every case when all of it is done.
 pub(super) fn play(figures: &[Figure], tell: impl Fn(&Figure) + Sync) -> Vec<Done> {
-    let items: Vec<(usize, usize, usize)> = figures
-        .iter()
-        .enumerate()
-        .flat_map(|(at, figure)| {
-            let seeds = figure.settings.len();
-            (0..figure.who.len()).flat_map(move |who| (0..seeds).map(move |seed| (at, who, seed)))
-        })
-        .collect();
+    gather(figures, |figure, who, seed| figure.settings[seed].play(who, figure.energy), tell)
+}
+
+/// Gathers what `each` makes of a figure, a policy and the number of a setting.
+pub(super) fn gather(
+    figures: &[Figure],
+    each: impl Fn(&Figure, Who, usize) -> Result<Played, String> + Sync,
+    tell: impl Fn(&Figure) + Sync,
+) -> Vec<Done> {
+    let items = items(figures);
     let results: Mutex<Vec<Option<Result<Played, String>>>> = Mutex::new(vec![None; items.len()]);
     let left: Vec<AtomicUsize> =
         figures.iter().map(|figure| AtomicUsize::new(figure.who.len() * figure.settings.len())).collect();
@@ -60,7 +71,7 @@ pub(super) fn play(figures: &[Figure], tell: impl Fn(&Figure) + Sync) -> Vec<Don
             let item = next.fetch_add(1, Ordering::Relaxed);
             let Some((at, who, seed)) = items.get(item).copied() else { return };
             let figure = &figures[at];
-            let played = figure.settings[seed].play(figure.who[who], figure.energy);
+            let played = each(figure, figure.who[who], seed);
             if let Ok(mut results) = results.lock() {
                 results[item] = Some(played);
             }
@@ -88,7 +99,7 @@ mod tests {
 
     #[test]
     fn results_stand_where_their_cases_do() {
-        let figures = figures("F10", Effort { runs: Some(1), small: true });
+        let figures = figures("F10", Effort::QUICK);
         let done = play(&figures, |_| {});
         assert_eq!(done.len(), 3);
         for (figure, done) in figures.iter().zip(&done) {

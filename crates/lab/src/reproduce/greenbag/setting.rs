@@ -63,7 +63,7 @@ impl Who {
         }
     }
 
-    const fn policy(self) -> Policy {
+    pub(super) const fn policy(self) -> Policy {
         match self {
             Self::GreenbagE => Policy::GreenbagE,
             Self::Marline => Policy::Marline,
@@ -71,7 +71,7 @@ impl Who {
         }
     }
 
-    fn uses(self, kind: LinkKind) -> bool {
+    pub(super) fn uses(self, kind: LinkKind) -> bool {
         match self {
             Self::LteOnly => kind == LinkKind::Lte,
             Self::WifiOnly => kind == LinkKind::Wifi,
@@ -144,20 +144,38 @@ impl Setting {
         self
     }
 
-    /// Plays it. `energy`: whether the least energy is looked for as well, which takes longer than the playing.
-    pub(super) fn play(&self, who: Who, energy: bool) -> Result<Played, String> {
-        let used = self.links.iter().map(|(spec, _)| spec.clone()).filter(|spec| who.uses(spec.kind));
-        let scene = Scene::new(self.video.size(), used);
-        let default = GreenBag::default();
-        let greenbag = GreenBag {
+    /// The links.
+    pub(super) fn specs(&self) -> impl Iterator<Item = &LinkSpec> {
+        self.links.iter().map(|(spec, _)| spec)
+    }
+
+    /// What is played.
+    pub(super) const fn video(&self) -> &Profile {
+        &self.video
+    }
+
+    /// GreenBag as this one has it.
+    pub(super) fn greenbag(&self, who: Who) -> GreenBag {
+        GreenBag {
             segment: self.segment,
             adapts: who != Who::Equal,
             recovers: who != Who::Unrecovered,
-            ..default
+            ..GreenBag::default()
+        }
+    }
+
+    /// Plays it in virtual time. `energy`: whether the least energy is looked for as well, which takes longer than the
+    /// playing.
+    pub(super) fn play(&self, who: Who, energy: bool) -> Result<Played, String> {
+        let used = self.specs().filter(|spec| who.uses(spec.kind)).cloned();
+        let scene = Scene::new(self.video.size(), used);
+        let config = Config {
+            policy: who.policy(),
+            greenbag: self.greenbag(who),
+            video: Some(self.video.clone()),
+            ..Config::default()
         };
-        let config =
-            Config { policy: who.policy(), greenbag, video: Some(self.video.clone()), ..Config::default() };
-        let player = Player::new(self.video.clone(), Thresholds::default(), Instant::ZERO);
+        let player = Player::new(self.video.clone(), THRESHOLDS, Instant::ZERO);
         let (outcome, stream) = World::new(scene, Stream::new(config)).watched_by(player).run_machine(LIMIT);
         if let Some((failure, at)) = &outcome.failed {
             return Err(format!("{failure:?} after {:.1} s", at.as_secs_f64()));
@@ -167,17 +185,31 @@ impl Setting {
         if !outcome.is_good() {
             return Err("the video is not whole".into());
         }
+        let joules = stream.meter().finish(Instant::ZERO + LIMIT).total().as_joules_f64();
+        let (interrupted, stalls) = (viewing.interrupted.as_secs_f64(), viewing.stalls);
+        self.judged(playback.as_secs_f64(), interrupted, stalls, joules, energy)
+    }
+
+    /// A playing beside the clairvoyant's. `energy`: whether the least energy is looked for.
+    pub(super) fn judged(
+        &self,
+        playback: f64,
+        interruption: f64,
+        stalls: u32,
+        joules: f64,
+        energy: bool,
+    ) -> Result<Played, String> {
         let case = self.case();
         let least = case.least_playback().ok_or("the links never carry the video")?;
         let by_clairvoyant = || {
-            let found = case.least_energy(&radios(&self.links), playback.max(least), self.grid())?;
-            Some(found.energy.as_joules_f64())
+            let by = Duration::from_secs_f64(playback).max(least);
+            Some(case.least_energy(&radios(&self.links), by, self.grid())?.energy.as_joules_f64())
         };
         Ok(Played {
-            playback: playback.as_secs_f64(),
-            interruption: viewing.interrupted.as_secs_f64(),
-            stalls: viewing.stalls,
-            energy: stream.meter().finish(Instant::ZERO + LIMIT).total().as_joules_f64(),
+            playback,
+            interruption,
+            stalls,
+            energy: joules,
             least_playback: least.as_secs_f64(),
             least_interruption: least.saturating_sub(self.video.duration()).as_secs_f64(),
             least_energy: if energy { by_clairvoyant() } else { None },
@@ -186,7 +218,7 @@ impl Setting {
 
     fn case(&self) -> Case {
         let links = self.links.iter().map(|(_, supply)| supply.clone()).collect();
-        Case { links, video: self.video.clone(), low: Thresholds::default().low }
+        Case { links, video: self.video.clone(), low: THRESHOLDS.low }
     }
 
     /// As fine as for a video of a few Mbit/s, whatever its rate.
@@ -230,6 +262,8 @@ fn radios(links: &[(LinkSpec, Supply)]) -> Vec<Radio> {
     links.iter().map(|(spec, _)| of(spec.kind)).collect()
 }
 
+/// The emulated player's.
+pub(super) const THRESHOLDS: Thresholds = Thresholds { high: None, ..Thresholds::GREENBAG };
 const SECOND: Duration = Duration::from_secs(1);
 /// From the client: enough for requests and acknowledgements.
 const UP: Bitrate = Bitrate::from_mbps(5);

@@ -1,0 +1,301 @@
+//! One case in real time: a lab, `marline proxy` as a process at the client's end, and the emulated player before it.
+//!
+//! In: a [`Setting`], who brings the video, a seed. Out: a [`Measured`].
+//!
+//! 1. Everything is what a user has: kernel TCP, nginx, the proxy's own start, its look at the file, its way to learn of
+//!    the video (from the container) and of the player (who says how it stands, as the player page does).
+//! 2. The clock of the links, of the player and of the figures begins when the proxy is ready, with the request.
+//! 3. Joules are the proxy's own account, with the whole tail after the last byte. Beside them stand what the links'
+//!    packets would have cost, every packet counted: that has the warm spare connections too, which the account of what is
+//!    played has not.
+//! 4. A link that is not to be used is not given to the proxy; it is there all the same.
+//! 5. A run on a machine that was too busy is marked, not dropped.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use marline_core::energy::{Direction, Meter};
+use marline_core::link::LinkId;
+use marline_core::stream::{Policy, Radio};
+use marline_core::units::{DataSize, Duration, Instant};
+use marline_sys::clock;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::setting::{Setting, THRESHOLDS, Who};
+use crate::player::{self, Films, Seat, Viewing};
+use crate::server::Folder;
+use crate::{Emulation, Lab, LabError, LabSpec, Service};
+
+/// What came of a case in real time. Times in seconds, energies in joules.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// P.
+    pub(super) playback_s: f64,
+    /// I, the first wait included.
+    pub(super) interruption_s: f64,
+    /// Interruptions after the start.
+    pub(super) stalls: u32,
+    pub(super) first_picture_s: f64,
+    /// When the last byte reached the player.
+    pub(super) last_byte_s: f64,
+    /// Each wait: since when, for how long.
+    pub(super) waits_s: Vec<(f64, f64)>,
+    /// The proxy's account of the device, with the tails.
+    pub(super) energy_j: f64,
+    /// The same from every packet that the links carried.
+    pub(super) energy_of_packets_j: f64,
+    pub(super) links: Vec<LinkMeasured>,
+    /// What told the proxy how long the video is.
+    pub(super) video: Option<String>,
+    /// How often a lagging link was relieved.
+    pub(super) recovered: u64,
+    /// The proxy's processor time.
+    pub(super) cpu_s: f64,
+    /// How late one packet in a hundred left the emulator, or later.
+    pub(super) late_s: f64,
+    /// Why the figures should not be trusted.
+    #[serde(default)]
+    pub(super) suspect: Option<String>,
+}
+
+/// What one link did.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct LinkMeasured {
+    pub(super) name: String,
+    /// Bytes of the film over it, as the proxy counts.
+    pub(super) bytes: u64,
+    /// Bytes of IP packets that it carried to the client, as the emulator counts.
+    pub(super) carried_bytes: u64,
+    /// The proxy's account of its radio, with the tail.
+    pub(super) energy_j: Option<f64>,
+}
+
+/// What all cases have in common.
+#[derive(Debug)]
+pub(super) struct Workshop {
+    program: PathBuf,
+    films: Films,
+    /// Where each case's logs of decisions go.
+    trace: Option<PathBuf>,
+    /// Labs are built one at a time: their making is short and would delay the packets of the others.
+    building: std::sync::Mutex<()>,
+}
+
+impl Workshop {
+    /// This very program is the proxy.
+    pub(super) fn new(trace: Option<PathBuf>) -> Result<Self, LabError> {
+        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        Ok(Self { program, films: Films::default(), trace, building: std::sync::Mutex::default() })
+    }
+
+    /// Plays it. The outer error is of the lab, the inner one of what was played; `label` names its logs.
+    pub(super) fn play(
+        &self,
+        setting: &Setting,
+        who: Who,
+        seed: u64,
+        label: &str,
+    ) -> Result<Result<Measured, String>, LabError> {
+        let film = self.films.of(setting.video()).map_err(LabError::at("a film in memory"))?;
+        let folder = Folder::new().map_err(LabError::at("a place for the proxy"))?;
+        let (lab, proxy) = {
+            // Nothing is behind this lock that a failure of another thread could have spoilt.
+            let _one_at_a_time = self.building.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let lab = Lab::start(&LabSpec {
+                seed,
+                service: Service::Files(film.path()),
+                ..LabSpec::new(setting.specs().cloned().collect())
+            })?;
+            let proxy = Proxy::start(&lab, self.command(setting, who, folder.path(), label)?, folder.path())?;
+            (lab, proxy)
+        };
+        let (url, _) = lab.urls().ok_or_else(|| LabError::Server("it serves nothing".into()))?;
+        let zero = clock::now();
+        lab.begin()?;
+        let seat = Seat {
+            media: proxy.listen,
+            status: proxy.status.clone(),
+            url,
+            video: setting.video().clone(),
+            thresholds: THRESHOLDS,
+            zero,
+            limit: setting.video().duration() * 4 + Duration::from_secs(60),
+        };
+        let viewing = lab.inside(|| Ok(player::watch(&seat))).map_err(LabError::at("the client's end"))?;
+        let emulation = lab.emulation()?;
+        let (cpu, said) = proxy.end();
+        drop(lab);
+        Ok(match viewing {
+            Ok(viewing) => measured(setting, who, &viewing, &emulation, cpu),
+            Err(why) if said.is_empty() => Err(why),
+            Err(why) => Err(format!("{why}; the proxy said: {said}")),
+        })
+    }
+
+    fn command(&self, setting: &Setting, who: Who, folder: &Path, label: &str) -> Result<Command, LabError> {
+        let mut command = Command::new(&self.program);
+        command.args(["proxy", "--json", "--quiet", "--listen", LISTEN, "--energy-model", "greenbag"]);
+        command.args(["--metered", "use"]);
+        for link in setting.specs().filter(|link| who.uses(link.kind)) {
+            command.arg("--link").arg(format!("{},kind={}", link.name, link.kind.name()));
+        }
+        command.arg("--policy").arg(match who.policy() {
+            Policy::Marline => "marline",
+            Policy::GreenbagP => "greenbag-p",
+            Policy::GreenbagE => "greenbag-e",
+        });
+        if who.policy() != Policy::Marline {
+            let set = setting.greenbag(who);
+            let split = if set.adapts { "adaptive" } else { "equal" };
+            let recovery = if set.recovers { "on" } else { "off" };
+            let words = format!("segment={}B,split={split},recovery={recovery}", set.segment.bytes());
+            command.arg("--greenbag").arg(words);
+        }
+        if let Some(trace) = &self.trace {
+            let place = trace.join(label.replace([' ', '/', ':'], "-"));
+            std::fs::create_dir_all(&place).map_err(LabError::at(format!("{}", place.display())))?;
+            command.arg("--trace").arg(place);
+        }
+        // A directory without configuration files.
+        let nowhere = folder.join("no-configuration");
+        command.env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
+        Ok(command)
+    }
+}
+
+/// Where the proxy listens: its network is its own.
+const LISTEN: &str = "127.0.0.1:8480";
+
+/// A running proxy.
+struct Proxy {
+    child: Child,
+    listen: std::net::SocketAddr,
+    status: String,
+    errors: PathBuf,
+}
+
+impl Proxy {
+    /// Starts it, and waits until it says where it is.
+    fn start(lab: &Lab, mut command: Command, folder: &Path) -> Result<Self, LabError> {
+        let program = || "marline proxy".to_string();
+        let errors = folder.join("stderr.log");
+        let file = File::create(&errors).map_err(LabError::at("a file for the proxy's errors"))?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+        let mut child = lab.spawn(&mut command).map_err(|source| LabError::Start { program: program(), source })?;
+        match ready(&mut child) {
+            Ok((listen, status)) => Ok(Self { child, listen, status, errors }),
+            Err(error) => {
+                let proxy = Self { child, listen: ([127, 0, 0, 1], 0).into(), status: String::new(), errors };
+                let (_, said) = proxy.end();
+                Err(LabError::Start { program: program(), source: io::Error::other(format!("{error}: {said}")) })
+            }
+        }
+    }
+
+    /// Ends it; gives its processor time, and the last line that it said.
+    fn end(mut self) -> (Duration, String) {
+        let _ = self.child.kill();
+        let usage = marline_sys::process::wait(self.child.id());
+        let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
+        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        (usage.map_or(Duration::ZERO, |usage| usage.user + usage.system), last.trim().to_owned())
+    }
+}
+
+/// The one object that it prints when it listens.
+fn ready(child: &mut Child) -> io::Result<(std::net::SocketAddr, String)> {
+    let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    let object: Value = serde_json::from_str(&line).map_err(|_| io::Error::other("it does not listen"))?;
+    let word = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
+    let listen = word("listen").parse().map_err(|_| io::Error::other(format!("it says `{}`", line.trim())))?;
+    Ok((listen, word("status")))
+}
+
+fn measured(
+    setting: &Setting,
+    who: Who,
+    viewing: &Viewing,
+    emulation: &Emulation,
+    cpu: Duration,
+) -> Result<Measured, String> {
+    let status = &viewing.status;
+    let session = &status["sessions"][0];
+    let told = |name: &str| {
+        let of = status["links"].as_array().into_iter().flatten().find(|link| link["name"] == name);
+        of.map_or(&Value::Null, |link| &link["played"])
+    };
+    let links: Vec<LinkMeasured> = emulation
+        .links
+        .iter()
+        .map(|link| LinkMeasured {
+            name: link.name.clone(),
+            bytes: told(&link.name)["bytes"].as_u64().unwrap_or(0),
+            carried_bytes: link.down.delivered.size.bytes(),
+            energy_j: told(&link.name)["with_tail_j"].as_f64(),
+        })
+        .collect();
+    let seconds = |(since, time): &(Duration, Duration)| (since.as_secs_f64(), time.as_secs_f64());
+    Ok(Measured {
+        playback_s: viewing.playback.as_secs_f64(),
+        interruption_s: viewing.interrupted.as_secs_f64(),
+        stalls: viewing.stalls,
+        first_picture_s: viewing.first_picture.as_secs_f64(),
+        last_byte_s: viewing.last_byte.as_secs_f64(),
+        waits_s: viewing.waits.iter().map(seconds).collect(),
+        energy_j: status["energy"]["with_tails_j"].as_f64().ok_or("the proxy has no account of its energy")?,
+        energy_of_packets_j: of_packets(setting, who, emulation),
+        suspect: emulation.suspect().or_else(|| unlike(&links)),
+        links,
+        video: session["video"]["source"].as_str().map(str::to_owned),
+        recovered: session["decided"]["recovered"].as_u64().unwrap_or(0),
+        cpu_s: cpu.as_secs_f64(),
+        late_s: emulation.lateness.p99.as_secs_f64(),
+    })
+}
+
+/// What the radios draw for all packets towards the client, whatever they are for; links that are not used are left out.
+fn of_packets(setting: &Setting, who: Who, emulation: &Emulation) -> f64 {
+    let mut meter = Meter::new(Radio::greenbag(), Instant::ZERO);
+    let mut slots: Vec<(Instant, LinkId, u64)> = Vec::new();
+    for (id, (spec, link)) in (0..).map(LinkId).zip(setting.specs().zip(&emulation.links)) {
+        if who.uses(spec.kind) {
+            meter.on_link(Instant::ZERO, id, spec.kind);
+            let at = |slot: u32| Instant::ZERO + Emulation::SLOT * slot;
+            let used = (0..).zip(&link.down_timeline).filter(|(_, size)| !size.is_zero());
+            slots.extend(used.map(|(slot, size)| (at(slot), id, size.bytes())));
+        }
+    }
+    slots.sort_unstable();
+    for (from, id, bytes) in slots {
+        meter.carry(from, from + Emulation::SLOT, id, Direction::Down, DataSize::from_bytes(bytes));
+    }
+    meter.finish(Instant::FAR_FUTURE).total().as_joules_f64()
+}
+
+/// Where the proxy's account and the packets are further apart than headers, handshakes and what was asked for twice.
+fn unlike(links: &[LinkMeasured]) -> Option<String> {
+    let is_unlike = |link: &&LinkMeasured| {
+        let (counted, carried) = (link.bytes as f64, link.carried_bytes as f64);
+        counted > carried || carried > counted * 1.15 + 500_000.0
+    };
+    let link = links.iter().find(is_unlike)?;
+    Some(format!("{} carried {} bytes, of which the proxy counts {}", link.name, link.carried_bytes, link.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_that_is_not_that_of_the_packets_is_noticed() {
+        let link = |bytes, carried_bytes| LinkMeasured { name: "lte".into(), bytes, carried_bytes, energy_j: None };
+        assert_eq!(unlike(&[link(10_000_000, 10_400_000), link(0, 20_000)]), None);
+        assert!(unlike(&[link(10_000_000, 9_000_000)]).is_some());
+        assert!(unlike(&[link(10_000_000, 13_000_000)]).unwrap().contains("of which"));
+    }
+}
