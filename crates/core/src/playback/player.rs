@@ -152,10 +152,11 @@ impl Player {
         self.choose_reading();
     }
 
-    /// A player of which this video is the next part: it has `lead` to play before the first byte of it.
-    pub fn follow(&mut self, now: Instant, upto: u64, lead: Duration, plays: bool) {
+    /// A player of which this video is one part: it has `lead` to play before the first byte of it, or stands at
+    /// `position`.
+    pub fn follow(&mut self, now: Instant, upto: u64, lead: Duration, position: Duration, plays: bool) {
         self.lead = lead;
-        self.resume(now, upto, Duration::ZERO, plays);
+        self.resume(now, upto, position, plays);
     }
 
     /// What a real player says of itself: it stands at `position` and plays, or does not. A player that says that it
@@ -334,7 +335,7 @@ mod tests {
     #[test]
     fn a_part_is_played_behind_what_the_player_has_of_others() {
         let mut part = player();
-        part.follow(at(1000), 0, ms(4000), true);
+        part.follow(at(1000), 0, ms(4000), ms(0), true);
         assert_eq!((part.state(), part.runs_for(), part.deadline(MB)), (State::Playing, ms(4000), at(6000)));
         part.arrive(at(3000), MB);
         assert_eq!((part.position(), part.runs_for()), (Duration::ZERO, ms(3000)));

@@ -1,6 +1,8 @@
 //! What a stream is told before it starts.
 
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::str::FromStr;
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -70,6 +72,31 @@ pub enum Policy {
     GreenbagE,
 }
 
+impl FromStr for Policy {
+    type Err = UnknownWord;
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        match word {
+            "marline" => Ok(Self::Marline),
+            "greenbag-p" => Ok(Self::GreenbagP),
+            "greenbag-e" => Ok(Self::GreenbagE),
+            _ => Err(UnknownWord {
+                word: word.to_string(),
+                what: "policy",
+                words: "marline, greenbag-p or greenbag-e",
+            }),
+        }
+    }
+}
+
+/// The word means nothing here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is no {what}: {words}")]
+pub struct UnknownWord {
+    word: String,
+    what: &'static str,
+    words: &'static str,
+}
+
 /// What a stream makes small, once the video comes in time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -81,6 +108,18 @@ pub enum Minimise {
     MeteredBytes,
     /// What the bytes cost ([`Config::prices`]).
     Money,
+}
+
+impl FromStr for Minimise {
+    type Err = UnknownWord;
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        match word {
+            "energy" => Ok(Self::Energy),
+            "metered-bytes" => Ok(Self::MeteredBytes),
+            "money" => Ok(Self::Money),
+            _ => Err(UnknownWord { word: word.to_string(), what: "aim", words: "energy, metered-bytes or money" }),
+        }
+    }
 }
 
 /// A link as an earlier run left it.

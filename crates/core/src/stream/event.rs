@@ -49,6 +49,8 @@ pub enum Viewer {
         player: Thresholds,
         /// What it has yet to play before this part.
         lead: Duration,
+        /// Time of this part at which it stands.
+        position: Duration,
         /// Whether it plays.
         plays: bool,
         /// What follows this part: bytes that come over the same links.

@@ -41,7 +41,7 @@ use crate::machine::Machine;
 use crate::playback::Player;
 use crate::units::{Bitrate, DataSize, Instant};
 
-pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio};
+pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio, UnknownWord};
 pub use event::{Input, Mode, Output, Said, Viewer, Why};
 
 use lane::Lane;
@@ -144,6 +144,11 @@ impl Stream {
     /// Links that have something to bring at present.
     pub fn busy(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.lanes.iter().filter(|(_, lane)| !lane.is_idle()).map(|(link, _)| *link)
+    }
+
+    /// What it was told to follow this part of a video.
+    pub const fn beyond(&self) -> DataSize {
+        self.beyond.0
     }
 
     /// What the radios drew, as far as the stream's own model tells.
@@ -279,9 +284,9 @@ impl Machine for Stream {
                 self.beyond = Default::default();
                 self.watch(watching);
             }
-            Input::Viewer(Viewer::Part { video, player, lead, plays, beyond, plays_on }) => {
+            Input::Viewer(Viewer::Part { video, player, lead, position, plays, beyond, plays_on }) => {
                 let mut watching = Player::new(video, player, self.now);
-                watching.follow(self.now, self.fetch.frontier(), lead, plays);
+                watching.follow(self.now, self.fetch.frontier(), lead, position, plays);
                 self.beyond = (beyond, plays_on);
                 self.watch(watching);
             }

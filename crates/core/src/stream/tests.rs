@@ -373,6 +373,7 @@ fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
             video,
             player,
             lead: Duration::from_secs(lead),
+            position: Duration::ZERO,
             plays: true,
             beyond: DataSize::from_bytes(beyond),
             plays_on: Duration::from_secs(60),

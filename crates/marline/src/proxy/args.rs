@@ -77,13 +77,13 @@ pub struct ProxyArgs {
 #[derive(Debug, Args)]
 pub struct Watching {
     /// Who decides: marline, greenbag-p (never lets a link rest) or greenbag-e.
-    #[arg(long, default_value = "marline", value_name = "NAME", value_parser = policy)]
+    #[arg(long, default_value = "marline", value_name = "NAME")]
     pub policy: Policy,
     /// The published policies otherwise than published, for comparisons: segment=500KiB,recovery=off,split=equal.
     #[arg(long, value_name = "WORDS", value_parser = greenbag, hide = true)]
     pub greenbag: Option<GreenBag>,
     /// What is made small once the video comes in time: energy, metered-bytes or money (prices are in the configuration).
-    #[arg(long, default_value = "energy", value_name = "WORD", value_parser = minimise)]
+    #[arg(long, default_value = "energy", value_name = "WORD")]
     pub minimise: Minimise,
     /// Where the links cannot carry a video: smooth (one longer wait before it starts, 30 s at most) or fast (start at
     /// once, wait in the middle).
@@ -92,15 +92,6 @@ pub struct Watching {
     /// The device whose radios the links are taken for: a name or a file (`marline energy models`), or none.
     #[arg(long, value_name = "MODEL")]
     pub energy_model: Option<String>,
-}
-
-fn policy(word: &str) -> Result<Policy, String> {
-    match word {
-        "marline" => Ok(Policy::Marline),
-        "greenbag-p" => Ok(Policy::GreenbagP),
-        "greenbag-e" => Ok(Policy::GreenbagE),
-        _ => Err("is no policy: marline, greenbag-p or greenbag-e".to_owned()),
-    }
 }
 
 fn greenbag(words: &str) -> Result<GreenBag, String> {
@@ -119,15 +110,6 @@ fn greenbag(words: &str) -> Result<GreenBag, String> {
         }
     }
     Ok(set)
-}
-
-fn minimise(word: &str) -> Result<Minimise, String> {
-    match word {
-        "energy" => Ok(Minimise::Energy),
-        "metered-bytes" => Ok(Minimise::MeteredBytes),
-        "money" => Ok(Minimise::Money),
-        _ => Err("is nothing that can be made small: energy, metered-bytes or money".to_owned()),
-    }
 }
 
 /// What `proxy` and `play` have in common.
