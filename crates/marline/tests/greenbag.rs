@@ -1,0 +1,70 @@
+//! `marline lab reproduce greenbag` over real TCP: a film of ten seconds through the proxy, all policies, beside virtual
+//! time.
+//!
+//! The player itself compares every byte and fails on a wrong one. No timed figure decides: that there are figures, and
+//! whose, does. Where the machine permits no lab the reason is printed and the rest is tested.
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn reproduce(home: &TempDir, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(["lab", "reproduce", "greenbag"]).args(words).env("HOME", home.path());
+    command.current_dir(home.path()).output().unwrap()
+}
+
+#[test]
+fn a_short_film_is_played_by_every_policy_over_real_tcp() {
+    let home = tempfile::tempdir().unwrap();
+    let output = reproduce(&home, &["--quick", "--case", "F11", "--json", "--trace", "traces"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(rows.iter().any(|row| row["artefact"] == "F11" && row["by"] == "sim"), "{said}");
+    if let Some(why) = said.lines().find(|line| line.starts_with("skipped: the lab")) {
+        eprintln!("{why}");
+        return;
+    }
+    for policy in ["greenbag-p", "greenbag-e", "marline"] {
+        for by in ["lab", "sim"] {
+            let value = |metric: &str| {
+                let is = |row: &&Value| {
+                    (row["artefact"] == "short" && row["by"] == by)
+                        && (row["policy"] == policy && row["metric"] == metric)
+                };
+                rows.iter().find(is).unwrap()["ours"].as_f64()
+            };
+            // Ten seconds of video are not played in less.
+            assert!(value("playback_time").unwrap() >= 10.0, "{policy} {by}: {said}");
+            assert!(value("energy").unwrap() > 0.0 && value("stalls").is_some(), "{policy} {by}: {said}");
+        }
+        // The proxy's own log of it proves equal.
+        let folder = home.path().join(format!("traces/short-80%-{policy}-0"));
+        let logs: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(!logs.is_empty(), "{}", folder.display());
+        for log in logs {
+            let replay = Command::new(env!("CARGO_BIN_EXE_marline")).arg("replay").arg(&log).output().unwrap();
+            assert!(replay.status.success(), "{policy}: {}", String::from_utf8_lossy(&replay.stderr));
+        }
+    }
+}
+
+#[test]
+fn work_that_is_there_is_not_overwritten() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("evidence/greenbag");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("lab.jsonl"), "{}\n").unwrap();
+    let output = reproduce(&home, &["--case", "F13"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("--continue"), "{said}");
+}
