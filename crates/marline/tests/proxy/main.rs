@@ -19,6 +19,7 @@ mod players;
 #[path = "../faults/program.rs"]
 mod program;
 mod proxy;
+mod segments;
 #[path = "../faults/server.rs"]
 mod server;
 mod status;

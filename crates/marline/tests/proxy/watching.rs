@@ -18,8 +18,8 @@ use crate::proxy::{Player, Proxy};
 use crate::server::Resource;
 
 /// Wi-Fi carries 8 Mbit/s and LTE 6.
-const WIFI: u32 = 8000;
-const LTE: u32 = 6000;
+pub(crate) const WIFI: u32 = 8000;
+pub(crate) const LTE: u32 = 6000;
 
 /// Two links with a film behind them.
 struct Cinema {
@@ -57,7 +57,7 @@ impl Cinema {
 }
 
 /// The server's end of a link sends no more than this, with a queue of a tenth of a second.
-fn shape(network: &Network, peer: &str, kbit: u32) {
+pub(crate) fn shape(network: &Network, peer: &str, kbit: u32) {
     let server = network.server();
     let words = format!("-n {server} qdisc add dev {peer} root tbf rate {kbit}kbit burst 16kb latency 100ms");
     assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
@@ -107,7 +107,7 @@ fn rests(now: &Value) -> Vec<&str> {
     rests.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-fn over(now: &Value, name: &str) -> u64 {
+pub(crate) fn over(now: &Value, name: &str) -> u64 {
     let links = now["links"].as_array().unwrap();
     links.iter().find(|link| link["name"] == name).and_then(|link| link["played"]["bytes"].as_u64()).unwrap_or(0)
 }

@@ -78,6 +78,8 @@ pub(crate) struct Learnt {
 pub(crate) trait Audience: Watcher {
     /// What the stream should hear of the player now; asked ten times a second.
     fn news(&mut self, stream: &Stream) -> Option<Viewer>;
+    /// The links on which something is under way now.
+    fn busy(&mut self, links: &[LinkId], name: &dyn Fn(LinkId) -> String);
     /// What the stream has learnt of its links by now.
     fn learnt(&mut self, learnt: &[Expected], name: &dyn Fn(LinkId) -> String);
     /// What the stream has said of its links.
@@ -189,6 +191,8 @@ impl Filling {
                 news_at = now + NEWS_EVERY;
                 let name =
                     |link| pump.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
+                let busy: Vec<LinkId> = pump.logged.machine.busy().collect();
+                ear.0.borrow_mut().busy(&busy, &name);
                 ear.0.borrow_mut().learnt(&pump.logged.machine.learnt(), &name);
                 let news = ear.0.borrow_mut().news(&pump.logged.machine);
                 if let Some(viewer) = news {

@@ -13,6 +13,8 @@
 //!    at once, and its bytes in the order of 1.
 //! 5. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
 //!
+//! 6. What the links' streams must know of such a player is in [`Series`].
+//!
 //! An answer ahead is an ordinary answer that nobody reads yet, so there is no second cache and no second way to fetch.
 //!
 //! [`Memory`]: super::memory::Memory
@@ -23,14 +25,16 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use marline_core::stream::Policy;
 use marline_core::units::DataSize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use url::Url;
 
 use super::body::{Late, Task};
-use super::playlist::{Piece, Rendition};
+use super::playlist::{Piece, Rendition, Spot};
 use super::range::Wanted;
+use super::series::{Series, Viewing};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target::shown;
 
@@ -50,6 +54,8 @@ pub(super) struct Offer {
 pub(super) struct Ahead {
     /// By player and playlist.
     courses: RefCell<BTreeMap<Key, Course>>,
+    /// By player.
+    viewings: RefCell<BTreeMap<String, (Rc<Viewing>, Instant)>>,
 }
 
 type Key = (String, String);
@@ -62,6 +68,7 @@ struct Course {
 
 /// One rendition that is played.
 struct Track {
+    series: Rc<Series>,
     held: RefCell<VecDeque<Held>>,
     /// What the player asked for last, and what follows it.
     asked: RefCell<Option<(Rc<Session>, Vec<Piece>)>>,
@@ -115,18 +122,21 @@ impl Ahead {
             _ => None,
         };
         let mut courses = self.courses.borrow_mut();
-        let (key, index, next) =
+        let (key, index, (piece, spot), next) =
             courses.iter().filter(|((player, _), _)| *player == session.player).find_map(|(key, course)| {
-                let (index, next) = course.offer.find(&session.url, span.as_ref())?;
-                Some((key.clone(), index, next))
+                let (index, at, next) = course.offer.find(&session.url, span.as_ref())?;
+                Some((key.clone(), index, at, next))
             })?;
         session.most.set(DataSize::from_bytes(sessions.memory.most().bytes() / (COUNT as u64 + 1)));
         // Of a choice the player takes one: what waits of the others is not needed.
-        let siblings = courses.iter().find_map(|((player, _), course)| {
+        let siblings = courses.iter().find_map(|((player, master), course)| {
             let variants = &course.offer.variants;
             let is_one = *player == key.0 && variants.iter().any(|variant| variant.as_str() == key.1);
-            is_one.then(|| variants.clone())
+            is_one.then(|| (master.clone(), variants.clone()))
         });
+        let family = siblings.as_ref().map_or(&key.1, |(master, _)| master).clone();
+        let is_chosen = siblings.as_ref().is_some_and(|(_, variants)| variants.len() > 1);
+        let siblings = siblings.map(|(_, variants)| variants);
         for (other, course) in courses.iter_mut().filter(|(other, _)| other.0 == key.0 && **other != key) {
             if siblings.iter().flatten().any(|variant| variant.as_str() == other.1) {
                 course.tracks.clear();
@@ -136,8 +146,17 @@ impl Ahead {
         course.seen = Instant::now();
         let set = |at: usize| course.offer.renditions.get(at).map(|rendition| rendition.set);
         course.tracks.retain(|at, _| *at == index || set(*at) != set(index));
-        let track = Rc::clone(course.tracks.entry(index).or_insert_with(|| Rc::new(Track::new())));
+        let viewing = self.viewing(&session.player);
+        let series = viewing.series(&family, set(index).unwrap_or_default());
+        let choice = is_chosen || course.offer.choice;
+        let track = Rc::clone(course.tracks.entry(index).or_insert_with(|| Rc::new(Track::new(&series))));
         drop(courses);
+        // The published policies know nothing of parts.
+        if sessions.terms.stream.policy == Policy::Marline {
+            let from = span.as_ref().map_or(0, |span| span.start);
+            let part = viewing.asks(&series, session.now(), (&piece, spot), &next, choice);
+            session.is_part(from, &viewing, part);
+        }
 
         *track.work.borrow_mut() = None;
         track.seen.set(Instant::now());
@@ -158,6 +177,21 @@ impl Ahead {
         Some(Turn { track, next, held, before })
     }
 
+    /// What is known of a player's segments and its links.
+    pub(super) fn viewing(&self, player: &str) -> Rc<Viewing> {
+        let mut viewings = self.viewings.borrow_mut();
+        viewings.retain(|_, (_, seen)| seen.elapsed() < FORGET);
+        let (viewing, seen) = viewings.entry(player.to_owned()).or_insert_with(|| (Rc::default(), Instant::now()));
+        *seen = Instant::now();
+        Rc::clone(viewing)
+    }
+
+    /// Whether a player's segments do without a link at present.
+    pub(super) fn rests(&self, player: &str, link: &str) -> bool {
+        let viewings = self.viewings.borrow();
+        viewings.get(player).is_some_and(|(viewing, _)| viewing.lines.borrow().rests(link))
+    }
+
     /// Drops what nobody has asked for in a long time; for ever.
     pub(super) async fn run(&self) {
         loop {
@@ -169,7 +203,7 @@ impl Ahead {
     }
 
     /// What waits, for the status.
-    pub(super) fn status(&self) -> Vec<Value> {
+    pub(super) fn status(&self, now: marline_core::units::Instant) -> Vec<Value> {
         let mut all = Vec::new();
         for ((player, playlist), course) in &*self.courses.borrow() {
             for track in course.tracks.values() {
@@ -179,9 +213,14 @@ impl Ahead {
                     held.iter().map(|held| (held.session.id, &*held.session)).collect();
                 let bytes: u64 = sessions.values().map(|session| session.waiting()).sum();
                 let seconds: f64 = held.iter().map(|held| held.piece.duration.as_secs_f64()).sum();
+                let standing = track.series.standing(now);
                 let playlist = Url::parse(playlist).map(|url| shown(&url)).unwrap_or_default();
                 all.push(json!({
                     "player": player, "playlist": playlist, "choice": course.offer.choice,
+                    "state": standing.as_ref().map(|standing| standing.state),
+                    "buffer_s": standing.as_ref().map(|standing| standing.buffer.as_secs_f64()),
+                    "stalls": standing.as_ref().map(|standing| standing.stalls),
+                    "rate_bps": standing.as_ref().map(|standing| standing.rate.bits_per_sec()),
                     "segments_ahead": held.len(), "seconds_ahead": seconds, "bytes_ahead": bytes,
                 }));
             }
@@ -191,12 +230,15 @@ impl Ahead {
 }
 
 impl Offer {
-    /// The rendition that a segment is of, and what follows it.
-    fn find(&self, url: &Url, span: Option<&Range<u64>>) -> Option<(usize, Vec<Piece>)> {
+    /// The rendition that a segment is of, the segment as that has it, and what follows it.
+    fn find(&self, url: &Url, span: Option<&Range<u64>>) -> Option<(usize, (Piece, Spot), Vec<Piece>)> {
         let find = |span: Option<&Range<u64>>| {
-            let after =
-                |(index, rendition): (usize, &Rendition)| Some((index, rendition.pieces.after(url, span, COUNT)?));
-            self.renditions.iter().enumerate().find_map(after)
+            self.renditions.iter().enumerate().find_map(|(index, rendition)| {
+                let next = rendition.pieces.after(url, span, COUNT)?;
+                let spot = rendition.spot(url, span)?;
+                let piece = Piece { url: url.clone(), span: span.cloned(), duration: spot.lasts };
+                Some((index, (piece, spot), next))
+            })
         };
         // A player that has lost its connection asks for the rest of a segment.
         find(span).or_else(|| find(None).filter(|_| span.is_some()))
@@ -204,8 +246,9 @@ impl Offer {
 }
 
 impl Track {
-    fn new() -> Self {
+    fn new(series: &Rc<Series>) -> Self {
         Self {
+            series: Rc::clone(series),
             held: RefCell::default(),
             asked: RefCell::default(),
             work: RefCell::default(),
@@ -305,6 +348,12 @@ fn open(sessions: &Rc<Sessions>, before: &Session, track: &Track, piece: Piece) 
     let (target, headers) = before.beside(piece.url.clone());
     let session = sessions.of(target, before.player.clone(), headers);
     session.most.set(before.most.get());
+    if sessions.terms.stream.policy == Policy::Marline
+        && let Some(part) = track.series.ahead(&piece)
+    {
+        let viewing = sessions.ahead.viewing(&session.player);
+        session.is_part(piece.span.as_ref().map_or(0, |span| span.start), &viewing, part);
+    }
     let wanted = piece.span.clone().map_or(Wanted::Whole, |span| Wanted::Part(span.start, Some(span.end)));
     let (tell, opened) = oneshot::channel();
     let (all, one) = (Rc::clone(sessions), Rc::clone(&session));

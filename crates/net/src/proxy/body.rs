@@ -16,6 +16,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 
 use super::memory::Grant;
+use super::series::Part;
 use super::session::{Session, begun};
 use super::single::Single;
 use crate::get::{GetError, Learnt};
@@ -83,6 +84,7 @@ pub(super) struct Play {
     id: u64,
     reader: Rc<Reader>,
     session: Rc<Session>,
+    part: Option<Rc<Part>>,
     grant: Grant,
     pub(super) work: Work,
     /// Where it began.
@@ -101,10 +103,11 @@ impl Play {
         from: u64,
         reader: Rc<Reader>,
         session: Rc<Session>,
+        part: Option<Rc<Part>>,
         grant: Grant,
         work: Work,
     ) -> Self {
-        Self { id, reader, session, grant, work, from, at: from, held: Bytes::new(), left: None }
+        Self { id, reader, session, part, grant, work, from, at: from, held: Bytes::new(), left: None }
     }
 
     /// Waits for the first byte, or the end.
@@ -164,6 +167,9 @@ impl Play {
         self.left = self.left.map(|left| left.saturating_sub(len));
         self.session.delivered.set(self.session.delivered.get() + len);
         self.at += len;
+        if let Some(part) = &self.part {
+            part.is_taken(self.at - self.from, self.left == Some(0));
+        }
         Poll::Ready(Some(Ok(bytes)))
     }
 }

@@ -6,7 +6,7 @@
 //! Of several answers of one session the newest speaks for the player: players open one where they read on.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use super::choice::Choice;
 use super::events::Events;
 use super::hold::Verdict;
 use super::radios::Radios;
-use super::session::{Session, Sessions};
+use super::series::Part;
+use super::session::{Segment, Session, Sessions};
 use super::watching::Standing;
 use crate::get::{Audience, Progress, Watcher};
 
@@ -42,6 +43,10 @@ const WORTH_A_WORD: Duration = Duration::from_secs(1);
 /// Hears how a transfer goes.
 pub(super) struct Ear {
     id: u64,
+    /// It is a segment of what a player plays.
+    part: Option<Segment>,
+    /// Links on which something is under way for it.
+    busy: BTreeSet<String>,
     /// How many bytes may wait for the player.
     window: DataSize,
     session: Rc<Session>,
@@ -57,6 +62,7 @@ pub(super) struct Ear {
 impl Ear {
     pub(super) fn new(
         id: u64,
+        from: u64,
         sessions: &Sessions,
         session: &Rc<Session>,
         window: DataSize,
@@ -64,6 +70,8 @@ impl Ear {
     ) -> Self {
         Self {
             id,
+            part: session.part(from),
+            busy: BTreeSet::new(),
             window,
             session: Rc::clone(session),
             radios: Rc::clone(&sessions.radios),
@@ -92,9 +100,29 @@ impl Ear {
         self.session.say(&line);
     }
 
+    /// How much of a segment is here; where it begins.
+    fn look_at_part(&self, part: &Part) -> Option<u64> {
+        let plays = self.session.plays.borrow();
+        let (span, reader) = plays.get(&self.id)?;
+        let (taken, ready, _) = reader.upgrade()?.held();
+        part.came(span, self.session.total().map(DataSize::bytes), (taken, ready));
+        Some(span.start)
+    }
+
     /// Everything has come, or nothing more will: whoever is held back looks again.
     pub(super) fn is_over(&self) {
+        if let Some((_, part)) = &self.part {
+            self.look_at_part(part);
+        }
         self.session.hold.look_again();
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        if let Some((viewing, _)) = &self.part {
+            viewing.lines.borrow_mut().ended(self.id);
+        }
     }
 }
 
@@ -106,6 +134,10 @@ impl Watcher for Ear {
             let counted = self.carried.entry(link.name.clone()).or_default();
             let more = link.bytes.saturating_sub(std::mem::replace(counted, link.bytes));
             radios.carried(now, &link.name, link.kind, link.metered, more);
+            if let Some((viewing, _)) = &self.part {
+                let busy = self.busy.contains(&link.name);
+                viewing.lines.borrow_mut().moved(now, self.id, &link.name, more, busy);
+            }
             choice.moved(&link.name, DataSize::from_bytes((link.rate / 8.0) as u64), Duration::from_secs(1));
         }
         let of_no_use = |state: &str| state.starts_with("banned") || state == "down";
@@ -123,11 +155,19 @@ impl Watcher for Ear {
 
 impl Audience for Ear {
     fn news(&mut self, stream: &Stream) -> Option<Viewer> {
+        if let Some((viewing, part)) = &self.part {
+            let from = self.look_at_part(part)?;
+            return viewing.news(part, self.session.now(), from, self.session.total().map(DataSize::bytes), stream);
+        }
         self.hold(stream);
         if !self.session.look(Some(self.id)) {
             return None;
         }
         self.session.watching.borrow().news(stream.player())
+    }
+
+    fn busy(&mut self, links: &[LinkId], name: &dyn Fn(LinkId) -> String) {
+        self.busy = links.iter().map(|link| name(*link)).collect();
     }
 
     fn learnt(&mut self, learnt: &[Expected], name: &dyn Fn(LinkId) -> String) {
@@ -144,6 +184,9 @@ impl Audience for Ear {
             Said::Rest { link, rests, why } => {
                 let (name, why) = (name(link), words(why));
                 decided.rests.retain(|other| *other != name);
+                if let Some((viewing, _)) = &self.part {
+                    viewing.lines.borrow_mut().rest(&name, rests);
+                }
                 self.events
                     .tell(&json!({"event": "rest", "session": id, "link": name, "rests": rests, "why": why}));
                 if rests {

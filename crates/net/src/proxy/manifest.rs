@@ -29,7 +29,10 @@ pub(super) fn rewrite(text: &str, place: &Place) -> Result<Rewritten, String> {
     if !matches!(root.tag_name().name(), "MPD" | "Period" | "AdaptationSet") {
         return Err(format!("a `{}` is no manifest", root.tag_name().name()));
     }
-    let mut reading = Reading { source: text, changes: Vec::new(), renditions: Vec::new(), sets: 0, choice: false };
+    // A dynamic one is read again and again (§5.3.1.2).
+    let ends = root.attribute("type") != Some("dynamic");
+    let mut reading =
+        Reading { source: text, changes: Vec::new(), renditions: Vec::new(), sets: 0, choice: false, ends };
     let whole = root.attribute("mediaPresentationDuration").and_then(duration);
     reading.element(root, place, &Inherited { duration: whole, ..Inherited::default() });
     reading.changes.sort_by_key(|(span, _)| span.start);
@@ -52,6 +55,7 @@ struct Reading<'a> {
     /// Adaptation sets so far.
     sets: usize,
     choice: bool,
+    ends: bool,
 }
 
 /// What an element has from those above it.
@@ -95,9 +99,9 @@ impl<'a> Reading<'a> {
                 self.choice |= node.children().filter(|child| child.is_a("Representation")).count() > 1;
             }
             "Representation" => {
-                let set = self.sets;
+                let (set, ends) = (self.sets, self.ends);
                 let pieces = pieces(node, &place, &inherited);
-                self.renditions.extend(pieces.map(|pieces| Rendition { set, pieces }));
+                self.renditions.extend(pieces.map(|pieces| Rendition { set, pieces, ends }));
             }
             _ => {}
         }

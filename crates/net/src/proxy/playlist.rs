@@ -51,6 +51,39 @@ pub(super) struct Rendition {
     /// Of those with the same number the player takes one at a time.
     pub(super) set: usize,
     pub(super) pieces: Pieces,
+    /// Whether it ends with the last of them; otherwise more will be known later (a live one).
+    pub(super) ends: bool,
+}
+
+/// Where a piece stands among the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Spot {
+    /// How long it lasts.
+    pub(super) lasts: Duration,
+    /// How long all that follow it last; none: nobody knows.
+    pub(super) left: Option<Duration>,
+}
+
+impl Rendition {
+    /// Where a piece stands; none: it is not of this rendition.
+    pub(super) fn spot(&self, url: &Url, span: Option<&Range<u64>>) -> Option<Spot> {
+        match &self.pieces {
+            Pieces::List(pieces) => {
+                let at = pieces.iter().position(|piece| piece.url == *url && piece.span.as_ref() == span)?;
+                let lasts = pieces.get(at)?.duration;
+                let left = pieces.iter().skip(at + 1).map(|piece| piece.duration).sum();
+                Some(Spot { lasts, left: self.ends.then_some(left) })
+            }
+            Pieces::Numbered { last, duration, .. } => {
+                let number = self.pieces.number(url).filter(|_| span.is_none())?;
+                let left = last.filter(|_| self.ends).map(|last| {
+                    u32::try_from(last.saturating_sub(number))
+                        .map_or(Duration::MAX, |left| duration.saturating_mul(left))
+                });
+                Some(Spot { lasts: *duration, left })
+            }
+        }
+    }
 }
 
 /// Pieces that follow one another.
@@ -126,17 +159,23 @@ impl Pieces {
                 Some(pieces.iter().skip(at + 1).take(most).cloned().collect())
             }
             Self::Numbered { before, after, width, last, duration } => {
-                let digits = url.as_str().strip_prefix(before.as_str())?.strip_suffix(after.as_str())?;
-                if span.is_some() || digits.len() < *width || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                    return None;
-                }
-                let number: u64 = digits.parse().ok()?;
+                let number = self.number(url).filter(|_| span.is_none())?;
                 let next = (number.saturating_add(1)..=last.unwrap_or(u64::MAX)).take(most);
                 let url = |n: u64| Url::parse(&format!("{before}{n:0width$}{after}", width = *width)).ok();
                 let piece = |n| Some(Piece { url: url(n)?, span: None, duration: *duration });
                 Some(next.filter_map(piece).collect())
             }
         }
+    }
+}
+
+impl Pieces {
+    /// The number in the address of a piece.
+    fn number(&self, url: &Url) -> Option<u64> {
+        let Self::Numbered { before, after, width, .. } = self else { return None };
+        let digits = url.as_str().strip_prefix(before.as_str())?.strip_suffix(after.as_str())?;
+        let is_number = digits.len() >= *width && digits.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number { digits.parse().ok() } else { None }
     }
 }
 
@@ -180,7 +219,8 @@ pub(super) fn rewrite(text: &str, place: &Place) -> Result<Rewritten, String> {
         // Pictures for winding: nobody takes one after the other.
         Playlist::MediaPlaylist(media) if media.i_frames_only => {}
         Playlist::MediaPlaylist(media) => {
-            renditions.push(Rendition { set: 0, pieces: Pieces::List(pieces(&media, place, &names)) });
+            let pieces = Pieces::List(pieces(&media, place, &names));
+            renditions.push(Rendition { set: 0, pieces, ends: media.end_list });
         }
     }
     let choice = variants.len() > 1;
@@ -407,6 +447,15 @@ mod tests {
         assert_eq!(out.renditions[0].pieces.after(&all, Some(&(10..110)), 1).unwrap().len(), 1);
         assert_eq!(out.renditions[0].pieces.after(&all, None, 5), None);
         assert_eq!(out.renditions[0].pieces.after(&next[1].url, None, 5), Some(Vec::new()));
+        let spot = |text: &str, span: &Range<u64>| {
+            let out = rewrite(text, &at("https://h/l.m3u8")).unwrap();
+            out.renditions[0].spot(&all, Some(span))
+        };
+        let lasts = Duration::from_millis(3500);
+        assert_eq!(spot(text, &(110..160)), Some(Spot { lasts, left: Some(Duration::from_secs(2)) }));
+        assert_eq!(spot(text, &(110..161)), None);
+        let live = text.replace("#EXT-X-ENDLIST\n", "");
+        assert_eq!(spot(&live, &(110..160)), Some(Spot { lasts, left: None }));
     }
 
     #[test]
@@ -424,6 +473,9 @@ mod tests {
         };
         assert_eq!(after("https://h/v-008.m4s").unwrap(), ["https://h/v-009.m4s", "https://h/v-010.m4s"]);
         assert_eq!(after("https://h/v-010.m4s").unwrap(), [""; 0]);
+        let rendition = Rendition { set: 0, pieces: rendition.clone(), ends: true };
+        let spot = rendition.spot(&Url::parse("https://h/v-007.m4s").unwrap(), None);
+        assert_eq!(spot, Some(Spot { lasts: Duration::from_secs(2), left: Some(Duration::from_secs(6)) }));
         for other in ["https://h/v-8.m4s", "https://h/v-+08.m4s", "https://h/w-008.m4s", "https://h/v-008.mp4"] {
             assert_eq!(after(other), None, "{other}");
         }

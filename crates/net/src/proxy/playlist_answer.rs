@@ -133,7 +133,7 @@ struct Fetched {
 /// Asks over the best link, and over the next one if that keeps still. None: it is no list.
 async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>, Refusal> {
     let question = session.question(Ask::Whole);
-    let mut links = sessions.links_for(&session.url)?.into_iter();
+    let mut links = sessions.links_of(session)?.into_iter();
     let mut under = JoinSet::new();
     let mut last = Refusal::Gone("no answer in time".to_owned());
     loop {

@@ -35,6 +35,7 @@ use super::memory::Memory;
 use super::playlist_answer::Kind;
 use super::radios::Radios;
 use super::range::{self, Wanted};
+use super::series::{Part, Viewing};
 use super::single::{Question, Single};
 use super::target::{Target, shown};
 use super::terms::Terms;
@@ -88,9 +89,14 @@ pub(super) struct Session {
     /// What its player says of itself, and when it did.
     pub(super) told: RefCell<Option<(Told, Instant)>>,
     pub(super) decided: RefCell<Decided>,
+    /// The segments that are answers of it, by their first bytes, and what its player plays.
+    parts: RefCell<BTreeMap<u64, Segment>>,
     /// What the last answer has learnt of links.
     pub(super) expected: RefCell<Vec<(String, Bitrate, bool)>>,
 }
+
+/// A segment, and what its player plays.
+pub(super) type Segment = (Rc<Viewing>, Rc<Part>);
 
 /// An answer under way: what it is of, and its window.
 pub(super) type Under = (Range<u64>, Weak<Reader>);
@@ -371,9 +377,19 @@ impl Sessions {
 
     /// One question over the link that suits the host.
     async fn ask(&self, session: &Session, ask: Ask) -> Result<Single, Refusal> {
-        let links = self.links_for(&session.url)?;
+        let links = self.links_of(session)?;
         let asked = Single::ask(&self.network, &links, &session.question(ask)).await;
         asked.map_err(|Trouble { text, .. }| Refusal::Gone(text))
+    }
+
+    /// The interfaces for a question beside what a player plays: those last that rest.
+    pub(super) fn links_of(&self, session: &Session) -> Result<Vec<Option<Interface>>, Refusal> {
+        let mut links = self.links_for(&session.url)?;
+        let rests = |link: &Option<Interface>| {
+            link.as_ref().is_some_and(|link| self.ahead.rests(&session.player, &link.name))
+        };
+        links.sort_by_key(rests);
+        Ok(links)
     }
 
     /// The interfaces for a connection to the URL's host, the best one first.
@@ -415,10 +431,10 @@ impl Sessions {
         let (from, window) = (span.start, DataSize::ZERO);
         let config = self.terms.stream.clone();
         let prices = self.terms.prices.clone();
-        let mut expected = session.expected.borrow().clone();
-        if !session.plays_on(span.start) {
-            expected.iter_mut().for_each(|(.., rests)| *rests = false);
-        }
+        let expected = match session.part(span.start) {
+            Some((viewing, _)) => viewing.lines.borrow().expected(),
+            None => session.expected(span.start),
+        };
         Ok(Feed { url, headers, user, config, order, expected, prices, trace: None, known, from, to, window })
     }
 
@@ -439,7 +455,8 @@ impl Sessions {
         session.plays.borrow_mut().insert(id, (span, Rc::downgrade(&reader)));
         let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
         let hopeless = Rc::new(Cell::new(false));
-        let mut ear = Ear::new(id, self, session, grant.size(), Rc::clone(&hopeless));
+        let part = session.part(from);
+        let mut ear = Ear::new(id, from, self, session, grant.size(), Rc::clone(&hopeless));
         let (network, tell, told) = (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
         let work = tokio::task::spawn_local(async move {
             let ended = filling.run(&network, &mut ear, tell).await;
@@ -450,7 +467,7 @@ impl Sessions {
             ear.is_over();
         });
         let work = Work { learnt, outcome, hopeless, _task: Task(work) };
-        Ok(Play::new(id, from, reader, Rc::clone(session), grant, work))
+        Ok(Play::new(id, from, reader, Rc::clone(session), part.map(|(_, part)| part), grant, work))
     }
 }
 
@@ -496,8 +513,32 @@ impl Session {
             hold: Hold::new(start),
             told: RefCell::default(),
             decided: RefCell::default(),
+            parts: RefCell::default(),
             expected: RefCell::default(),
         }
+    }
+
+    /// The bytes from an offset on are a segment of what its player plays.
+    pub(super) fn is_part(&self, from: u64, viewing: &Rc<Viewing>, part: Rc<Part>) {
+        let mut parts = self.parts.borrow_mut();
+        parts.insert(from, (Rc::clone(viewing), part));
+        while parts.len() > PARTS {
+            parts.pop_first();
+        }
+    }
+
+    /// The segment that begins at an offset.
+    pub(super) fn part(&self, from: u64) -> Option<Segment> {
+        self.parts.borrow().get(&from).cloned()
+    }
+
+    /// What an answer from an offset on may expect of links.
+    fn expected(&self, from: u64) -> Vec<(String, Bitrate, bool)> {
+        let mut expected = self.expected.borrow().clone();
+        if !self.plays_on(from) {
+            expected.iter_mut().for_each(|(.., rests)| *rests = false);
+        }
+        expected
     }
 
     /// A question to the origin, with what the player says of itself and the login of its URL.
@@ -613,5 +654,7 @@ fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
 const LINGER: Duration = Duration::from_secs(300);
 /// chosen: the segments of an hour, each a URL; those that play are never dropped.
 const MOST: usize = 1000;
+/// chosen: as a player's window, and a good many behind it.
+const PARTS: usize = 100;
 /// How long a resource's description answers conditions without another question.
 const FRESH: Duration = Duration::from_secs(1);

@@ -103,7 +103,7 @@ pub(super) fn status(sessions: &Sessions) -> Value {
         "energy": radios.device(now),
         "metered_bytes": radios.metered_bytes(),
         "window_bytes": sessions.memory.granted().bytes(),
-        "ahead": sessions.ahead.status(),
+        "ahead": sessions.ahead.status(now),
         "sessions": all,
     })
 }

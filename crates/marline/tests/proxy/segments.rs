@@ -1,0 +1,152 @@
+//! A player of HLS and DASH over two links of which one is enough: the dear one rests, and nothing stalls.
+//!
+//! The segments are noise, served by nginx. The player asks for one after the other, keeps ten seconds in hand, and counts
+//! how long it had nothing to play.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::calm::Calm;
+use crate::network::Network;
+use crate::nginx::Nginx;
+use crate::proxy::Proxy;
+use crate::server::Resource;
+use crate::watching::{LTE, WIFI, over, shape};
+
+/// Each lasts two seconds, at half of what Wi-Fi carries.
+const SEGMENT: usize = WIFI as usize * 1000 / 8;
+const LASTS: Duration = Duration::from_secs(2);
+const COUNT: usize = 60;
+/// What the player keeps in hand.
+const HAND: Duration = Duration::from_secs(10);
+
+/// Two links with segments and their lists behind them.
+struct Channel {
+    network: Network,
+    _nginx: Nginx,
+    _files: TempDir,
+    url: String,
+}
+
+fn segment(n: usize) -> Vec<u8> {
+    Resource::other(SEGMENT, n as u64).data.to_vec()
+}
+
+impl Channel {
+    fn open() -> Option<Self> {
+        let network = Network::two_links()?;
+        let files = tempfile::tempdir().unwrap();
+        let folder = files.path().join("v");
+        fs::create_dir(&folder).unwrap();
+        let mut hls = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n".to_owned();
+        for n in 0..COUNT {
+            fs::write(folder.join(format!("{n}.ts")), segment(n)).unwrap();
+            hls += &format!("#EXTINF:2.0,\n{n}.ts\n");
+        }
+        fs::write(folder.join("live.m3u8"), &hls).unwrap();
+        fs::write(folder.join("list.m3u8"), hls + "#EXT-X-ENDLIST\n").unwrap();
+        let mpd = format!(
+            "<MPD type=\"static\" mediaPresentationDuration=\"PT{}S\"><Period><AdaptationSet>\
+             <SegmentTemplate timescale=\"1\" duration=\"2\" startNumber=\"0\" media=\"$Number$.ts\"/>\
+             <Representation id=\"v\" bandwidth=\"4000000\"/></AdaptationSet></Period></MPD>",
+            2 * COUNT
+        );
+        fs::write(folder.join("film.mpd"), mpd).unwrap();
+        let address: SocketAddr = "203.0.113.9:8080".parse().unwrap();
+        let settings = format!("location /v/ {{ root {}; }}", files.path().display());
+        let nginx = network.inside(move || Ok(Nginx::at(address, &settings, &Resource::new(1), None)))?;
+        shape(&network, "peer1", WIFI);
+        shape(&network, "peer2", LTE);
+        Some(Self { network, _nginx: nginx, _files: files, url: format!("http://{address}/v") })
+    }
+}
+
+/// Plays one segment after the other.
+struct Viewer<'a> {
+    channel: &'a Channel,
+    proxy: &'a Proxy,
+    next: usize,
+    began: Option<Instant>,
+    waited: Duration,
+}
+
+impl<'a> Viewer<'a> {
+    fn start(channel: &'a Channel, proxy: &'a Proxy, list: &str) -> Self {
+        assert_eq!(proxy.get(&format!("{}/{list}", channel.url), &[]).status, 200);
+        Self { channel, proxy, next: 0, began: None, waited: Duration::ZERO }
+    }
+
+    /// Takes the next segment when there is room for it.
+    fn step(&mut self) {
+        let has = LASTS * self.next as u32;
+        if let Some(began) = self.began {
+            let room = began + self.waited + has.saturating_sub(HAND);
+            std::thread::sleep(room.saturating_duration_since(Instant::now()));
+        }
+        let got = self.proxy.get(&format!("{}/{}.ts", self.channel.url, self.next), &[]);
+        assert!(got.status == 200 && got.body == segment(self.next), "{}: {}", self.next, got.status);
+        if let Some(began) = self.began {
+            self.waited += Instant::now().saturating_duration_since(began + self.waited + has);
+        }
+        self.began.get_or_insert_with(Instant::now);
+        self.next += 1;
+    }
+}
+
+/// Links that rest for the newest segment.
+fn rests(now: &Value) -> bool {
+    let newest = now["sessions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .rfind(|session| session["url"].as_str().unwrap().ends_with(".ts"));
+    newest.is_some_and(|session| session["decided"]["rests"] == serde_json::json!(["lte0"]))
+}
+
+/// Plays until the dear link rests, and then for a while: it stays silent. Then the other one dies.
+fn rests_while_one_is_enough(list: &str) {
+    let calm = Calm::begin();
+    let Some(channel) = Channel::open() else { return };
+    let proxy = Proxy::behind(channel.network.words(), &[]);
+    let mut viewer = Viewer::start(&channel, &proxy, list);
+    while !rests(&proxy.now()) {
+        assert!(viewer.next < 20, "it never rests: {:#}", proxy.now()["ahead"]);
+        viewer.step();
+    }
+    viewer.step();
+    viewer.step();
+    let before = proxy.now();
+    (0..6).for_each(|_| viewer.step());
+    let after = proxy.now();
+    let (dear, cheap) =
+        (over(&after, "lte0") - over(&before, "lte0"), over(&after, "wifi0") - over(&before, "wifi0"));
+    eprintln!("after the start: {dear} bytes over the dear link, {cheap} over the other one");
+    channel.network.cut("wifi0");
+    (0..8).for_each(|_| viewer.step());
+    let end = proxy.now();
+    assert!(over(&end, "lte0") > over(&after, "lte0"), "{end:#}");
+    if calm.held() {
+        assert!(dear * 20 < cheap, "{dear} of {cheap}: {after:#}");
+        assert_eq!(viewer.waited, Duration::ZERO, "{end:#}");
+        assert_eq!(end["ahead"][0]["stalls"], 0, "{end:#}");
+    }
+}
+
+#[test]
+fn the_dear_link_rests_while_hls_plays_and_works_when_the_other_dies() {
+    rests_while_one_is_enough("list.m3u8");
+}
+
+#[test]
+fn the_dear_link_rests_while_dash_plays_and_works_when_the_other_dies() {
+    rests_while_one_is_enough("film.mpd");
+}
+
+#[test]
+fn the_dear_link_rests_while_a_list_plays_whose_end_nobody_knows() {
+    rests_while_one_is_enough("live.m3u8");
+}
