@@ -48,7 +48,7 @@ pub struct ReproduceArgs {
     /// Print one JSON object per figure and line.
     #[arg(long)]
     json: bool,
-    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13).
+    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`).
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Where results are kept.

@@ -39,7 +39,7 @@ pub(super) const TRACES: &str = "X-traces";
 pub(super) struct Figure {
     pub(super) artefact: &'static str,
     pub(super) case: String,
-    pub(super) who: &'static [Who],
+    pub(super) who: Vec<Who>,
     /// One for each repetition.
     pub(super) settings: Vec<Setting>,
     /// Whether the least energy is of interest.
@@ -57,6 +57,16 @@ pub(super) struct Effort {
     pub(super) holes: u32,
     /// Repetitions where rates wander.
     pub(super) draws: u32,
+}
+
+impl Figure {
+    /// What of it these names mean: `F13`, `F13 80%`, `F13 80% marline`; all, if there are none. False: nothing.
+    pub(super) fn keep(&mut self, names: &[String]) -> bool {
+        let (artefact, case) = (self.artefact, format!("{} {}", self.artefact, self.case));
+        let whole = names.is_empty() || names.iter().any(|name| *name == artefact || *name == case);
+        self.who.retain(|who| whole || names.contains(&format!("{case} {}", who.name())));
+        !self.who.is_empty()
+    }
 }
 
 impl Effort {
@@ -102,7 +112,7 @@ pub(super) const ALL: &[Who] = &[Who::LteOnly, Who::WifiOnly, Who::GreenbagP, Wh
 const THREE: &[Who] = &[Who::GreenbagP, Who::GreenbagE, Who::Marline];
 
 fn one(artefact: &'static str, case: impl Into<String>, who: &'static [Who], setting: Setting) -> Figure {
-    Figure { artefact, case: case.into(), who, settings: vec![setting], energy: false }
+    Figure { artefact, case: case.into(), who: who.to_vec(), settings: vec![setting], energy: false }
 }
 
 fn f9a(effort: Effort) -> Vec<Figure> {
@@ -145,7 +155,7 @@ fn f12(effort: Effort) -> Vec<Figure> {
             let seeds = if count == 0 { 0..1 } else { effort.seeds(effort.holes) };
             let settings = seeds.map(drawn).collect();
             let case = format!("{count} drops{suffix}");
-            Figure { artefact: "F12", case, who: RECOVERED, settings, energy: false }
+            Figure { artefact: "F12", case, who: RECOVERED.to_vec(), settings, energy: false }
         })
     };
     [("", 6600, false), (" spare", SPARE_RATE, true)].into_iter().flat_map(of).collect()
@@ -223,7 +233,7 @@ fn wandering(effort: Effort) -> Vec<Figure> {
             Setting::stepped(lte, wifi, seconds(rate, length))
         };
         let settings = effort.seeds(effort.draws).map(drawn).collect();
-        Figure { artefact: "X-fluct", case: name.into(), who: THREE, settings, energy: true }
+        Figure { artefact: "X-fluct", case: name.into(), who: THREE.to_vec(), settings, energy: true }
     };
     WANDERING.into_iter().map(of).collect()
 }
@@ -266,6 +276,19 @@ mod tests {
         let seeds = |artefact, effort| figures(artefact, effort).pop().unwrap().settings.len();
         let all = |effort| ["F12", "X-fluct", "F13"].map(|artefact| seeds(artefact, effort));
         assert_eq!((all(Effort::FULL), all(Effort { runs: Some(3), ..Effort::LAB })), ([10, 20, 1], [3, 3, 1]));
+    }
+
+    #[test]
+    fn a_case_and_a_policy_can_be_named() {
+        let named = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            let mut all = figures("F13", Effort::LAB);
+            all.retain_mut(|figure| figure.keep(&names));
+            all.iter().map(|figure| figure.who.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(named(&["F13"]), [5; 6]);
+        assert_eq!(named(&["F13 80%", "F13 90% marline", "F13 90% greenbag-p"]), [5, 2]);
+        assert!(named(&["F13 85%", "F14"]).is_empty());
     }
 
     #[test]

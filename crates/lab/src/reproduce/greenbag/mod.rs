@@ -71,6 +71,13 @@ fn figures_of(args: &ReproduceArgs, wanted: &[&'static str], effort: Effort) -> 
     if wanted.contains(&TRACES) {
         figures.extend(recorded(&scenarios::trace_directories(&args.traces))?);
     }
+    figures.retain_mut(|figure| figure.keep(&args.cases));
+    if figures.is_empty() && wanted != [TRACES] {
+        return Err(LabError::Spec(format!(
+            "no case `{}`: `F13 80% marline` is how one is named",
+            args.cases.join(", ")
+        )));
+    }
     Ok(figures)
 }
 
@@ -185,11 +192,12 @@ fn show(args: &ReproduceArgs, figures: &[Figure], real: Option<&[Done]>, simulat
 /// The artefacts that were named; all, if none was.
 fn wanted(named: &[String]) -> Result<Vec<&'static str>, LabError> {
     let all = || ARTEFACTS.into_iter().chain([TRACES]);
-    if let Some(unknown) = named.iter().find(|name| all().all(|known| known != name.as_str())) {
+    let artefact = |name: &str| name.split(' ').next().unwrap_or_default().to_owned();
+    if let Some(unknown) = named.iter().find(|name| all().all(|known| known != artefact(name))) {
         let known: Vec<&str> = all().collect();
         return Err(LabError::Spec(format!("no artefact `{unknown}` of GreenBag: {}", known.join(", "))));
     }
-    Ok(all().filter(|known| named.is_empty() || named.iter().any(|name| name == known)).collect())
+    Ok(all().filter(|known| named.is_empty() || named.iter().any(|name| artefact(name) == *known)).collect())
 }
 
 /// The pairs of recorded links whose traces are there; of the others it is said why they are left out.
@@ -235,7 +243,7 @@ mod tests {
     #[test]
     fn artefacts_are_named_and_unknown_ones_refused() {
         assert_eq!(wanted(&[]).unwrap().len(), 10);
-        assert_eq!(wanted(&["X-over".into(), "F9a".into()]).unwrap(), ["F9a", "X-over"]);
+        assert_eq!(wanted(&["X-over 110% marline".into(), "F9a".into()]).unwrap(), ["F9a", "X-over"]);
         let refused = wanted(&["F15".into()]).unwrap_err().to_string();
         assert!(refused.contains("`F15`") && refused.contains("F9a, F9b"), "{refused}");
     }

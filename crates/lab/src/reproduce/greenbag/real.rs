@@ -52,6 +52,9 @@ pub(super) struct Measured {
     pub(super) video: Option<String>,
     /// How often a lagging link was relieved.
     pub(super) recovered: u64,
+    /// How it was played, in the proxy's words.
+    #[serde(default)]
+    pub(super) reason: Option<String>,
     /// The proxy's processor time.
     pub(super) cpu_s: f64,
     /// How late one packet in a hundred left the emulator, or later.
@@ -71,6 +74,9 @@ pub(super) struct LinkMeasured {
     pub(super) carried_bytes: u64,
     /// The proxy's account of its radio, with the tail.
     pub(super) energy_j: Option<f64>,
+    /// When something small came to a radio that slept, or was about to: packets that are not the film's.
+    #[serde(default)]
+    pub(super) woken_s: Vec<f64>,
 }
 
 /// What all cases have in common.
@@ -237,6 +243,7 @@ fn measured(
             bytes: told(&link.name)["bytes"].as_u64().unwrap_or(0),
             carried_bytes: link.down.delivered.size.bytes(),
             energy_j: told(&link.name)["with_tail_j"].as_f64(),
+            woken_s: woken(&link.down_timeline),
         })
         .collect();
     let seconds = |(since, time): &(Duration, Duration)| (since.as_secs_f64(), time.as_secs_f64());
@@ -252,6 +259,7 @@ fn measured(
         suspect: emulation.suspect().or_else(|| unlike(&links)),
         links,
         video: session["video"]["source"].as_str().map(str::to_owned),
+        reason: session["reason"].as_str().map(str::to_owned),
         recovered: session["decided"]["recovered"].as_u64().unwrap_or(0),
         cpu_s: cpu.as_secs_f64(),
         late_s: emulation.lateness.p99.as_secs_f64(),
@@ -277,6 +285,29 @@ fn of_packets(setting: &Setting, who: Who, emulation: &Emulation) -> f64 {
     meter.finish(Instant::FAR_FUTURE).total().as_joules_f64()
 }
 
+/// When no more than a handshake's bytes came within a second, after two of silence.
+fn woken(timeline: &[DataSize]) -> Vec<f64> {
+    let slot = Emulation::SLOT.as_secs_f64();
+    let (silence, burst) = ((2.0 / slot) as usize, (1.0 / slot) as usize);
+    let mut woken = Vec::new();
+    let mut silent = 0;
+    for (at, size) in timeline.iter().enumerate() {
+        if size.is_zero() {
+            silent += 1;
+            continue;
+        }
+        let next: DataSize = timeline.iter().skip(at).take(burst).copied().sum();
+        if silent >= silence && next <= HANDSHAKE {
+            woken.push(at as f64 * slot);
+        }
+        silent = 0;
+    }
+    woken
+}
+
+/// Less than any piece of a film.
+const HANDSHAKE: DataSize = DataSize::from_kib(6);
+
 /// Where the proxy's account and the packets are further apart than headers, handshakes and what was asked for twice.
 fn unlike(links: &[LinkMeasured]) -> Option<String> {
     let is_unlike = |link: &&LinkMeasured| {
@@ -292,8 +323,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_few_packets_after_silence_are_noticed_and_pieces_of_a_film_are_not() {
+        let mut timeline = vec![DataSize::ZERO; 200];
+        let mut put = |at: usize, bytes| timeline[at] = DataSize::from_bytes(bytes);
+        put(0, 40_000);
+        put(50, 52);
+        put(55, 52);
+        put(100, 1500);
+        put(101, 40_000);
+        put(180, 5000);
+        assert_eq!(woken(&timeline), [5.0, 18.0]);
+    }
+
+    #[test]
     fn an_account_that_is_not_that_of_the_packets_is_noticed() {
-        let link = |bytes, carried_bytes| LinkMeasured { name: "lte".into(), bytes, carried_bytes, energy_j: None };
+        let link = |bytes, carried_bytes| LinkMeasured {
+            name: "lte".into(),
+            bytes,
+            carried_bytes,
+            energy_j: None,
+            woken_s: Vec::new(),
+        };
         assert_eq!(unlike(&[link(10_000_000, 10_400_000), link(0, 20_000)]), None);
         assert!(unlike(&[link(10_000_000, 9_000_000)]).is_some());
         assert!(unlike(&[link(10_000_000, 13_000_000)]).unwrap().contains("of which"));
