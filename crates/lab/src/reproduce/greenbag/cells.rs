@@ -3,15 +3,17 @@
 //! In: figures, and what earlier sessions left. Out: [`Cell`]s.
 //!
 //! 1. A case needs minutes of real time and next to no processor (6 Mbit/s), so many run side by side, each in namespaces
-//!    of its own. What a crowd would spoil is measured in each of them: how late its emulator was.
+//!    of its own; faster videos count for as many as they are faster ([`Crowd`]). What a crowd would spoil is measured in
+//!    each of them: how late its emulator was, and how long its proxy waited for a processor.
 //! 2. The order is that of [`ORDER`], the figures that matter most first, so that a session that is stopped has them.
 //!    The policies of one case run side by side: whatever the machine does meanwhile, it does to all of them.
 //! 3. A case that fails is a cell with its problem, and is done again when the session goes on; a lab that cannot be built
 //!    ends everything.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
+use marline_core::units::Bitrate;
 use serde::{Deserialize, Serialize};
 
 use super::figures::Figure;
@@ -75,6 +77,34 @@ impl Cell {
 /// The artefacts in the order in which they are played.
 const ORDER: [&str; 10] = ["F13", "F14", "X-over", "X-fluct", "X-traces", "F12", "F11", "F10", "F9a", "F9b"];
 
+/// Who plays now: at most so many videos of [`USUAL`].
+struct Crowd {
+    most: u64,
+    now: Mutex<u64>,
+    left: Condvar,
+}
+
+impl Crowd {
+    fn new(at_once: usize) -> Self {
+        Self { most: USUAL.bits_per_sec() * at_once.max(1) as u64, now: Mutex::new(0), left: Condvar::new() }
+    }
+
+    /// Does `work` when there is room for a video of this rate; one that is too fast for any crowd is alone.
+    fn admit<T>(&self, rate: Bitrate, work: impl FnOnce() -> T) -> T {
+        let weight = rate.max(USUAL).bits_per_sec();
+        let full = |now: &mut u64| *now > 0 && *now + weight > self.most;
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.left.wait_while(now, full).unwrap_or_else(PoisonError::into_inner) += weight;
+        let done = work();
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) -= weight;
+        self.left.notify_all();
+        done
+    }
+}
+
+/// As the videos of most figures.
+const USUAL: Bitrate = Bitrate::from_mbps(6);
+
 /// Plays what `there` does not have yet, so many at once; `tell` hears of each as soon as it is done. Gives whether the
 /// user stopped it.
 pub(super) fn play(
@@ -91,7 +121,7 @@ pub(super) fn play(
     let mut left: Vec<_> = items(figures).into_iter().filter(|item| !is_there(item)).collect();
     let rank = |at: usize| ORDER.iter().position(|artefact| *artefact == figures[at].artefact);
     left.sort_by_key(|(at, who, run)| (rank(*at), *run, *at, *who));
-    let (next, broken) = (AtomicUsize::new(0), Mutex::new(None));
+    let (next, broken, crowd) = (AtomicUsize::new(0), Mutex::new(None), Crowd::new(at_once));
     let stopped = || marline_sys::signal::caught().is_some();
     let is_broken =
         || broken.lock().map_or(true, |broken: std::sync::MutexGuard<'_, Option<LabError>>| broken.is_some());
@@ -100,7 +130,16 @@ pub(super) fn play(
             let Some((at, who, run)) = left.get(next.fetch_add(1, Ordering::Relaxed)).copied() else { return };
             let (figure, who) = (&figures[at], figures[at].who[who]);
             let label = format!("{} {} {} {run}", figure.artefact, figure.case, who.name());
-            let played = workshop.play(&figure.settings[run], who, run as u64 + 1, &label).and_then(|measured| {
+            let setting = &figure.settings[run];
+            let played = crowd.admit(setting.video().mean(), || {
+                if stopped() || is_broken() {
+                    None
+                } else {
+                    Some(workshop.play(setting, who, run as u64 + 1, &label))
+                }
+            });
+            let Some(played) = played else { return };
+            let played = played.and_then(|measured| {
                 if stopped() || measured.as_ref().is_err_and(|why| why == STOPPED) {
                     return Ok(());
                 }
@@ -165,6 +204,28 @@ mod tests {
             problem: Some("no lab".into()),
             measured: None,
         }
+    }
+
+    #[test]
+    fn a_fast_video_counts_for_several_and_one_that_is_too_fast_is_alone() {
+        let (crowd, most) = (Crowd::new(4), AtomicUsize::new(0));
+        let (slow, fast) = (Bitrate::from_mbps(3), Bitrate::from_mbps(60));
+        let played = AtomicUsize::new(0);
+        let watch = |rate: Bitrate, weight: usize| {
+            crowd.admit(rate, || {
+                let now = played.fetch_add(weight, Ordering::SeqCst) + weight;
+                most.fetch_max(now, Ordering::SeqCst);
+                std::thread::yield_now();
+                played.fetch_sub(weight, Ordering::SeqCst);
+            });
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| watch(slow, 1));
+                scope.spawn(|| watch(fast, 100));
+            }
+        });
+        assert!([100, 1, 2, 3, 4].contains(&most.into_inner()));
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub(super) struct Measured {
     pub(super) reason: Option<String>,
     /// The proxy's processor time.
     pub(super) cpu_s: f64,
+    /// How long the proxy could have worked and had no processor.
+    #[serde(default)]
+    pub(super) kept_waiting_s: Option<f64>,
     /// How late one packet in a hundred left the emulator, or later.
     pub(super) late_s: f64,
     /// Why the figures should not be trusted.
@@ -132,10 +135,11 @@ impl Workshop {
         };
         let viewing = lab.inside(|| Ok(player::watch(&seat))).map_err(LabError::at("the client's end"))?;
         let emulation = lab.emulation()?;
+        let kept_waiting = proxy.kept_waiting();
         let (cpu, said) = proxy.end();
         drop(lab);
         Ok(match viewing {
-            Ok(viewing) => measured(setting, who, &viewing, &emulation, cpu),
+            Ok(viewing) => measured(setting, who, &viewing, &emulation, (cpu, kept_waiting)),
             Err(why) if said.is_empty() => Err(why),
             Err(why) => Err(format!("{why}; the proxy said: {said}")),
         })
@@ -201,6 +205,12 @@ impl Proxy {
         }
     }
 
+    /// How long it has waited for a processor (the kernel's Documentation/scheduler/sched-stats.rst); none: it does not say.
+    fn kept_waiting(&self) -> Option<Duration> {
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    }
+
     /// Ends it; gives its processor time, and the last line that it said.
     fn end(mut self) -> (Duration, String) {
         let _ = self.child.kill();
@@ -227,7 +237,7 @@ fn measured(
     who: Who,
     viewing: &Viewing,
     emulation: &Emulation,
-    cpu: Duration,
+    (cpu, kept_waiting): (Duration, Option<Duration>),
 ) -> Result<Measured, String> {
     let status = &viewing.status;
     let session = &status["sessions"][0];
@@ -256,7 +266,8 @@ fn measured(
         waits_s: viewing.waits.iter().map(seconds).collect(),
         energy_j: status["energy"]["with_tails_j"].as_f64().ok_or("the proxy has no account of its energy")?,
         energy_of_packets_j: of_packets(setting, who, emulation),
-        suspect: emulation.suspect().or_else(|| unlike(&links)),
+        suspect: emulation.suspect().or_else(|| starved(kept_waiting, viewing)).or_else(|| unlike(&links)),
+        kept_waiting_s: kept_waiting.map(|time| time.as_secs_f64()),
         links,
         video: session["video"]["source"].as_str().map(str::to_owned),
         reason: session["reason"].as_str().map(str::to_owned),
@@ -307,6 +318,12 @@ fn woken(timeline: &[DataSize]) -> Vec<f64> {
 
 /// Less than any piece of a film.
 const HANDSHAKE: DataSize = DataSize::from_kib(6);
+
+/// A proxy that waited for a processor more than a fiftieth of the time was not what a user has.
+fn starved(kept_waiting: Option<Duration>, viewing: &Viewing) -> Option<String> {
+    let waited = kept_waiting.filter(|waited| *waited * 50 > viewing.last_byte)?;
+    Some(format!("the proxy waited {:.1} s for a processor", waited.as_secs_f64()))
+}
 
 /// Where the proxy's account and the packets are further apart than headers, handshakes and what was asked for twice.
 fn unlike(links: &[LinkMeasured]) -> Option<String> {
