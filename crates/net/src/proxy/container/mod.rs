@@ -6,8 +6,9 @@
 //! 1. Nothing is asked for: the scan looks at what the player reads anyway. It wants one offset at a time and takes it
 //!    whenever it comes by; a player reads a head at the end of the file before it plays, so the scan sees it, too.
 //! 2. MP4: `mvhd` has the duration (ISO 14496-12 §8.2.2), of fragmented ones `mehd`; `sidx` has bytes and time of each
-//!    fragment (§8.16.3). Matroska and WebM: `Duration` of `Info` (RFC 9559 §5.1.2). MPEG-TS: clock references over
-//!    bytes (ISO 13818-1 §2.4.3.4).
+//!    fragment (§8.16.3), `stbl` where each chunk lies and when it is played (§8.5). Matroska and WebM: `Duration` of
+//!    `Info` (RFC 9559 §5.1.2), and the clusters of `Cues` (§5.1.5) if the player reads them. MPEG-TS: clock references
+//!    over bytes (ISO 13818-1 §2.4.3.4).
 //! 3. No figure is believed that makes no sense: a duration of zero or of more than a year is none.
 //! 4. At most [`MOST`] bytes are held, and never any of the video itself.
 //!
@@ -18,7 +19,7 @@ mod matroska;
 mod mp4;
 mod ts;
 
-use marline_core::playback::Profile;
+use marline_core::playback::{Profile, ProfileError};
 use marline_core::units::{Bitrate, DataSize, Duration};
 
 /// What a container tells of its video.
@@ -28,6 +29,8 @@ pub(super) enum Video {
     Duration(Duration),
     /// How long it is piece by piece, each with its bytes, from the first byte of the file.
     Pieces(Vec<(Duration, DataSize)>),
+    /// How long it is, and from which byte on it plays what comes at some moments, the moments rising.
+    Marks(Duration, Vec<(Duration, u64)>),
     /// How many bytes make a second.
     Rate(Bitrate),
 }
@@ -37,6 +40,7 @@ impl Video {
     pub(super) fn profile(&self, total: DataSize) -> Option<Profile> {
         let profile = match self {
             Self::Duration(duration) => Profile::variable([(*duration, total)]),
+            Self::Marks(duration, marks) => marked(*duration, marks, total.bytes()),
             Self::Rate(rate) => Profile::variable([(total / *rate, total)]),
             Self::Pieces(pieces) => {
                 let bytes: DataSize = pieces.iter().map(|(_, size)| *size).sum();
@@ -175,6 +179,26 @@ impl Scan {
     }
 }
 
+/// Everything before a mark is needed by its moment. Where one kind of bytes lies behind all others the player reads at
+/// two places at once, and marks say nothing of its pace.
+fn marked(duration: Duration, marks: &[(Duration, u64)], total: u64) -> Result<Profile, ProfileError> {
+    let ahead = |(moment, from): &(Duration, u64)| {
+        *from as f64 / total.max(1) as f64 - moment.as_secs_f64() / duration.as_secs_f64()
+    };
+    let (mut time, mut bytes) = (Duration::ZERO, 0);
+    let mut pieces = Vec::new();
+    let apart = marks.iter().any(|mark| mark.1 < total && ahead(mark) > FAR);
+    let marks = if apart { &[] } else { marks };
+    for (moment, from) in marks.iter().filter(|(moment, from)| *moment < duration && *from < total) {
+        if *moment >= time + LEAST_PIECE && *from > bytes {
+            pieces.push((*moment - time, DataSize::from_bytes(from - bytes)));
+            (time, bytes) = (*moment, *from);
+        }
+    }
+    pieces.push((duration - time, DataSize::from_bytes(total - bytes)));
+    Profile::variable(pieces)
+}
+
 fn guess(held: &[u8]) -> Option<Step> {
     if held.len() < 8 {
         return None;
@@ -194,7 +218,7 @@ fn guess(held: &[u8]) -> Option<Step> {
 
 fn makes_sense(video: &Video) -> bool {
     let duration = match video {
-        Video::Duration(duration) => *duration,
+        Video::Duration(duration) | Video::Marks(duration, _) => *duration,
         Video::Pieces(pieces) => pieces.iter().fold(Duration::ZERO, |sum, (time, _)| sum.saturating_add(*time)),
         Video::Rate(rate) => return !rate.is_zero(),
     };
@@ -214,6 +238,10 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// Nothing lasts longer than a year.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// No part of a video that plays along has so much of the bytes so much too early.
+const FAR: f64 = 0.5;
+/// Marks closer than that are one.
+const LEAST_PIECE: Duration = Duration::from_millis(500);
 /// A `sidx` of a day of two-second fragments is half of it.
 const MOST: usize = 1 << 20;
 const PIECE: usize = 4096;

@@ -1,7 +1,8 @@
 //! MP4 and its kin: boxes within boxes (ISO 14496-12 §4.2).
 //!
-//! In: the bytes from a box on. Out: a duration from `mvhd` or `mehd`, pieces from `sidx`. Boxes in which nothing can be
-//! found are stepped over, whatever their size.
+//! In: the bytes from a box on. Out: a duration from `mvhd` or `mehd`, pieces from `sidx`, marks from the tables of
+//! tracks: the chunks (`stco`, `co64`) and when each begins (`stsc`, `stts`). Sizes of single samples are not needed.
+//! Boxes in which nothing can be found are stepped over, whatever their size, and tables that are too large as well.
 
 use marline_core::units::{DataSize, Duration};
 
@@ -21,7 +22,64 @@ pub(super) struct Boxes {
     scale: u64,
     /// The first box with pictures or sound.
     pub(super) media: Option<u64>,
+    whole: Option<Duration>,
+    track: Track,
+    /// Of all tracks with pictures or sound.
+    marks: Vec<(Duration, u64)>,
     pub(super) found: Option<(Video, &'static str)>,
+}
+
+/// The tables of a track, as far as they have come.
+#[derive(Debug, Default)]
+struct Track {
+    scale: u64,
+    plays: bool,
+    /// How many samples, and how many ticks each lasts.
+    times: Vec<(u64, u64)>,
+    /// From which chunk on, counted from one, how many samples are in each.
+    runs: Vec<(u64, u64)>,
+    chunks: Vec<u64>,
+}
+
+impl Track {
+    /// When each chunk begins and where it lies; empty: a table is missing.
+    fn marks(&self) -> Vec<(Duration, u64)> {
+        let mut marks = Vec::new();
+        let mut times = self.times.iter().copied();
+        let (mut left, mut each) = times.next().unwrap_or_default();
+        let mut runs = self.runs.iter().peekable();
+        let (mut ticks, mut samples) = (0_u64, 0_u64);
+        if !self.plays || self.scale == 0 || self.times.is_empty() || self.runs.is_empty() {
+            return marks;
+        }
+        for (chunk, offset) in (1_u64..).zip(&self.chunks) {
+            while let Some((_, many)) = runs.next_if(|(first, _)| *first <= chunk) {
+                samples = *many;
+            }
+            marks.extend(seconds(ticks, self.scale).map(|begins| (begins, *offset)));
+            let mut of_chunk = samples;
+            while of_chunk > 0 {
+                let step = of_chunk.min(left);
+                ticks = ticks.saturating_add(step.saturating_mul(each));
+                (of_chunk, left) = (of_chunk - step, left - step);
+                if left == 0 {
+                    match times.next() {
+                        Some(next) => (left, each) = next,
+                        None => break,
+                    }
+                }
+            }
+        }
+        marks
+    }
+}
+
+/// The entries of a table of numbers of the same width behind a version, flags and a count.
+fn table<const N: usize>(body: &[u8], width: usize) -> Vec<[u64; N]> {
+    let entry = |entry: &[u8]| {
+        std::array::from_fn(|at| number(entry.get(at * width..(at + 1) * width).unwrap_or_default()))
+    };
+    body.get(8..).unwrap_or_default().chunks_exact(N * width).map(entry).collect()
 }
 
 impl Boxes {
@@ -49,14 +107,21 @@ impl Boxes {
         }
         match name {
             // Boxes whose contents are looked at one by one.
-            b"moov" | b"mvex" => Next::At(at + head),
-            b"mvhd" | b"mehd" | b"sidx" => {
-                let Ok(whole) = usize::try_from(size) else { return Next::Over };
+            b"moov" | b"mvex" | b"mdia" | b"minf" | b"stbl" => Next::At(at + head),
+            b"trak" => {
+                self.track = Track::default();
+                Next::At(at + head)
+            }
+            b"mvhd" | b"mehd" | b"sidx" | b"mdhd" | b"hdlr" | b"stts" | b"stsc" | b"stco" | b"co64" => {
+                let Some(whole) = usize::try_from(size).ok().filter(|whole| *whole < super::MOST) else {
+                    return Next::At(after);
+                };
                 let Some(body) = held.get(head as usize..whole) else { return Next::More };
                 match name {
                     b"mvhd" => self.mvhd(body),
                     b"mehd" => self.mehd(body),
-                    _ => self.sidx(after, body),
+                    b"sidx" => self.sidx(after, body),
+                    _ => self.of_track(name, body),
                 }
                 Next::At(after)
             }
@@ -84,8 +149,39 @@ impl Boxes {
         self.duration(ticks.map_or(0, number), "mp4 mehd");
     }
 
+    fn of_track(&mut self, name: &[u8], body: &[u8]) {
+        let track = &mut self.track;
+        match name {
+            b"mdhd" => {
+                let scale = if body.first() == Some(&1) { body.get(20..24) } else { body.get(12..16) };
+                track.scale = scale.map_or(0, number);
+            }
+            b"hdlr" => track.plays = matches!(body.get(8..12), Some(b"vide" | b"soun")),
+            b"stts" => track.times = table(body, 4).into_iter().map(|[many, each]| (many, each)).collect(),
+            b"stsc" => track.runs = table(body, 4).into_iter().map(|[first, many, _]| (first, many)).collect(),
+            b"stco" => track.chunks = table(body, 4).into_iter().map(|[offset]| offset).collect(),
+            _ => track.chunks = table(body, 8).into_iter().map(|[offset]| offset).collect(),
+        }
+        let marks = track.marks();
+        let Some(whole) = self.whole.filter(|_| !marks.is_empty()) else { return };
+        track.chunks = Vec::new();
+        self.marks.extend(marks);
+        // What is needed by a moment is needed whichever track it is of.
+        self.marks.sort_unstable();
+        let mut rising: Vec<(Duration, u64)> = Vec::with_capacity(self.marks.len());
+        for (moment, from) in &self.marks {
+            let most = rising.last().map_or(*from, |(_, most)| *from.max(most));
+            match rising.last_mut().filter(|last| last.0 == *moment) {
+                Some(last) => last.1 = most,
+                None => rising.push((*moment, most)),
+            }
+        }
+        self.found = Some((Video::Marks(whole, rising), "mp4 stbl"));
+    }
+
     fn duration(&mut self, ticks: u64, source: &'static str) {
         if let Some(duration) = seconds(ticks, self.scale).filter(|duration| !duration.is_zero()) {
+            self.whole = Some(duration);
             self.found = Some((Video::Duration(duration), source));
         }
     }
@@ -151,6 +247,48 @@ mod tests {
         assert_eq!(found(&file), Some((Video::Duration(Duration::from_secs(7200)), "mp4 mvhd")));
         let file = [boxed(b"ftyp", b"mp42"), boxed(b"moov", &mvhd(u32::MAX))].concat();
         assert_eq!(found(&file), None);
+    }
+
+    #[test]
+    fn the_tables_of_tracks_say_where_the_thick_parts_lie() {
+        let full = |name: &[u8; 4], words: &[u32]| {
+            let words = words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+            boxed(name, &[&[0; 4], &words[..]].concat())
+        };
+        let track = |kind: &[u8; 4], chunks: &[u32]| {
+            // Two samples of half a second in each chunk, one in the last.
+            let tables = [
+                full(b"stts", &[2, 4, 500, 3, 500]),
+                full(b"stsc", &[2, 1, 2, 1, 4, 1, 1]),
+                full(b"stco", &[&[chunks.len() as u32], chunks].concat()),
+            ];
+            let kind = boxed(b"hdlr", &[&[0; 8], &kind[..], &[0; 12]].concat());
+            let media =
+                [full(b"mdhd", &[0, 0, 1000, 4000, 0]), kind, boxed(b"minf", &boxed(b"stbl", &tables.concat()))];
+            boxed(b"trak", &boxed(b"mdia", &media.concat()))
+        };
+        let tracks = [
+            track(b"vide", &[1000, 2000, 6000, 8000]),
+            track(b"soun", &[1900, 5900, 7900, 9900]),
+            track(b"text", &[9990, 9991, 9992, 9993]),
+        ];
+        let file =
+            [boxed(b"ftyp", b"isom"), boxed(b"moov", &[vec![mvhd(2400)], tracks.to_vec()].concat().concat())]
+                .concat();
+        let (video, source) = found(&file).unwrap();
+        assert_eq!(source, "mp4 stbl");
+        let profile = video.profile(DataSize::from_bytes(10_000)).unwrap();
+        assert_eq!((profile.duration(), profile.size().bytes()), (Duration::from_secs(4), 10_000));
+        // The second second is twice as thick as the third.
+        let by = |second| profile.bytes_by(Duration::from_secs(second));
+        assert_eq!((by(1), by(2), by(3)), (5900, 7900, 9900));
+        assert_eq!(video.profile(DataSize::from_bytes(5000)).unwrap().size().bytes(), 5000);
+        // All sound behind all pictures says nothing.
+        let apart = [track(b"vide", &[1000, 2000, 3000, 4000]), track(b"soun", &[9000, 9100, 9200, 9300])];
+        let file = [boxed(b"ftyp", b"isom"), boxed(b"moov", &[vec![mvhd(2400)], apart.to_vec()].concat().concat())]
+            .concat();
+        let even = found(&file).unwrap().0.profile(DataSize::from_bytes(10_000)).unwrap();
+        assert_eq!(even.bytes_by(Duration::from_secs(2)), 5000);
     }
 
     #[test]
