@@ -62,6 +62,7 @@ pub use event::{
 pub use notice::{Ban, Failure, Notice, OneAnswer};
 pub use span::Span;
 pub use spans::SpanSet;
+pub(crate) use plan::FIRST_BITE;
 pub(crate) use steer::Seat;
 
 use conn::{Conn, Req};

@@ -105,11 +105,17 @@ impl Fetch {
         let Some(link) = self.links.get(&conn.link) else { return false };
         let fresh = conn.reqs.is_empty() && conn.meter.total().is_zero();
         let standing = match link.standing {
-            Standing::Up => !conn.meter.total().is_zero() || conn.reqs.is_empty(),
+            Standing::Up => !conn.meter.total().is_zero() || conn.reqs.is_empty() || self.has_bitten(conn),
             Standing::Silent { .. } | Standing::Probation => fresh,
             Standing::Banned { .. } | Standing::Down => false,
         };
         conn.takes_requests() && standing && self.allowed(conn.link)
+    }
+
+    /// Whether nothing but the first bite is on its way on a connection. Of a resource that is known already the answer is no
+    /// surprise: what follows it may be asked for at once.
+    fn has_bitten(&self, conn: &Conn) -> bool {
+        self.config.resume.is_some() && conn.reqs.len() == 1 && self.ahead(conn) <= FIRST_BITE
     }
 
     /// The end of what may be asked for: of the window, or of everything.
@@ -177,6 +183,8 @@ impl Fetch {
             return None;
         }
         let gap = self.ledger.free(0, self.limit())?;
+        let waits = self.config.window.is_some() && self.config.resume.is_some() && gap.start == self.consumed;
+        let size = if waits && lane.pace.is_zero() && conn.reqs.is_empty() { size.min(FIRST_BITE) } else { size };
         Some(Span::at(gap.start, gap.len().min(size)))
     }
 
@@ -267,6 +275,10 @@ pub(super) fn has_room(conn: &Conn) -> bool {
 const MOST_REQUESTS: usize = 32;
 /// Smaller requests are not worth their head: about 500 bytes both ways.
 pub(super) const LEAST_PIECE: DataSize = DataSize::from_kib(16);
+/// What a reader that waits is brought first of a resource that is known: behind a full queue only the first packets of
+/// a burst find room, and TLS gives nothing of a record before all of it is there, which most servers make of 16 KiB.
+/// chosen: three packets with the head of the answer.
+pub(crate) const FIRST_BITE: DataSize = DataSize::from_bytes(3000);
 /// With more than this left, requests are sent for longer.
 const FAR: Duration = Duration::from_secs(4);
 /// What a request asks for, in time of its link: far from the end, and near it.

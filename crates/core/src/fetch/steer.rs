@@ -48,6 +48,13 @@ pub(crate) struct Seat {
     pub(crate) wants: DataSize,
 }
 
+impl Seat {
+    /// Nothing was asked for on it.
+    pub(crate) fn is_untried(&self) -> bool {
+        self.pace.is_zero() && self.ahead.is_zero()
+    }
+}
+
 impl Fetch {
     /// A download that asks for nothing by itself once the resource is known.
     pub(crate) fn steered(config: Config) -> Self {

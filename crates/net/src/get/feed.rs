@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use marline_core::fetch::{MeteredUse, Resume, Span, Validator};
 use marline_core::link::{LinkId, LinkProfile};
@@ -108,6 +109,13 @@ impl Feed {
         Some(Resume { total, validator, have })
     }
 
+    /// When a link that is asked now has brought something worth while; never, if nothing is known of it.
+    fn answers_in(&self, network: &Network, name: &str) -> Duration {
+        let known = network.answers_in(name);
+        let rate = self.expected.iter().find(|(named, ..)| named == name).map(|(_, rate, _)| *rate);
+        known.map_or(Duration::MAX, |known| known.saturating_add(rate.map_or(Duration::ZERO, |rate| FIRST / rate)))
+    }
+
     fn expected(&self, uplinks: &Uplinks) -> Vec<Expected> {
         let of = |link: LinkId| {
             let LinkProfile { name, .. } = uplinks.profile(link)?;
@@ -163,8 +171,10 @@ impl Filling {
         // As in a download: those that cost nothing first. Of these the one first that is known to answer soonest: who is
         // asked first brings what the player waits for.
         let place = |name: &String| feed.order.iter().position(|best| best == name).unwrap_or(usize::MAX);
-        links
-            .sort_by_key(|link| pump.uplinks.profile(*link).map(|profile| (profile.metered, place(&profile.name))));
+        links.sort_by_key(|link| {
+            let profile = pump.uplinks.profile(*link)?;
+            Some((profile.metered, feed.answers_in(network, &profile.name), place(&profile.name)))
+        });
         pump.begin_at(feed.from);
         if let Some(viewer) = ear.0.borrow_mut().news(&pump.logged.machine) {
             pump.tell_own(viewer.into());
@@ -193,6 +203,10 @@ impl Filling {
                     |link| pump.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
                 let busy: Vec<LinkId> = pump.logged.machine.busy().collect();
                 ear.0.borrow_mut().busy(&busy, &name);
+                for (_, link, path) in pump.sockets.paths() {
+                    let round_trip = if path.rcv_rtt.is_zero() { path.rtt } else { path.rcv_rtt };
+                    network.is_busy(&name(link), round_trip.max(path.min_rtt));
+                }
                 ear.0.borrow_mut().learnt(&pump.logged.machine.learnt(), &name);
                 let news = ear.0.borrow_mut().news(&pump.logged.machine);
                 if let Some(viewer) = news {
@@ -227,11 +241,13 @@ impl Watcher for &Ear<'_> {
     }
 }
 
+/// What comes in one burst.
+const FIRST: DataSize = DataSize::from_kib(16);
 /// As often as the pump tells how it goes.
-const NEWS_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+const NEWS_EVERY: Duration = Duration::from_millis(100);
 /// Whoever has taken bytes for so long may seek; what is over sooner needs no spare connection. chosen: longer than a
 /// playlist or a segment takes on most links.
-const SPARES_AFTER: std::time::Duration = std::time::Duration::from_millis(300);
+const SPARES_AFTER: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
 mod tests {

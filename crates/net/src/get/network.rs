@@ -9,6 +9,7 @@
 //! 3. A program that runs for long starts without a link, too, and uses the first that comes.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::Path;
 use std::rc::Rc;
@@ -34,6 +35,8 @@ pub(crate) struct Network {
     pub(super) resolver: Rc<Resolver>,
     trust: RefCell<Trust>,
     pub(super) warm: Warm,
+    /// How soon a link answers while it is busy, and when that was seen.
+    busy: RefCell<BTreeMap<String, (std::time::Instant, Duration)>>,
 }
 
 /// One link as it is now.
@@ -67,6 +70,7 @@ impl Network {
             resolver: Rc::new(Resolver::new()),
             trust: RefCell::new(trust),
             warm: Warm::default(),
+            busy: RefCell::default(),
         };
         Ok((network, lines))
     }
@@ -111,6 +115,19 @@ impl Network {
             let _ = trust.config();
         }
         trust.clone()
+    }
+
+    /// A connection of a link is busy, and its round trip takes so long, its queue included.
+    pub(super) fn is_busy(&self, link: &str, round_trip: Duration) {
+        if !round_trip.is_zero() {
+            self.busy.borrow_mut().insert(link.to_owned(), (std::time::Instant::now(), round_trip));
+        }
+    }
+
+    /// How soon a link answers, if it was busy lately.
+    pub(super) fn answers_in(&self, link: &str) -> Option<Duration> {
+        let busy = self.busy.borrow();
+        busy.get(link).filter(|(at, _)| at.elapsed() < LATELY).map(|(_, round_trip)| *round_trip)
     }
 
     /// How many connections stand idle.
@@ -190,5 +207,7 @@ pub enum NetworkError {
 }
 
 const NAME_TIMEOUT: Duration = Duration::from_secs(5);
+/// chosen: how long an idle connection is kept.
+const LATELY: Duration = Duration::from_secs(60);
 /// Linux sends three SYNs in this time (RFC 6298 back-off: at 0, 1 and 3 s); another link may do better.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(6);

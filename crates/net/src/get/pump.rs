@@ -110,7 +110,8 @@ impl<'a, M: Driven> Pump<'a, M> {
             said: Vec::new(),
             takes_encoded: false,
             encoding_told: false,
-            served: ConnId(0),
+            // Nobody yet: the first one comes first.
+            served: ConnId(u32::MAX),
             sockets,
             limits: Limits::default(),
             unheard: Vec::new(),

@@ -369,6 +369,23 @@ fn a_resumed_file_that_changed_starts_again() {
 }
 
 #[test]
+fn what_a_reader_waits_for_of_a_known_resource_begins_with_a_bite() {
+    let spans = |config| {
+        let mut desk = Desk::new(config);
+        desk.tell(Input::Consumed { upto: 1_000_000 });
+        desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+        desk.connect(A, 20);
+        let span = |asked: &Asked| if let Ask::Span(span) = asked.ask { span } else { panic!("{asked:?}") };
+        desk.asked(A).iter().map(|(_, asked)| span(asked)).collect::<Vec<_>>()
+    };
+    let asked = spans(Config { window: Some(DataSize::from_mib(1)), ..resumed() });
+    assert_eq!(asked[0], Span::at(1_000_000, crate::fetch::FIRST_BITE));
+    assert_eq!((asked[1].start, asked.len()), (asked[0].end, 2), "and goes on at once");
+    // Nobody waits for the next byte of a file.
+    assert_eq!(spans(resumed()).len(), 1);
+}
+
+#[test]
 fn a_resumed_file_whose_server_serves_neither_ranges_nor_validators_any_more_is_one_answer() {
     let mut desk = Desk::new(resumed());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));

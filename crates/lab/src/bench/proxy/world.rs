@@ -123,7 +123,7 @@ impl Proxy {
         let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
         let mut command = Command::new(program);
         command.args(["proxy", "--listen", "127.0.0.1:0", "--json", "--quiet"]).args(words);
-        links.iter().for_each(|link| drop(command.args(["--link", link])));
+        command.args(links.iter().flat_map(|link| ["--link", link]));
         if let Some(authority) = world.authority() {
             command.arg("--ca-file").arg(authority);
         }
