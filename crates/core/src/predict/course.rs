@@ -6,7 +6,10 @@
 //! 1. Everything ever seen of the link counts alike: over long horizons the mean of all is what comes back.
 //! 2. Now is still felt for a while: the last second's distance from the mean fades with [`Course::MEMORY`].
 //! 3. The spread of a sum grows with the root of its time, by the variance that was seen. Before much was seen, a
-//!    fifth of the mean is assumed; it counts as much as four seconds of looking.
+//!    part of the mean is assumed ([`ASSUMED`]), which counts as much as [`WEIGHT`] seconds of looking.
+//! 4. For the variance a step counts as the median of itself and the two before it: behind a lost packet nothing can be
+//!    delivered and then all of it at once, a step of too little and a step of too much, in which the link was as
+//!    ever. A change that lasts for a second remains one.
 //!
 //! An EWMA was not used: with the usual weights it remembers a few seconds, and a plan for a hundred seconds that
 //! follows it is changed with every gust (measured for GreenBag's chooser: 4 to 12 changes in two minutes, each of
@@ -23,7 +26,9 @@ pub struct Course {
     steps: u32,
     /// Mbit/s.
     mean: f64,
-    /// The sum of squared distances from the mean (Welford).
+    /// Medians of three steps in a row, and the sum of squared distances from their mean (Welford).
+    medians: u32,
+    middle: f64,
     squares: f64,
     /// The last steps, the newest first.
     recent: [f64; 4],
@@ -58,14 +63,21 @@ impl Course {
     pub fn add(&mut self, rate: Bitrate) {
         let rate = rate.as_mbps_f64();
         self.steps = self.steps.saturating_add(1);
-        let distance = rate - self.mean;
-        self.mean += distance / f64::from(self.steps);
-        self.squares += distance * (rate - self.mean);
+        self.mean += (rate - self.mean) / f64::from(self.steps);
         if self.steps == 1 {
             self.recent = [rate; 4];
         }
         self.recent.rotate_right(1);
         self.recent[0] = rate;
+        if self.steps < 3 {
+            return;
+        }
+        let [a, b, c, _] = self.recent;
+        let median = a.max(b).min(a.min(b).max(c));
+        self.medians = self.medians.saturating_add(1);
+        let distance = median - self.middle;
+        self.middle += distance / f64::from(self.medians);
+        self.squares += distance * (median - self.middle);
     }
 
     /// How many steps have been seen.
@@ -100,19 +112,26 @@ impl Course {
     /// How far the mean itself may be wrong, in bytes of `time`: the standard deviation of a mean of values that repeat
     /// four fifths of their distance from it each second, by what was seen alone.
     pub fn doubt(&self, time: Duration) -> DataSize {
-        let seen = (f64::from(self.steps) * Self::STEP.as_secs_f64()).max(1e-3);
-        let variance = self.squares / f64::from(self.steps.max(1));
-        megabits(libm::sqrt(variance * REPEATED / seen) * time.as_secs_f64())
+        let seen = self.seen().max(Self::STEP.as_secs_f64());
+        megabits(libm::sqrt(self.variance_seen() * REPEATED / seen) * time.as_secs_f64())
     }
 
     fn now(&self) -> f64 {
         f64::midpoint(self.recent[0], self.recent[1])
     }
 
+    /// Seconds.
+    fn seen(&self) -> f64 {
+        f64::from(self.steps) * Self::STEP.as_secs_f64()
+    }
+
+    fn variance_seen(&self) -> f64 {
+        self.squares / f64::from(self.medians.max(1))
+    }
+
     fn variance(&self) -> f64 {
-        let seen = f64::from(self.steps) * Self::STEP.as_secs_f64();
-        let assumed = self.mean * ASSUMED;
-        (self.squares * Self::STEP.as_secs_f64() + assumed * assumed * WEIGHT) / (seen + WEIGHT)
+        let (seen, assumed) = (self.seen(), self.mean * ASSUMED);
+        (self.variance_seen() * seen + assumed * assumed * WEIGHT) / (seen + WEIGHT)
     }
 }
 

@@ -17,7 +17,8 @@
 //!    radio that trickles at the video's rate never sleeps.
 //! 6. *Hold-back.* If all links together will not bring the rest while it is played, and that is beyond doubt, the
 //!    player would stop again and again, each time until its low threshold is reached. One longer wait at the start, at
-//!    most 30 s, is shorter than all of them: it may start when the rest will come in time.
+//!    most 30 s, is shorter than all of them: it may start when the rest is to be expected in time, or as soon as what
+//!    is in doubt is more than what was lacking at first.
 //! 7. Never a stall to save energy: while the player waits, every link works.
 
 use alloc::collections::BTreeMap;
@@ -27,7 +28,7 @@ use core::time::Duration;
 use super::thrift::{MARGIN, Question};
 use super::{Expected, Promise, Said, Stream, Why};
 use crate::energy::Direction;
-use crate::fetch::{FIRST_BITE, Seat, Span};
+use crate::fetch::{Seat, Span};
 use crate::link::LinkId;
 use crate::playback::State;
 use crate::predict::{Course, Supply};
@@ -39,8 +40,8 @@ pub(super) struct Planner {
     links: BTreeMap<LinkId, Seen>,
     next_step: Instant,
     sated: bool,
-    /// Since when the start is held back.
-    held: Option<Instant>,
+    /// Since when the start is held back, and how much was lacking then.
+    held: Option<(Instant, DataSize)>,
 }
 
 /// What is remembered of a link.
@@ -158,7 +159,6 @@ impl Stream {
         let size =
             if seat.pace.is_zero() { FIRST_PIECE } else { seat.wants.max(seat.pace * batch).max(LEAST_PIECE) };
         let size = if due > FAR { size } else { size.min((seat.pace * BULK).max(LEAST_PIECE)) };
-        let size = if first.start == self.delivered && seat.is_untried() { FIRST_BITE } else { size };
         let ready = |seat: &Seat| (seat.ahead / seat.pace).max(seat.floor).min(UNKNOWN);
         let comes = ready(&seat).saturating_add((size / seat.pace).min(UNKNOWN));
         if comes.saturating_add(MARGIN) <= due {
@@ -265,12 +265,20 @@ impl Stream {
             return frontier;
         }
         let links: Vec<LinkId> = self.fetch.hopeful_links().collect();
-        let known = links.iter().all(|link| self.planner.course(*link).steps() >= LEAST_STEPS);
+        if links.iter().any(|link| self.planner.course(*link).steps() < LEAST_STEPS) {
+            return frontier;
+        }
         let rest = self.fetch.missing(Span::new(frontier, self.fetch.total().unwrap_or(u64::MAX)));
         let time = player.profile().duration().saturating_sub(player.position());
-        let doubt: DataSize = links.iter().map(|link| self.planner.course(*link).doubt(time)).sum();
-        let stalls = known && rest > self.supply(&links, time.saturating_sub(MARGIN)).mean + doubt * 2;
-        if !stalls || self.now.since(*self.planner.held.get_or_insert(self.now)) >= LONGEST_HOLD {
+        let lacks = rest - self.supply(&links, time.saturating_sub(MARGIN)).mean;
+        let doubt =
+            links.iter().map(|link| self.planner.course(*link).doubt(time)).sum::<DataSize>() * BEYOND_DOUBT;
+        let least = if self.planner.held.is_some() { DataSize::ZERO } else { doubt };
+        if lacks <= least {
+            return frontier;
+        }
+        let (since, lacked) = *self.planner.held.get_or_insert((self.now, lacks));
+        if doubt > lacked || self.now.since(since) >= LONGEST_HOLD {
             return frontier;
         }
         starts_at
@@ -331,13 +339,12 @@ impl Stream {
         let sum = |rate: fn(&Course) -> Bitrate| {
             used.iter().map(|link| rate(&self.planner.course(*link))).sum::<Bitrate>()
         };
-        if sum(Course::present) * 3 < sum(Course::mean) {
-            return FADE_GUARD;
-        }
+        let fades = sum(Course::present) * 3 < sum(Course::mean);
         let needs = self.player.as_ref().map(|player| player.profile().mean()).unwrap_or_default();
         let resting = self.planner.links.values().filter(|seen| seen.rests).map(|seen| seen.course.mean());
         let lacks = needs - resting.sum::<Bitrate>();
-        GUARD + (lacks * FADE) / needs
+        let guard = GUARD + (lacks * FADE) / needs;
+        if fades { guard.max(FADE_GUARD) } else { guard }
     }
 
     fn wake_cheapest(&mut self) -> bool {
@@ -379,10 +386,12 @@ const FADE: Duration = Duration::from_secs(4);
 const FADE_GUARD: Duration = Duration::from_secs(5);
 /// The longest wait that is chosen freely.
 const LONGEST_HOLD: Duration = Duration::from_secs(30);
+/// Standard deviations of the links' means. chosen: the few seconds that are seen by then look steadier than the link is.
+const BEYOND_DOUBT: u64 = 4;
 /// The first steps of a link are its slow start and the emptying of what that queued.
-const SETTLES: u32 = 6;
-/// So many half seconds must have been seen of a link before anything rests.
-const LEAST_STEPS: u32 = 4;
+const SETTLES: u32 = 4;
+/// So many half seconds must have been seen of a link before anything rests or is held back.
+const LEAST_STEPS: u32 = 6;
 /// With the first missing byte due later than this, pieces are long.
 const FAR: Duration = Duration::from_secs(4);
 /// The time of its link that a piece takes: far from the deadline, and near it.
