@@ -160,6 +160,11 @@ impl Stream {
         match &input {
             fetch::Input::LinkUp { link, profile } => {
                 self.meter.on_link(self.now, *link, profile.kind);
+                let spared = profile.metered && self.config.minimise == Minimise::MeteredBytes;
+                if spared && self.config.policy == Policy::Marline && self.planner.begin_at_rest(*link) {
+                    self.fetch.rest_link(*link, true);
+                    self.out.push_back(Output::Stream(Said::Rest { link: *link, rests: true, why: Why::Cheapest }));
+                }
                 if profile.metered {
                     self.metered.insert(*link)
                 } else {

@@ -19,18 +19,19 @@
 //!    player would stop again and again, each time until its low threshold is reached. One longer wait at the start, at
 //!    most 30 s, is shorter than all of them: it may start when the rest is to be expected in time, or as soon as what
 //!    is in doubt is more than what was lacking at first.
-//! 7. Never a stall to save energy: while the player waits, every link works.
+//! 7. Never a stall to save energy: while the player waits, every link works. Where metered bytes are to be few, metered
+//!    links rest from the beginning, and the very first wait calls them after [`PATIENCE`] only.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::thrift::{MARGIN, Question};
-use super::{Expected, Promise, Said, Stream, Why};
+use super::{Expected, Minimise, Promise, Said, Stream, Why};
 use crate::energy::Direction;
 use crate::fetch::{Seat, Span};
 use crate::link::LinkId;
-use crate::playback::State;
+use crate::playback::{Player, State};
 use crate::predict::{Course, Supply};
 use crate::units::{Bitrate, DataSize, Energy, Instant};
 
@@ -65,8 +66,19 @@ impl Planner {
     /// An earlier run's word counts as much as this one's first steps.
     pub(super) fn expect(&mut self, expected: Expected) {
         let seen = self.links.entry(expected.link).or_insert(Seen { paused: true, ..Seen::default() });
-        (0..LEAST_STEPS).for_each(|_| seen.course.add(expected.rate));
+        // A link of which only that is known whether it rested has no rate.
+        let steps = if expected.rate.is_zero() { 0 } else { LEAST_STEPS };
+        (0..steps).for_each(|_| seen.course.add(expected.rate));
         seen.rests = expected.rests;
+    }
+
+    /// A link of which nothing is known begins at rest.
+    pub(super) fn begin_at_rest(&mut self, link: LinkId) -> bool {
+        let is_new = !self.links.contains_key(&link);
+        if is_new {
+            self.links.insert(link, Seen { paused: true, rests: true, ..Seen::default() });
+        }
+        is_new
     }
 
     /// What this run can say of the links.
@@ -186,6 +198,7 @@ impl Stream {
         let Some(player) = self.player.as_ref() else { return false };
         match player.state() {
             State::Ended => return false,
+            State::Buffering if self.may_wait(player) => return false,
             State::Buffering => return self.wake_all(Why::Buffering),
             State::Playing => {}
         }
@@ -200,7 +213,8 @@ impl Stream {
             self.fetch.missing(Span::new(self.delivered, self.fetch.total().unwrap_or(u64::MAX))) + self.beyond.0;
         if runs_for < self.guard(&used) {
             let others = self.supply(&used, last.saturating_sub(MARGIN / 2));
-            let enough = rest <= others.mean - others.spread;
+            let known = used.iter().all(|link| self.planner.course(*link).steps() >= LEAST_STEPS);
+            let enough = if known { rest <= others.mean - others.spread } else { self.keeps_up(player, &used) };
             return !enough && self.wake_cheapest();
         }
         let Some(dear) = used.iter().copied().max_by_key(|link| (self.price(*link, self.mean(*link)), *link))
@@ -232,15 +246,37 @@ impl Stream {
     /// Rules 4 and 7 where there is nothing to choose yet: a link that was let rest before this stream began must not be
     /// missed. Tells whether one wakes.
     pub(super) fn wake_in_time(&mut self) -> bool {
-        let rests = self.planner.links.values().any(|seen| seen.rests);
-        let Some(player) = self.player.as_ref().filter(|_| rests) else { return false };
+        // Links come up one after the other: at first none is lost.
+        let is_young = self.now < Instant::ZERO + Course::STEP;
+        if is_young || !self.planner.links.values().any(|seen| seen.rests) {
+            return false;
+        }
+        let Some(player) = self.player.as_ref() else {
+            let lost = self.used().is_empty() || self.now > Instant::ZERO + STRANGER;
+            return lost && self.wake_all(Why::Lost);
+        };
+        if self.may_wait(player) && !self.used().is_empty() {
+            return false;
+        }
         let (plays, runs_for) = (player.state() == State::Playing, player.runs_for());
         match (plays, self.used().is_empty()) {
             (false, _) => self.wake_all(Why::Buffering),
-            // Before the first link is there, none is lost.
-            (true, true) => self.fetch.hopeful_links().next().is_some() && self.wake_all(Why::Lost),
+            (true, true) => self.wake_all(Why::Lost),
             (true, false) => runs_for < GUARD && self.wake_cheapest(),
         }
+    }
+
+    /// Whether a player that has not begun waits a moment longer, so that metered links stay untouched.
+    fn may_wait(&self, player: &Player) -> bool {
+        self.config.minimise == Minimise::MeteredBytes
+            && player.first_picture().is_none()
+            && self.now < Instant::ZERO + PATIENCE
+    }
+
+    /// Whether links that are not known yet bring the video as fast as it is played at present.
+    fn keeps_up(&self, player: &Player, links: &[LinkId]) -> bool {
+        let pace: Bitrate = links.iter().filter_map(|link| self.fetch.seat(*link)).map(|seat| seat.pace).sum();
+        pace > player.profile().mean() + player.profile().mean() / 10
     }
 
     /// What all links that may be used bring together; none: one of them is not known yet.
@@ -392,6 +428,10 @@ const BEYOND_DOUBT: u64 = 4;
 const SETTLES: u32 = 4;
 /// So many half seconds must have been seen of a link before anything rests or is held back.
 const LEAST_STEPS: u32 = 6;
+/// So long the start waits for links that cost nothing. chosen: what people take for a start.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// So long it is waited for somebody to know the video.
+const STRANGER: Duration = Duration::from_secs(3);
 /// With the first missing byte due later than this, pieces are long.
 const FAR: Duration = Duration::from_secs(4);
 /// The time of its link that a piece takes: far from the deadline, and near it.

@@ -392,3 +392,18 @@ fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
     let (some, said) = plays(30_000_000, 1, true);
     assert!(some > 0 && said.contains(&Said::Rest { link: LTE, rests: false, why: Why::RunsDry }), "{said:?}");
 }
+
+#[test]
+fn where_metered_bytes_are_to_be_few_there_are_none_while_the_other_link_suffices() {
+    let metered = |rates: [u64; 2]| {
+        let driver = Driver::new(Policy::Marline, 10_000_000, 40, rates);
+        let config = Config { minimise: Minimise::MeteredBytes, ..driver.stream.config.clone() };
+        let mut driver = driver.again(config, true);
+        driver.run(60_000);
+        (driver.brought(LTE), driver.player().stalls(), driver.done)
+    };
+    // 250 bytes a millisecond are played.
+    assert_eq!(metered([400, 800]), (0, 0, true));
+    let (brought, stalls, done) = metered([800, 150]);
+    assert!(brought > 2_000_000 && stalls == 0 && done, "{brought} {stalls}");
+}
