@@ -218,3 +218,21 @@ fn segments_that_are_ranges_of_one_file_come_ahead_too() {
     }
     assert!(server.sent() <= 4 * SEGMENT as u64 + 100_000, "{} bytes were sent", server.sent());
 }
+
+#[test]
+fn what_comes_encoded_though_nobody_asked_for_that_is_passed_on_and_said() {
+    let file = segment(1).with("Content-Encoding", "gzip");
+    let served = file.clone();
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/list.m3u8" => list("application/x-mpegurl", "\u{1f}gzip or so").with("Content-Encoding", "gzip"),
+        _ => served.answer(asked),
+    });
+    let proxy = Proxy::start(&[]);
+    for (path, len) in [("/list.m3u8", 11), ("/1.ts", SEGMENT)] {
+        let got = proxy.get(&server.url(path), &[]);
+        assert_eq!((got.status, got.field("content-encoding"), got.body.len()), (200, Some("gzip"), len), "{path}");
+    }
+    let part = proxy.get(&server.url("/1.ts"), &["-r", "1000-1999"]);
+    assert_eq!((part.status, part.field("content-encoding")), (206, Some("gzip")));
+    assert!(part.body == file.data[1000..2000]);
+}

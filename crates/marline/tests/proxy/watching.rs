@@ -170,6 +170,33 @@ fn the_dear_link_rests_while_the_other_one_suffices_and_works_when_that_dies() {
 }
 
 #[test]
+fn the_metered_link_is_left_alone_until_the_buffer_asks_and_keeps_to_its_budget() {
+    let calm = Calm::begin();
+    let rate = WIFI as usize * 1000 / 8 / 2;
+    let Some(cinema) = Cinema::open(60, rate) else { return };
+    let words = ["--link", "wifi0", "--link", "lte0,metered=yes,budget=3MB", "--metered", "use"];
+    let proxy = cinema.proxy(&[&words[..], &["--minimise", "metered-bytes"]].concat());
+    let mut player = cinema.player(&proxy, 0);
+    let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(10));
+    let after = proxy.now();
+    assert_eq!(after["metered_bytes"].as_u64(), Some(over(&after, "lte0")));
+    // The unmetered link falls silent: the metered one steps in, as far as its budget goes.
+    cinema.network.cut("wifi0");
+    let end = proxy.wait("steps in", |now| over(now, "lte0") > over(&after, "lte0"));
+    assert!(rests(&end).is_empty(), "{end:#}");
+    std::thread::sleep(Duration::from_secs(5));
+    // And the film goes on once the other link is back.
+    cinema.network.mend("wifi0");
+    got.extend(player.read(12 * rate));
+    assert!(got == cinema.film.data[..got.len()]);
+    let spent = over(&proxy.now(), "lte0");
+    assert!(spent <= 3_000_000, "{spent} bytes over the metered link");
+    if calm.held() {
+        assert_eq!((waited, over(&after, "lte0")), (Duration::ZERO, 0), "{after:#}");
+    }
+}
+
+#[test]
 fn a_seek_is_played_from_where_it_leads() {
     let calm = Calm::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;

@@ -176,6 +176,8 @@ impl Filling {
             Some((profile.metered, feed.answers_in(network, &profile.name), place(&profile.name)))
         });
         pump.begin_at(feed.from);
+        // Without us the player would get the same, and be told the same of it.
+        pump.takes_encoded = true;
         if let Some(viewer) = ear.0.borrow_mut().news(&pump.logged.machine) {
             pump.tell_own(viewer.into());
         }

@@ -55,7 +55,7 @@ pub(super) struct Pump<'a, M> {
     pub(super) described: Option<(OriginId, Described)>,
     /// What a stream has said, for whoever watches it.
     pub(super) said: Vec<Said>,
-    /// Whether an encoded body is taken as it comes (a file), instead of being refused (what a player reads).
+    /// Whether an encoded body is taken as it comes, instead of being refused.
     pub(super) takes_encoded: bool,
     pub(super) sockets: Sockets,
     pub(super) limits: Limits,
@@ -361,7 +361,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         }
         let encoding = encoding.unwrap_or("somehow");
         self.watcher.line(&format!(
-            "the server says that the file is encoded ({encoding}), though it was not asked to; it is stored as it comes"
+            "the server says that the file is encoded ({encoding}), though it was not asked to; it is taken as it comes"
         ));
     }
 

@@ -81,10 +81,10 @@ impl Lines {
         self.rests.contains(link)
     }
 
-    /// What the next stream may expect of links: what they bring, and whether they rest.
+    /// What the next stream may expect of links: what they bring (zero: not known yet), and whether they rest.
     pub(super) fn expected(&self) -> Vec<(String, Bitrate, bool)> {
-        let known = self.links.iter().filter(|(_, line)| line.course.steps() >= KNOWN);
-        known.map(|(name, line)| (name.clone(), line.course.mean(), self.rests.contains(name))).collect()
+        let rate = |line: &Line| if line.course.steps() >= KNOWN { line.course.mean() } else { Bitrate::ZERO };
+        self.links.iter().map(|(name, line)| (name.clone(), rate(line), self.rests.contains(name))).collect()
     }
 }
 
@@ -127,6 +127,6 @@ mod tests {
         for n in 0..25 {
             lines.moved(Instant::from_millis(n * 100), 1, "wifi", 10_000, true);
         }
-        assert_eq!(lines.expected(), []);
+        assert_eq!(lines.expected(), [("wifi".to_owned(), Bitrate::ZERO, false)]);
     }
 }

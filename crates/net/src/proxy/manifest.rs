@@ -31,10 +31,20 @@ pub(super) fn rewrite(text: &str, place: &Place) -> Result<Rewritten, String> {
     }
     // A dynamic one is read again and again (§5.3.1.2).
     let ends = root.attribute("type") != Some("dynamic");
-    let mut reading =
-        Reading { source: text, changes: Vec::new(), renditions: Vec::new(), sets: 0, choice: false, ends };
+    let mut reading = Reading {
+        source: text,
+        changes: Vec::new(),
+        renditions: Vec::new(),
+        sets: 0,
+        choice: false,
+        ends,
+        too_deep: false,
+    };
     let whole = root.attribute("mediaPresentationDuration").and_then(duration);
     reading.element(root, place, &Inherited { duration: whole, ..Inherited::default() });
+    if reading.too_deep {
+        return Err(format!("elements within elements, more than {MOST_DEPTH} deep"));
+    }
     reading.changes.sort_by_key(|(span, _)| span.start);
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let mut copied = 0;
@@ -56,6 +66,7 @@ struct Reading<'a> {
     sets: usize,
     choice: bool,
     ends: bool,
+    too_deep: bool,
 }
 
 /// What an element has from those above it.
@@ -63,6 +74,8 @@ struct Reading<'a> {
 struct Inherited<'a> {
     /// How long the period lasts.
     duration: Option<Duration>,
+    /// How many there are.
+    depth: u32,
     /// Templates and lists, the innermost last.
     templates: Vec<Node<'a, 'a>>,
     lists: Vec<Node<'a, 'a>>,
@@ -79,6 +92,11 @@ impl<'a> Reading<'a> {
         let first = bases().next().and_then(|base| base.text()).map(str::trim);
         let place = first.and_then(|base| outer.based(base)).unwrap_or_else(|| outer.clone());
         let mut inherited = inherited.clone();
+        inherited.depth += 1;
+        if inherited.depth > MOST_DEPTH {
+            self.too_deep = true;
+            return;
+        }
         if name == "Period" {
             inherited.duration = node.attribute("duration").and_then(duration).or(inherited.duration);
         }
@@ -292,6 +310,8 @@ fn escaped(text: &str) -> String {
 const ADDRESSES: [&str; 5] = ["media", "initialization", "index", "sourceURL", "href"];
 const MARK: &str = "marline-number";
 /// chosen: a day of live television in segments of two seconds, described one by one, with all its renditions.
+/// The standard needs six. Whoever nests deeper is after our stack.
+const MOST_DEPTH: u32 = 32;
 const MOST_NODES: u32 = 1_000_000;
 /// chosen: eleven hours in segments of two seconds.
 const MOST_PIECES: usize = 20_000;

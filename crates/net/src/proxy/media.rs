@@ -11,9 +11,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::header::{
-    ACCEPT_LANGUAGE, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_RANGE, LAST_MODIFIED, REFERER, RETRY_AFTER, USER_AGENT,
-    X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_LANGUAGE, ACCEPT_RANGES, ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_RANGE, LAST_MODIFIED,
+    REFERER, RETRY_AFTER, USER_AGENT, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body as _;
@@ -187,8 +187,13 @@ fn with_head(head: &Head, body: Reply) -> Response<Reply> {
 /// What the origin says of the resource.
 fn described(head: &Head) -> HeaderMap {
     let known = &head.described;
-    [(CONTENT_TYPE, &known.content_type), (ETAG, &known.etag), (LAST_MODIFIED, &known.last_modified)]
-        .into_iter()
+    let said = [
+        (CONTENT_TYPE, &known.content_type),
+        (CONTENT_ENCODING, &known.encoding),
+        (ETAG, &known.etag),
+        (LAST_MODIFIED, &known.last_modified),
+    ];
+    said.into_iter()
         .filter_map(|(name, text)| Some((name, HeaderValue::from_str(text.as_deref()?).ok()?)))
         .collect()
 }
@@ -238,6 +243,7 @@ fn refused(refusal: Refusal) -> Response<Reply> {
             plain(code.unwrap_or(StatusCode::BAD_GATEWAY), &format!("the server answers {status}"))
         }
         Refusal::Gone(why) => plain(StatusCode::BAD_GATEWAY, &why),
+        Refusal::Silent(why) => plain(StatusCode::GATEWAY_TIMEOUT, &why),
         Refusal::NoLink(why) => busy(&why),
         Refusal::Full => busy("too many players: no memory is left for one more"),
     }

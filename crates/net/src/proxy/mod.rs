@@ -25,6 +25,8 @@ mod container;
 mod ear;
 mod events;
 mod forward;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod guard;
 mod hold;
 mod lines;

@@ -110,7 +110,7 @@ where
     }
 }
 
-fn told(body: &[u8]) -> Result<(url::Url, Told), String> {
+pub(super) fn told(body: &[u8]) -> Result<(url::Url, Told), String> {
     let state: State = serde_json::from_slice(body).map_err(|why| format!("no state: {why}"))?;
     let time = |seconds: f64| {
         Duration::try_from_secs_f64(seconds).map_err(|_| format!("{seconds} is no time of a player"))

@@ -12,7 +12,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::{Response, Uri};
 use marline_core::fetch::Ask;
 use marline_core::units::DataSize;
@@ -105,6 +105,8 @@ pub(super) async fn answer(
     let fields = answer.headers_mut();
     let said = fetched.content_type.as_deref().and_then(|said| HeaderValue::from_str(said).ok());
     fields.insert(CONTENT_TYPE, said.unwrap_or_else(|| kind.content_type()));
+    let encoding = fetched.encoding.as_deref().and_then(|encoding| HeaderValue::from_str(encoding).ok());
+    fields.extend(encoding.map(|encoding| (CONTENT_ENCODING, encoding)));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(Answered::With(answer))
@@ -126,6 +128,8 @@ fn read(fetched: &Fetched, session: &Session, kind: Kind, host: &str, asked: &Ur
 struct Fetched {
     bytes: Vec<u8>,
     content_type: Option<String>,
+    /// It came encoded although it was not asked to: nobody here reads it.
+    encoding: Option<String>,
     /// Behind all redirects.
     url: Url,
 }
@@ -183,7 +187,8 @@ async fn ask(
             return Ok(None);
         }
     }
-    Ok(Some(Fetched { bytes, content_type, url: single.url.clone() }))
+    let (encoding, url) = (single.described.encoding.clone(), single.url.clone());
+    Ok(Some(Fetched { bytes, content_type, encoding, url }))
 }
 
 /// chosen: the longest playlists in use (half a day in segments of two seconds) have two.

@@ -138,6 +138,8 @@ pub(super) enum Refusal {
     Status(u16),
     /// The origin cannot be reached, or does not make sense.
     Gone(String),
+    /// The origin takes requests and does not answer.
+    Silent(String),
     /// No link can be used.
     NoLink(String),
     /// No memory is left for one more player.
@@ -643,6 +645,7 @@ fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
         Some(Err(GetError::Failed { failure: Failure::NoLink { trouble }, .. })) => {
             Refusal::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
         }
+        Some(Err(why @ GetError::Failed { failure: Failure::NoAnswer, .. })) => Refusal::Silent(why.to_string()),
         Some(Err(GetError::Links(why))) => Refusal::NoLink(why.to_string()),
         Some(Err(why)) => Refusal::Gone(why.to_string()),
         Some(Ok(())) | None => Refusal::Gone("the transfer ended without a word".to_owned()),

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::fetch::TroubleKind;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::session::Sessions;
@@ -38,7 +38,10 @@ pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, peer: So
 }
 
 /// The host and port that a client asks for, or the code with which it is refused.
-async fn hear(near: &mut TcpStream) -> std::io::Result<Result<(String, u16), u8>> {
+pub(super) async fn hear<S>(near: &mut S) -> std::io::Result<Result<(String, u16), u8>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let [_, methods] = read(near).await?;
     let mut offered = vec![0; usize::from(methods)];
     near.read_exact(&mut offered).await?;
@@ -75,7 +78,7 @@ fn name_of(bytes: Vec<u8>) -> Option<String> {
     if good { String::from_utf8(bytes).ok() } else { None }
 }
 
-async fn read<const N: usize>(near: &mut TcpStream) -> std::io::Result<[u8; N]> {
+async fn read<const N: usize>(near: &mut (impl AsyncRead + Unpin)) -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     near.read_exact(&mut bytes).await?;
     Ok(bytes)

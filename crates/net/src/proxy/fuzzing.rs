@@ -1,0 +1,104 @@
+//! Doors to what the proxy reads of players, origins and programs, for the fuzz targets alone.
+//!
+//! Plain values go in and come out: the proxy's own types stay its own.
+
+use std::ops::Range;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use http::header::{HeaderMap, HeaderValue, RANGE};
+use marline_core::playback::Profile;
+use marline_core::units::DataSize;
+use url::Url;
+
+use super::container::Scan;
+use super::mpv::Mpv;
+use super::playlist::{Place, Rewritten};
+use super::range::Wanted;
+use super::{manifest, page, playlist, socks, target};
+
+/// The URL that a path at the media port means, and how it is shown.
+pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {
+    let target = target::parse(path_and_query).ok()?;
+    let shown = target::shown(&target.url);
+    Some((target.url, shown))
+}
+
+/// The bytes of a resource of `total` that a Range field asks for. None: all of it; an error: none of them.
+///
+/// # Errors
+/// They lie beyond the end.
+pub fn proxy_range(field: &[u8], total: u64) -> Result<Option<Range<u64>>, ()> {
+    let mut fields = HeaderMap::new();
+    if let Ok(value) = HeaderValue::from_bytes(field) {
+        fields.insert(RANGE, value);
+    }
+    Wanted::of(&fields).within(total).map_err(drop)
+}
+
+/// What a SOCKS5 client that says this asks for, or the code with which it is refused; and what was answered meanwhile.
+/// None: it hangs up, or is sent away.
+pub fn proxy_socks(bytes: &[u8]) -> (Option<Result<(String, u16), u8>>, Vec<u8>) {
+    let mut near = tokio::io::join(bytes, Vec::new());
+    let heard = {
+        let hearing = pin!(socks::hear(&mut near));
+        match hearing.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(heard) => heard.ok(),
+            Poll::Pending => None,
+        }
+    };
+    (heard, near.into_inner().1)
+}
+
+/// A playlist as a player gets it, and how many addresses are others; none: it is passed on as it is.
+pub fn proxy_playlist(text: &str) -> Option<(String, usize)> {
+    playlist::rewrite(text, &place()?).ok().map(told)
+}
+
+/// The same of a manifest.
+pub fn proxy_manifest(text: &str) -> Option<(String, usize)> {
+    manifest::rewrite(text, &place()?).ok().map(told)
+}
+
+fn told(rewritten: Rewritten) -> (String, usize) {
+    (rewritten.text, rewritten.moved)
+}
+
+fn place() -> Option<Place> {
+    Some(Place {
+        origin: Url::parse("https://host.example/films/list?token=1").ok()?,
+        player: Url::parse("http://127.0.0.1:8480/https://host.example/list?token=1").ok()?,
+        via: "http://127.0.0.1:8480/".to_owned(),
+    })
+}
+
+/// What a file that begins like this plays, where that is written, and where its first picture begins; it comes in these
+/// pieces, and is `total` long.
+pub fn container<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    total: u64,
+) -> (Option<(Profile, &'static str)>, Option<u64>) {
+    let (mut scan, mut at) = (Scan::default(), 0);
+    for piece in pieces {
+        scan.take(at, piece);
+        at += piece.len() as u64;
+    }
+    let found = scan.found();
+    let found = found.and_then(|(video, source)| Some((video.profile(DataSize::from_bytes(total))?, source)));
+    (found, scan.media())
+}
+
+/// The state that a player page tells: its URL; none: it makes no sense.
+pub fn page_state(body: &[u8]) -> Option<Url> {
+    page::told(body).ok().map(|(url, _)| url)
+}
+
+/// What mpv plays, after these lines.
+pub fn mpv_lines<'a>(lines: impl Iterator<Item = &'a str>) -> Option<Url> {
+    let (mut mpv, now) = (Mpv::default(), Instant::now());
+    for line in lines {
+        mpv.hear(now, line);
+    }
+    mpv.stands(now).map(|(url, _)| url.clone())
+}
