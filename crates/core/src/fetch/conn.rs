@@ -129,6 +129,17 @@ impl Conn {
         mean.max(recent + recent / 2)
     }
 
+    /// The rate to rely on. Behind a lost packet nothing is delivered and then everything at once, which a growing window
+    /// would look like: while packets are lost, what came counts over all of its time.
+    pub(super) fn sure_pace(&self, at: Instant) -> Bitrate {
+        let pace = self.pace(at);
+        if !self.lossy(at) {
+            return pace;
+        }
+        let mean = self.meter.rate(self.clock(at), PACE_WINDOW.1);
+        if mean.is_zero() { pace } else { pace.min(mean) }
+    }
+
     /// How many bytes should be on their way, so that the pipe does not run dry before the next request's answer.
     ///
     /// While the window doubles: the next two rounds, 2 × what has come so far. Then: a round trip and the time in

@@ -19,6 +19,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::conn::FIRST_SPAN;
 use super::links::Standing;
 use super::{Ask, Config, ConnId, Fetch, Phase, ReqId, Span};
 use crate::link::LinkId;
@@ -92,6 +93,17 @@ impl Fetch {
             floor: conn.floor_rtt(),
             wants: conn.wanted_ahead(self.now) - self.ahead(conn),
         })
+    }
+
+    /// The same, with no more trust in a connection than it has earned.
+    pub(crate) fn sure_seat(&self, link: LinkId) -> Option<Seat> {
+        let seat = self.seat(link)?;
+        let pace = self.conns.get(&seat.conn)?.sure_pace(self.now);
+        if pace >= seat.pace {
+            return Some(seat);
+        }
+        let enough = (pace * (seat.rtt + seat.floor)).max(FIRST_SPAN);
+        Some(Seat { pace, wants: seat.wants.min(enough - seat.ahead), ..seat })
     }
 
     /// Asks for the bytes of `span` that nobody brings, as far as they lie together. None: there are none, or the link

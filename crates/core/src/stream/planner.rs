@@ -29,7 +29,7 @@ use core::time::Duration;
 use super::thrift::{MARGIN, Question};
 use super::{Expected, Minimise, Promise, Said, Stream, Why};
 use crate::energy::Direction;
-use crate::fetch::{Seat, Span};
+use crate::fetch::{FIRST_BITE, Seat, Span};
 use crate::link::LinkId;
 use crate::playback::{Player, State};
 use crate::predict::{Course, Supply};
@@ -171,6 +171,7 @@ impl Stream {
         let size =
             if seat.pace.is_zero() { FIRST_PIECE } else { seat.wants.max(seat.pace * batch).max(LEAST_PIECE) };
         let size = if due > FAR { size } else { size.min((seat.pace * BULK).max(LEAST_PIECE)) };
+        let size = if first.start == self.delivered && seat.is_untried() { FIRST_BITE } else { size };
         let ready = |seat: &Seat| (seat.ahead / seat.pace).max(seat.floor).min(UNKNOWN);
         let comes = ready(&seat).saturating_add((size / seat.pace).min(UNKNOWN));
         if comes.saturating_add(MARGIN) <= due {
@@ -353,7 +354,7 @@ impl Stream {
 
     /// Where links may be asked now.
     fn seats(&self) -> Vec<(LinkId, Seat)> {
-        self.fetch.hopeful_links().filter_map(|link| Some((link, self.fetch.seat(link)?))).collect()
+        self.fetch.hopeful_links().filter_map(|link| Some((link, self.fetch.sure_seat(link)?))).collect()
     }
 
     fn mean(&self, link: LinkId) -> Bitrate {
