@@ -16,6 +16,7 @@ use core::time::Duration;
 
 use super::conn::FIRST_SPAN;
 use super::links::{Edge, LinkState, Standing};
+use super::plan::LEAST_PIECE;
 use super::{
     Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, OriginId, Output, Phase, ReqId, Span,
     Validator, Wake,
@@ -254,7 +255,8 @@ impl Fetch {
     fn beyond(&mut self, id: ReqId, link: LinkId, head: &Head) {
         let total = head.range.and_then(|range| range.total);
         match (self.phase, total) {
-            (Phase::Unknown, Some(total)) if total.is_zero() => {
+            // An empty file, or a reader that has jumped beyond the end: nothing is wanted.
+            (Phase::Unknown, Some(total)) if total.bytes() <= self.ledger.frontier() => {
                 self.phase = Phase::Ranges;
                 self.settle_total(total);
                 self.out.push_back(Output::Identified { total: Some(total), validator: None });
@@ -362,10 +364,12 @@ impl Fetch {
         self.ban_or_end(link_id, why, self.phase != Phase::Unknown, Failure::Protocol { text: text.into() });
     }
 
-    /// The span that a connection asks for before the resource is known: the next bytes that nobody has asked for.
+    /// The span that a connection asks for before the resource is known: the next bytes that nobody has asked for, and
+    /// that the reader has room for, or the connection would wait for the others.
     pub(super) fn probe_span(&self) -> Option<Span> {
-        let free = self.ledger.free(0, u64::MAX)?;
-        Some(Span::at(free.start, free.len().min(FIRST_SPAN)))
+        let free = self.ledger.free(0, self.limit())?;
+        let room = self.config.window.map_or(DataSize::MAX, |window| window / (self.links.len() as u64).max(1));
+        Some(Span::at(free.start, free.len().min(FIRST_SPAN).min(room.max(LEAST_PIECE))))
     }
 }
 

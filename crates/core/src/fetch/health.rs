@@ -134,9 +134,13 @@ impl Fetch {
                 self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
             }
             Phase::OneAnswer { req: None } => {
-                let worse =
-                    |link: &LinkState| (link.standing != Standing::Up, link.failures > 0, !link.known.proved);
-                usable().min_by_key(|(_, link)| worse(link)).map(|(id, _)| *id)
+                // Of links that are silent the one that has not just been waited for.
+                let worse = |id: LinkId, link: &LinkState| {
+                    let silent = link.standing != Standing::Up;
+                    let waited = silent && self.carrier == Some(id);
+                    (silent, waited, link.failures > 0, !link.known.proved)
+                };
+                usable().min_by_key(|(id, link)| worse(**id, link)).map(|(id, _)| *id)
             }
             _ if self.config.policy == Policy::Single => usable().next().map(|(id, _)| *id),
             _ => None,

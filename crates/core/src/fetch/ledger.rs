@@ -33,9 +33,13 @@ impl Ledger {
         ledger
     }
 
-    /// The size is known now.
+    /// The size is known now. A reader that has jumped beyond it wants nothing more.
     pub(super) fn set_total(&mut self, total: DataSize) {
         self.total = Some(total.bytes());
+        if self.done.iter().any(|done| done.end > total.bytes()) {
+            self.done = self.done.iter().map(|done| done.intersect(Span::at(0, total))).collect();
+            self.done_bytes = self.done.len();
+        }
     }
 
     /// Forgets everything but the waste: it was another file.

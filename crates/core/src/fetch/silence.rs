@@ -50,8 +50,9 @@ impl Fetch {
     /// Whether the reader has to take something before this connection may bring more: its silence says nothing.
     fn is_held(&self, conn: &Conn) -> bool {
         let Some(req) = conn.reqs.front().and_then(|id| self.reqs.get(id)) else { return false };
-        let limit = self.limit();
-        self.config.window.is_some() && req.span.end > limit && req.cursor.saturating_add(HELD) >= limit
+        let (limit, held) = (self.limit(), self.config.window.map_or(0, |window| HELD.min(window.bytes() / 2)));
+        // A head is read in any case.
+        req.accepted && req.span.end > limit && req.cursor.saturating_add(held) >= limit
     }
 
     /// The reader has taken something: what it held may be expected from now on.
@@ -86,10 +87,10 @@ impl Fetch {
             Standing::Up => {
                 link.standing = Standing::Silent { since: last };
                 link.next_try = self.now;
-                if self.config.window.is_some() {
-                    self.release(link_id);
-                }
+                self.let_go(link_id);
             }
+            // What was asked for over a fresh connection of a silent link, and is not answered either.
+            Standing::Silent { .. } => self.let_go(link_id),
             Standing::Probation => {
                 let trouble = Trouble { kind: TroubleKind::TimedOut, text: "no answer".into() };
                 self.drop_conn(id, true);
@@ -109,6 +110,7 @@ impl Fetch {
         let Some(Standing::Silent { since }) = self.links.get(&conn.link).map(|link| link.standing.clone()) else {
             return;
         };
+        let since = since.max(self.reqs.get(&req).map_or(since, |req| req.sent));
         let nothing_yet = conn.meter.total().is_zero();
         // A reader that has had the beginning cannot be given another one: waiting is its better chance.
         let patience = match (nothing_yet, self.consumed) {
@@ -116,12 +118,13 @@ impl Fetch {
             (false, 0) => LEAVE_ANSWER,
             (false, _) => LEAVE_READ,
         };
-        let until = since + patience;
-        let others =
-            self.links.iter().any(|(id, l)| *id != conn.link && l.standing == Standing::Up && self.allowed(*id));
-        if !others {
-            return;
-        }
+        let mut others = self.links.iter().filter(|(id, link)| **id != conn.link && self.usable(**id, link));
+        let until = match others.clone().any(|(_, link)| link.standing == Standing::Up) {
+            true => since + patience,
+            // Those that were silent before this one may be back by now.
+            false if others.next().is_some() => since + patience.max(LEAVE_AGAIN),
+            false => return,
+        };
         if self.now < until {
             return self.wake_at(until, Wake::Silence);
         }
@@ -258,6 +261,14 @@ impl Fetch {
         }
     }
 
+    /// A reader that takes everything in order must not wait for a silent link's bytes. Where nobody reads, and nobody
+    /// else chooses the spans, there is time until everything else has been asked for.
+    fn let_go(&mut self, id: LinkId) {
+        if self.config.window.is_some() || self.is_led() {
+            self.release(id);
+        }
+    }
+
     /// Lets others ask for what a silent link has on its way. Tells whether there was anything.
     pub(super) fn release(&mut self, id: LinkId) -> bool {
         let mut any = false;
@@ -315,7 +326,8 @@ const HELD: u64 = 64 * 1024;
 const TELL_SILENCE: Duration = Duration::from_secs(1);
 /// No byte from anywhere for so long ends the download.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long nothing may come from one of several URLs: the first time, and once nothing has come from any of them.
+/// How long nothing may come from one of several URLs: the first time, and once nothing has come from any of them, or
+/// over any link.
 const LEAVE_MIRROR: Duration = Duration::from_secs(3);
 const LEAVE_AGAIN: Duration = Duration::from_secs(10);
 /// How long other links may take to appear when those that are there must not carry anything.

@@ -78,7 +78,7 @@ impl Fetch {
 
     /// Whether everything is there that the reader lets come: silence then says nothing, however long it lasts.
     pub(super) fn is_sated(&self) -> bool {
-        self.is_led() && self.reqs.is_empty() && self.ledger.free(0, self.limit()).is_none()
+        self.phase == Phase::Ranges && self.reqs.is_empty() && self.ledger.free(0, self.limit()).is_none()
     }
 
     /// The connection on which a link may ask now: the one with the least on its way.
@@ -115,10 +115,13 @@ impl Fetch {
         (self.next_req > next).then_some(ReqId(next))
     }
 
-    /// Takes back everything that a link was asked for: over HTTP/1.1 that ends its connections (RFC 9112 §9.3).
+    /// Takes back everything that a link was asked for: over HTTP/1.1 that ends its connections (RFC 9112 §9.3). What
+    /// answers for the whole file and waits for another link's opinion still does.
     pub(crate) fn take_from(&mut self, link: LinkId) {
         let of = |req: &super::Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link);
-        let reqs: Vec<ReqId> = self.reqs.iter().filter(|(_, req)| of(req)).map(|(id, _)| *id).collect();
+        let waits = |id: ReqId| self.parked.iter().any(|parked| parked.req == id);
+        let reqs = self.reqs.iter().filter(|(id, req)| of(req) && !waits(**id));
+        let reqs: Vec<ReqId> = reqs.map(|(id, _)| *id).collect();
         for req in reqs {
             self.cancel(req);
         }
@@ -130,6 +133,18 @@ impl Fetch {
         if rests { steering.resting.insert(link) } else { steering.resting.remove(&link) }
     }
 
+    /// Whether any link was let rest.
+    pub(crate) fn lets_rest(&self) -> bool {
+        self.steering.as_ref().is_some_and(|steering| !steering.resting.is_empty())
+    }
+
+    /// Wakes all links.
+    pub(crate) fn rest_none(&mut self) {
+        if let Some(steering) = &mut self.steering {
+            steering.resting.clear();
+        }
+    }
+
     /// Whether it was let rest.
     pub(crate) fn rests(&self, link: LinkId) -> bool {
         self.steering.as_ref().is_some_and(|steering| steering.resting.contains(&link))
@@ -138,14 +153,25 @@ impl Fetch {
     /// The reader goes on at `offset` and wants nothing of what lies before it. What is on its way is taken back, what
     /// had come beyond `offset` comes again: a driver that still has it does not tell of the jump.
     pub(crate) fn read_from(&mut self, offset: u64) {
+        self.last_data = self.now;
+        if self.comes_by(offset) {
+            self.ledger.begin_at(offset);
+            return self.consumed(offset);
+        }
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
             self.take_from(link);
         }
         self.ledger.begin_at(offset);
         self.consumed = offset;
-        self.last_data = self.now;
         self.rebuild();
+    }
+
+    /// Whether everything comes as one answer that has not yet reached this offset: it goes on until it does, as another
+    /// one would begin at zero.
+    fn comes_by(&self, offset: u64) -> bool {
+        let Phase::OneAnswer { req: Some(id) } = self.phase else { return false };
+        self.reqs.get(&id).is_some_and(|req| req.cursor <= offset)
     }
 
     /// The first bytes of `span` that are neither in their place nor on their way.

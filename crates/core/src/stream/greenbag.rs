@@ -32,9 +32,10 @@ impl Stream {
     /// Gives the orders that are due. Tells whether there were any.
     pub(super) fn arrange(&mut self) -> bool {
         let mut any = self.fall_back();
-        // What a link was to be asked for that is gone or silent is somebody else's now.
+        // What a link was to be asked for that is gone or silent, or that cannot be asked, is somebody else's now.
         for (link, lane) in &mut self.lanes {
-            if !self.fetch.is_up(*link) {
+            let asks = self.fetch.seat(*link).is_some() || lane.asked().next().is_some();
+            if !self.fetch.is_up(*link) || !asks {
                 lane.reserved.clear();
             }
         }
@@ -256,7 +257,7 @@ impl Stream {
         lost || dry
     }
 
-    fn set_mode(&mut self, mode: Mode, why: Why) {
+    pub(super) fn set_mode(&mut self, mode: Mode, why: Why) {
         if mode != self.mode {
             self.mode = mode;
             self.say(Said::Mode { mode, why });

@@ -38,7 +38,7 @@ use crate::energy::{Direction, Meter};
 use crate::fetch::{self, Ask, Fetch};
 use crate::link::LinkId;
 use crate::machine::Machine;
-use crate::playback::Player;
+use crate::playback::{Player, State};
 use crate::units::{Bitrate, DataSize, Instant};
 
 pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio, UnknownWord};
@@ -65,6 +65,8 @@ pub struct Stream {
     /// The end of what is cut into segments so far.
     arranged: u64,
     delivered: u64,
+    /// Since when only links could be asked that rest.
+    idle_since: Option<Instant>,
     wake: Option<Instant>,
     out: VecDeque<Output>,
 }
@@ -110,6 +112,7 @@ impl Stream {
             planner,
             arranged: 0,
             delivered: 0,
+            idle_since: None,
             wake: None,
             out: VecDeque::new(),
             config,
@@ -245,22 +248,50 @@ impl Stream {
         self.out.push_back(Output::Stream(said));
     }
 
+    /// Never a stall to save energy, whoever chooses the spans: no link rests while the player waits, nor, where nobody
+    /// chooses, while none of the others works. Tells whether any wakes.
+    fn wake_needed(&mut self) -> bool {
+        if !self.fetch.lets_rest() {
+            return false;
+        }
+        let waits = self.player.as_ref().is_some_and(|player| player.state() == State::Buffering);
+        let works = |link: LinkId| self.fetch.is_up(link) && !self.fetch.rests(link);
+        // Before the first link is there, none is lost, and links come one after the other.
+        let none_works = !self.fetch.is_led()
+            && self.fetch.hopeful_links().next().is_some()
+            && !self.fetch.hopeful_links().any(works);
+        self.idle_since = none_works.then(|| self.idle_since.unwrap_or(self.now));
+        let lost = self.idle_since.is_some_and(|since| self.now.since(since) >= LOOK);
+        if !waits && !lost {
+            return false;
+        }
+        let why = if waits { Why::Buffering } else { Why::Lost };
+        match self.config.policy {
+            Policy::Marline => drop(self.wake_all(why)),
+            Policy::GreenbagP | Policy::GreenbagE => self.set_mode(Mode::All, why),
+        }
+        self.fetch.rest_none();
+        true
+    }
+
     /// Everything that follows from the present state.
     fn turn(&mut self) {
         self.wake = None;
         self.note();
         self.deliver();
+        let woken = self.wake_needed();
         if !self.fetch.is_led() {
-            if self.step() && self.config.policy == Policy::Marline && self.wake_in_time() {
+            if self.step() && self.config.policy == Policy::Marline && self.wake_in_time() || woken {
                 self.fetch.tick(self.now);
                 self.note();
             }
+            self.wake = self.fetch.lets_rest().then(|| self.now + LOOK);
             return;
         }
         let ordered = match self.config.policy {
             Policy::Marline => self.plan(),
             Policy::GreenbagP | Policy::GreenbagE => self.arrange(),
-        };
+        } || woken;
         if ordered {
             self.fetch.tick(self.now);
             self.note();

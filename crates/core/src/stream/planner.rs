@@ -390,7 +390,7 @@ impl Stream {
         cheapest.is_some_and(|link| self.set_rest(link, false, Why::RunsDry))
     }
 
-    fn wake_all(&mut self, why: Why) -> bool {
+    pub(super) fn wake_all(&mut self, why: Why) -> bool {
         let resting: Vec<LinkId> =
             self.planner.links.iter().filter(|(_, seen)| seen.rests).map(|(link, _)| *link).collect();
         let mut any = false;
