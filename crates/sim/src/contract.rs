@@ -43,6 +43,11 @@ where
         &self.log
     }
 
+    /// The machine.
+    pub const fn machine(&self) -> &M {
+        &self.machine
+    }
+
     /// The machine and everything that has happened.
     pub fn into_parts(self) -> (M, Log<C, M>) {
         (self.machine, self.log)

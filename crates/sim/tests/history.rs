@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use marline_core::fetch::{Config, Fetch, Policy};
-use marline_sim::history::{Defect, Promise, run};
+use marline_core::fetch::Policy;
+use marline_sim::history::{Defect, Promise, download};
 use proptest::prelude::*;
 
 fn fetch(seed: u64, policy: Policy) -> Result<(), Defect> {
     let promise = if policy == Policy::Marline { Promise::Ends } else { Promise::Nothing };
-    run(seed, policy, promise, |config: &Config| Fetch::new(config.clone()), |fetch| fetch.status().done)
+    download(seed, policy, promise)
 }
 
 fn number(variable: &str) -> Option<u64> {

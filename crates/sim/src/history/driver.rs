@@ -9,21 +9,26 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use marline_core::fetch::{
-    Ask, ConnId, ContentRange, Head, Input, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble,
+    Ask, ConnId, ContentRange, Head, Input, Notice, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble,
     TroubleKind, Validator,
 };
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use marline_core::machine::Machine;
+use marline_core::playback::State;
+use marline_core::stream::{self, Said, Viewer};
 use marline_core::units::{DataSize, Duration, Instant};
 
+use super::audience::{Act, Audience};
 use super::ledger::{Ledger, Page, Source};
+use super::subject::Subject;
 use super::weather::{Manner, Weather, etag, one_in};
+use crate::contract::Checked;
 use crate::rng::Stream;
 use crate::world::server::{Answer, Asking, Body};
 
 /// A history in the making.
-pub(super) struct Driver<M> {
-    pub(super) machine: M,
+pub(super) struct Driver<M: Subject> {
+    pub(super) machine: Checked<M::Config, M>,
     weather: Weather,
     stream: Stream,
     now: Instant,
@@ -34,6 +39,7 @@ pub(super) struct Driver<M> {
     served: DataSize,
     pub(super) ledger: Ledger,
     consumed: u64,
+    audience: Option<Audience>,
     pub(super) ended: Option<Result<(), String>>,
     pub(super) steps: u32,
 }
@@ -43,6 +49,10 @@ enum Event {
     Step(ConnId),
     Flap(usize),
     Consume,
+    /// The audience takes something.
+    Take,
+    /// The audience does something else.
+    Act,
 }
 
 #[derive(Debug)]
@@ -70,8 +80,13 @@ struct Pending {
     closes: bool,
 }
 
-impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
-    pub(super) fn new(weather: Weather, stream: Stream, machine: M) -> Self {
+impl<M: Subject> Driver<M> {
+    pub(super) fn new(
+        weather: Weather,
+        stream: Stream,
+        machine: Checked<M::Config, M>,
+        audience: Option<Audience>,
+    ) -> Self {
         let mut ledger = Ledger::default();
         if let Some(resume) = &weather.config.resume {
             ledger.resume(resume.total, &resume.have);
@@ -88,6 +103,7 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
             served: DataSize::ZERO,
             ledger,
             consumed: 0,
+            audience,
             ended: None,
             steps: 0,
         }
@@ -99,6 +115,8 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
             self.appear(link)?;
             self.plan_flap(link);
         }
+        self.plan_act();
+        self.let_in(0);
         while self.ended.is_none() {
             let event = self.events.peek().map(|Reverse((at, ..))| *at);
             let deadline = self.machine.deadline().map(|(at, _)| at);
@@ -139,12 +157,95 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
                 self.consumed = self.ledger.frontier();
                 self.tell(Input::Consumed { upto: self.consumed })
             }
+            Event::Take => self.take(),
+            Event::Act => self.act(),
         }
+    }
+
+    fn plan_act(&mut self) {
+        if let Some(after) = self.audience.as_mut().and_then(Audience::next_act) {
+            self.plan(after, Event::Act);
+        }
+    }
+
+    fn act(&mut self) -> Result<(), String> {
+        self.plan_act();
+        let seen = self.machine.machine().stream().and_then(|stream| stream.player());
+        let Some(audience) = &mut self.audience else { return Ok(()) };
+        match audience.act(seen) {
+            Act::Pauses(time) => {
+                audience.pauses = self.now + time;
+                Ok(())
+            }
+            Act::Says(viewer) => {
+                if let Viewer::Seek { to } = viewer {
+                    audience.goes_to(to);
+                    self.ledger.seek(to);
+                    self.let_in(to);
+                }
+                let Some(input) = M::hears(viewer) else { return Ok(()) };
+                self.machine.handle(self.now, input);
+                self.drain()?;
+                self.wake_all();
+                Ok(())
+            }
+        }
+    }
+
+    fn take(&mut self) -> Result<(), String> {
+        let Some(audience) = &mut self.audience else { return Ok(()) };
+        audience.takes = false;
+        if self.now < audience.pauses {
+            let after = audience.pauses.since(self.now);
+            self.plan_take(after);
+            return Ok(());
+        }
+        if audience.taken == audience.offered {
+            return Ok(());
+        }
+        let after = audience.take();
+        let (taken, more) = (audience.taken, audience.taken < audience.offered);
+        if more {
+            self.plan_take(after);
+        }
+        if self.window().is_none() {
+            return Ok(());
+        }
+        self.let_in(taken);
+        self.wake_all();
+        self.tell(Input::Consumed { upto: taken })
+    }
+
+    /// There may be room for what connections hold.
+    fn wake_all(&mut self) {
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        conns.into_iter().for_each(|conn| self.wake(conn, false));
+    }
+
+    fn plan_take(&mut self, after: Duration) {
+        let Some(audience) = &mut self.audience else { return };
+        if !std::mem::replace(&mut audience.takes, true) {
+            self.plan(after, Event::Take);
+        }
+    }
+
+    /// The reader has taken everything before this offset.
+    fn let_in(&mut self, taken: u64) {
+        if let (Some(_), Some(window)) = (&self.audience, self.window()) {
+            self.ledger.limit(taken.saturating_add(window.bytes()));
+        }
+    }
+
+    fn window(&self) -> Option<DataSize> {
+        self.weather.config.window
     }
 
     fn appear(&mut self, link: usize) -> Result<(), String> {
         self.present[link] = true;
-        let profile = LinkProfile::new(&format!("link{link}"), LinkKind::Other);
+        let profile = match &self.audience {
+            Some(audience) => audience.profile(link),
+            None => LinkProfile::new(&format!("link{link}"), LinkKind::Other),
+        };
         self.tell(Input::LinkUp { link: LinkId(link as u16), profile })
     }
 
@@ -167,16 +268,29 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
 
     fn tell(&mut self, input: Input) -> Result<(), String> {
         self.ledger.on_input(&input)?;
-        self.machine.handle(self.now, input);
+        self.machine.handle(self.now, input.into());
         self.drain()
     }
 
     fn drain(&mut self) -> Result<(), String> {
         let mut unreachable = Vec::new();
         while let Some(output) = self.machine.poll() {
-            self.ledger.on_output(&output).map_err(|wrong| format!("at {}: {wrong}", self.now))?;
-            self.perform(output, &mut unreachable);
+            match output.into() {
+                stream::Output::Fetch(output) => {
+                    self.ledger.on_output(&output).map_err(|wrong| format!("at {}: {wrong}", self.now))?;
+                    self.perform(output, &mut unreachable);
+                }
+                stream::Output::Stream(Said::Deliver { upto }) => {
+                    self.ledger.on_deliver(upto).map_err(|wrong| format!("at {}: {wrong}", self.now))?;
+                    if let Some(audience) = &mut self.audience {
+                        audience.offered = upto;
+                        self.plan_take(Duration::ZERO);
+                    }
+                }
+                stream::Output::Stream(_) => {}
+            }
         }
+        self.judge().map_err(|wrong| format!("at {}: {wrong}", self.now))?;
         for conn in unreachable {
             self.tell(closed(conn, TroubleKind::Unreachable))?;
         }
@@ -198,6 +312,9 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
             Output::Request { req, conn, range, if_range } => {
                 let (body, room, accepted, closes) = (None, None, false, false);
                 if let Some(asked) = self.conns.get_mut(&conn) {
+                    if let Some(audience) = &mut self.audience {
+                        audience.banned.remove(&LinkId(asked.link as u16));
+                    }
                     asked.queue.push_back(Pending { req, ask: range, if_range, body, room, accepted, closes });
                     self.wake(conn, true);
                 }
@@ -218,7 +335,13 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
             Output::Close { conn } => {
                 self.conns.remove(&conn);
             }
-            Output::Restart => self.consumed = 0,
+            Output::Restart => {
+                self.consumed = 0;
+                if let Some(audience) = &mut self.audience {
+                    audience.goes_to(0);
+                }
+                self.let_in(0);
+            }
             Output::Done => {
                 let sizes: Vec<DataSize> =
                     self.weather.server.editions.iter().map(|edition| edition.size).collect();
@@ -226,8 +349,62 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
                 self.ended = Some(self.ledger.on_done(&sizes, gullible));
             }
             Output::Failed(failure) => self.ended = Some(Err(format!("failed: {failure}"))),
-            Output::Identified { .. } | Output::Notice(_) => {}
+            Output::Notice(notice) => {
+                if let Some(audience) = &mut self.audience {
+                    match notice {
+                        Notice::OneAnswer { .. } => audience.one_answer = true,
+                        Notice::Changed => audience.one_answer = false,
+                        Notice::Banned { link, .. } => drop(audience.banned.insert(link)),
+                        _ => {}
+                    }
+                }
+            }
+            Output::Identified { .. } => {}
         }
+    }
+
+    /// What a stream promises its player, whatever the network does.
+    fn judge(&mut self) -> Result<(), String> {
+        let (Some(stream), Some(audience)) = (self.machine.machine().stream(), &mut self.audience) else {
+            return Ok(());
+        };
+        if self.ended.is_some() {
+            return match (&self.ended, self.ledger.delivered(), self.ledger.frontier()) {
+                (Some(Ok(())), delivered, frontier) if delivered < frontier => {
+                    Err(format!("done with {frontier} bytes, of which {delivered} were delivered"))
+                }
+                _ => Ok(()),
+            };
+        }
+        let waits = stream.player().is_some_and(|player| player.state() == State::Buffering);
+        let links = 0..self.weather.links.len();
+        if let Some(link) = links.clone().find(|link| waits && stream.rests(LinkId(*link as u16))) {
+            return Err(format!("the player waits and link {link} rests"));
+        }
+        let idle = |link: usize| {
+            let busy = |conn: &Conn| conn.link == link && (!conn.open || !conn.queue.is_empty());
+            let banned = audience.banned.contains(&LinkId(link as u16));
+            self.weather.links[link].is_honest() && !banned && !self.conns.values().any(busy)
+        };
+        let missing = self.ledger.frontier() < self.ledger.end().min(self.ledger.may_ask_upto());
+        // GreenBag's rules leave a lagging link its subsegment for as long as they say.
+        let ours = audience.policy == stream::Policy::Marline;
+        let starves = ours && waits && missing && !audience.one_answer && links.clone().any(idle);
+        audience.starves = audience.starves.or(Some(self.now)).filter(|_| starves);
+        match audience.starves {
+            Some(since) if self.now.since(since) > LONGEST_STARVING => {
+                Err(format!("the player waits since {since}, and an honest link has nothing to do"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One past the last byte that the reader has room for.
+    fn room_ends(&self) -> u64 {
+        let audience = self.audience.as_ref();
+        let limit =
+            audience.zip(self.window()).map(|(audience, window)| audience.taken.saturating_add(window.bytes()));
+        limit.unwrap_or(u64::MAX)
     }
 
     /// Plans a connection's next step, unless one is planned.
@@ -266,7 +443,9 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
     /// Which answer goes on: the first with HTTP/1.1, any with HTTP/2.
     fn choose(&mut self, id: ConnId) -> Option<usize> {
         let conn = self.conns.get(&id)?;
-        let ready = |pending: &Pending| pending.body.is_none() || pending.accepted;
+        let room_ends = self.room_ends();
+        let held = |body: Span| !body.is_empty() && body.start >= room_ends;
+        let ready = |pending: &Pending| pending.body.is_none_or(|body| pending.accepted && !held(body));
         if self.weather.protocol == Protocol::Http1 {
             return conn.queue.front().filter(|pending| ready(pending)).map(|_| 0);
         }
@@ -276,6 +455,7 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
     }
 
     fn answer(&mut self, id: ConnId, place: usize, manner: &Manner) -> Result<(), String> {
+        let room_ends = self.room_ends();
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
         let pending = &mut conn.queue[place];
         let req = pending.req;
@@ -290,7 +470,7 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
         if room == 0 {
             return self.end(id, TroubleKind::Protocol);
         }
-        let most = body.len().bytes().min(room).min(1 << 16);
+        let most = body.len().bytes().min(room).min(1 << 16).min(room_ends - body.start);
         let len = 1 + self.stream.below(most);
         conn.last = len;
         body.start += len;
@@ -298,7 +478,7 @@ impl<M: Machine<Input = Input, Output = Output>> Driver<M> {
         let len = DataSize::from_bytes(len);
         self.served += len;
         self.tell(Input::Data { req, len })?;
-        if self.weather.config.window.is_some() && self.ledger.frontier() > self.consumed {
+        if self.audience.is_none() && self.window().is_some() && self.ledger.frontier() > self.consumed {
             let after = self.up_to(Duration::from_millis(30));
             self.plan(after, Event::Consume);
         }
@@ -435,5 +615,8 @@ const OPEN_ENDS: [TroubleKind; 4] =
     [TroubleKind::Finished, TroubleKind::Truncated, TroubleKind::Reset, TroubleKind::Protocol];
 /// The edition that only another edge has; it is as long as the server's.
 const OTHER_EDGE: usize = 9;
+/// For so long an honest link may have nothing to do while the player waits for bytes: servers ask for pauses, and liars
+/// are found out.
+const LONGEST_STARVING: Duration = Duration::from_secs(12);
 /// More than any history needs whose machine makes progress.
 const MOST_STEPS: u32 = 1_000_000;

@@ -37,6 +37,11 @@ pub struct Ledger {
     known_conns: BTreeSet<ConnId>,
     known_reqs: BTreeSet<ReqId>,
     total: Option<DataSize>,
+    /// Nothing before it is wanted: the reader has jumped there.
+    from: u64,
+    delivered: u64,
+    /// No request may go beyond it; none: no window.
+    limit: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +61,45 @@ impl Ledger {
         for span in have {
             self.put(*span, Source::Edition(0));
         }
+    }
+
+    /// The reader jumps: nothing before `to` is wanted, and nothing that was asked for.
+    pub fn seek(&mut self, to: u64) {
+        let to = to.min(self.end());
+        self.bytes.clear();
+        (self.from, self.delivered) = (to, to);
+    }
+
+    /// From now on no request for a range may go beyond this offset.
+    pub fn limit(&mut self, to: u64) {
+        self.limit = Some(to);
+    }
+
+    /// The machine lets the reader have everything before `upto`.
+    pub fn on_deliver(&mut self, upto: u64) -> Wrong {
+        if upto <= self.delivered {
+            return Err(format!("delivers up to {upto} after {}", self.delivered));
+        }
+        if upto > self.frontier() {
+            return Err(format!("delivers up to {upto}, in place is all before {}", self.frontier()));
+        }
+        self.delivered = upto;
+        Ok(())
+    }
+
+    /// One past the last byte that may be asked for.
+    pub fn may_ask_upto(&self) -> u64 {
+        self.limit.unwrap_or(u64::MAX)
+    }
+
+    /// How far the reader has been let.
+    pub const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// One past the last byte that the reader will ever want, as far as anybody knows.
+    pub fn end(&self) -> u64 {
+        self.total.map_or(u64::MAX, DataSize::bytes)
     }
 
     /// A head that the machine is about to be told: whose bytes follow, and from which offset.
@@ -105,11 +149,15 @@ impl Ledger {
             }
             Output::Identified { total, .. } => {
                 self.total = *total;
+                // Nobody could know before that the reader has jumped beyond the end.
+                self.from = self.from.min(self.end());
+                self.delivered = self.delivered.min(self.end());
                 Ok(())
             }
             Output::Restart => {
                 self.bytes.clear();
                 self.total = None;
+                (self.from, self.delivered) = (0, 0);
                 Ok(())
             }
             _ => Ok(()),
@@ -121,9 +169,14 @@ impl Ledger {
         DataSize::from_bytes(self.bytes.iter().map(|(start, (end, _))| end - start).sum())
     }
 
+    /// The same with what the reader has jumped over.
+    pub fn covered_with_skipped(&self) -> DataSize {
+        self.covered() + DataSize::from_bytes(self.from)
+    }
+
     /// Everything before this offset is in place.
     pub fn frontier(&self) -> u64 {
-        let mut at = 0;
+        let mut at = self.from;
         for (start, (end, _)) in &self.bytes {
             if *start > at {
                 break;
@@ -138,7 +191,7 @@ impl Ledger {
     pub fn on_done(&self, sizes: &[DataSize], gullible: bool) -> Wrong {
         let frontier = self.frontier();
         let sources: BTreeSet<Source> = self.bytes.values().map(|(_, source)| *source).collect();
-        if self.covered() != DataSize::from_bytes(frontier) {
+        if self.covered_with_skipped() != DataSize::from_bytes(frontier) {
             return Err(format!("done with a hole at {frontier}"));
         }
         let mut sources = sources.into_iter();
@@ -166,6 +219,9 @@ impl Ledger {
         match range {
             Ask::Span(span) if span.is_empty() || span.end > total => {
                 return Err(format!("{req:?} asks for {span} of {total} bytes"));
+            }
+            Ask::Span(span) if self.limit.is_some_and(|limit| span.end > limit) => {
+                return Err(format!("{req:?} asks for {span}, the window ends at {:?}", self.limit));
             }
             Ask::From(start) if start >= total => {
                 return Err(format!("{req:?} asks from {start} of {total} bytes"));
@@ -196,8 +252,9 @@ impl Ledger {
         self.answers.retain(|_, open| open.conn != conn);
     }
 
-    /// Whoever writes last owns the byte.
+    /// Whoever writes last owns the byte. What the reader has jumped over is nobody's.
     fn put(&mut self, span: Span, source: Source) {
+        let span = Span::new(span.start.max(self.from), span.end);
         if span.is_empty() {
             return;
         }

@@ -13,19 +13,23 @@
 //! Fuzzing raw inputs was not used: almost all of them break the driver's side of the contract, about which a machine
 //! promises nothing.
 
+mod audience;
 mod driver;
 pub mod ledger;
+mod subject;
 mod weather;
 
 use std::fmt;
 
-use marline_core::fetch::{Config, Input, Output, Policy};
-use marline_core::machine::Machine;
-use marline_core::units::{DataSize, Duration};
+use marline_core::fetch::{Fetch, Policy};
+use marline_core::stream;
+use marline_core::units::Duration;
 
 use crate::contract::{Checked, replay};
 use crate::rng::{Purpose, Stream};
+use audience::Audience;
 use driver::Driver;
+pub use subject::Subject;
 use weather::Weather;
 
 /// What a policy promises beside being right.
@@ -43,7 +47,7 @@ pub struct Defect {
     /// The history.
     pub seed: u64,
     /// The policy.
-    pub policy: Policy,
+    pub policy: String,
     /// What was wrong.
     pub wrong: String,
     /// The weather, and each record of the history, a line each.
@@ -58,47 +62,80 @@ impl fmt::Display for Defect {
 
 impl std::error::Error for Defect {}
 
-/// Runs the history of `seed`: `make` makes the machine, `useful` says how many useful bytes it counts.
+/// Runs the history of `seed` with a download.
 ///
 /// # Errors
 /// The first thing that was wrong.
 ///
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
-pub fn run<M>(
-    seed: u64,
-    policy: Policy,
-    promise: Promise,
-    make: impl Fn(&Config) -> M,
-    useful: impl Fn(&M) -> DataSize,
-) -> Result<(), Defect>
-where
-    M: Machine<Input = Input, Output = Output>,
-{
+pub fn download(seed: u64, policy: Policy, promise: Promise) -> Result<(), Defect> {
     let mut stream = Stream::new(seed, "history", 0, Purpose::Other);
     let weather = Weather::new(&mut stream, policy);
     let config = weather.config.clone();
-    let drawn = format!("{weather:?}");
-    let machine = Checked::new(config.clone(), make(&config));
-    let mut driver = Driver::new(weather, stream, machine);
-    let outcome = driver.run(LIMIT);
-    let covered = driver.ledger.covered();
-    let (machine, log) = driver.machine.into_parts();
-    let defect = |wrong: String| {
-        let log = std::iter::once(drawn.clone()).chain(log.iter().map(|record| format!("{record:?}"))).collect();
-        Defect { seed, policy, wrong, log }
-    };
-    match (outcome, driver.ended) {
-        (Err(wrong), _) if promise == Promise::Ends || !wrong.starts_with("no") => return Err(defect(wrong)),
-        (Ok(_), Some(Err(wrong))) if promise == Promise::Ends || !wrong.starts_with("failed") => {
-            return Err(defect(wrong));
+    let history = History { seed, policy: policy.to_string(), promise, limit: LIMIT };
+    history.run::<Fetch>(weather, stream, config, None)
+}
+
+/// Runs the history of `seed` with a stream, and with somebody who watches.
+///
+/// # Errors
+/// The first thing that was wrong.
+///
+/// # Panics
+/// When the machine breaks rule 1 or 3 of the contract.
+pub fn watch(seed: u64, policy: stream::Policy) -> Result<(), Defect> {
+    let mut stream = Stream::new(seed, "history", 0, Purpose::Other);
+    let mut weather = Weather::new(&mut stream, Policy::Marline);
+    let (audience, config) = Audience::new(seed, &mut weather, policy);
+    weather.config = config.fetch.clone();
+    let history = History { seed, policy: format!("{policy:?}"), promise: Promise::Ends, limit: LIMIT * 3 };
+    history.run::<stream::Stream>(weather, stream, config, Some(audience))
+}
+
+/// A history before it begins.
+struct History {
+    seed: u64,
+    policy: String,
+    promise: Promise,
+    limit: Duration,
+}
+
+impl History {
+    fn run<M: Subject>(
+        self,
+        weather: Weather,
+        stream: Stream,
+        config: M::Config,
+        audience: Option<Audience>,
+    ) -> Result<(), Defect>
+    where
+        M::Config: fmt::Debug,
+        M::Input: fmt::Debug,
+        M::Output: fmt::Debug,
+    {
+        let drawn = format!("{weather:?} {audience:?}");
+        let machine = Checked::new(config.clone(), M::make(&config));
+        let mut driver = Driver::new(weather, stream, machine, audience);
+        let outcome = driver.run(self.limit);
+        let covered = driver.ledger.covered_with_skipped();
+        let (machine, log) = driver.machine.into_parts();
+        let defect = |wrong: String| {
+            let log =
+                std::iter::once(drawn.clone()).chain(log.iter().map(|record| format!("{record:?}"))).collect();
+            Defect { seed: self.seed, policy: self.policy.clone(), wrong, log }
+        };
+        let ends = self.promise == Promise::Ends;
+        match (outcome, driver.ended) {
+            (Err(wrong), _) if ends || !wrong.starts_with("no") => return Err(defect(wrong)),
+            (Ok(_), Some(Err(wrong))) if ends || !wrong.starts_with("failed") => return Err(defect(wrong)),
+            _ => {}
         }
-        _ => {}
+        if machine.useful() > covered {
+            return Err(defect(format!("counts {} useful bytes, {covered} are in place", machine.useful())));
+        }
+        replay(M::make, &log).map(|_| ()).map_err(|found| defect(format!("rule 4: {found}")))
     }
-    if useful(&machine) > covered {
-        return Err(defect(format!("counts {} useful bytes, {covered} are in place", useful(&machine))));
-    }
-    replay(make, &log).map(|_| ()).map_err(|found| defect(format!("rule 4: {found}")))
 }
 
 /// Longer than any download takes that has one link at 0.8 Mbit/s and 8 MB to fetch, with all pauses that a server

@@ -61,9 +61,28 @@ impl Weather {
         };
         Self { links, server, protocol, config }
     }
+
+    /// Makes it last: a file of some megabytes over links that take a while for it.
+    pub(super) fn lasts(&mut self, stream: &mut Stream) {
+        for manner in &mut self.links {
+            manner.rate = Bitrate::from_bits_per_sec(400_000 << stream.below(5));
+        }
+        let size = DataSize::from_bytes(1_000_000 + magnitude(stream, 20, 5));
+        if let Some(first) = self.server.editions.first_mut() {
+            first.size = size;
+        }
+        if let Some(resume) = &mut self.config.resume {
+            (resume.total, resume.have) = (size, vec![Span::new(0, stream.below(size.bytes()))]);
+        }
+    }
 }
 
 impl Manner {
+    /// It is there, and nothing goes wrong on it.
+    pub(super) fn is_honest(&self) -> bool {
+        self.flaps.is_none() && self.trouble == Ratio::ZERO && self.lies == Ratio::ZERO
+    }
+
     fn new(stream: &mut Stream, honest: bool) -> Self {
         let rate = Bitrate::from_bits_per_sec(800_000 << stream.below(8));
         let latency = Duration::from_millis(2 + stream.below(if honest { 150 } else { 900 }));
@@ -83,6 +102,12 @@ impl Manner {
 
 pub(super) fn one_in(stream: &mut Stream, n: u64) -> bool {
     stream.below(n) == 0
+}
+
+/// A number of any magnitude: of `least` binary digits, or of up to `spread` more.
+pub(super) fn magnitude(stream: &mut Stream, least: u64, spread: u64) -> u64 {
+    let digits = least + stream.below(spread);
+    stream.below(1 << digits)
 }
 
 fn size(stream: &mut Stream) -> DataSize {

@@ -1,0 +1,88 @@
+//! The stream in random histories, with somebody who watches.
+//!
+//! `HISTORY_SEED=n` runs one history with each policy and prints the first that is wrong; `HISTORY_CASES=n` runs more
+//! than usual.
+//! `cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture` sorts what it finds in many
+//! histories by what is wrong, and names the shortest one of each sort; `HISTORY_FIRST=n` begins with another seed.
+
+use std::collections::BTreeMap;
+
+use marline_core::stream::Policy;
+use marline_sim::history::{Defect, watch};
+
+const POLICIES: [Policy; 3] = [Policy::Marline, Policy::GreenbagP, Policy::GreenbagE];
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn cases(usual: u32) -> u32 {
+    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
+}
+
+#[test]
+fn a_named_history_runs_again() {
+    let Some(seed) = number("HISTORY_SEED") else { return };
+    for policy in POLICIES {
+        match watch(seed, policy) {
+            Ok(()) => println!("seed {seed}, policy {policy:?}: good"),
+            Err(defect) => panic!("{}\n{defect}", defect.log.join("\n")),
+        }
+    }
+}
+
+/// Histories that once found something, each with what it found.
+const FOUND: &[(u64, &str)] = &[
+    (184, "the only link rested, as an earlier run had left it, and nobody woke it"),
+    (235, "a reader that had jumped beyond the end had more bytes than the file"),
+    (4, "a reader that had jumped beyond the end of what the file became was asked for without end"),
+    (289, "a link was first asked for bytes beyond the window, and then for nothing else"),
+    (178, "what a silent link owed was left to it, where there was no window"),
+    (435, "in a small window a question that nobody answered passed for one that the reader holds up"),
+    (795, "the one answer was waited for on a silent link while others, silent once, were not tried again"),
+    (1774, "a reader that paused with its window full was taken for a network that is gone"),
+    (2128, "a jump ahead of the one answer began it again from zero"),
+];
+
+#[test]
+fn old_findings_stay_mended() {
+    let wrong: Vec<String> = FOUND
+        .iter()
+        .flat_map(|found| POLICIES.map(|policy| (found, policy)))
+        .filter_map(|((seed, once), policy)| Some(format!("{} (once: {once})", watch(*seed, policy).err()?)))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+#[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture"]
+fn survey() {
+    let mut sorts: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    let first = number("HISTORY_FIRST").unwrap_or(0);
+    for seed in first..first + u64::from(cases(3000)) {
+        for defect in POLICIES.into_iter().filter_map(|policy| watch(seed, policy).err()) {
+            println!("{defect}");
+            let sort = format!("{} {}", defect.policy, defect.wrong);
+            let sort = sort.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+            let (count, shortest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));
+            *count += 1;
+            if defect.log.len() < shortest.log.len() {
+                *shortest = defect;
+            }
+        }
+    }
+    for (count, shortest) in sorts.values() {
+        println!("{count} times; in {} records: {shortest}", shortest.log.len());
+    }
+    assert!(sorts.is_empty(), "{} sorts of defects", sorts.len());
+}
+
+#[test]
+fn a_stream_survives_any_history() {
+    // The same ones at each run; the survey goes on from there.
+    let wrong: Vec<String> = (0..u64::from(cases(200)))
+        .flat_map(|seed| POLICIES.map(|policy| watch(seed, policy)))
+        .filter_map(|ended| Some(ended.err()?.to_string()))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
