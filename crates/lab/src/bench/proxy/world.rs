@@ -105,7 +105,11 @@ impl World {
     /// Why what was measured should not be trusted, if so.
     pub(super) fn suspect(&self) -> Option<String> {
         match self {
-            Self::Lab(lab) => lab.emulation().ok()?.suspect(),
+            Self::Lab(lab) => {
+                let emulation = lab.emulation().ok()?;
+                let late = emulation.lateness.max;
+                emulation.suspect().or_else(|| (late > TOO_LATE).then(|| format!("a packet was {late:.0?} late")))
+            }
             Self::Wires(_) => None,
         }
     }
@@ -210,5 +214,7 @@ impl Answer {
     }
 }
 
+/// A pause of the machine that a player of one second may feel.
+const TOO_LATE: Duration = Duration::from_millis(20);
 /// Longer than any answer should take.
 const PATIENCE: Duration = Duration::from_secs(30);
