@@ -5,11 +5,10 @@
 use std::ops::Range;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use http::header::{HeaderMap, HeaderValue, RANGE};
 use marline_core::playback::Profile;
-use marline_core::units::DataSize;
+use marline_core::units::{DataSize, Instant};
 use url::Url;
 
 use super::container::Scan;
@@ -96,7 +95,7 @@ pub fn page_state(body: &[u8]) -> Option<Url> {
 
 /// What mpv plays, after these lines.
 pub fn mpv_lines<'a>(lines: impl Iterator<Item = &'a str>) -> Option<Url> {
-    let (mut mpv, now) = (Mpv::default(), Instant::now());
+    let (mut mpv, now) = (Mpv::default(), Instant::ZERO);
     for line in lines {
         mpv.hear(now, line);
     }
