@@ -7,8 +7,8 @@
 //!    each of them: how late its emulator was, and how long its proxy waited for a processor.
 //! 2. The order is that of [`ORDER`], the figures that matter most first, so that a session that is stopped has them.
 //!    The policies of one case run side by side: whatever the machine does meanwhile, it does to all of them.
-//! 3. A case that fails is a cell with its problem, and is done again when the session goes on; a lab that cannot be built
-//!    ends everything.
+//! 3. A case that fails is a cell with its problem. That, and one whose figures are suspect, is done again when the
+//!    session goes on; the last one counts. A lab that cannot be built ends everything.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -59,14 +59,19 @@ impl Cell {
             && self.run == run
     }
 
+    /// Whether nothing is wrong with it.
+    fn is_good(&self) -> bool {
+        self.is_done() && self.measured.as_ref().is_some_and(|measured| measured.suspect().is_none())
+    }
+
     /// One line for people.
     pub(super) fn line(&self) -> String {
         let Self { artefact, case, policy, run, .. } = self;
         let what = format!("{artefact} {case} {policy} run {run}");
         match (&self.measured, &self.problem) {
             (Some(measured), None) => {
-                let Measured { playback_s, stalls, energy_j, suspect, .. } = measured;
-                let suspect = suspect.as_ref().map(|why| format!("; suspect: {why}")).unwrap_or_default();
+                let Measured { playback_s, stalls, energy_j, .. } = measured;
+                let suspect = measured.suspect().map(|why| format!("; suspect: {why}")).unwrap_or_default();
                 format!("{what}: {playback_s:.1} s, {stalls} stalls, {energy_j:.1} J{suspect}")
             }
             (_, problem) => format!("{what}: FAILED: {}", problem.as_deref().unwrap_or("nothing was measured")),
@@ -116,7 +121,7 @@ pub(super) fn play(
 ) -> Result<bool, LabError> {
     let is_there = |(at, who, run): &(usize, usize, usize)| {
         let figure = &figures[*at];
-        there.iter().any(|cell| cell.is_done() && cell.is(figure, figure.who[*who], *run))
+        there.iter().any(|cell| cell.is_good() && cell.is(figure, figure.who[*who], *run))
     };
     let mut left: Vec<_> = items(figures).into_iter().filter(|item| !is_there(item)).collect();
     let rank = |at: usize| ORDER.iter().position(|artefact| *artefact == figures[at].artefact);
@@ -177,6 +182,13 @@ pub(super) fn judged(cells: &[Cell], figure: &Figure, who: Who, run: usize) -> R
     let Measured { playback_s, interruption_s, stalls, energy_j, .. } =
         cell.measured.as_ref().ok_or("nothing was measured")?;
     figure.settings[run].judged(*playback_s, *interruption_s, *stalls, *energy_j, figure.energy)
+}
+
+/// How many of a policy's playings in a case are suspect.
+pub(super) fn suspects(cells: &[Cell], figure: &Figure, who: Who) -> usize {
+    let last = |run: usize| cells.iter().rfind(|cell| cell.is(figure, who, run));
+    let is_suspect = |cell: &Cell| cell.measured.as_ref().is_some_and(|measured| measured.suspect().is_some());
+    (0..figure.settings.len()).filter(|run| last(*run).is_some_and(is_suspect)).count()
 }
 
 /// Only what was played at all, whole repetitions of whole cases.

@@ -59,8 +59,15 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let figures = cells::played(figures, &cells);
     let each = |figure: &Figure, who, run| cells::judged(&cells, figure, who, run);
     say("what a clairvoyant would have needed, and the same in virtual time");
-    let real = runner::gather(&figures, each, |_| {});
+    let real = with_suspects(runner::gather(&figures, each, |_| {}), &figures, &cells);
     Ok(show(args, &figures, Some(&real), &simulated(args, &figures)))
+}
+
+fn with_suspects(mut done: Vec<Done>, figures: &[Figure], cells: &[Cell]) -> Vec<Done> {
+    for (done, figure) in done.iter_mut().zip(figures) {
+        done.suspects = figure.who.iter().map(|who| (*who, cells::suspects(cells, figure, *who))).collect();
+    }
+    done
 }
 
 /// What is wanted, as far as its traces are there.
@@ -157,6 +164,7 @@ fn show(args: &ReproduceArgs, figures: &[Figure], real: Option<&[Done]>, simulat
     let (done, by) = real.map_or((simulated, By::Sim), |real| (real, By::Lab));
     let floors = floors::floors(done);
     let rows = rows::rows(done, &floors, by);
+    let suspects: usize = done.iter().flat_map(|done| &done.suspects).map(|(_, count)| count).sum();
     let beside = real.map(|_| rows::rows(simulated, &floors::floors(simulated), By::Sim));
     let beside = beside.as_deref();
     let problems: Vec<String> = done.iter().flat_map(Done::problems).collect();
@@ -179,6 +187,9 @@ fn show(args: &ReproduceArgs, figures: &[Figure], real: Option<&[Done]>, simulat
             let table = table::table(&rows, beside, artefact);
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
         }
+    }
+    if suspects > 0 {
+        print(&format!("{suspects} playings are suspect (see the notes of --json); --continue does them again."));
     }
     if let Some(table) = table::said(&rows, beside) {
         print(&format!("What the paper's text says, and ours:\n{}", table.plain()));

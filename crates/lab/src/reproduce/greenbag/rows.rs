@@ -81,6 +81,10 @@ fn plain(done: &Done) -> Vec<Row> {
         let values: Vec<f64> = played.iter().map(|played| ours(played, metric)).collect();
         let clairvoyant: Option<Vec<f64>> = played.iter().map(|played| least(played, metric)).collect();
         let note = if done.artefact.starts_with('X') { None } else { note(done, who, metric) };
+        let suspects = done.suspects.iter().find(|(other, _)| *other == who).map_or(0, |(_, count)| *count);
+        let suspect =
+            (suspects > 0).then(|| format!("{suspects} of {} suspect: the machine was busy", played.len()));
+        let note = [note, suspect].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
         Row {
             ours: stats::mean(&values).map(rounded),
             spread: stats::sigma(&values).map(rounded),
@@ -258,7 +262,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn done(artefact: &'static str, case: &str, runs: &[(Who, &[Played])]) -> Done {
         let runs = runs.iter().map(|(who, runs)| (*who, runs.iter().map(|played| Ok(*played)).collect())).collect();
-        Done { artefact, case: case.into(), runs }
+        Done { artefact, case: case.into(), runs, suspects: Vec::new() }
     }
 
     #[test]
@@ -292,12 +296,14 @@ pub(super) mod tests {
     #[test]
     fn repetitions_become_mean_and_deviation_and_a_failure_a_null() {
         let two = [played(125.0, 110.0), played(127.0, 130.0)];
-        let case = done("X-fluct", "80%", &[(Who::Marline, &two)]);
+        let mut case = done("X-fluct", "80%", &[(Who::Marline, &two)]);
+        case.suspects = vec![(Who::Marline, 1)];
         let of = |rows: &[Row], metric: &str| rows.iter().find(|row| row.metric == metric).cloned();
         let made = rows(std::slice::from_ref(&case), &[], By::Sim);
         let time = of(&made, "playback_time").unwrap();
         assert_eq!((time.ours, time.clairvoyant), (Some(126.0), Some(125.0)));
         assert!((time.spread.unwrap() - 1.414).abs() < 1e-9);
+        assert!(time.note.unwrap().starts_with("1 of 2 suspect"));
         assert_eq!(of(&made, "energy_ratio").unwrap().ours, Some(1.2));
         let mut broken = case;
         broken.runs[0].1.push(Err("no end".into()));

@@ -16,6 +16,8 @@ pub(super) struct Done {
     pub(super) case: String,
     /// Each one's repetitions; those that failed with the reason.
     pub(super) runs: Vec<(Who, Vec<Result<Played, String>>)>,
+    /// Of whom how many repetitions are suspect.
+    pub(super) suspects: Vec<(Who, usize)>,
 }
 
 impl Done {
@@ -87,7 +89,7 @@ pub(super) fn gather(
     let of = |figure: &Figure| {
         let mut repeated = |who: &Who| (*who, figure.settings.iter().map(|_| next()).collect());
         let runs = figure.who.iter().map(&mut repeated).collect();
-        Done { artefact: figure.artefact, case: figure.case.clone(), runs }
+        Done { artefact: figure.artefact, case: figure.case.clone(), runs, suspects: Vec::new() }
     };
     figures.iter().map(of).collect()
 }
