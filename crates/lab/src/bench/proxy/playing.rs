@@ -145,7 +145,7 @@ pub(super) fn death(sheet: &mut Sheet, runs: u32) -> Result<(), LabError> {
     for (links, rate, seconds) in DEATHS {
         let film = film(rate, seconds)?;
         for dies in ["wifi", "lte"] {
-            let case = format!("{dies} dies, 2 × {}, film of {rate}", &links[0]["wifi,rate=".len()..][..7]);
+            let case = format!("{dies} of two dies, film of {rate}");
             for run in 0..runs {
                 let (seen, suspect) = show(&links, &film, run, Origin::Http, &[], |showing, world| {
                     let mut died = false;
