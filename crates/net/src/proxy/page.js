@@ -37,6 +37,12 @@ function waits(now) {
   report();
 }
 
+// It could play and does not: starting by itself was forbidden, or its HLS stopped at the start (Chromium, slow segments).
+function stuck() {
+  const has = player.url && !player.started && video.paused && ahead() > 1;
+  return has ? "this browser has what it needs and does not start: press play, or use another player" : "";
+}
+
 async function report() {
   if (!player.url) return;
   const stalled = player.stalled + (player.waits ? (performance.now() - player.since) / 1000 : 0);
@@ -106,7 +112,7 @@ function show(status) {
   const rests = mine.decided ? mine.decided.rests : [];
   const why = mine.decided && mine.decided.why ? ": " + mine.decided.why : "";
   find("mode").textContent = (rests.length ? "without " + rests.join(", ") : "all links") + why;
-  find("says").textContent = mine.reason;
+  find("says").textContent = stuck() || mine.reason;
 }
 
 new EventSource("events").onmessage = (message) => {
