@@ -212,7 +212,7 @@ impl Ahead {
                 let sessions: BTreeMap<u64, &Session> =
                     held.iter().map(|held| (held.session.id, &*held.session)).collect();
                 let bytes: u64 = sessions.values().map(|session| session.waiting()).sum();
-                let seconds: f64 = held.iter().map(|held| held.piece.duration.as_secs_f64()).sum();
+                let seconds: f64 = held.iter().map(|held| held.piece.duration).sum::<Duration>().as_secs_f64();
                 let standing = track.series.standing(now);
                 let playlist = Url::parse(playlist).map(|url| shown(&url)).unwrap_or_default();
                 all.push(json!({

@@ -47,6 +47,8 @@ struct Playing {
     /// What has come whole: bytes and their time.
     known: (u64, Duration),
     choice: bool,
+    /// The end of the last segment of all.
+    ends: Option<Duration>,
     seen: Instant,
 }
 
@@ -150,6 +152,7 @@ impl Series {
             begins += next.duration;
         }
         (playing.choice, playing.seen) = (choice, now);
+        playing.ends = spot.left.map(|left| at + spot.lasts + left);
         let position = playing.player.as_ref().map_or(Duration::ZERO, Player::position);
         playing.parts.retain(|_, part| part.at + part.lasts >= position);
         let follows = spot.left;
@@ -170,7 +173,11 @@ impl Series {
         let mut playing = self.0.borrow_mut();
         playing.look(now);
         let player = playing.player.as_ref()?;
-        let (state, buffer, stalls) = (player.state(), player.runs_for(), player.stalls());
+        let (mut state, buffer, mut stalls) = (player.state(), player.runs_for(), player.stalls());
+        // With everything played it waits for nothing.
+        if state == State::Buffering && playing.ends.is_some_and(|end| player.position() >= end) {
+            (state, stalls) = (State::Ended, stalls.saturating_sub(1));
+        }
         Some(Standing { state, buffer, stalls, rate: playing.rate().unwrap_or_default() })
     }
 
@@ -390,6 +397,10 @@ mod tests {
         let far = asks(&viewing, &series, at(3700), 15, true);
         assert_eq!(told(&viewing, &far, at(3700)), (Duration::ZERO, Duration::ZERO, false, 4400, SECOND * 8));
         assert!(!viewing.lines.borrow().rests("lte"));
+        let last = asks(&viewing, &series, at(4000), 19, true);
+        last.came(&(0..1000), None, (1000, 0));
+        let standing = |millis| series.standing(at(millis)).map(|standing| (standing.state, standing.stalls));
+        assert_eq!((standing(4500), standing(9000)), (Some((State::Playing, 0)), Some((State::Ended, 0))));
         let stream = Stream::new(Config::default());
         assert_eq!(viewing.news(&second, at(3700), 0, None, &stream), None, "it is of no use any more");
     }
