@@ -1,23 +1,17 @@
-//! The fetch machine keeps the machine contract, whatever the policy and the weather.
+//! The machines keep the machine contract, whatever the policy and the weather: a download, and a stream with a player.
 
-use marline_core::fetch::{Config, Fetch, Policy};
+use std::fmt::Debug;
+
+use marline_core::fetch::{self, Fetch, MeteredUse};
+use marline_core::machine::Machine;
+use marline_core::playback::{Player, Profile, Thresholds};
 use marline_core::replay::Record;
-use marline_core::units::{DataSize, Duration};
+use marline_core::stream::{self, Stream, Viewer};
+use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_sim::contract::{Checked, Log, clamp, replay};
-use marline_sim::world::{Fault, Outcome, Scene, What, World};
-
-type Watched = Checked<Config, Fetch>;
-
-fn make(config: &Config) -> Fetch {
-    Fetch::new(config.clone())
-}
-
-fn run(scene: Scene, policy: Policy) -> (Outcome, Log<Config, Fetch>) {
-    let config = Config { policy, ..Config::default() };
-    let watched: Watched = Checked::new(config.clone(), make(&config));
-    let (outcome, watched) = World::new(scene, watched).run_machine(Duration::from_secs(300));
-    (outcome, watched.into_parts().1)
-}
+use marline_sim::world::{Fault, Order, Scene, What, World};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 fn scenes() -> Vec<(&'static str, Scene)> {
     let link = |line: &str| line.parse().expect("a link");
@@ -39,32 +33,105 @@ fn scenes() -> Vec<(&'static str, Scene)> {
         DataSize::from_bytes(3_000_000),
         [link("wifi,rate=20Mbit/s,rtt=30ms,loss=1%"), link("lte,rate=20Mbit/s,rtt=60ms")],
     );
-    vec![("steady", two()), ("dying", dying), ("faulty", faulty), ("lossy", lossy)]
+    let mut whole = two();
+    whole.server.ranges = false;
+    vec![("steady", two()), ("dying", dying), ("faulty", faulty), ("lossy", lossy), ("whole", whole)]
+}
+
+/// Runs a machine under watch and puts its log to the proof.
+fn proven<C, M>(name: &str, scene: Scene, config: C, make: fn(&C) -> M, player: Option<Player>) -> Log<C, M>
+where
+    C: Clone,
+    M: Machine<Input: From<fetch::Input> + Clone, Output: Into<Order> + Clone + PartialEq + Debug>,
+{
+    let watched = Checked::new(config.clone(), make(&config));
+    let mut world = World::new(scene, watched);
+    if let Some(player) = player {
+        world = world.watched_by(player);
+    }
+    let (outcome, watched) = world.run_machine(Duration::from_secs(300));
+    println!("{name}: {:?} {:?}", outcome.finished, outcome.failed);
+    let log = watched.into_parts().1;
+    let (_, outputs) = replay(make, &log).unwrap_or_else(|found| panic!("{name}: rule 4: {found}"));
+    assert!(outputs > 0);
+    clamp(make, &log).unwrap_or_else(|found| panic!("{name}: rule 2: {found}"));
+    log
+}
+
+fn survives_its_lines<C, I, O>(name: &str, log: Vec<Record<C, I, O>>)
+where
+    C: Serialize + DeserializeOwned + PartialEq + Debug,
+    I: Serialize + DeserializeOwned + PartialEq + Debug,
+    O: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    for record in log {
+        let line = serde_json::to_string(&record).expect("a line");
+        let read: Record<C, I, O> = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{name}: {line}: {e}"));
+        assert_eq!(read, record, "{line}");
+    }
+}
+
+fn download(policy: fetch::Policy) -> fetch::Config {
+    fetch::Config { policy, ..fetch::Config::default() }
+}
+
+/// The scene's file as a video of two thirds of what its links carry, or one that nobody knows.
+fn video(scene: &Scene, policy: stream::Policy, known: bool) -> (stream::Config, Player) {
+    let size = scene.server.editions[0].size;
+    let video = Profile::variable([(size / Bitrate::from_mbps(20), size)]).expect("a video");
+    let thresholds = Thresholds { low: DataSize::from_kib(256), high: None };
+    let mut config = stream::Config { policy, player: thresholds, ..stream::Config::default() };
+    config.fetch.window = Some(DataSize::from_kib(1024));
+    config.fetch.metered = MeteredUse::Use;
+    config.video = known.then(|| video.clone());
+    (config, Player::new(video, thresholds, Instant::ZERO))
 }
 
 #[test]
-fn every_policy_keeps_rules_1_to_4() {
-    for policy in Policy::ALL {
+fn a_download_keeps_rules_1_to_4_with_every_policy() {
+    for policy in fetch::Policy::ALL {
         for (name, scene) in scenes() {
-            let (outcome, log) = run(scene, policy);
-            println!("{policy} {name}: {:?} {:?}", outcome.finished, outcome.failed);
-            let (_, outputs) =
-                replay(make, &log).unwrap_or_else(|found| panic!("{policy}, {name}: rule 4: {found}"));
-            assert!(outputs > 0);
-            clamp(make, &log).unwrap_or_else(|found| panic!("{policy}, {name}: rule 2: {found}"));
+            let make = |config: &fetch::Config| Fetch::new(config.clone());
+            proven(&format!("{policy} {name}"), scene, download(policy), make, None);
         }
     }
 }
 
 #[test]
-fn a_log_survives_its_lines() {
-    for (name, scene) in scenes() {
-        let (_, log) = run(scene, Policy::Marline);
-        for record in log {
-            let line = serde_json::to_string(&record).expect("a line");
-            let read: Record<_, _, _> =
-                serde_json::from_str(&line).unwrap_or_else(|e| panic!("{name}: {line}: {e}"));
-            assert_eq!(read, record, "{line}");
+fn a_stream_keeps_rules_1_to_4_with_every_policy() {
+    for policy in [stream::Policy::Marline, stream::Policy::GreenbagP, stream::Policy::GreenbagE] {
+        for (name, scene) in scenes() {
+            for known in [true, false] {
+                let (config, player) = video(&scene, policy, known);
+                let make = |config: &stream::Config| Stream::new(config.clone());
+                let name = format!("{policy:?} {name} {known}");
+                let log = proven(&name, scene.clone(), config, make, Some(player));
+                survives_its_lines(&name, log);
+            }
         }
+    }
+}
+
+#[test]
+fn a_downloads_log_survives_its_lines() {
+    for (name, scene) in scenes() {
+        let make = |config: &fetch::Config| Fetch::new(config.clone());
+        survives_its_lines(name, proven(name, scene, download(fetch::Policy::Marline), make, None));
+    }
+}
+
+#[test]
+fn a_players_words_survive_their_lines() {
+    let video = Profile::constant(Bitrate::from_mbps(3), Duration::from_secs(9)).expect("a video");
+    let player = Thresholds::GREENBAG;
+    let position = Duration::from_millis(1234);
+    for word in [
+        Viewer::Seek { to: u64::MAX },
+        Viewer::Video { video, player, position, plays: true },
+        Viewer::Stands { position, plays: false },
+    ] {
+        let word = stream::Input::from(word);
+        let line = serde_json::to_string(&word).expect("a line");
+        assert_eq!(serde_json::from_str::<stream::Input>(&line).expect("a word"), word, "{line}");
     }
 }
