@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 #![allow(dead_code, reason = "servers and networks are shared with the faults' tests, which need more of them")]
 
+mod bad_input;
 mod calm;
 mod command;
 mod links;

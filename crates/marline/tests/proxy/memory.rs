@@ -6,14 +6,14 @@ use crate::proxy::{Player, Proxy};
 use crate::server::{Resource, Server};
 
 /// The most memory that a process has had resident.
-fn peak(pid: u32) -> u64 {
+pub(crate) fn peak(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 /// What the kernels of both ends may hold of one connection: their buffers grow to some megabytes.
-const KERNEL: u64 = 16_000_000;
+pub(crate) const KERNEL: u64 = 16_000_000;
 
 #[test]
 fn a_player_that_stops_reading_stops_the_server_and_goes_on_where_it_was() {

@@ -1,0 +1,167 @@
+//! Whoever talks nonsense to the proxy, or lets it down, gets a clear answer; everybody else notices nothing.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use crate::memory::{KERNEL, peak};
+use crate::network::Network;
+use crate::proxy::{Player, Proxy};
+use crate::server::{Answer, Resource, Server};
+
+/// What comes back for these bytes, with nothing behind them.
+fn told(proxy: &Proxy, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(proxy.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // It may hang up before it has heard everything.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+#[test]
+fn nonsense_on_the_port_gets_a_refusal_or_a_closed_connection_and_disturbs_nobody() {
+    let resource = Resource::new(2_000_000);
+    let server = Server::honest(&resource).pace(4_000_000);
+    let proxy = Proxy::start(&[]);
+    let mut player = Player::start(&proxy, &server.url("/film"), 0);
+    let mut got = player.read(100_000);
+    let host = proxy.address;
+    let get =
+        |target: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into_bytes();
+    let long = "x".repeat(200_000);
+    let mut fields = format!("GET /{} HTTP/1.1\r\nHost: {host}\r\n", server.url("/film")).into_bytes();
+    (0..5000).for_each(|n| fields.extend(format!("X-{n}: y\r\n").into_bytes()));
+    fields.extend(b"\r\n");
+    for (bytes, statuses) in [
+        (get("/"), &[b"404", b"400"][..]),
+        (get("/http://"), &[b"400"]),
+        (get("/http:///film"), &[b"400", b"404", b"502"]),
+        (get("/http://[::1/film"), &[b"400"]),
+        (get("/http://host:99999/film"), &[b"400"]),
+        (get("/http://%00/film"), &[b"400"]),
+        (get("/javascript:alert(1)"), &[b"400"]),
+        (get("/file:///etc/passwd"), &[b"400"]),
+        (get("//////"), &[b"400", b"404"]),
+        (get("*"), &[b"400", b"405"]),
+        (get(&format!("/http://host/{long}")), &[b"400", b"414", b"431"]),
+        (fields, &[b"400", b"431"]),
+        (b"\0\0\0\0\r\n\r\n".to_vec(), &[b"400"]),
+        (b"GET /http://h/\xff\xfe HTTP/1.1\r\n\r\n".to_vec(), &[b"400", b"421"]),
+        (b"GET\r\n\r\n".to_vec(), &[b"400"]),
+        (b"CONNECT nowhere HTTP/1.1\r\nHost: nowhere\r\n\r\n".to_vec(), &[b"400"]),
+        (b"CONNECT :0 HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), &[b"400", b"502"]),
+    ] {
+        let answer = told(&proxy, &bytes);
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+        let status = answer.get(9..12).unwrap_or_default();
+        let good = answer.is_empty() || statuses.iter().any(|good| *good == status);
+        assert!(good, "{shown:?}: {}", String::from_utf8_lossy(&answer));
+    }
+    // SOCKS5: cut off, without a method that we know, of another version, and with a name that is none.
+    for bytes in
+        [&[5][..], &[5, 200, 0], &[5, 1, 2], &[5, 1, 0, 4, 1, 0, 1], &[5, 1, 0, 5, 1, 0, 3, 2, 0, 255, 0, 80]]
+    {
+        let answer = told(&proxy, bytes);
+        assert!(answer.len() <= 12 && answer.get(3) != Some(&0), "{bytes:?}: {answer:?}");
+    }
+    got.extend(player.read(1_900_000));
+    assert!(got == *resource.data);
+}
+
+#[test]
+fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(3_000_000);
+    let served = resource.clone();
+    // Over LTE it takes half a second for what it answers at once over Wi-Fi.
+    let server = network.serve(move |asked| {
+        if !asked.over_wifi() {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        served.whole()
+    });
+    let proxy = Proxy::behind(network.words(), &["--metered", "use"]);
+    let got = proxy.get(&server.url("/film"), &[]);
+    assert!(got.status == 200 && got.body == *resource.data, "{}", got.status);
+    assert_eq!(got.field("accept-ranges"), Some("none"));
+    let now = proxy.now();
+    let session = &now["sessions"][0];
+    assert_eq!(session["reason"], "one answer over one link: no provable ranges", "{now:#}");
+    let over = |name: &str| {
+        let links = now["links"].as_array().unwrap();
+        links
+            .iter()
+            .find(|link| link["name"] == name)
+            .and_then(|link| link["played"]["bytes"].as_u64())
+            .unwrap_or(0)
+    };
+    assert!(over("wifi0") >= 3_000_000 && over("lte0") < 300_000, "{now:#}");
+}
+
+#[test]
+fn lists_that_are_after_our_stack_or_memory_are_passed_on_as_they_are() {
+    let deep = format!("<MPD>{}{}</MPD>", "<a>".repeat(100_000), "</a>".repeat(100_000));
+    let wide = format!("#EXTM3U\n{}", "#EXTINF:1,\n/s.ts\n".repeat(200_000));
+    let endless = format!("#EXTM3U\n#EXTINF:1,\n/{}.ts\n", "x".repeat(6_000_000));
+    let served = [("/deep.mpd", deep), ("/wide.m3u8", wide), ("/long.m3u8", endless)];
+    let lists = served.clone();
+    let server = Server::start(move |asked| {
+        let found = lists.iter().find(|(path, _)| *path == asked.path);
+        found.map_or_else(
+            || Answer::status(404),
+            |(_, text)| {
+                let kind =
+                    if asked.path.ends_with("mpd") { "application/dash+xml" } else { "application/x-mpegurl" };
+                Answer::page(200, text).with("Content-Type", kind)
+            },
+        )
+    });
+    let proxy = Proxy::start(&[]);
+    for (path, text) in &served {
+        let got = proxy.get(&server.url(path), &[]);
+        let lines = |text: &str| text.lines().count();
+        assert_eq!((got.status, lines(&got.text())), (200, lines(text)), "{path}");
+    }
+    assert_eq!(proxy.get(&server.url("/deep.mpd"), &[]).text(), served[0].1);
+    assert!(peak(proxy.pid()) < 300_000_000, "{} resident", peak(proxy.pid()));
+    assert_eq!(proxy.get(&server.url("/none"), &[]).status, 404);
+}
+
+#[test]
+fn two_hundred_players_in_little_memory_play_or_are_told_to_come_again() {
+    const BOUND: u64 = 64 << 20;
+    let resource = Resource::new(2_000_000);
+    let server = Server::honest(&resource);
+    let proxy = Proxy::start(&["--memory", "64MiB"]);
+    let url = server.url("/film");
+    let ask = |n: usize| {
+        let mut stream = TcpStream::connect(proxy.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let (host, from) = (proxy.address, n * 1000);
+        write!(stream, "GET /{url} HTTP/1.1\r\nHost: {host}\r\nRange: bytes={from}-\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        stream
+    };
+    let players: Vec<TcpStream> = (0..200).map(ask).collect();
+    let (mut played, mut refused) = (0, 0);
+    for (n, mut player) in players.into_iter().enumerate() {
+        let mut answer = Vec::new();
+        player.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+        if head.starts_with("http/1.1 206") {
+            assert!(answer[end + 4..] == resource.data[n * 1000..], "player {n}");
+            played += 1;
+        } else {
+            assert!(head.starts_with("http/1.1 503") && head.contains("retry-after"), "player {n}: {head}");
+            refused += 1;
+        }
+    }
+    assert!(played >= 8, "{played} played, {refused} were refused");
+    assert!(peak(proxy.pid()) < BOUND + (64 << 20) + KERNEL, "{} resident", peak(proxy.pid()));
+    // Who comes again plays.
+    assert!(proxy.get(&url, &[]).body == *resource.data);
+}
