@@ -181,14 +181,8 @@ fn what_an_earlier_run_left_of_an_older_version_is_not_mixed_with_the_new_one() 
     drop(server);
 }
 
-#[test]
-fn a_stream_is_in_order_and_its_memory_bounded_however_slow_its_reader() {
-    let resource = Resource::new(60_000_000);
-    let server = Server::honest(&resource);
-    let program = Program::new();
-    let mut child = program.command(&[&server.url("/file"), "-o", "-", "--json", "-q"]).spawn().unwrap();
-    let mut pipe = child.stdout.take().unwrap();
-    let running = Running::new(child, Some(program.path("decisions.log")));
+/// Reads all of a file from a pipe, slowly at first, and looks at each piece; `came` hears how much there was by then.
+fn read_slowly(pipe: &mut impl Read, resource: &Resource, slow: usize, came: impl Fn(usize)) {
     let (mut got, mut piece) = (0, vec![0; 256 * 1024]);
     loop {
         let len = pipe.read(&mut piece).unwrap();
@@ -197,11 +191,23 @@ fn a_stream_is_in_order_and_its_memory_bounded_however_slow_its_reader() {
         }
         assert!(piece[..len] == resource.data[got..got + len], "other bytes at {got}");
         got += len;
-        if got < 10_000_000 {
+        if got < slow {
             std::thread::sleep(Duration::from_millis(10));
         }
+        came(got);
     }
     assert_eq!(got, resource.data.len());
+}
+
+#[test]
+fn a_stream_is_in_order_and_its_memory_bounded_however_slow_its_reader() {
+    let resource = Resource::new(60_000_000);
+    let server = Server::honest(&resource);
+    let program = Program::new();
+    let mut child = program.command(&[&server.url("/file"), "-o", "-", "--json", "-q"]).spawn().unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    let running = Running::new(child, Some(program.path("decisions.log")));
+    read_slowly(&mut pipe, &resource, 10_000_000, |_| {});
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let report: serde_json::Value = serde_json::from_str(ended.err.trim()).unwrap();
@@ -233,22 +239,11 @@ fn a_slow_reader_of_one_answer_holds_the_server_back() {
         let mut child = program.command(&[&server.url("/file"), "-o", "-", "--json", "-q"]).spawn().unwrap();
         let mut pipe = child.stdout.take().unwrap();
         let running = Running::new(child, Some(program.path("decisions.log")));
-        let (mut got, mut piece) = (0, vec![0; 256 * 1024]);
-        loop {
-            let len = pipe.read(&mut piece).unwrap();
-            if len == 0 {
-                break;
-            }
-            assert!(piece[..len] == resource.data[got..got + len], "other bytes at {got}");
-            got += len;
-            if got < 6_000_000 {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+        read_slowly(&mut pipe, &resource, 6_000_000, |got| {
             // Beyond the window only what the pipe and the kernel's buffers hold.
             let ahead = server.sent().saturating_sub(got as u64);
             assert!(ahead < WINDOW + (12 << 20), "{ahead} bytes ahead of the reader at {got}");
-        }
-        assert_eq!(got, resource.data.len());
+        });
         let ended = running.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.err);
         let report: serde_json::Value = serde_json::from_str(ended.err.trim()).unwrap();
