@@ -24,16 +24,13 @@ pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {
     Some((target.url, shown))
 }
 
-/// The bytes of a resource of `total` that a Range field asks for. None: all of it; an error: none of them.
-///
-/// # Errors
-/// They lie beyond the end.
-pub fn proxy_range(field: &[u8], total: u64) -> Result<Option<Range<u64>>, ()> {
+/// The bytes of a resource of `total` that a Range field asks for; none: all of it, or none of them.
+pub fn proxy_range(field: &[u8], total: u64) -> Option<Range<u64>> {
     let mut fields = HeaderMap::new();
     if let Ok(value) = HeaderValue::from_bytes(field) {
         fields.insert(RANGE, value);
     }
-    Wanted::of(&fields).within(total).map_err(drop)
+    Wanted::of(&fields).within(total).ok().flatten()
 }
 
 /// What a SOCKS5 client that says this asks for, or the code with which it is refused; and what was answered meanwhile.
