@@ -133,9 +133,9 @@ impl Fetch {
         if rests { steering.resting.insert(link) } else { steering.resting.remove(&link) }
     }
 
-    /// Whether any link was let rest.
+    /// Whether any link was let rest that may be needed yet: when all is over, nobody is woken.
     pub(crate) fn lets_rest(&self) -> bool {
-        self.steering.as_ref().is_some_and(|steering| !steering.resting.is_empty())
+        self.phase != Phase::Over && self.steering.as_ref().is_some_and(|steering| !steering.resting.is_empty())
     }
 
     /// Wakes all links.

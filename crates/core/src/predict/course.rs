@@ -144,7 +144,7 @@ fn megabits(size: f64) -> DataSize {
 }
 
 /// The spread that is assumed at first, as a part of the mean.
-const ASSUMED: f64 = 0.15;
+const ASSUMED: f64 = 0.1;
 /// No link is surer than that, as a part of what it is to bring.
 const LEAST: f64 = 0.002;
 /// How much the assumption weighs, in seconds.
@@ -192,7 +192,7 @@ mod tests {
         let swings = course((0..100).map(|n| if n % 2 == 0 { 2 } else { 8 })).supply(time);
         assert_eq!(swings.mean, steady.mean);
         assert!(swings.spread > steady.spread * 5);
-        // √((50 s × 3² + 2 s × 0.75²) ÷ 52 s × 3 s × 100 s) = 51.0 Mbit.
+        // √((50 s × 3² + 2 s × 0.5²) ÷ 52 s × 3 s × 100 s) = 51.0 Mbit.
         assert_eq!(swings.spread.bytes() / 100_000, 63);
     }
 }

@@ -4,11 +4,13 @@
 //!
 //! 1. *Pieces.* A link gets its next piece before its pipe runs dry, as in a download. If the piece would be there
 //!    before the first missing byte is due, it is taken from the front. Otherwise it is taken from so far ahead as the
-//!    other links will have come by then: nothing waits behind a slow link (earliest delivery first).
+//!    other links will have come by then: nothing waits behind a slow link (earliest delivery first). While the player
+//!    waits, all that it waits for is due at once, and what follows is played from when that is there.
 //! 2. *Rescue.* Where the byte that the player needs next would come too late from the link that owes it, the link that
 //!    could bring it first is asked as well.
 //! 3. *Rest.* Each half second the dearest link in use asks whether it should go on ([`super::thrift`]). The price of
-//!    a byte is its radio's at the link's rate.
+//!    a byte is its radio's at the link's rate. If another link in use has been nearly gone before, none rests until the
+//!    buffer would outlast that for [`OUTAGE`]: the spread of such a link's rate does not tell of its holes.
 //! 4. *Wake.* When the buffer falls below a guard and the links in use are not sure to bring the rest in time, the
 //!    cheapest resting link wakes, and above none rests below it. The guard is what a link takes to come up, what a fade
 //!    would take of the buffer while the resting links alone carry the video, and longer during one: while the links in
@@ -55,6 +57,8 @@ struct Seen {
     paused: bool,
     /// How many whole steps it has been in use.
     steps: u32,
+    /// It has been nearly gone for a second.
+    failed: bool,
     rests: bool,
 }
 
@@ -134,6 +138,8 @@ impl Stream {
                 seen.steps += 1;
                 if seen.steps > SETTLES {
                     seen.course.add(seen.got / time);
+                    seen.failed |=
+                        seen.course.steps() >= LEAST_STEPS && seen.course.present() * FAILS < seen.course.mean();
                 }
             }
             seen.got = DataSize::ZERO;
@@ -165,24 +171,42 @@ impl Stream {
     /// What this link should bring next; none: the others bring all of it sooner.
     fn piece(&self, link: LinkId, seat: Seat, end: u64) -> Option<Span> {
         let first = self.fetch.unasked(Span::new(self.delivered, end))?;
-        let due =
-            self.player.as_ref().map_or(Duration::ZERO, |player| player.deadline(first.start).since(self.now));
+        let due = self.due(first.start);
         let batch = if due > FAR { BULK } else { SOON };
         let size =
             if seat.pace.is_zero() { FIRST_PIECE } else { seat.wants.max(seat.pace * batch).max(LEAST_PIECE) };
         let size = if due > FAR { size } else { size.min((seat.pace * BULK).max(LEAST_PIECE)) };
         let size = if first.start == self.delivered && seat.is_untried() { FIRST_BITE } else { size };
         let ready = |seat: &Seat| (seat.ahead / seat.pace).max(seat.floor).min(UNKNOWN);
-        let comes = ready(&seat).saturating_add((size / seat.pace).min(UNKNOWN));
-        if comes.saturating_add(MARGIN) <= due {
+        let comes_on = |seat: &Seat| ready(seat).saturating_add((size / seat.pace).min(UNKNOWN));
+        let comes = comes_on(&seat);
+        let others: Vec<(LinkId, Seat)> = self.seats().into_iter().filter(|(other, _)| *other != link).collect();
+        // Of links that are as soon, one must be the first.
+        let first_of_all = others.iter().all(|(other, seat)| (comes_on(seat), *other) > (comes, link));
+        if comes.saturating_add(MARGIN) <= due || first_of_all {
             return Some(Span::at(first.start, first.len().min(size)));
         }
-        let others = self.seats().into_iter().filter(|(other, _)| *other != link);
-        let ahead: DataSize = others.map(|(_, seat)| seat.pace * comes.saturating_sub(ready(&seat))).sum();
+        let ahead: DataSize = others.iter().map(|(_, seat)| seat.pace * comes.saturating_sub(ready(seat))).sum();
         let grain = LEAST_PIECE.bytes();
         let from = first.start.saturating_add(ahead.bytes() / grain * grain);
         let gap = self.fetch.unasked(Span::new(from, end))?;
         Some(Span::at(gap.start, gap.len().min(size)))
+    }
+
+    /// For how long the byte at `offset` is not needed.
+    fn due(&self, offset: u64) -> Duration {
+        let Some(player) = self.player.as_ref() else { return Duration::ZERO };
+        let due = player.deadline(offset).since(self.now);
+        if player.state() != State::Buffering {
+            return due;
+        }
+        let starts_at = player.decoded().saturating_add(self.config.player.low.bytes());
+        if offset < starts_at {
+            return Duration::ZERO;
+        }
+        let pace: Bitrate = self.seats().iter().map(|(_, seat)| seat.pace).sum();
+        let waits = DataSize::from_bytes(starts_at.saturating_sub(self.delivered)) / pace.max(SLOWEST);
+        due.saturating_add(waits.min(LONGEST_HOLD))
     }
 
     /// Rule 2. Tells whether anything was asked for.
@@ -225,6 +249,10 @@ impl Stream {
         let others: Vec<LinkId> = used.into_iter().filter(|link| *link != dear).collect();
         let known = |link: &LinkId| self.planner.course(*link).steps() >= LEAST_STEPS;
         if others.is_empty() || !known(&dear) || !others.iter().all(known) {
+            return false;
+        }
+        let failed = |link: &LinkId| self.planner.links.get(link).is_some_and(|seen| seen.failed);
+        if others.iter().any(failed) && runs_for < OUTAGE.min(last) {
             return false;
         }
         let course = self.planner.course(dear);
@@ -421,6 +449,11 @@ const GUARD: Duration = Duration::from_secs(3);
 const FADE: Duration = Duration::from_secs(4);
 /// In a fade.
 const FADE_GUARD: Duration = Duration::from_secs(5);
+/// A link that brings less than its mean divided by this is nearly gone. chosen: rates that wander by 40 % of their mean
+/// do not get there (`marline lab reproduce greenbag --sim --case X-fluct`); recorded links that drive do.
+const FAILS: u64 = 5;
+/// What a link that has been nearly gone may take of the buffer when that happens again.
+const OUTAGE: Duration = Duration::from_secs(15);
 /// The longest wait that is chosen freely.
 const LONGEST_HOLD: Duration = Duration::from_secs(30);
 /// Standard deviations of the links' means. chosen: the few seconds that are seen by then look steadier than the link is.
