@@ -9,7 +9,8 @@
 //!    starts with nothing stops at once. Otherwise it waits until all links are known, a few seconds.
 //! 3. Then the whole rest is looked at ([`Profile::keeps_up`]). It is held only if it would stop for sure (by the rates
 //!    that were seen and twice their doubt), and only if [`LONGEST`] is enough for it to play to its end in one go: a
-//!    longer wait would save no stall.
+//!    longer wait would save no stall. Once it is, it starts when the rates that were seen bring everything in time with
+//!    [`MARGIN`] to spare: who has waited and stops all the same has waited for nothing.
 //! 4. Never after a seek, never twice, never without a container's word, and not with `--start fast`.
 //!
 //! The core's own hold-back (at the low threshold of a player that it models) was not used: what a real player has got it
@@ -63,8 +64,8 @@ pub(super) struct Hold {
 enum State {
     /// Nothing of the video itself has been served. How much was read beyond its beginning by answers that began there.
     Before { elsewhere: u64 },
-    /// Nothing from this offset on is served.
-    Held { at: u64, since: Instant, came: VecDeque<(Instant, u64)> },
+    /// Nothing from this offset on is served. `chosen`: because it would stop for sure, not only until that is known.
+    Held { at: u64, since: Instant, came: VecDeque<(Instant, u64)>, chosen: bool },
     /// It has begun.
     Over,
 }
@@ -122,7 +123,7 @@ impl Hold {
             State::Before { elsewhere } => match media {
                 Some(media) if from <= media => {
                     if at + len > media {
-                        *state = State::Held { at: media, since: now, came: VecDeque::new() };
+                        *state = State::Held { at: media, since: now, came: VecDeque::new(), chosen: false };
                     }
                     media.saturating_sub(at).min(len)
                 }
@@ -149,12 +150,14 @@ impl Hold {
     /// Looks at a video that is held; none: none is.
     pub(super) fn look(&self, now: Instant, seen: &Seen<'_>) -> Option<Verdict> {
         let verdict = match &mut *self.state.borrow_mut() {
-            State::Held { since, came, .. } => {
+            State::Held { since, came, chosen, .. } => {
                 while came.len() > 1 && came.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) {
                     came.pop_front();
                 }
                 came.push_back((now, seen.came));
-                judge(now, *since, came, seen)
+                let verdict = judge(now, *since, *chosen, came, seen);
+                *chosen |= matches!(verdict, Verdict::Waits { yet: Some(_), .. });
+                verdict
             }
             _ => return None,
         };
@@ -237,22 +240,24 @@ impl Session {
     }
 }
 
-fn judge(now: Instant, since: Instant, came: &VecDeque<(Instant, u64)>, seen: &Seen<'_>) -> Verdict {
+fn judge(now: Instant, since: Instant, chosen: bool, came: &VecDeque<(Instant, u64)>, seen: &Seen<'_>) -> Verdict {
     let waited = now.since(since);
     let (video, frontier) = (seen.video, seen.frontier);
-    let late = |rate: Bitrate| match video.keeps_up(frontier, rate, Duration::ZERO) {
-        Timing::Spare(_) => Duration::ZERO,
-        Timing::Late(late) => late,
+    let lacks = |rate: Bitrate, margin: Duration| match video.keeps_up(frontier, rate, Duration::ZERO) {
+        Timing::Spare(spare) => margin.saturating_sub(spare),
+        Timing::Late(late) => late.saturating_add(margin),
     };
+    let late = |rate: Bitrate| lacks(rate, Duration::ZERO);
     let (first, had) = came.front().copied().unwrap_or((now, seen.came));
     let pace = DataSize::from_bytes(seen.came.saturating_sub(had)) / now.since(first).max(TICK);
     let known = seen.promise;
     let brings = known.map_or(pace, |promise| promise.rate);
     let yet = known.map(|promise| {
-        if late(promise.rate + promise.doubt * 2).is_zero() { Duration::ZERO } else { late(promise.rate) }
+        let is_sure = chosen || !late(promise.rate + promise.doubt * 2).is_zero();
+        if is_sure { lacks(promise.rate, MARGIN) } else { Duration::ZERO }
     });
     let has_cushion = video.time_of(frontier) >= CUSHION.min(video.duration());
-    let is_quick = waited >= QUICK && has_cushion && late(pace - pace / 10).is_zero();
+    let is_quick = !chosen && waited >= QUICK && has_cushion && late(pace - pace / 10).is_zero();
     let starts = seen.full
         || is_quick
         || match yet {
@@ -264,6 +269,9 @@ fn judge(now: Instant, since: Instant, came: &VecDeque<(Instant, u64)>, seen: &S
 
 /// The longest wait that is chosen freely.
 const LONGEST: Duration = Duration::from_secs(30);
+/// What is left of the video at its tightest point. chosen: the rates of two links over kernel TCP are known to about a
+/// hundredth, which is a second in two minutes.
+const MARGIN: Duration = Duration::from_secs(1);
 /// A rate is looked at for at least so long. chosen: four round trips of a good link.
 const QUICK: Duration = Duration::from_millis(200);
 /// What a player starts with. chosen: mpv, which starts with its first frame, then plays on over two links of 4 Mbit/s and
@@ -326,8 +334,8 @@ mod tests {
     #[test]
     fn one_wait_is_as_long_as_it_must_be() {
         let (known, waited) = verdicts(6);
-        // 60 MB at 6 Mbit/s are there after 80 s.
-        let yet = Duration::from_secs(15);
+        // 60 MB at 6 Mbit/s are there after 80 s; a second more, to be sure.
+        let yet = Duration::from_secs(16);
         assert_eq!(
             known,
             Some(Verdict::Waits {
@@ -337,13 +345,32 @@ mod tests {
                 needs: mbps(8)
             })
         );
-        assert!(waited.abs_diff(Duration::from_secs(20)) <= Duration::from_millis(100), "{waited:?}");
+        assert!(waited.abs_diff(Duration::from_secs(21)) <= Duration::from_millis(100), "{waited:?}");
     }
 
     #[test]
     fn a_wait_that_would_save_nothing_is_none() {
         // 60 MB at 4 Mbit/s would take 60 s more.
         assert_eq!(verdicts(4), (None, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn once_it_waits_neither_a_burst_nor_a_doubt_lets_it_start_too_early() {
+        let (hold, video) = (Hold::new(Start::Smooth), video());
+        hold.room(at(0), 0, 0, 50_000, Some(HEAD));
+        let promise = |doubt| Some(Promise { rate: mbps(6), doubt });
+        let look = |millis: u64, doubt, burst: u64| {
+            let came = 6 * millis * 125 + burst;
+            let seen = Seen { video: &video, frontier: came, came, full: false, promise: promise(doubt) };
+            hold.look(at(millis), &seen).unwrap()
+        };
+        assert!(matches!(look(5000, Bitrate::ZERO, 0), Verdict::Waits { .. }));
+        for millis in (5100..20_000).step_by(100) {
+            let burst = if millis % 1000 == 0 { 300_000 } else { 0 };
+            let verdict = look(millis, mbps(2), burst);
+            assert!(matches!(verdict, Verdict::Waits { .. }), "{millis}: {verdict:?}");
+        }
+        assert!(matches!(look(21_100, mbps(2), 0), Verdict::Starts(_)));
     }
 
     #[test]
