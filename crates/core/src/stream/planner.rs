@@ -296,7 +296,7 @@ impl Stream {
     }
 
     /// Whether a player that has not begun waits a moment longer, so that metered links stay untouched.
-    fn may_wait(&self, player: &Player) -> bool {
+    pub(super) fn may_wait(&self, player: &Player) -> bool {
         self.config.minimise == Minimise::MeteredBytes
             && player.first_picture().is_none()
             && self.now < Instant::ZERO + PATIENCE
