@@ -18,6 +18,7 @@ use serde_json::json;
 use super::choice::Choice;
 use super::events::Events;
 use super::hold::Verdict;
+use super::probe;
 use super::radios::Radios;
 use super::series::Part;
 use super::session::{Segment, Session, Sessions};
@@ -223,8 +224,17 @@ fn words(why: Why) -> &'static str {
 
 impl Session {
     /// The player takes these bytes.
-    pub(super) fn takes(&self, at: u64, bytes: &[u8]) {
-        self.watching.borrow_mut().takes(self.now(), at, bytes);
+    pub(super) fn takes(self: &Rc<Self>, at: u64, bytes: &[u8]) {
+        let mut watching = self.watching.borrow_mut();
+        watching.takes(self.now(), at, bytes);
+        let Some(head) = watching.strange() else { return };
+        let session = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            let Some(video) = probe::ask(head).await else { return };
+            if let Some(session) = session.upgrade() {
+                session.watching.borrow_mut().told(video, "ffprobe");
+            }
+        });
     }
 
     /// Whether bytes from here on are for a player that plays and goes on, so that links may go on resting.

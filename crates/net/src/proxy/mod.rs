@@ -38,6 +38,7 @@ mod mpv_socket;
 mod page;
 mod playlist;
 mod playlist_answer;
+mod probe;
 mod radios;
 mod range;
 mod series;

@@ -3,9 +3,9 @@
 //! In: the bytes that it takes, the windows that wait for it, time. Out: the words by which a stream knows its player
 //! ([`Viewer`]), and figures for the status.
 //!
-//! 1. The video is known from its container ([`Scan`]); if that says nothing, from how fast the player reads once it has
-//!    enough: while bytes wait and it does not take them, it reads at the video's rate. Until then nothing is known, and
-//!    all links work.
+//! 1. The video is known from its container ([`Scan`]), or by [`super::probe`]; if those say nothing, from how fast the
+//!    player reads once it has enough: while bytes wait and it does not take them, it reads at the video's rate. Until
+//!    then nothing is known, and all links work.
 //! 2. Where it stands is reckoned, never too early: it plays as soon as it has a second of the video, and so it has less
 //!    in its buffer than it may really have. It cannot have played what it has not taken: if bytes wait and its model
 //!    has nothing left, it pauses, or its buffer is small.
@@ -20,7 +20,7 @@ use marline_core::playback::{Player, Profile, State, Thresholds};
 use marline_core::stream::Viewer;
 use marline_core::units::{DataSize, Duration, Instant, Ratio};
 
-use super::container::Scan;
+use super::container::{Scan, Video};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -74,6 +74,17 @@ impl Watching {
         if self.scan.take(at, bytes) {
             self.fresh = true;
         }
+    }
+
+    /// The head of a file that it plays and that is in no container of ours, once.
+    pub(super) fn strange(&mut self) -> Option<Vec<u8>> {
+        self.scan.strange()
+    }
+
+    /// Somebody else knows what it plays.
+    pub(super) fn told(&mut self, video: Video, source: &'static str) {
+        self.scan.told(video, source);
+        self.fresh = true;
     }
 
     /// It asks for the bytes from here on: it goes on, or it seeks.

@@ -12,8 +12,10 @@
 //! 3. No figure is believed that makes no sense: a duration of zero or of more than a year is none.
 //! 4. At most [`MOST`] bytes are held, and never any of the video itself.
 //!
+//! 5. The head of any other file is kept, for somebody who knows more containers ([`Scan::strange`]).
+//!
 //! A crate was not used: those that read MP4 or Matroska want a whole file that can be sought in, and this needs a
-//! hundredth of them. `ffprobe` on the side was not used either: it would ask for the file a second time.
+//! hundredth of them.
 
 mod matroska;
 mod mp4;
@@ -64,6 +66,8 @@ pub(super) struct Scan {
     found: Option<(Video, &'static str)>,
     /// Where the first picture or sound begins.
     media: Option<u64>,
+    /// How a file begins that is in no container of ours.
+    strange: Option<Vec<u8>>,
 }
 
 /// Which container it is.
@@ -73,6 +77,7 @@ enum Step {
     Mp4(mp4::Boxes),
     Matroska(matroska::Elements),
     Ts(ts::Clock),
+    Strange,
     /// There is nothing more to learn.
     Over,
 }
@@ -90,7 +95,7 @@ enum Next {
 
 impl Default for Scan {
     fn default() -> Self {
-        Self { at: 0, held: Vec::new(), step: Step::Unknown, found: None, media: None }
+        Self { at: 0, held: Vec::new(), step: Step::Unknown, found: None, media: None, strange: None }
     }
 }
 
@@ -122,6 +127,18 @@ impl Scan {
         self.media
     }
 
+    /// The head of a file that is in no container of ours, once.
+    pub(super) fn strange(&mut self) -> Option<Vec<u8>> {
+        self.strange.take()
+    }
+
+    /// Somebody else knows what it plays.
+    pub(super) fn told(&mut self, video: Video, source: &'static str) {
+        if makes_sense(&video) {
+            self.found = Some((video, source));
+        }
+    }
+
     /// Whether nothing more will be learnt.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.step, Step::Over)
@@ -142,12 +159,17 @@ impl Scan {
                 Step::Mp4(boxes) => boxes.step(self.at, &self.held),
                 Step::Matroska(elements) => elements.step(self.at, &self.held),
                 Step::Ts(clock) => clock.step(self.at, &self.held),
+                Step::Strange if self.held.len() < HEAD => Next::More,
+                Step::Strange => {
+                    self.strange = Some(std::mem::take(&mut self.held));
+                    Next::Over
+                }
             };
             let found = match &mut self.step {
                 Step::Mp4(boxes) => boxes.found.take(),
                 Step::Matroska(elements) => elements.found.take(),
                 Step::Ts(clock) => clock.found.take(),
-                Step::Unknown | Step::Over => None,
+                Step::Unknown | Step::Strange | Step::Over => None,
             };
             let media = match &self.step {
                 Step::Mp4(boxes) => boxes.media,
@@ -211,7 +233,7 @@ fn guess(held: &[u8]) -> Option<Step> {
     }
     match ts::begins(held) {
         Some(true) => Some(Step::Ts(ts::Clock::default())),
-        Some(false) => Some(Step::Over),
+        Some(false) => Some(Step::Strange),
         None => None,
     }
 }
@@ -245,6 +267,8 @@ const LEAST_PIECE: Duration = Duration::from_millis(500);
 /// A `sidx` of a day of two-second fragments is half of it.
 const MOST: usize = 1 << 20;
 const PIECE: usize = 4096;
+/// Of a strange file. chosen: the heads of AVI, FLV, ASF, Ogg, FLAC and MP3 with a picture in it are shorter.
+const HEAD: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -334,12 +358,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_video_is_left_alone() {
+    fn the_head_of_what_is_no_container_of_ours_is_for_others() {
         for text in [&b"<!doctype html><html>"[..], b"#EXTM3U\n#EXT-X", b"\x89PNG\r\n\x1a\n12345678", &[0; 4000]] {
             let mut scan = Scan::default();
             scan.take(0, text);
             scan.take(text.len() as u64, &[0x20; 5000]);
+            assert!(!scan.is_over() && scan.found().is_none() && scan.strange().is_none(), "{text:?}");
+            scan.take(text.len() as u64 + 5000, &[0x20; HEAD]);
             assert!(scan.is_over() && scan.found().is_none(), "{text:?}");
+            let head = scan.strange().unwrap();
+            assert!(head.len() >= HEAD && head.starts_with(text), "{text:?}");
+            assert_eq!(scan.strange(), None);
         }
     }
 
