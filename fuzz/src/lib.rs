@@ -16,6 +16,7 @@ pub mod fetch;
 pub mod http;
 pub mod kernel;
 pub mod names;
+pub mod proxy;
 pub mod replay;
 pub mod stored;
 pub mod written;
@@ -30,7 +31,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 22] = [
     Target { name: "http_answers", run: http::answers },
     Target { name: "http_chunks", run: http::chunks },
     Target { name: "http_fields", run: http::fields },
@@ -46,6 +47,13 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "traces", run: written::traces },
     Target { name: "scenarios", run: written::scenarios },
     Target { name: "fetch_ops", run: fetch::ops },
+    Target { name: "proxy_target", run: proxy::target },
+    Target { name: "proxy_range", run: proxy::range },
+    Target { name: "proxy_socks", run: proxy::socks },
+    Target { name: "playlist", run: proxy::playlist },
+    Target { name: "manifest", run: proxy::manifest },
+    Target { name: "container", run: proxy::container },
+    Target { name: "player", run: proxy::player },
 ];
 
 /// The target of this name.

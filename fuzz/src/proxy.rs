@@ -1,0 +1,86 @@
+//! What the proxy reads: addresses and ranges of players, SOCKS5 of programs, playlists and films of origins, and what
+//! players say of themselves.
+
+use marline_net::fuzzing;
+
+use crate::bytes::Bytes;
+
+/// A path at the media port. What it means is a URL that can be asked for, and reads back as itself; how it is shown
+/// tells nothing that is secret.
+pub fn target(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Some((url, shown)) = fuzzing::proxy_target(text) else { return };
+    assert!(
+        matches!(url.scheme(), "http" | "https") && url.host_str().is_some_and(|host| !host.is_empty()),
+        "{url}"
+    );
+    assert!(url.fragment().is_none() && url.username().is_empty() && url.password().is_none(), "{url}");
+    let query = url.query().unwrap_or_default();
+    assert!(query.len() < 8 || !shown.contains(query), "{shown} tells the query");
+    let again = fuzzing::proxy_target(&format!("/{url}")).map(|(url, _)| url);
+    assert_eq!(again.as_ref(), Some(&url), "`{url}` reads as another one");
+}
+
+/// Eight bytes of a size, then a Range field.
+pub fn range(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let total = bytes.u64();
+    for total in [total, total % 1000, 0] {
+        if let Some(span) = fuzzing::proxy_range(bytes.0, total) {
+            assert!(span.start < span.end && span.end <= total, "{span:?} of {total}");
+        }
+    }
+}
+
+/// A SOCKS5 client's first bytes.
+pub fn socks(bytes: &[u8]) {
+    let (heard, said) = fuzzing::proxy_socks(bytes);
+    assert!(matches!(&said[..], [] | [5, 0] | [5, 0xff]), "{said:?}");
+    if let Some(Ok((host, _))) = &heard {
+        assert!(
+            !host.is_empty() && host.len() <= 255 && host.bytes().all(|byte| byte.is_ascii_graphic()),
+            "{host:?}"
+        );
+    }
+    assert!(heard.is_none() || said == [5, 0], "asked before it was let in");
+}
+
+/// A playlist: what a player gets instead is one, too, with as many lines.
+pub fn playlist(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Some((other, moved)) = fuzzing::proxy_playlist(text) else { return };
+    assert!(moved > 0 || other == text, "nothing was moved, and it is another text");
+    assert_eq!(other.lines().count(), text.lines().count(), "lines are lost or won");
+    assert!(fuzzing::proxy_playlist(&other).is_some(), "what was written cannot be read: {other}");
+}
+
+/// A manifest: what a player gets instead is one, too.
+pub fn manifest(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Some((other, moved)) = fuzzing::proxy_manifest(text) else { return };
+    assert!(moved > 0 || other == text, "nothing was moved, and it is another text");
+    assert!(fuzzing::proxy_manifest(&other).is_some(), "what was written cannot be read: {other}");
+}
+
+/// The beginning of a film, and at its front eight bytes that say how long it is. It plays the same however it is cut.
+pub fn container(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let total = bytes.u64();
+    let whole = fuzzing::container(std::iter::once(bytes.0), total);
+    for size in [1, 7, 1000] {
+        let cut = fuzzing::container(bytes.0.chunks(size), total);
+        assert_eq!(cut, whole, "another film in pieces of {size} bytes");
+    }
+    if let Some((profile, _)) = whole.0 {
+        assert!(profile.size().bytes() > 0 && !profile.duration().is_zero());
+        assert_eq!(profile.bytes_by(profile.duration()), profile.size().bytes());
+    }
+}
+
+/// What a player page says of itself, and the same bytes as lines of mpv.
+pub fn player(bytes: &[u8]) {
+    let urls = [fuzzing::page_state(bytes), fuzzing::mpv_lines(String::from_utf8_lossy(bytes).lines())];
+    for url in urls.into_iter().flatten() {
+        assert!(matches!(url.scheme(), "http" | "https"), "{url}");
+    }
+}
