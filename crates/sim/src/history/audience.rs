@@ -8,13 +8,12 @@
 //! 3. Its words are those that a driver may say: a video of any size and rate at any time, a position that the model
 //!    does not expect, a seek to anywhere. They end after a while, and so do its pauses, so that each history ends.
 
-use std::collections::BTreeSet;
-
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use marline_core::playback::{Player, Profile, State, Thresholds};
 use marline_core::stream::{Config, Expected, GreenBag, Minimise, Policy, Price, Viewer};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
+use super::judge::Judge;
 use super::weather::{Weather, magnitude, one_in};
 use crate::rng::{Purpose, Stream};
 
@@ -22,7 +21,6 @@ use crate::rng::{Purpose, Stream};
 #[derive(Debug)]
 pub(super) struct Audience {
     random: Stream,
-    pub(super) policy: Policy,
     kinds: Vec<(LinkKind, bool)>,
     /// What it may take.
     pub(super) offered: u64,
@@ -36,12 +34,8 @@ pub(super) struct Audience {
     words: u64,
     size: u64,
     sum: Bitrate,
-    /// Since when it waits, and no honest link is asked for anything although something is missing.
-    pub(super) starves: Option<Instant>,
-    /// Links that the machine rests because of what they said, and has not asked since.
-    pub(super) banned: BTreeSet<LinkId>,
-    /// Everything comes as one answer, over one link.
-    pub(super) one_answer: bool,
+    /// Whether it gets what it was promised.
+    pub(super) judge: Judge,
 }
 
 /// What it does next.
@@ -71,7 +65,6 @@ impl Audience {
         let words = random.below(10);
         let audience = Self {
             random,
-            policy,
             kinds,
             offered: 0,
             taken: 0,
@@ -81,9 +74,7 @@ impl Audience {
             words,
             size,
             sum,
-            starves: None,
-            banned: BTreeSet::new(),
-            one_answer: false,
+            judge: Judge::new(&config),
         };
         (audience, config)
     }

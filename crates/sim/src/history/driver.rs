@@ -9,16 +9,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use marline_core::fetch::{
-    Ask, ConnId, ContentRange, Head, Input, Notice, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble,
+    Ask, ConnId, ContentRange, Head, Input, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble,
     TroubleKind, Validator,
 };
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use marline_core::machine::Machine;
-use marline_core::playback::State;
 use marline_core::stream::{self, Said, Viewer};
 use marline_core::units::{DataSize, Duration, Instant};
 
 use super::audience::{Act, Audience};
+use super::judge::Scene;
 use super::ledger::{Ledger, Page, Source};
 use super::subject::Subject;
 use super::weather::{Manner, Weather, etag, one_in};
@@ -313,7 +313,7 @@ impl<M: Subject> Driver<M> {
                 let (body, room, accepted, closes) = (None, None, false, false);
                 if let Some(asked) = self.conns.get_mut(&conn) {
                     if let Some(audience) = &mut self.audience {
-                        audience.banned.remove(&LinkId(asked.link as u16));
+                        audience.judge.on_request(LinkId(asked.link as u16));
                     }
                     asked.queue.push_back(Pending { req, ask: range, if_range, body, room, accepted, closes });
                     self.wake(conn, true);
@@ -351,52 +351,26 @@ impl<M: Subject> Driver<M> {
             Output::Failed(failure) => self.ended = Some(Err(format!("failed: {failure}"))),
             Output::Notice(notice) => {
                 if let Some(audience) = &mut self.audience {
-                    match notice {
-                        Notice::OneAnswer { .. } => audience.one_answer = true,
-                        Notice::Changed => audience.one_answer = false,
-                        Notice::Banned { link, .. } => drop(audience.banned.insert(link)),
-                        _ => {}
-                    }
+                    audience.judge.on_notice(&notice);
                 }
             }
             Output::Identified { .. } => {}
         }
     }
 
-    /// What a stream promises its player, whatever the network does.
     fn judge(&mut self) -> Result<(), String> {
         let (Some(stream), Some(audience)) = (self.machine.machine().stream(), &mut self.audience) else {
             return Ok(());
         };
-        if self.ended.is_some() {
-            return match (&self.ended, self.ledger.delivered(), self.ledger.frontier()) {
-                (Some(Ok(())), delivered, frontier) if delivered < frontier => {
-                    Err(format!("done with {frontier} bytes, of which {delivered} were delivered"))
-                }
-                _ => Ok(()),
-            };
-        }
-        let waits = stream.player().is_some_and(|player| player.state() == State::Buffering);
-        let links = 0..self.weather.links.len();
-        if let Some(link) = links.clone().find(|link| waits && stream.rests(LinkId(*link as u16))) {
-            return Err(format!("the player waits and link {link} rests"));
-        }
-        let idle = |link: usize| {
-            let busy = |conn: &Conn| conn.link == link && (!conn.open || !conn.queue.is_empty());
-            let banned = audience.banned.contains(&LinkId(link as u16));
-            self.weather.links[link].is_honest() && !banned && !self.conns.values().any(busy)
-        };
-        let missing = self.ledger.frontier() < self.ledger.end().min(self.ledger.may_ask_upto());
-        // GreenBag's rules leave a lagging link its subsegment for as long as they say.
-        let ours = audience.policy == stream::Policy::Marline;
-        let starves = ours && waits && missing && !audience.one_answer && links.clone().any(idle);
-        audience.starves = audience.starves.or(Some(self.now)).filter(|_| starves);
-        match audience.starves {
-            Some(since) if self.now.since(since) > LONGEST_STARVING => {
-                Err(format!("the player waits since {since}, and an honest link has nothing to do"))
-            }
-            _ => Ok(()),
-        }
+        let works = |conn: &&Conn| !conn.open || !conn.queue.is_empty();
+        audience.judge.look(&Scene {
+            now: self.now,
+            stream,
+            ledger: &self.ledger,
+            links: &self.weather.links,
+            busy: self.conns.values().filter(works).map(|conn| conn.link).collect(),
+            ended: self.ended.as_ref(),
+        })
     }
 
     /// One past the last byte that the reader has room for.
@@ -615,8 +589,5 @@ const OPEN_ENDS: [TroubleKind; 4] =
     [TroubleKind::Finished, TroubleKind::Truncated, TroubleKind::Reset, TroubleKind::Protocol];
 /// The edition that only another edge has; it is as long as the server's.
 const OTHER_EDGE: usize = 9;
-/// For so long an honest link may have nothing to do while the player waits for bytes: servers ask for pauses, and liars
-/// are found out.
-const LONGEST_STARVING: Duration = Duration::from_secs(12);
 /// More than any history needs whose machine makes progress.
 const MOST_STEPS: u32 = 1_000_000;

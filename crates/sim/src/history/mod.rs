@@ -15,6 +15,7 @@
 
 mod audience;
 mod driver;
+mod judge;
 pub mod ledger;
 mod subject;
 mod weather;
