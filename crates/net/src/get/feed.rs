@@ -188,7 +188,9 @@ impl Filling {
         }
         let mut spares_at = started + SPARES_AFTER;
         let mut news_at = started;
+        let last = Last(&mut pump);
         let ended = poll_fn(|cx| {
+            let pump = &mut *last.0;
             let ended = pump.poll(cx);
             if let Some((origin, described)) = pump.described.take() {
                 let url = pump.origins.url(origin).cloned().unwrap_or_else(|| feed.url.clone());
@@ -225,8 +227,20 @@ impl Filling {
             ended
         })
         .await;
+        drop(last);
         pump.logged.finish()?;
         ended
+    }
+}
+
+/// Shows once more how it went, however it ends: a reader that has all lets go before the next look, and what came since
+/// the last one is counted, too.
+struct Last<'a, 'b>(&'a mut Pump<'b, Stream>);
+
+impl Drop for Last<'_, '_> {
+    fn drop(&mut self) {
+        let now = self.0.now();
+        self.0.show(now);
     }
 }
 

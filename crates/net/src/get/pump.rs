@@ -209,11 +209,16 @@ impl<'a, M: Driven> Pump<'a, M> {
         }
         if now >= self.next_progress {
             self.next_progress = now + PROGRESS_EVERY;
-            let status = self.logged.machine.status();
-            let opening = |link| self.sockets.opening(link);
-            self.watcher.progress(&tally::progress(&status, &self.tallies, opening, self.resumed, now));
+            self.show(now);
         }
         busy || self.ordered || !self.answers.is_empty()
+    }
+
+    /// Shows how it goes.
+    pub(super) fn show(&mut self, now: Instant) {
+        let status = self.logged.machine.status();
+        let opening = |link| self.sockets.opening(link);
+        self.watcher.progress(&tally::progress(&status, &self.tallies, opening, self.resumed, now));
     }
 
     /// All bytes are there, and so many of them have been read again for the checksum.
