@@ -41,9 +41,7 @@ pub(super) async fn request(
     let authority = uri
         .authority()
         .map_or(host, |authority| authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_, host)| host));
-    let (Ok(authority), Ok(path)) =
-        (HeaderValue::from_str(authority), uri.path_and_query().map_or("/", |path| path.as_str()).parse::<Uri>())
-    else {
+    let (Ok(authority), Ok(path)) = (HeaderValue::from_str(authority), origin_form(&uri).parse::<Uri>()) else {
         return plain(StatusCode::BAD_REQUEST, "the URL is none");
     };
     *request.uri_mut() = path;
@@ -95,6 +93,12 @@ pub(super) async fn connect(
     Response::new(Reply::Text(http_body_util::Full::default()))
 }
 
+/// What a server is asked for; an empty path is `/` (RFC 9112 §3.2.1).
+fn origin_form(uri: &Uri) -> String {
+    let asked = uri.path_and_query().map_or("", |path| path.as_str());
+    if asked.starts_with('/') { asked.to_owned() } else { format!("/{asked}") }
+}
+
 /// Removes what concerns one connection only.
 fn strip(fields: &mut HeaderMap) {
     let named: Vec<HeaderName> = fields
@@ -117,6 +121,15 @@ fn strip(fields: &mut HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_url_without_a_path_asks_for_the_root() {
+        for (url, asked) in
+            [("http://a.example", "/"), ("http://a.example?x=1", "/?x=1"), ("http://a.example/b?x=1", "/b?x=1")]
+        {
+            assert_eq!(origin_form(&url.parse().unwrap()), asked, "{url}");
+        }
+    }
 
     #[test]
     fn what_concerns_one_connection_goes_no_further() {
