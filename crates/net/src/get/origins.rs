@@ -114,7 +114,9 @@ pub(crate) fn host_of(url: &Url) -> String {
 /// Whether the URL is on this very machine, where no link leads.
 pub(crate) fn is_local(url: &Url) -> bool {
     let host = host_of(url);
-    host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    // The kernel takes the unspecified address for the loopback.
+    let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
+    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
 }
 
 #[cfg(test)]
@@ -166,6 +168,8 @@ mod tests {
             ("http://localhost:80/", true),
             ("http://127.9.9.9/", true),
             ("http://[::1]/", true),
+            ("http://[::ffff:127.0.0.1]/", true),
+            ("http://0.0.0.0/", true),
             ("http://10.0.0.1/", false),
             ("http://localhost.example/", false),
         ] {

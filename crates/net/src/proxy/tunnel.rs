@@ -9,7 +9,7 @@
 //!    rely on it.
 
 use std::io;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -39,13 +39,12 @@ pub(super) struct Tunnel {
 /// The last link's trouble.
 pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, local: bool) -> Result<Tunnel, Trouble> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let own = bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
     let network = &sessions.network;
     let refused = || Trouble {
         kind: TroubleKind::Refused,
         text: format!("{host}: other hosts may not reach what is on this machine"),
     };
-    if own {
+    if is_own(bare) {
         if !local {
             return Err(refused());
         }
@@ -56,8 +55,8 @@ pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, local: 
     for interface in sessions.interfaces(bare) {
         match network.connect(bare, port, Some(&interface)).await {
             Ok((stream, handshake)) => {
-                // A name may mean this machine, too.
-                if !local && stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback()) {
+                // A name, or the address of a link, may mean this machine, too.
+                if !local && stays_here(&stream) {
                     return Err(refused());
                 }
                 sessions.choice.borrow_mut().connected(sessions.now(), &interface.name, bare, handshake);
@@ -77,6 +76,19 @@ pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, local: 
         }
     }
     Err(last)
+}
+
+/// Whether a host is this machine, by whatever link; the kernel takes the unspecified address for the loopback.
+fn is_own(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
+    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
+}
+
+/// Whether both ends of a connection are this machine's.
+fn stays_here(stream: &TcpStream) -> bool {
+    let (Ok(far), Ok(near)) = (stream.peer_addr(), stream.local_addr()) else { return false };
+    far.ip().to_canonical().is_loopback() || far.ip() == near.ip()
 }
 
 impl Tunnel {
@@ -207,6 +219,18 @@ mod tests {
         got.unwrap();
         assert!(out == data);
         assert!(!spliced || told == data.len() as u64);
+    }
+
+    #[test]
+    fn this_machine_is_known_by_all_its_names() {
+        for host in
+            ["localhost", "LocalHost", "a.localhost", "127.8.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]
+        {
+            assert!(is_own(host), "{host}");
+        }
+        for host in ["example.org", "localhost.example", "192.0.2.1", "2001:db8::1", ""] {
+            assert!(!is_own(host), "{host}");
+        }
     }
 
     #[test]
