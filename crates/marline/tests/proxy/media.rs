@@ -73,6 +73,11 @@ fn conditions_are_answered_by_the_origins_validators() {
     assert_eq!(status("If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT".into()), 206);
     assert_eq!(status(format!("If-Range: {etag}")), 206);
     assert_eq!(status("If-Range: \"x\"".into()), 200);
+    // Conditions come before ranges, and ranges are of GET only.
+    let beyond = proxy.get(&url, &["-H", &format!("If-None-Match: {etag}"), "-r", "9000000-"]);
+    assert_eq!(beyond.status, 304);
+    let head = proxy.get(&url, &["-I", "-r", "0-9"]);
+    assert_eq!((head.status, head.field("content-length")), (200, Some("100000")));
     // The file becomes another one: what was true a moment ago is asked anew.
     nginx.replace(&Resource::other(100_001, 7));
     std::thread::sleep(Duration::from_millis(1100));

@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
+use url::Url;
 
 /// Why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,13 @@ pub(super) fn media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refu
 /// Whether a browser vouches that a page of this machine asks, from another port: our player page.
 pub(super) fn is_near(fields: &HeaderMap) -> bool {
     text(fields, "sec-fetch-site") == Some("same-site")
+}
+
+/// Whether a page's address (Referer) is one of the listener's.
+pub(super) fn is_ours(page: &str, listener: SocketAddr) -> bool {
+    let Ok(page) = Url::parse(page) else { return false };
+    let port = page.port_or_known_default().unwrap_or_default();
+    page.host_str().is_some_and(|host| is_of(&format!("{host}:{port}"), listener))
 }
 
 /// Whether a request may read what is ours.
@@ -121,6 +129,22 @@ mod tests {
         both.append(HOST, "evil.example".parse().unwrap());
         assert_eq!(media(&both, listener()), Err(Refused::Host));
         assert!(media(&two, listener()).is_err());
+    }
+
+    #[test]
+    fn a_page_that_came_through_the_proxy_is_known_by_any_of_our_names() {
+        for (page, ours) in [
+            ("http://127.0.0.1:8480/https://me:secret@a.example/list?token=1", true),
+            ("http://localhost:8480/https://me:secret@a.example/list?token=1", true),
+            ("http://LOCALHOST:8480", true),
+            ("http://[::1]:8480/", true),
+            ("http://localhost:3000/", false),
+            ("https://a.example/127.0.0.1:8480", false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(is_ours(page, listener()), ours, "{page}");
+        }
+        assert!(is_ours("http://192.0.2.1:8480/https://a.example/", "0.0.0.0:8480".parse().unwrap()));
     }
 
     #[test]

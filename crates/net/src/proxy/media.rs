@@ -61,10 +61,8 @@ pub(super) async fn answer<B>(
     let headers: Vec<(HeaderName, HeaderValue)> = [USER_AGENT, REFERER, ACCEPT_LANGUAGE]
         .into_iter()
         .filter_map(|name| fields.get(&name).cloned().map(|value| (name, value)))
-        // A page of the proxy's own is no Referer that the origin knows.
-        .filter(|(name, value)| {
-            *name != REFERER || !value.to_str().unwrap_or_default().contains(&listener.to_string())
-        })
+        // The address of a page that came through the proxy is another URL, with its login and query.
+        .filter(|(name, value)| *name != REFERER || !guard::is_ours(value.to_str().unwrap_or_default(), listener))
         .collect();
     let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let session = sessions.of(target, format!("{} {agent}", peer.ip()), headers);
@@ -74,9 +72,9 @@ pub(super) async fn answer<B>(
     {
         return answer;
     }
-    let wanted = Wanted::of(fields);
+    // Ranges are of GET only, and conditions come before them (RFC 9110 §14.2, §13.2.2).
     if head_only || range::is_conditional(fields) {
-        let head = match sessions.head(&session, wanted).await {
+        let head = match sessions.head(&session, Wanted::Whole).await {
             Ok(head) => head,
             Err(refusal) => return refused(refusal),
         };
@@ -89,12 +87,10 @@ pub(super) async fn answer<B>(
             return not_modified(&head);
         }
         if head_only {
-            let known = session.known().map(|(_, validator)| validator);
-            let head =
-                if range::if_range_holds(fields, known.as_deref()) { head } else { Head { span: None, ..head } };
             return with_head(&head, text_free());
         }
     }
+    let wanted = Wanted::of(fields);
     let mut turn = sessions.ahead.turn(sessions, &session, wanted);
     let held = match turn.as_mut().filter(|_| !fields.contains_key(IF_RANGE)) {
         Some(turn) => turn.held(wanted).await,
@@ -211,6 +207,10 @@ fn guarded(fields: &mut HeaderMap) {
 
 /// Whether a type is a medium that no browser runs.
 fn is_plain(content_type: &str) -> bool {
+    // Of a list browsers take the last one.
+    if content_type.contains(',') {
+        return false;
+    }
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let (kind, name) = essence.split_once('/').unwrap_or_default();
     match kind {
@@ -287,6 +287,8 @@ mod tests {
             ("text/javascript", false),
             ("multipart/x-mixed-replace", false),
             ("nonsense", false),
+            ("video/mp4, text/html", false),
+            ("video/mp4; x=y, text/html", false),
         ] {
             assert_eq!(is_plain(content_type), plain, "{content_type}");
         }

@@ -215,11 +215,7 @@ impl Sessions {
         };
         match looked {
             Looked::Ranges(resource) => resource.head(wanted),
-            Looked::Loose(mut head) => {
-                head.span = wanted.within(head.total.unwrap_or(u64::MAX)).map_err(|_| Refusal::Beyond(0))?;
-                Ok(head)
-            }
-            Looked::Whole(head) => Ok(head),
+            Looked::Loose(head) | Looked::Whole(head) => Ok(head),
         }
     }
 
