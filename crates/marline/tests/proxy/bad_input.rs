@@ -1,7 +1,7 @@
 //! Whoever talks nonsense to the proxy, or lets it down, gets a clear answer; everybody else notices nothing.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::memory::{KERNEL, peak};
@@ -99,6 +99,25 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
             .unwrap_or(0)
     };
     assert!(over("wifi0") >= 3_000_000 && over("lte0") < 300_000, "{now:#}");
+}
+
+#[test]
+fn a_head_whose_body_never_comes_is_a_head_all_the_same() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/film", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
+                    let head = "HTTP/1.1 206 Partial Content\r\nContent-Length: 1\r\nContent-Range: bytes 0-0/1000\r\n\
+                                ETag: \"a\"\r\n\r\n";
+                    let _ = stream.write_all(head.as_bytes());
+                }
+            });
+        }
+    });
+    let head = Proxy::start(&[]).get(&url, &["-I"]);
+    assert_eq!((head.status, head.field("content-length")), (200, Some("1000")));
 }
 
 #[test]

@@ -166,7 +166,8 @@ impl Single {
     /// Reads a short body to its end, so that the connection can be used again; a long one is dropped with it.
     pub(super) async fn drain(mut self) {
         if self.head.length.is_some_and(|length| length <= SHORT) {
-            while let Some(Ok(_)) = self.next().await {}
+            // Nobody waits for a server that sends a head and keeps its body.
+            let _ = tokio::time::timeout(DRAINS, async { while let Some(Ok(_)) = self.next().await {} }).await;
         }
     }
 }
@@ -185,6 +186,8 @@ impl Sink for Gathered {
 const REQ: ReqId = ReqId(u32::MAX);
 const SCRATCH: usize = 64 * 1024;
 const SHORT: DataSize = DataSize::from_kib(64);
+/// chosen: a round trip of a slow link; a connection costs no more.
+const DRAINS: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: u32 = 10;
 /// For the head, names and handshakes included. chosen: three times what a satellite link takes.
 const PATIENCE: Duration = Duration::from_secs(10);
