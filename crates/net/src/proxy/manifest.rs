@@ -130,6 +130,10 @@ impl<'a> Reading<'a> {
 
     /// An element whose text is an address.
     fn text_of(&mut self, node: Node<'a, 'a>, place: &Place) {
+        if node.children().any(|child| child.is_element()) {
+            // An address has none within it, and what stands there may be changed itself.
+            return;
+        }
         let Some(other) = node.text().map(str::trim).filter(|text| !text.is_empty()).and_then(|t| place.moved(t))
         else {
             return;
@@ -309,9 +313,9 @@ fn escaped(text: &str) -> String {
 /// Attributes whose value is an address.
 const ADDRESSES: [&str; 5] = ["media", "initialization", "index", "sourceURL", "href"];
 const MARK: &str = "marline-number";
-/// chosen: a day of live television in segments of two seconds, described one by one, with all its renditions.
 /// The standard needs six. Whoever nests deeper is after our stack.
 const MOST_DEPTH: u32 = 32;
+/// chosen: a day of live television in segments of two seconds, described one by one, with all its renditions.
 const MOST_NODES: u32 = 1_000_000;
 /// chosen: eleven hours in segments of two seconds.
 const MOST_PIECES: usize = 20_000;
@@ -392,6 +396,13 @@ mod tests {
         let next = out.renditions[0].pieces.after(&all, Some(&(0..100)), 9).unwrap();
         assert_eq!((next[0].span.clone(), next[0].duration), (Some(100..150), Duration::from_millis(2500)));
         assert_eq!(next[1].url.as_str(), "https://h/x.mp4");
+    }
+
+    #[test]
+    fn an_address_with_elements_in_it_is_none() {
+        let text = "<MPD><Location>https://h/a<Location>https://h/b</Location>https://h/c</Location></MPD>";
+        let out = rewrite(text, &at("https://h/m.mpd")).unwrap();
+        assert_eq!(out.text, text.replace("https://h/b", &format!("{VIA}https://h/b")));
     }
 
     #[test]

@@ -284,7 +284,7 @@ fn attributes<'a>(line: &'a str, place: &Place, names: &[(String, String)], move
     let mut copied = 0;
     for (name, value) in values(line) {
         let reference = line.get(value.clone()).unwrap_or_default();
-        if !ADDRESSES.contains(&name) {
+        if reference.is_empty() || !ADDRESSES.contains(&name) {
             continue;
         }
         if let Some(other) = place.moved(&defined(reference, names)) {
@@ -313,6 +313,11 @@ fn values(line: &str) -> Vec<(&str, Range<usize>)> {
         let len = match value.strip_prefix('"') {
             Some(quoted) => {
                 let Some(len) = quoted.find('"') else { break };
+                let behind = quoted.get(len + 1..).unwrap_or_default().trim_start();
+                if !(behind.is_empty() || behind.starts_with(',')) {
+                    // Where such a value ends is anybody's guess.
+                    break;
+                }
                 found.push((name, from + 1..from + 1 + len));
                 len + 2
             }
@@ -404,6 +409,16 @@ mod tests {
         assert_eq!(place.moved("seg.ts").unwrap(), format!("{VIA}https://edge.example/1/seg.ts"));
         let within = super::tests::place("https://h/old/list.m3u8", "https://h/old/other.m3u8");
         assert_eq!(within.moved("seg.ts"), None);
+    }
+
+    #[test]
+    fn a_quoted_value_with_nothing_in_it_or_with_more_behind_it_is_no_address() {
+        let place = at("https://h/a/list.m3u8");
+        for line in
+            ["#EXT-X-KEY:URI=\"\"", "#EXT-X-MEDIA:URI=\"\"{a}/b\"", "#EXT-X-MAP:URI=\"/b\"c,SERVER-URI=\"/d\""]
+        {
+            assert_eq!(attributes(line, &place, &[], &mut 0), line);
+        }
     }
 
     #[test]
