@@ -164,9 +164,9 @@ impl Sessions {
             choice: Rc::default(),
             ahead: Ahead::default(),
             radios: Rc::new(RefCell::new(Radios::new(terms.energy.clone()))),
+            next: Cell::new(terms.first_number()),
             terms,
             table: RefCell::default(),
-            next: Cell::new(1),
             started: Instant::now(),
         }
     }

@@ -47,4 +47,28 @@ impl Terms {
             trace: options.trace.clone(),
         }
     }
+    /// The first number for an answer that no log of an earlier run has: those are kept.
+    pub(super) fn first_number(&self) -> u64 {
+        let logs = self.trace.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
+        let number = |name: &str| name.strip_suffix(".ndjson")?.parse::<u64>().ok();
+        let last = logs.into_iter().flatten().flatten().filter_map(|log| number(log.file_name().to_str()?)).max();
+        last.unwrap_or(0).saturating_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::get::Links;
+
+    #[test]
+    fn logs_of_earlier_runs_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { trace: Some(folder.path().to_owned()), ..Options::new(Links::Named(Vec::new())) };
+        assert_eq!(Terms::of(&options).first_number(), 1);
+        for name in ["000002.ndjson", "000041.ndjson", "notes.txt", "99.json"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(Terms::of(&options).first_number(), 42);
+    }
 }
