@@ -51,6 +51,11 @@ impl LinkKind {
         (Self::Other, "other"),
     ];
 
+    /// Whether a base station lets its radio sleep some seconds after the last packet, and no sooner.
+    pub const fn is_cellular(self) -> bool {
+        matches!(self, Self::Lte | Self::Nr | Self::Umts)
+    }
+
     /// The word used in options, scenario files and reports.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("other", |(_, name)| name)

@@ -351,6 +351,7 @@ impl Fetch {
         } else {
             self.rules();
         }
+        self.close_resting();
         self.await_silence();
     }
 

@@ -10,7 +10,8 @@
 //!    connections are ordered and deadlines set as after any input.
 //! 3. What a request still owed when it or its connection ended, or when its link fell silent, is free; the owner finds
 //!    it with [`Fetch::unasked`] and gives it to whom it likes.
-//! 4. A link that rests finishes what it has and gets no new connection, so that its radio may sleep.
+//! 4. A link that rests finishes what it has, closes its connections and gets no new one, so that its radio may sleep:
+//!    idle ones are closed by their server after a minute or so, and that would wake it.
 //!
 //! A trait that the machine calls for the next span was not used: what a stream decides takes several links and several
 //! steps at once (cut this one, share its rest), and a callback sees a machine in the middle of its turn.
@@ -131,6 +132,16 @@ impl Fetch {
     pub(crate) fn rest_link(&mut self, link: LinkId, rests: bool) -> bool {
         let Some(steering) = &mut self.steering else { return false };
         if rests { steering.resting.insert(link) } else { steering.resting.remove(&link) }
+    }
+
+    /// Closes what has nothing to do on links that rest.
+    pub(super) fn close_resting(&mut self) {
+        let rests = |link: LinkId| self.rests(link);
+        let idle = self.conns.iter().filter(|(_, conn)| conn.reqs.is_empty() && rests(conn.link));
+        let idle: Vec<ConnId> = idle.map(|(id, _)| *id).collect();
+        for id in idle {
+            self.drop_conn(id, true);
+        }
     }
 
     /// Whether any link was let rest that may be needed yet: when all is over, nobody is woken.

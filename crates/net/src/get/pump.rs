@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use marline_core::fetch::{Ask, ConnId, Input, Notice, OriginId, Output, ReqId, Trouble, TroubleKind, Validator};
 use marline_core::link::LinkId;
-use marline_core::stream::Said;
+use marline_core::stream::{Mode, Said};
 use marline_core::units::{DataSize, Instant};
 use tokio::time::Sleep;
 
@@ -447,6 +447,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                 // The reader takes what is in order by itself.
                 Order::Said(Said::Deliver { .. }) => continue,
                 Order::Said(said) => {
+                    self.let_rest(&said);
                     self.said.push(said);
                     continue;
                 }
@@ -480,6 +481,17 @@ impl<'a, M: Driven> Pump<'a, M> {
                 }
             }
         }
+    }
+
+    /// What stands over links that rest from now on must not wake them later.
+    fn let_rest(&self, said: &Said) {
+        let rests = |id: LinkId| match *said {
+            Said::Rest { link, rests: true, .. } => id == link,
+            Said::Mode { mode: Mode::Only(link), .. } => id != link,
+            _ => false,
+        };
+        let resting = self.uplinks.ids().filter(|id| rests(*id));
+        resting.filter_map(|id| self.uplinks.interface(id)).for_each(|interface| self.sockets.rests(interface));
     }
 
     fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId, at: Option<IpAddr>) {

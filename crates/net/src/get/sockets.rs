@@ -126,6 +126,9 @@ impl Sockets {
     ) {
         let host = host_of(url);
         let way = Way::to(url, interface.as_ref());
+        if let (Some(warm), Some(interface)) = (&self.warm, &interface) {
+            warm.works(&interface.name);
+        }
         // A run's further connections are opened anew: what stands is for whoever would have to wait.
         let first = !self.slots.values().any(|slot| Way::to(&slot.url, slot.interface.as_ref()) == way);
         // One of the pool may lead to another address.
@@ -304,6 +307,13 @@ impl Sockets {
     fn retire(&self, slot: Slot) {
         if let (Some(warm), State::Open(connection), false) = (&self.warm, slot.state, slot.over) {
             warm.keep(Way::to(&slot.url, slot.interface.as_ref()), *connection);
+        }
+    }
+
+    /// The link of this interface rests.
+    pub(super) fn rests(&self, interface: &Interface) {
+        if let Some(warm) = &self.warm {
+            warm.rests(&interface.name);
         }
     }
 

@@ -7,7 +7,9 @@
 //! 2. One that is busy is closed when its run ends early, HTTP/2 too: behind a reset comes first what the server's kernel
 //!    holds of the old answer. So while one is busy, a spare one is opened beside it.
 //! 3. What the server has closed is dropped: each is looked at every second, and once more before it is given away.
-//! 4. None is kept longer than [`LONGEST`], nor more than [`MOST`] of them.
+//! 4. None is kept longer than [`LONGEST`], nor more than [`MOST`] of them; over a cellular link [`BRIEFLY`], as the end of
+//!    a connection would wake a radio that has gone to sleep.
+//! 5. Over a link that rests none is kept at all, until somebody connects over it.
 //!
 //! One pool for everything, as HTTP libraries have it, was not used: connections under load belong to their run, whose
 //! pump polls them; only the idle ones are here.
@@ -31,6 +33,8 @@ use crate::links::Interface;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Way {
     device: Option<String>,
+    /// Its radio sleeps soon after the last packet.
+    sleeps: bool,
     secure: bool,
     host: String,
     port: u16,
@@ -41,6 +45,7 @@ impl Way {
     pub(crate) fn to(url: &Url, interface: Option<&Interface>) -> Self {
         Self {
             device: interface.map(|interface| interface.name.clone()),
+            sleeps: interface.is_some_and(|interface| interface.kind.is_cellular()),
             secure: url.scheme() == "https",
             host: host_of(url),
             port: url.port_or_known_default().unwrap_or(80),
@@ -59,6 +64,8 @@ struct Pool {
     idle: BTreeMap<Way, Vec<(Instant, Connection)>>,
     /// Spares that are being opened.
     opening: BTreeSet<Way>,
+    /// Devices whose links rest.
+    resting: BTreeSet<String>,
 }
 
 impl Warm {
@@ -80,8 +87,10 @@ impl Warm {
             return;
         }
         let mut pool = self.pool.borrow_mut();
-        pool.idle.entry(way).or_default().push((Instant::now(), connection));
-        pool.trim();
+        if !pool.rests(&way) {
+            pool.idle.entry(way).or_default().push((Instant::now(), connection));
+            pool.trim();
+        }
     }
 
     /// Sees to it that one connection is kept: opens it with `dialing` if there is none. Needs a local set of tokio.
@@ -91,6 +100,9 @@ impl Warm {
     {
         {
             let mut pool = self.pool.borrow_mut();
+            if pool.rests(way) {
+                return;
+            }
             if pool.idle.get(way).is_some_and(|idle| !idle.is_empty()) || !pool.opening.insert(way.clone()) {
                 return;
             }
@@ -105,9 +117,23 @@ impl Warm {
         });
     }
 
+    /// The link of this device rests: what stands over it is closed, while its radio is awake anyway.
+    pub(crate) fn rests(&self, device: &str) {
+        let mut pool = self.pool.borrow_mut();
+        pool.resting.insert(device.to_owned());
+        pool.idle.retain(|way, _| way.device.as_deref() != Some(device));
+    }
+
+    /// Somebody connects over this device.
+    pub(crate) fn works(&self, device: &str) {
+        self.pool.borrow_mut().resting.remove(device);
+    }
+
     /// Links have changed: nothing is sure to stand.
     pub(crate) fn clear(&self) {
-        self.pool.borrow_mut().idle.clear();
+        let mut pool = self.pool.borrow_mut();
+        pool.idle.clear();
+        pool.resting.clear();
     }
 
     /// How many are kept.
@@ -125,9 +151,14 @@ impl Warm {
 }
 
 impl Pool {
+    fn rests(&self, way: &Way) -> bool {
+        way.device.as_ref().is_some_and(|device| self.resting.contains(device))
+    }
+
     fn trim(&mut self) {
-        for idle in self.idle.values_mut() {
-            idle.retain_mut(|(since, connection)| since.elapsed() < LONGEST && is_alive(connection));
+        for (way, idle) in &mut self.idle {
+            let longest = if way.sleeps { BRIEFLY } else { LONGEST };
+            idle.retain_mut(|(since, connection)| since.elapsed() < longest && is_alive(connection));
         }
         self.idle.retain(|_, idle| !idle.is_empty());
         while self.idle.values().map(Vec::len).sum::<usize>() > MOST {
@@ -157,6 +188,8 @@ impl Sink for Nowhere {
 
 /// Servers close idle connections after 5 s (Apache httpd 2.4) to 75 s (nginx 1.22) by default. chosen: a minute.
 const LONGEST: Duration = Duration::from_secs(60);
+/// chosen: for a seek, or the next segment. What it costs is that much more of a tail of ten seconds.
+const BRIEFLY: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// chosen: two for each of sixteen places.
 const MOST: usize = 32;
@@ -198,6 +231,26 @@ mod tests {
             }
             assert!(warm.take(&Way::to(&"http://h/y".parse().unwrap(), None)).is_some());
             assert!(warm.take(&way).is_none());
+        });
+    }
+
+    #[test]
+    fn over_a_link_that_rests_nothing_is_kept_until_somebody_connects() {
+        in_a_runtime(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let (warm, url) = (Warm::default(), "http://h/x".parse::<Url>().unwrap());
+            let over = |device: &str| Way { device: Some(device.to_owned()), ..Way::to(&url, None) };
+            for device in ["lte", "wifi"] {
+                warm.keep(over(device), dial(&listener).await);
+            }
+            warm.rests("lte");
+            assert!(warm.take(&over("lte")).is_none());
+            warm.keep(over("lte"), dial(&listener).await);
+            warm.spare(&over("lte"), || async { panic!("it rests") });
+            assert_eq!(warm.len(), 1);
+            warm.works("lte");
+            warm.keep(over("lte"), dial(&listener).await);
+            assert!(warm.take(&over("lte")).is_some() && warm.take(&over("wifi")).is_some());
         });
     }
 
