@@ -240,6 +240,10 @@ fn without_titles(text: &str) -> Result<String, String> {
                 }
                 out.extend(["#EXTINF:", duration, ","]);
             }
+            // The crate would read on in the next line (RFC 8216 §4.2 forbids it).
+            None if line.starts_with("#EXT-X-") && line.matches('"').count() % 2 == 1 => {
+                return Err(format!("line {}: a quoted value does not end", at + 1));
+            }
             None => out.push_str(line),
         }
         out.push('\n');
@@ -419,6 +423,13 @@ mod tests {
         {
             assert_eq!(attributes(line, &place, &[], &mut 0), line);
         }
+    }
+
+    #[test]
+    fn a_quoted_value_ends_in_its_line() {
+        let text = "#EXTM3U\n#EXT-X-MAP:URI=\"/a\n\"\n#EXTINF:1,12\"\n/b.ts\n";
+        assert_eq!(rewrite(text, &at("https://h/l.m3u8")), Err("line 2: a quoted value does not end".to_owned()));
+        assert!(rewrite(&text.replace("/a\n", "/a"), &at("https://h/l.m3u8")).is_ok());
     }
 
     #[test]
