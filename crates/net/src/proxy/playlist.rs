@@ -266,7 +266,8 @@ fn pieces(media: &m3u8_rs::MediaPlaylist, place: &Place, names: &[(String, Strin
 }
 
 fn line_for<'a>(line: &'a str, place: &Place, names: &[(String, String)], moved: &mut usize) -> Cow<'a, str> {
-    if line.starts_with("#EXT") {
+    // No other tag has attributes (RFC 8216 §4.3).
+    if line.starts_with("#EXT-X-") {
         return attributes(line, place, names, moved);
     }
     let reference = line.trim();

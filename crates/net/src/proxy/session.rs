@@ -23,6 +23,7 @@ use http::header::{HeaderName, HeaderValue};
 use marline_core::fetch::{Ask, Failure, Span, Trouble};
 use marline_core::units::{Bitrate, DataSize};
 use serde_json::json;
+use tokio::time::{sleep, timeout};
 use url::Url;
 
 use super::ahead::Ahead;
@@ -260,7 +261,9 @@ impl Sessions {
     async fn first(&self, session: &Rc<Session>, wanted: Wanted) -> Result<(Head, Bytes), Refusal> {
         let feed = self.feed(session, session.url.clone(), None, 0..u64::MAX)?;
         let mut play = self.play(session, feed, 0..u64::MAX)?;
-        let identity = play.begun().await;
+        let Ok(identity) = timeout(FIRST_BYTE, play.begun()).await else {
+            return Err(Refusal::Silent(NO_BYTE.to_owned()));
+        };
         let Some(Identity { total, validator }) = identity.filter(|_| !play.is_over_before_it_began()) else {
             return Err(refusal(play.work.outcome.take()));
         };
@@ -303,6 +306,7 @@ impl Sessions {
                 _ = play.begun() => {}
                 // What the origin says to it is asked in the look that follows.
                 () = play.is_hopeless() => return Err(Outdated(None)),
+                () = sleep(FIRST_BYTE) => return Err(Outdated(Some(Refusal::Silent(NO_BYTE.to_owned())))),
             }
             if play.is_over_before_it_began() {
                 return Err(match play.work.outcome.take() {
@@ -651,6 +655,9 @@ fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
 /// How long what was learnt of a resource is kept without a player. chosen: a pause in which a player lets its
 /// connection go.
 const LINGER: Duration = Duration::from_secs(300);
+/// As long as players wait for an answer; a blackout of all links is shorter, or worth a word.
+const FIRST_BYTE: Duration = Duration::from_secs(60);
+const NO_BYTE: &str = "not one byte of it has come in a minute";
 /// chosen: the segments of an hour, each a URL; those that play are never dropped.
 const MOST: usize = 1000;
 /// chosen: as a player's window, and a good many behind it.
