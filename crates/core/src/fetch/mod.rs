@@ -60,9 +60,9 @@ pub use event::{
     Validator,
 };
 pub use notice::{Ban, Failure, Notice, OneAnswer};
+pub(crate) use plan::FIRST_BITE;
 pub use span::Span;
 pub use spans::SpanSet;
-pub(crate) use plan::FIRST_BITE;
 pub(crate) use steer::Seat;
 
 use conn::{Conn, Req};

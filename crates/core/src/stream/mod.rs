@@ -254,10 +254,8 @@ impl Stream {
         if !self.fetch.lets_rest() {
             return false;
         }
-        let waits = self
-            .player
-            .as_ref()
-            .is_some_and(|player| player.state() == State::Buffering && !self.may_wait(player));
+        let waits =
+            self.player.as_ref().is_some_and(|player| player.state() == State::Buffering && !self.may_wait(player));
         let works = |link: LinkId| self.fetch.is_up(link) && !self.fetch.rests(link);
         // Before the first link is there, none is lost, and links come one after the other.
         let none_works = !self.fetch.is_led()
