@@ -182,6 +182,12 @@ impl Fetch {
         if size.is_zero() {
             return None;
         }
+        // Somebody reads along, and the pace of a connection's first burst is none: a long piece would hold all others up.
+        let size = if self.config.window.is_some() && conn.ramping(self.now) {
+            size.min((conn.wanted_ahead(self.now) - self.ahead(conn)).max(FIRST_SPAN))
+        } else {
+            size
+        };
         let gap = self.ledger.free(0, self.limit())?;
         let waits = self.config.window.is_some() && self.config.resume.is_some() && gap.start == self.consumed;
         let size = if waits && lane.pace.is_zero() && conn.reqs.is_empty() { size.min(FIRST_BITE) } else { size };
