@@ -7,7 +7,7 @@
 //!
 //! The rooms form a ladder; each may use only those named before it:
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
-//! [`stream`].
+//! [`stream`]; [`paths`] stands on `energy`.
 #![no_std]
 
 extern crate alloc;
@@ -16,6 +16,7 @@ pub mod energy;
 pub mod fetch;
 pub mod link;
 pub mod machine;
+pub mod paths;
 pub mod playback;
 pub mod predict;
 pub mod replay;

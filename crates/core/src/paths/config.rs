@@ -1,0 +1,139 @@
+//! What the policy is told before it starts.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::str::FromStr;
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::energy::Model;
+use crate::link::{LinkId, LinkKind};
+use crate::units::{Bitrate, DataSize, Ratio};
+
+/// Everything that shapes the decisions, apart from what happens. A log begins with it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who decides.
+    pub policy: Policy,
+    /// What is to be small or large; the published policies know energy only.
+    pub profile: Profile,
+    /// What the radio of each kind of link draws; kinds that it does not describe cost nothing.
+    pub energy: Model,
+    /// The links that may be used, in the order of their numbers. Subflows over others are left alone.
+    pub links: Vec<LinkTerms>,
+    /// κ: bytes over the first link before another one is joined (eMPTCP §3.5, §4.1).
+    pub kappa: DataSize,
+    /// τ: how long a slow first link is waited for instead (eMPTCP §3.5, eq. 1).
+    pub tau: Duration,
+    /// The safety factor of switching (eMPTCP §3.4).
+    pub safety: Ratio,
+    /// What a link is taken for that was never used (eMPTCP §3.2).
+    pub assumed: Bitrate,
+}
+
+impl Config {
+    /// eMPTCP's own figures: κ = 1 MB, τ = 3 s, 10 %, 5 Mbit/s.
+    pub fn new(energy: Model, links: Vec<LinkTerms>) -> Self {
+        Self {
+            policy: Policy::default(),
+            profile: Profile::default(),
+            energy,
+            links,
+            kappa: DataSize::from_bytes(1_000_000),
+            tau: Duration::from_secs(3),
+            safety: Ratio::from_ppm(100_000),
+            assumed: Bitrate::from_mbps(5),
+        }
+    }
+}
+
+/// One link, and on what terms it may be used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkTerms {
+    /// Its number.
+    pub link: LinkId,
+    /// Its name, for people.
+    pub name: String,
+    /// The access technology: which radio of the model it is.
+    pub kind: LinkKind,
+    /// Whether each byte costs money.
+    pub metered: bool,
+    /// How many bytes all connections together may carry over it in this run, both ways; none: as many as they want.
+    pub budget: Option<DataSize>,
+}
+
+/// Who decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Ours.
+    #[default]
+    Marline,
+    /// eMPTCP as published (§3).
+    Emptcp,
+    /// "MPTCP with WiFi First" (Raiciu et al.; eMPTCP §4.6): all others are backups from the start.
+    WifiFirst,
+    /// What the kernel does by itself: every link joins at once, nothing is suspended.
+    Mptcp,
+}
+
+/// What decisions are for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// The fewest joules for what is transferred.
+    #[default]
+    Energy,
+    /// The most bytes per second, never less than the best link alone.
+    Throughput,
+    /// The shortest way, with another one ready to take over at once.
+    Latency,
+    /// The fewest bytes over metered links: they help only when the others do not work.
+    Metered,
+}
+
+/// The word means nothing here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is no {what}: {words}")]
+pub struct UnknownWord {
+    word: String,
+    what: &'static str,
+    words: &'static str,
+}
+
+impl FromStr for Policy {
+    type Err = UnknownWord;
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        match word {
+            "marline" => Ok(Self::Marline),
+            "emptcp" => Ok(Self::Emptcp),
+            "wifi-first" => Ok(Self::WifiFirst),
+            "mptcp" => Ok(Self::Mptcp),
+            _ => Err(UnknownWord {
+                word: word.to_string(),
+                what: "policy",
+                words: "marline, emptcp, wifi-first or mptcp",
+            }),
+        }
+    }
+}
+
+impl FromStr for Profile {
+    type Err = UnknownWord;
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        match word {
+            "energy" => Ok(Self::Energy),
+            "throughput" => Ok(Self::Throughput),
+            "latency" => Ok(Self::Latency),
+            "metered" => Ok(Self::Metered),
+            _ => Err(UnknownWord {
+                word: word.to_string(),
+                what: "profile",
+                words: "energy, throughput, latency or metered",
+            }),
+        }
+    }
+}

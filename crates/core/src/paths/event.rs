@@ -1,0 +1,232 @@
+//! What the driver tells the policy, and what the policy asks of the driver.
+//!
+//! The driver's duties, beside the machine contract:
+//!
+//! 1. A connection is told of with [`Input::Opened`] when it can be joined (the kernel's ESTABLISHED event), then each
+//!    of its subflows with [`Input::SubflowUp`]. A restarted driver tells of those that run already in the same way,
+//!    with `adopted` set. Connections that fell back to plain TCP, and those that this host serves, are not told of.
+//! 2. Each [`Output::Look`] is answered by one [`Input::Seen`] for each subflow of the connection that the kernel still
+//!    knows, soon; subflows that are gone are told of as [`Input::SubflowDown`].
+//! 3. Each [`Output::Do`] is answered by one [`Input::Done`] when the kernel has answered. For a join that means that the
+//!    SYN is on its way; the subflow itself follows as [`Input::SubflowUp`], or never.
+//! 4. [`Input::Traffic`] comes about once a second for each link that is up, and tells of all that passed its interface,
+//!    whoever sent it. Without it other programs' traffic does not count for the state of its radio.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::link::LinkId;
+use crate::units::DataSize;
+
+/// A connection: its local token.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ConnId(pub u32);
+
+/// A subflow, by a number that the driver gives out and never again in this run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SubflowId(pub u64);
+
+/// A command, by a number that the machine gives out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CommandId(pub u64);
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "in")]
+pub enum Input {
+    /// The link can carry subflows from now on.
+    LinkUp {
+        /// Which.
+        link: LinkId,
+    },
+    /// It can no longer: no carrier, no address, or gone.
+    LinkDown {
+        /// Which.
+        link: LinkId,
+    },
+    /// All that has passed the link's interface since it came up.
+    Traffic {
+        /// Which link.
+        link: LinkId,
+        /// Bytes that came.
+        received: DataSize,
+        /// Bytes that went.
+        sent: DataSize,
+    },
+    /// There is a connection that can be joined.
+    Opened {
+        /// Which.
+        conn: ConnId,
+        /// It ran before the driver did.
+        adopted: bool,
+        /// The server lets no further subflow join the address of the first one: only addresses that it announced.
+        only_announced: bool,
+    },
+    /// It is over.
+    Closed {
+        /// Which.
+        conn: ConnId,
+    },
+    /// A subflow carries data, or may.
+    SubflowUp {
+        /// Whose.
+        conn: ConnId,
+        /// What it is.
+        subflow: Subflow,
+    },
+    /// It is gone.
+    SubflowDown {
+        /// Whose.
+        conn: ConnId,
+        /// Which.
+        subflow: SubflowId,
+        /// Why.
+        why: Why,
+    },
+    /// The answer to a look.
+    Seen {
+        /// Whose.
+        conn: ConnId,
+        /// Which subflow.
+        subflow: SubflowId,
+        /// What the kernel counts.
+        counters: Counters,
+    },
+    /// The answer to a command.
+    Done {
+        /// Which.
+        command: CommandId,
+        /// What came of it.
+        refused: Option<Refusal>,
+    },
+}
+
+/// A subflow as it comes up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subflow {
+    /// Its number.
+    pub id: SubflowId,
+    /// The link that it goes over; none: one that the configuration does not name.
+    pub link: Option<LinkId>,
+    /// Whether it is the connection's first one (address id 0).
+    pub initial: bool,
+    /// Whether this end has asked for it to be a backup.
+    pub backup: bool,
+    /// The round trip of its handshake; none: not known any more.
+    pub rtt: Option<Duration>,
+}
+
+/// What the kernel counts of a subflow, from its beginning on.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counters {
+    /// Bytes of payload that came in order.
+    pub received: DataSize,
+    /// Bytes of payload that went and were acknowledged.
+    pub sent: DataSize,
+    /// Bytes that wait to be sent or to be acknowledged.
+    pub outstanding: DataSize,
+    /// The smoothed round trip of what this end sent; on a download it stays as the handshake left it.
+    pub rtt: Option<Duration>,
+    /// The receiver's own estimate of the round trip.
+    pub receiver_rtt: Option<Duration>,
+    /// Retransmission timeouts in a row without an answer.
+    pub timeouts: u8,
+    /// This end has asked for it to be a backup.
+    pub backup: bool,
+    /// The other end has asked for it to be a backup.
+    pub peer_backup: bool,
+}
+
+/// Why a subflow is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// It was closed in order, or this end destroyed it.
+    Closed,
+    /// The other end refused or reset it.
+    Reset,
+    /// Nothing came back.
+    TimedOut,
+    /// The network said that it cannot be reached, or the link is gone.
+    Unreachable,
+    /// Anything else, or the kernel did not say.
+    Other,
+}
+
+/// What the driver is to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "out")]
+pub enum Output {
+    /// Read the counters of all the connection's subflows.
+    Look {
+        /// Whose.
+        conn: ConnId,
+    },
+    /// Carry out a command.
+    Do {
+        /// Its number, for the answer.
+        command: CommandId,
+        /// Whose subflows.
+        conn: ConnId,
+        /// What.
+        what: Command,
+    },
+    /// Nothing to do: why the connection is carried as it is from now on, for people.
+    Note {
+        /// Which connection.
+        conn: ConnId,
+        /// The reason, one sentence.
+        reason: alloc::string::String,
+    },
+}
+
+/// A command to the path manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+pub enum Command {
+    /// Make a subflow over this link, at once as a backup or not. On a link that has one already it is a second one,
+    /// which proves that the path works.
+    Join {
+        /// Over which link.
+        link: LinkId,
+        /// Whether as a backup.
+        backup: bool,
+    },
+    /// Ask the other end (MP_PRIO) to use a subflow, or to use it only when no other works. Again for one that is asked
+    /// already sends the option again.
+    Prioritise {
+        /// Which.
+        subflow: SubflowId,
+        /// A backup.
+        backup: bool,
+    },
+    /// End a subflow; what it has not delivered goes over the others.
+    Destroy {
+        /// Which.
+        subflow: SubflowId,
+    },
+}
+
+/// Why a command was not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// There is no such connection (any more), or it is not ours to manage.
+    NoConnection,
+    /// There is no such subflow (any more).
+    NoSubflow,
+    /// The connection cannot be joined yet.
+    NotYet,
+    /// The link has no address of the connection's family, or no way to the server.
+    NoAddress,
+    /// Not permitted.
+    NotPermitted,
+    /// Anything else, by the kernel's number.
+    Other(i32),
+}
