@@ -7,6 +7,7 @@ pub mod dns;
 pub mod get;
 pub mod http;
 pub mod links;
+pub mod paths;
 pub mod power;
 pub mod proxy;
 pub mod store;

@@ -1,0 +1,89 @@
+//! Steers kernel MPTCP by the policy of [`marline_core::paths`]: unmodified applications, unmodified servers.
+//!
+//! In: the kernel's MPTCP events, counters of subflows (sock_diag), interfaces and their addresses (rtnetlink), requests
+//! of the control socket. Out: commands to the path manager, a log that replays, and what [`Ask`] asks for.
+//!
+//! 1. The policy decides, this module acts: addresses, ports, address ids and the kernel's refusals stay here.
+//! 2. A link of the configuration is the interface of its name; one that comes later is taken up when it comes.
+//! 3. What the driver needs of the host before it begins (sysctl, source routing) and puts back at its end is one value
+//!    behind one trait, [`Ground`].
+//! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
+
+mod error;
+mod snapshot;
+
+use std::path::PathBuf;
+
+use marline_core::paths::{Config, ConnId};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::links::Survey;
+
+pub use error::PathsError;
+pub use snapshot::{Connection, Decision, LinkState, Managed, Snapshot, SubflowState, Totals};
+
+/// What one run of the driver needs.
+pub struct Job {
+    /// The policy's configuration. The name of each link is the name of its interface.
+    pub config: Config,
+    /// How the kernel is told.
+    pub mode: Mode,
+    /// Where the log of `marline replay` goes; none: nowhere.
+    pub trace: Option<PathBuf>,
+    /// What others ask; once all senders are gone nobody asks any more, which ends nothing.
+    pub control: mpsc::Receiver<Ask>,
+    /// What is laid before the driver begins and taken up when it ends.
+    pub ground: Box<dyn Ground>,
+}
+
+/// How the kernel is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// Each connection by itself: `net.mptcp.path_manager=userspace`.
+    #[default]
+    Userspace,
+    /// All connections of the host alike, by the kernel's own path manager and its list of endpoints.
+    KernelPm,
+    /// Nothing is told and no privilege is needed: what would be done is noted.
+    DryRun,
+}
+
+/// What others ask of a running driver.
+#[derive(Debug)]
+pub enum Ask {
+    /// How everything stands.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// The newest decisions about one connection, oldest first; none: there is no such connection.
+    Explain(ConnId, oneshot::Sender<Option<(Connection, Vec<Decision>)>>),
+}
+
+/// The host as the driver needs it.
+///
+/// [`lay`](Ground::lay) is called once before anything else; [`follow`](Ground::follow) once directly after it and again
+/// after each change of interfaces, addresses or routes; [`restore`](Ground::restore) once at the end, also when the
+/// driver ends with an error.
+pub trait Ground {
+    /// Sets what a run needs (the path manager's sysctl, for one), and what an earlier run left behind first.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and what to do; nothing is changed then.
+    fn lay(&mut self, mode: Mode) -> Result<(), PathsError>;
+
+    /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
+    fn follow(&mut self, survey: &Survey);
+
+    /// Puts everything back.
+    fn restore(&mut self);
+}
+
+/// A host that is left as it is: for `--dry-run`, and where somebody else has laid the ground.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Untouched;
+
+impl Ground for Untouched {
+    fn lay(&mut self, _mode: Mode) -> Result<(), PathsError> {
+        Ok(())
+    }
+    fn follow(&mut self, _survey: &Survey) {}
+    fn restore(&mut self) {}
+}
