@@ -9,8 +9,10 @@
 //!    behind one trait, [`Ground`].
 //! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
 
+pub mod control;
 mod error;
 mod snapshot;
+pub mod status;
 
 use std::path::PathBuf;
 

@@ -1,0 +1,338 @@
+//! The daemon's ear: a unix socket at which `status`, `watch` and `explain` ask.
+//!
+//! In: one JSON request for each connection ([`Question`]), at most [`LONGEST`] bytes, ended by a line end or by the end of
+//! the stream. Out: one JSON answer ([`Answer`]), and the connection is closed.
+//!
+//! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
+//!    looked at as well, because between `bind` and `chmod` there is a moment.
+//! 2. Whoever is slow loses his connection after [`PATIENCE`]; nobody makes the driver wait.
+//! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here:
+//!    the ground knows.
+//!
+//! HTTP was not used: there is one question and one answer, and no browser is to reach this.
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_core::paths::ConnId;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+use super::status::{About, Explained, Status};
+use super::{Ask, Snapshot};
+
+/// What can be asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
+pub enum Question {
+    /// How things stand.
+    Status {
+        /// No more connections than this; none: all.
+        #[serde(default)]
+        at_most: Option<usize>,
+    },
+    /// What was decided on one connection.
+    Explain {
+        /// Its token.
+        token: u32,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Question::Status`].
+    Status(Box<Status>),
+    /// To [`Question::Explain`].
+    Explained(Box<Explained>),
+    /// Why not, one sentence.
+    Refused(String),
+}
+
+/// The name of the socket in the run directory.
+const SOCKET: &str = "paths.sock";
+/// chosen: every question there is fits ten times.
+const LONGEST: u64 = 1024;
+/// chosen: a program on the same machine that needs longer has stopped.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the socket of a run directory is.
+pub fn socket(run_dir: &Path) -> PathBuf {
+    run_dir.join(SOCKET)
+}
+
+/// The listening end. It lives in a tokio runtime; the socket is removed with it.
+#[derive(Debug)]
+pub struct Control {
+    accepting: tokio::task::JoinHandle<()>,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Listens in the run directory, in place of whatever was left there, and asks the driver through `driver`.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn listen(run_dir: &Path, about: About, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
+        let path = socket(run_dir);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let accepting = tokio::spawn(accept(listener, Arc::new(about), driver));
+        Ok(Self { accepting, path })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn accept(listener: UnixListener, about: Arc<About>, driver: mpsc::Sender<Ask>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (about, driver) = (Arc::clone(&about), driver.clone());
+                tokio::spawn(async move {
+                    if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, serve(stream, &about, &driver)).await {
+                        tracing::debug!(%error, "a question on the control socket failed");
+                    }
+                });
+            }
+            Err(error) => {
+                // Out of descriptors: those that are open may close.
+                tracing::debug!(%error, "the control socket does not accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: UnixStream, about: &About, driver: &mpsc::Sender<Ask>) -> io::Result<()> {
+    let answer = if may_ask(&stream)? {
+        match read(&mut stream).await? {
+            Ok(question) => {
+                let told = answer(question, about, driver).await;
+                told.unwrap_or_else(|| Answer::Refused("the daemon is ending".to_owned()))
+            }
+            Err(why) => Answer::Refused(why),
+        }
+    } else {
+        Answer::Refused("only root and the daemon's own user may ask".to_owned())
+    };
+    let mut text = serde_json::to_vec(&answer)?;
+    text.push(b'\n');
+    stream.write_all(&text).await?;
+    stream.shutdown().await
+}
+
+/// None: the driver is gone.
+async fn answer(question: Question, about: &About, driver: &mpsc::Sender<Ask>) -> Option<Answer> {
+    Some(match question {
+        Question::Status { at_most } => {
+            Answer::Status(Box::new(Status::new(about, &snapshot(driver).await?, at_most)))
+        }
+        Question::Explain { token } => {
+            let (reply, replied) = oneshot::channel();
+            driver.send(Ask::Explain(ConnId(token), reply)).await.ok()?;
+            match replied.await.ok()? {
+                Some((connection, decisions)) => {
+                    let explained = Explained::new(&connection, &decisions, &snapshot(driver).await?);
+                    Answer::Explained(Box::new(explained))
+                }
+                None => Answer::Refused(format!(
+                    "there is no connection {token} (any more); `marline paths status` lists those that are known"
+                )),
+            }
+        }
+    })
+}
+
+async fn snapshot(driver: &mpsc::Sender<Ask>) -> Option<Snapshot> {
+    let (reply, replied) = oneshot::channel();
+    driver.send(Ask::Snapshot(reply)).await.ok()?;
+    replied.await.ok()
+}
+
+fn may_ask(stream: &UnixStream) -> io::Result<bool> {
+    let user = stream.peer_cred()?.uid();
+    Ok(user == 0 || user == rustix::process::geteuid().as_raw())
+}
+
+async fn read(stream: &mut UnixStream) -> io::Result<Result<Question, String>> {
+    let mut text = Vec::new();
+    let mut limited = stream.take(LONGEST);
+    while !text.contains(&b'\n') && limited.read_buf(&mut text).await? > 0 {}
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(serde_json::from_slice(line).map_err(|error| format!("the question is not understood: {error}")))
+}
+
+/// Why a daemon did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("no `marline paths` runs here ({}: {error}); start one with `marline paths`, or name its --run-dir", socket.display())]
+    Nobody {
+        /// Where it would be.
+        socket: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// Somebody listens, and this user may not ask.
+    #[error("{}: not permitted: ask as root, or as the user whom `marline paths` runs as", socket.display())]
+    NotPermitted {
+        /// Where it is.
+        socket: PathBuf,
+    },
+    /// The answer did not come, or is none.
+    #[error("{}: the daemon does not answer: {error}", socket.display())]
+    NoAnswer {
+        /// Where it is.
+        socket: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It answered with a refusal.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks the daemon of this run directory. Blocks, for [`PATIENCE`] at most between two bytes.
+///
+/// # Errors
+/// Nobody is there, he does not answer, or he refuses.
+pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
+    let socket = socket(run_dir);
+    let mut stream = std::os::unix::net::UnixStream::connect(&socket).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => AskError::NotPermitted { socket: socket.clone() },
+        _ => AskError::Nobody { socket: socket.clone(), error },
+    })?;
+    let exchange = |stream: &mut std::os::unix::net::UnixStream| -> io::Result<Answer> {
+        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        stream.set_write_timeout(Some(2 * PATIENCE))?;
+        let mut text = serde_json::to_vec(question)?;
+        text.push(b'\n');
+        stream.write_all(&text)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(serde_json::from_slice(&answer)?)
+    };
+    match exchange(&mut stream) {
+        Ok(Answer::Refused(why)) => Err(AskError::Refused(why)),
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(AskError::NoAnswer { socket, error }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_core::paths::{Policy, Profile};
+
+    use super::*;
+
+    fn about() -> About {
+        About { policy: Policy::Emptcp, profile: Profile::Energy, energy_model: None, notes: Vec::new() }
+    }
+
+    /// Runs the work beside a driver that knows no connection.
+    fn with_a_control<T: Send + 'static>(work: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().to_owned();
+        runtime.block_on(async move {
+            let (driver, mut asked) = mpsc::channel(1);
+            let control = Control::listen(&run_dir, about(), driver).unwrap();
+            let (tell, mut told) = oneshot::channel();
+            let asker = run_dir.clone();
+            std::thread::spawn(move || tell.send(work(&asker)));
+            loop {
+                tokio::select! {
+                    ask = asked.recv() => match ask.unwrap() {
+                        Ask::Snapshot(reply) => reply.send(Snapshot::default()).unwrap(),
+                        Ask::Explain(_, reply) => reply.send(None).unwrap(),
+                    },
+                    result = &mut told => {
+                        drop(control);
+                        assert!(!socket(&run_dir).exists(), "the socket goes with the daemon");
+                        return result.unwrap();
+                    }
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn a_question_gets_its_answer() {
+        let (status, explained) = with_a_control(|run_dir| {
+            let explain = ask(run_dir, &Question::Explain { token: 7 }).unwrap_err().to_string();
+            (ask(run_dir, &Question::Status { at_most: Some(3) }).unwrap(), explain)
+        });
+        assert_eq!(status, Answer::Status(Box::new(Status::new(&about(), &Snapshot::default(), None))));
+        assert!(explained.starts_with("there is no connection 7 "), "{explained}");
+    }
+
+    #[test]
+    fn nonsense_and_silence_get_a_refusal_or_nothing_and_disturb_nobody() {
+        let (refusals, then) = with_a_control(|run_dir| {
+            let _silent = std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
+            let told = |bytes: &[u8]| {
+                let mut stream = std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
+                let _ = stream.write_all(bytes);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut answer = String::new();
+                let _ = stream.read_to_string(&mut answer);
+                answer
+            };
+            let long = [b' '; 900].repeat(5);
+            let nonsense: [&[u8]; 6] = [
+                b"\n",
+                b"{}\n",
+                b"{\"ask\":\"reboot\"}",
+                b"{\"ask\":\"explain\",\"token\":1,\"x\":2}",
+                b"\xff\xfe\n",
+                &long,
+            ];
+            let answers: Vec<String> = nonsense.iter().map(|bytes| told(bytes)).collect();
+            (answers, ask(run_dir, &Question::Status { at_most: None }).is_ok())
+        });
+        for refusal in refusals {
+            // A stream that was cut off while the asker still wrote may lose the answer.
+            assert!(refusal.is_empty() || refusal.contains("the question is not understood"), "{refusal}");
+        }
+        assert!(then);
+    }
+
+    #[test]
+    fn where_nobody_listens_the_line_says_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = ask(directory.path(), &Question::Status { at_most: None }).unwrap_err().to_string();
+        assert!(error.starts_with("no `marline paths` runs here ("), "{error}");
+        // A socket that a crash has left.
+        drop(std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap());
+        let error = ask(directory.path(), &Question::Status { at_most: None }).unwrap_err().to_string();
+        assert!(error.contains("Connection refused"), "{error}");
+    }
+
+    #[test]
+    fn the_socket_is_for_its_owner_and_replaces_one_that_was_left() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        drop(std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap());
+        runtime.block_on(async {
+            let _control = Control::listen(directory.path(), about(), mpsc::channel(1).0).unwrap();
+            let mode = std::fs::metadata(socket(directory.path())).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        });
+    }
+}

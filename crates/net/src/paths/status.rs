@@ -1,0 +1,425 @@
+//! What `marline paths` does now, as the control socket answers it and `status`, `watch` and `explain` print it.
+//!
+//! In: a [`Snapshot`] of the driver, and what the run was started with ([`About`]). Out: JSON that reads back as the same
+//! values.
+//!
+//! 1. Names carry their unit, as everywhere in JSON (`docs/json.md`); `None` is "not known" or "never", never zero.
+//! 2. Times are ages or lengths, not moments: who asks has another clock.
+//! 3. The busiest connections come first, so that a list that is cut shows those that matter.
+//! 4. Whoever reads is of the same version or a newer one: fields that are missing have their default, and unknown
+//!    ones are passed over.
+//!
+//! The driver's own values are not serialised for this: a status is a promise to programs, and they must be free to
+//! change.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline_core::link::{LinkId, LinkKind};
+use marline_core::paths::{Policy, Profile};
+use marline_core::units::{Bitrate, Instant};
+use serde::{Deserialize, Serialize};
+
+use super::snapshot;
+use super::{Managed, Snapshot};
+
+/// What a run was started with, as far as a status tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct About {
+    /// Who decides.
+    pub policy: Policy,
+    /// What for.
+    pub profile: Profile,
+    /// The device whose radios the links are taken for; none: no model.
+    pub energy_model: Option<String>,
+    /// What was found at the start and stands in the way of something, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Everything, at one moment.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// How long it has run.
+    pub up_s: f64,
+    /// How it steers: `userspace` (each connection by itself), `kernel-pm` (all together) or `dry-run` (not at all).
+    pub mode: String,
+    /// Who decides.
+    pub policy: Policy,
+    /// What for.
+    pub profile: Profile,
+    /// The device whose radios the links are taken for; none: no model.
+    pub energy_model: Option<String>,
+    /// What that device's radios have drawn since the start, all traffic of the links counted; none: the model has none
+    /// of them.
+    pub energy_j: Option<f64>,
+    /// The links that may be used, in the order of their numbers.
+    pub links: Vec<Link>,
+    /// How many connections there are of each sort, and what was done.
+    pub counts: Counts,
+    /// The connections, the busiest first; no more than were asked for.
+    pub connections: Vec<Connection>,
+    /// What stands in the way of something, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// How many connections there are, and what was done.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    /// Those that are steered.
+    pub managed: u64,
+    /// Those over which something comes now.
+    pub active: u64,
+    /// Of those that are open: ran before the daemon did.
+    pub adopted: u64,
+    /// MPTCP that cannot be steered: opened before the path manager was switched over, or somebody else's.
+    pub unmanaged: u64,
+    /// Connections that asked for MPTCP since the start and got plain TCP: the server, or something on the way, does
+    /// not speak it.
+    pub fallen_back: u64,
+    /// Sockets that asked for MPTCP, are open now and are plain TCP.
+    pub plain_now: u64,
+    /// Commands that the kernel carried out.
+    pub commands: u64,
+    /// Commands that it refused.
+    pub refused: u64,
+    /// Times that the kernel's events were lost and everything was read again.
+    pub resynchronised: u64,
+}
+
+/// One link.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Link {
+    /// The interface.
+    pub name: String,
+    /// What it is taken for.
+    pub kind: LinkKind,
+    /// Whether it can carry subflows now.
+    pub up: bool,
+    /// Subflows that may carry data.
+    pub active: u64,
+    /// Subflows that wait as backups.
+    pub suspended: u64,
+    /// All that came over the interface since the start, whoever asked for it.
+    pub received_bytes: u64,
+    /// All that went.
+    pub sent_bytes: u64,
+    /// What came in the last second.
+    pub down_mbps: f64,
+    /// What its radio has drawn since the start; none: the model has no such radio.
+    #[serde(default)]
+    pub energy_j: Option<f64>,
+}
+
+/// One connection.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Connection {
+    /// Its local token: what `explain` and `ss -M` call it.
+    pub token: u32,
+    /// The address and port of the server.
+    pub server: Option<SocketAddr>,
+    /// How long it is known.
+    pub age_s: f64,
+    /// Whether it ran before the daemon did.
+    pub adopted: bool,
+    /// Whether it is steered: `yes`, `older` (opened before the path manager was switched over) or `no`.
+    pub managed: Managed,
+    /// What has come over the subflows that it has now.
+    pub received_bytes: u64,
+    /// What has gone.
+    pub sent_bytes: u64,
+    /// What comes now.
+    pub down_mbps: f64,
+    /// Why it is carried as it is; empty before the first decision.
+    pub reason: String,
+    /// Its subflows.
+    pub subflows: Vec<Subflow>,
+}
+
+/// One subflow.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Subflow {
+    /// The link that it goes over; none: one that is not steered.
+    pub link: Option<String>,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Whether it is the connection's first one.
+    pub initial: bool,
+    /// What it may do.
+    pub state: SubflowState,
+    /// What has come over it.
+    pub received_bytes: u64,
+    /// What has gone.
+    pub sent_bytes: u64,
+    /// What comes now; none: nobody has looked twice of late.
+    pub down_mbps: Option<f64>,
+    /// The round trip, the receiver's estimate where there is one.
+    pub rtt_ms: Option<f64>,
+}
+
+/// What a subflow may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SubflowState {
+    /// It carries what there is.
+    Active,
+    /// It was asked to be a backup, and bytes still come: what was on the way, or an option that was lost.
+    Draining,
+    /// It waits as a backup.
+    Suspended,
+    /// The other end wants it to be a backup.
+    PeerBackup,
+}
+
+impl SubflowState {
+    /// As people read it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Draining => "draining",
+            Self::Suspended => "suspended",
+            Self::PeerBackup => "peer's backup",
+        }
+    }
+}
+
+/// What was decided or done for a connection.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Decision {
+    /// How long ago.
+    pub ago_s: f64,
+    /// One line.
+    pub what: String,
+}
+
+/// The last decisions on one connection, the oldest first.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    /// As it stands.
+    pub connection: Connection,
+    /// What was decided; the driver keeps a few dozen.
+    pub decisions: Vec<Decision>,
+}
+
+impl Status {
+    /// As the driver sees it, with `at_most` connections.
+    pub fn new(about: &About, snapshot: &Snapshot, at_most: Option<usize>) -> Self {
+        let mut connections: Vec<Connection> =
+            snapshot.connections.iter().map(|c| connection(c, snapshot.at, &snapshot.links)).collect();
+        let count = |wanted: fn(&Connection) -> bool| connections.iter().filter(|c| wanted(c)).count() as u64;
+        let counts = Counts {
+            managed: count(|c| c.managed == Managed::Yes),
+            active: count(|c| c.down_mbps > 0.0),
+            adopted: count(|c| c.adopted),
+            unmanaged: count(|c| c.managed != Managed::Yes),
+            fallen_back: snapshot.totals.fell_back,
+            plain_now: snapshot.totals.plain_now,
+            commands: snapshot.totals.commands,
+            refused: snapshot.totals.refused,
+            resynchronised: snapshot.totals.resynchronised,
+        };
+        let links = snapshot.links.iter().map(|state| link(state, &connections)).collect();
+        connections
+            .sort_by(|a, b| b.down_mbps.total_cmp(&a.down_mbps).then(b.received_bytes.cmp(&a.received_bytes)));
+        connections.truncate(at_most.unwrap_or(usize::MAX));
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            up_s: seconds(snapshot.at.since(Instant::ZERO)),
+            mode: snapshot.mode.clone(),
+            policy: about.policy,
+            profile: about.profile,
+            energy_model: about.energy_model.clone(),
+            energy_j: None,
+            links,
+            counts,
+            connections,
+            notes: about.notes.clone(),
+        }
+    }
+}
+
+impl Explained {
+    /// As the driver keeps it; `snapshot` is of the same moment, for its clock and the names of links.
+    pub fn new(of: &snapshot::Connection, decisions: &[snapshot::Decision], snapshot: &Snapshot) -> Self {
+        let decisions = decisions.iter().map(|decision| Decision {
+            ago_s: seconds(snapshot.at.since(decision.at)),
+            what: decision.what.clone(),
+        });
+        Self { connection: connection(of, snapshot.at, &snapshot.links), decisions: decisions.collect() }
+    }
+}
+
+fn link(state: &snapshot::LinkState, connections: &[Connection]) -> Link {
+    let over = || connections.iter().flat_map(|c| &c.subflows).filter(|s| s.link.as_ref() == Some(&state.name));
+    let active = over().filter(|subflow| subflow.state == SubflowState::Active).count();
+    Link {
+        name: state.name.clone(),
+        kind: state.kind,
+        up: state.up,
+        active: active as u64,
+        suspended: (over().count() - active) as u64,
+        received_bytes: state.received.bytes(),
+        sent_bytes: state.sent.bytes(),
+        down_mbps: state.rate.as_mbps_f64(),
+        energy_j: None,
+    }
+}
+
+fn connection(of: &snapshot::Connection, at: Instant, links: &[snapshot::LinkState]) -> Connection {
+    let name = |link: LinkId| links.iter().find(|state| state.link == link).map(|state| state.name.clone());
+    let subflows: Vec<Subflow> = of.subflows.iter().map(|s| subflow(s, s.link.and_then(name))).collect();
+    Connection {
+        token: of.conn.0,
+        server: of.server,
+        age_s: seconds(at.since(of.since)),
+        adopted: of.adopted,
+        managed: of.managed,
+        received_bytes: subflows.iter().map(|s| s.received_bytes).sum(),
+        sent_bytes: subflows.iter().map(|s| s.sent_bytes).sum(),
+        down_mbps: subflows.iter().filter_map(|s| s.down_mbps).sum(),
+        reason: of.reason.clone(),
+        subflows,
+    }
+}
+
+fn subflow(of: &snapshot::SubflowState, link: Option<String>) -> Subflow {
+    let counters = &of.counters;
+    let state = match (counters.backup, counters.peer_backup) {
+        (true, _) if of.rate.is_some_and(|rate| rate > Bitrate::ZERO) => SubflowState::Draining,
+        (true, _) => SubflowState::Suspended,
+        (false, true) => SubflowState::PeerBackup,
+        (false, false) => SubflowState::Active,
+    };
+    Subflow {
+        link,
+        local: of.local,
+        remote: of.remote,
+        initial: of.initial,
+        state,
+        received_bytes: counters.received.bytes(),
+        sent_bytes: counters.sent.bytes(),
+        down_mbps: of.rate.map(Bitrate::as_mbps_f64),
+        rtt_ms: counters.receiver_rtt.or(counters.rtt).map(|rtt| seconds(rtt) * 1e3),
+    }
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_core::paths::{ConnId, Counters, SubflowId};
+    use marline_core::units::DataSize;
+
+    use super::*;
+
+    fn about() -> About {
+        About {
+            policy: Policy::WifiFirst,
+            profile: Profile::Metered,
+            energy_model: Some("typical".into()),
+            notes: Vec::new(),
+        }
+    }
+
+    fn link(number: u16, name: &str) -> snapshot::LinkState {
+        snapshot::LinkState {
+            link: LinkId(number),
+            name: name.into(),
+            kind: LinkKind::Wifi,
+            up: true,
+            received: DataSize::from_bytes(10),
+            sent: DataSize::from_bytes(20),
+            rate: Bitrate::from_mbps(3),
+            subflows: 1,
+        }
+    }
+
+    fn subflow(link: u16, backup: bool, rate: Option<u64>) -> snapshot::SubflowState {
+        snapshot::SubflowState {
+            id: SubflowId(u64::from(link)),
+            link: Some(LinkId(link)),
+            local: "10.1.0.2:5000".parse().unwrap(),
+            remote: "10.9.0.1:80".parse().unwrap(),
+            initial: link == 0,
+            counters: Counters {
+                received: DataSize::from_bytes(100),
+                backup,
+                rtt: Some(Duration::from_millis(20)),
+                ..Counters::default()
+            },
+            rate: rate.map(Bitrate::from_mbps),
+            age: None,
+        }
+    }
+
+    fn connection(token: u32, subflows: Vec<snapshot::SubflowState>) -> snapshot::Connection {
+        snapshot::Connection {
+            conn: ConnId(token),
+            server: None,
+            adopted: false,
+            managed: Managed::Yes,
+            since: Instant::ZERO,
+            reason: String::new(),
+            subflows,
+        }
+    }
+
+    fn snapshot() -> Snapshot {
+        let connections = vec![
+            connection(1, vec![subflow(0, false, None)]),
+            connection(2, vec![subflow(0, false, Some(8)), subflow(1, true, Some(0)), subflow(9, true, Some(2))]),
+            snapshot::Connection { managed: Managed::Older, ..connection(3, Vec::new()) },
+        ];
+        Snapshot {
+            at: Instant::ZERO + Duration::from_secs(2),
+            mode: "userspace".into(),
+            links: vec![link(0, "wlan0"), link(1, "wwan0")],
+            connections,
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn the_busiest_connections_come_first_and_all_are_counted() {
+        let status = Status::new(&about(), &snapshot(), Some(1));
+        assert_eq!(status.connections.iter().map(|c| c.token).collect::<Vec<_>>(), [2]);
+        assert_eq!((status.counts.managed, status.counts.unmanaged, status.counts.active), (2, 1, 1));
+        assert_eq!((status.links[0].active, status.links[0].suspended), (2, 0));
+        assert_eq!((status.links[1].active, status.links[1].suspended), (0, 1));
+        let [wlan, wwan, other] = &status.connections[0].subflows[..] else { panic!("{status:?}") };
+        assert_eq!((wlan.link.as_deref(), wlan.state), (Some("wlan0"), SubflowState::Active));
+        assert_eq!((wwan.link.as_deref(), wwan.state), (Some("wwan0"), SubflowState::Suspended));
+        assert_eq!((other.link.as_deref(), other.state), (None, SubflowState::Draining));
+        assert_eq!((wlan.rtt_ms, status.connections[0].down_mbps), (Some(20.0), 10.0));
+    }
+
+    #[test]
+    fn a_status_reads_back_as_it_was_written() {
+        let status = Status::new(&about(), &snapshot(), None);
+        let text = serde_json::to_string(&status).unwrap();
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+        for part in [r#""policy":"wifi-first""#, r#""managed":"older""#, r#""state":"draining""#] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_an_older_daemon_does_not_say_has_its_default() {
+        let status = Status { counts: Counts::default(), ..Status::new(&about(), &Snapshot::default(), None) };
+        let mut value = serde_json::to_value(&status).unwrap();
+        value.as_object_mut().unwrap().remove("notes");
+        value["counts"] = serde_json::json!({});
+        value["more"] = serde_json::json!("a field of tomorrow");
+        assert_eq!(serde_json::from_value::<Status>(value).unwrap(), status);
+    }
+}
