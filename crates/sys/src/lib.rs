@@ -4,12 +4,14 @@
 //! Whatever `std`, `rustix` or `socket2` offers safely is used from there and not wrapped again.
 
 pub mod clock;
+pub mod detached;
 pub mod device;
 pub mod early;
 pub mod namespace;
 pub mod netlink;
 pub mod process;
 pub mod sched;
+pub mod seccomp;
 pub mod signal;
 pub mod tcp_info;
 pub mod tun;

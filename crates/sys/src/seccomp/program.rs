@@ -1,0 +1,162 @@
+//! The filter: which system calls of a command are shown to the process that answers for them.
+//!
+//! Out: a classic BPF program as data, for [`super::install`]. The kernel runs it on every system call with the call's
+//! number, its architecture and the six registers of its arguments (seccomp(2), `struct seccomp_data`).
+//!
+//! 1. Shown is `socket(AF_INET or AF_INET6, SOCK_STREAM with any flags, 0 or IPPROTO_TCP)`, and nothing else.
+//! 2. Calls of another architecture (32-bit programs on a 64-bit kernel, x32) have other numbers: they are let through
+//!    unread.
+//! 3. Only the lower halves of the registers are read, as the kernel does: `socket` takes three `int`s. Nothing is
+//!    behind a pointer, so nothing can be changed between the look and the call.
+//!
+//! A filter library was not used: it is fifteen instructions, and the test below runs them.
+
+use libc::sock_filter;
+
+/// The architecture whose call numbers `libc` has here (`linux/audit.h`); none where it is not known to this file.
+const ARCHITECTURE: Option<u32> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
+    Some(0xc000_003e)
+} else if cfg!(target_arch = "aarch64") {
+    Some(0xc000_00b7)
+} else if cfg!(target_arch = "riscv64") {
+    Some(0xc000_00f3)
+} else if cfg!(all(target_arch = "arm", target_endian = "little")) {
+    Some(0x4000_0028)
+} else {
+    None
+};
+
+/// Where the parts of `struct seccomp_data` stand.
+const NUMBER: u32 = 0;
+const CALLED_FOR: u32 = 4;
+
+/// The lower half of the register of one argument.
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index + if cfg!(target_endian = "big") { 4 } else { 0 }
+}
+
+/// The low bits of a socket's type; the rest are flags (`linux/net.h`).
+const TYPE_MASK: u32 = 0xf;
+
+/// The program; none on an architecture that it does not know.
+pub(super) fn tcp_sockets() -> Option<[sock_filter; LENGTH]> {
+    Some([
+        load(CALLED_FOR),
+        unless_equal(ARCHITECTURE?, to_allow(1)),
+        load(NUMBER),
+        unless_equal(libc::SYS_socket as u32, to_allow(3)),
+        load(argument(0)),
+        skip_if_equal(libc::AF_INET as u32),
+        unless_equal(libc::AF_INET6 as u32, to_allow(6)),
+        load(argument(1)),
+        operation(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, TYPE_MASK, 0, 0),
+        unless_equal(libc::SOCK_STREAM as u32, to_allow(9)),
+        load(argument(2)),
+        skip_if_equal(libc::IPPROTO_IP as u32),
+        unless_equal(libc::IPPROTO_TCP as u32, to_allow(12)),
+        operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF, 0, 0),
+        operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ])
+}
+
+const LENGTH: usize = 15;
+
+/// How far it is from the instruction at `index` to the last one, which lets the call through.
+const fn to_allow(index: u8) -> u8 {
+    LENGTH as u8 - 2 - index
+}
+
+const fn operation(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: code as u16, jt, jf, k }
+}
+
+const fn load(offset: u32) -> sock_filter {
+    operation(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
+}
+
+const fn unless_equal(value: u32, jump: u8) -> sock_filter {
+    operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, jump)
+}
+
+const fn skip_if_equal(value: u32) -> sock_filter {
+    operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 1, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel's interpreter does with the instructions that are used here.
+    fn run(program: &[sock_filter], call: &[u8; 64]) -> u32 {
+        let (mut at, mut accumulator) = (0, 0_u32);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            match u32::from(code) {
+                c if c == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
+                    let at = k as usize;
+                    accumulator = u32::from_ne_bytes(call[at..at + 4].try_into().unwrap());
+                }
+                c if c == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K => accumulator &= k,
+                c if c == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => {
+                    at += usize::from(if accumulator == k { jt } else { jf });
+                }
+                c if c == libc::BPF_RET | libc::BPF_K => return k,
+                c => panic!("instruction {c:#x}"),
+            }
+        }
+    }
+
+    fn call(architecture: u32, number: i64, arguments: [u64; 3]) -> [u8; 64] {
+        let mut bytes = [0xee; 64];
+        bytes[..4].copy_from_slice(&(number as u32).to_ne_bytes());
+        bytes[4..8].copy_from_slice(&architecture.to_ne_bytes());
+        for (index, argument) in arguments.iter().enumerate() {
+            bytes[16 + 8 * index..24 + 8 * index].copy_from_slice(&argument.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn tcp_sockets_are_shown_and_nothing_else() {
+        let Some(program) = tcp_sockets() else {
+            eprintln!("skipped: the filter does not know this architecture");
+            return;
+        };
+        let own = ARCHITECTURE.unwrap();
+        let socket = libc::SYS_socket;
+        let (inet, inet6, unix) = (libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_UNIX as u64);
+        let (stream, datagram) = (libc::SOCK_STREAM as u64, libc::SOCK_DGRAM as u64);
+        let flags = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as u64;
+        let dirty = 0xdead_beef_0000_0000;
+        let table: &[(&str, [u8; 64], bool)] = &[
+            ("IPv4", call(own, socket, [inet, stream, 0]), true),
+            ("IPv6 by its number", call(own, socket, [inet6, stream, 6]), true),
+            ("with flags", call(own, socket, [inet, stream | flags, 0]), true),
+            ("what the kernel does not look at", call(own, socket, [dirty | inet, dirty | stream, dirty]), true),
+            ("UDP", call(own, socket, [inet, datagram, 0]), false),
+            ("raw", call(own, socket, [inet, libc::SOCK_RAW as u64, 6]), false),
+            ("a packet socket", call(own, socket, [libc::AF_PACKET as u64, stream, 0]), false),
+            ("a local one", call(own, socket, [unix, stream, 0]), false),
+            ("SCTP", call(own, socket, [inet, stream, 132]), false),
+            ("MPTCP already", call(own, socket, [inet, stream, 262]), false),
+            ("another call", call(own, libc::SYS_connect, [inet, stream, 0]), false),
+            ("x32", call(own, socket | 0x4000_0000, [inet, stream, 0]), false),
+            ("a 32-bit program", call(0x4000_0003, socket, [inet, stream, 0]), false),
+        ];
+        for (name, call, shown) in table {
+            let verdict = if *shown { libc::SECCOMP_RET_USER_NOTIF } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(run(&program, call), verdict, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_jump_leads_out_of_the_program() {
+        for (index, operation) in tcp_sockets().into_iter().flatten().enumerate() {
+            if u32::from(operation.code) & 7 == libc::BPF_JMP {
+                let furthest = index + 1 + usize::from(operation.jt.max(operation.jf));
+                assert!(furthest < LENGTH, "instruction {index}");
+            }
+        }
+    }
+}
