@@ -62,6 +62,9 @@ pub enum Verb {
     /// Print the address at which a player finds a URL, or start the player.
     #[command(after_help = crate::proxy::AFTER_PLAY)]
     Play(Box<crate::proxy::PlayArgs>),
+    /// Run a command whose TCP connections are MPTCP connections.
+    #[command(after_help = crate::run::AFTER_HELP)]
+    Run(crate::run::RunArgs),
     /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
     #[cfg(feature = "lab")]
     Lab(marline_lab::cli::LabArgs),

@@ -21,6 +21,7 @@ mod log;
 mod progress;
 mod proxy;
 mod replay;
+mod run;
 mod secret;
 
 use std::ffi::OsString;
@@ -44,6 +45,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
             Verb::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
             Verb::Play(args) => proxy::play(*args, cli.config.as_deref()),
+            Verb::Run(args) => run::run(args),
             #[cfg(feature = "lab")]
             Verb::Lab(lab) => args::run_lab(lab),
         }

@@ -10,6 +10,7 @@ pub mod links;
 pub mod paths;
 pub mod power;
 pub mod proxy;
+pub mod run;
 pub mod store;
 
 /// Doors to the private parsers, for the fuzz targets alone: no part of what this crate promises.
