@@ -3,12 +3,14 @@
 use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Request, aligned, u16_at, u32_at};
+use super::{Request, aligned, u8_at, u16_at, u32_at};
 
 /// Length and type.
 const HEADER: usize = 4;
 /// The two top bits of the type say "nested" and "network order"; the rest is the type.
 const TYPE_MASK: u16 = 0x3fff;
+/// The bit that says "nested" (`NLA_F_NESTED`): younger families than the routing table's ask for it.
+pub(super) const NESTED: u16 = 0x8000;
 
 /// One attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,21 @@ impl<'a> Attribute<'a> {
     /// The value as an integer; `None` if it is shorter than one.
     pub fn u32(&self) -> Option<u32> {
         u32_at(self.value, 0)
+    }
+
+    /// The value as a byte.
+    pub fn u8(&self) -> Option<u8> {
+        u8_at(self.value, 0)
+    }
+
+    /// The value as a small integer; `None` if it is shorter than one.
+    pub fn u16(&self) -> Option<u16> {
+        u16_at(self.value, 0)
+    }
+
+    /// The value as a number in network order, as ports are in places.
+    pub(super) fn port(&self) -> Option<u16> {
+        u16_at(self.value, 0).map(u16::from_be)
     }
 
     /// The value as text, up to the terminating zero; what is not UTF-8 is replaced.
@@ -86,6 +103,10 @@ impl Request {
     }
 
     pub(super) fn u32(&mut self, kind: u16, value: u32) {
+        self.attribute(kind, &value.to_ne_bytes());
+    }
+
+    pub(super) fn u16(&mut self, kind: u16, value: u16) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-use super::{Attributes, Message, Request, kind, u16_at, u32_at};
+use super::{Attributes, Message, Request, kind, u16_at, u32_at, u64_at};
 
 /// The fixed part: family, type, index, flags, mask of changed flags.
 const FIXED: usize = 16;
@@ -32,6 +32,10 @@ pub struct Link {
     pub controller: u32,
     /// Packets that the kernel dropped on their way out, because its queue was full.
     pub dropped: u64,
+    /// Bytes that came since the interface was made.
+    pub received: u64,
+    /// Bytes that went.
+    pub sent: u64,
 }
 
 impl Link {
@@ -59,11 +63,17 @@ impl Link {
                     link.driver = driver.map(|a| a.text()).unwrap_or_default();
                 }
                 IFALIAS => link.alias = attribute.text(),
-                STATS64 => link.dropped = sent_dropped(attribute.value),
+                STATS64 => link.count(attribute.value),
                 _ => {}
             }
         }
         Some(link)
+    }
+
+    /// Takes what `struct rtnl_link_stats64` counts.
+    fn count(&mut self, counters: &[u8]) {
+        let counted = |at| u64_at(counters, at).unwrap_or(0);
+        (self.received, self.sent, self.dropped) = (counted(16), counted(24), counted(56));
     }
 
     /// Somebody switched it on (`IFF_UP`).
@@ -121,11 +131,6 @@ impl LinkChange<'_> {
         }
         request
     }
-}
-
-/// The eighth of the counters of `struct rtnl_link_stats64`.
-fn sent_dropped(counters: &[u8]) -> u64 {
-    counters.get(56..64).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
 const IFNAME: u16 = 3;

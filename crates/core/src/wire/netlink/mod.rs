@@ -1,7 +1,9 @@
-//! The language of Linux's routing table: rtnetlink messages to values and back.
+//! The kernel's own language: netlink messages to values and back.
 //!
-//! In: the bytes of a reply or of an event, as the kernel put them on a `NETLINK_ROUTE` socket. Out: [`Link`],
-//! [`Address`], [`Route`]. In the other direction a [`Request`] writes the bytes that ask for them or change them.
+//! In: the bytes of a reply or of an event, as the kernel put them on a netlink socket. Out: of the routing table
+//! [`Link`], [`Address`], [`Route`]; of generic netlink a [`Family`] and MPTCP's path manager ([`mptcp`]); of
+//! sock_diag the state of other programs' sockets ([`diag`]). In the other direction a [`Request`] writes the bytes
+//! that ask for them or change them.
 //!
 //! 1. Integers are in the byte order of the machine, as the kernel's are; only addresses are in network order.
 //! 2. Every length is checked; what does not fit ends the iteration, and no input makes it panic.
@@ -11,16 +13,22 @@
 //! A crate for netlink was not used: the ones that exist carry a runtime and some hundred types for the dozen
 //! attributes that are needed here.
 
+mod ack;
 mod address;
 mod attribute;
+pub mod diag;
+mod generic;
 mod link;
+pub mod mptcp;
 mod route;
 mod rule;
 
 use alloc::vec::Vec;
 
+pub use ack::Ack;
 pub use address::Address;
 pub use attribute::{Attribute, Attributes};
+pub use generic::Family;
 pub use link::{Link, LinkChange};
 pub use route::Route;
 pub use rule::Rule;
@@ -129,6 +137,8 @@ pub struct Request {
 impl Request {
     /// `NLM_F_REQUEST | NLM_F_ACK`.
     const CHANGE: u16 = 0x1 | 0x4;
+    /// `NLM_F_REQUEST`: answered by one message, or by an error.
+    const ASK: u16 = 0x1;
     /// `NLM_F_CREATE | NLM_F_REPLACE`.
     const CREATE_OR_REPLACE: u16 = 0x400 | 0x100;
     /// `NLM_F_CREATE | NLM_F_EXCL`.
@@ -149,6 +159,13 @@ impl Request {
     /// Asks for all links. The reply consists of messages for [`Link::parse`].
     pub fn dump_links() -> Self {
         Self::new(kind::GET_LINK, Self::DUMP, &[0; 16])
+    }
+
+    /// Asks for one link, by its number. The reply is one message for [`Link::parse`].
+    pub fn one_link(index: u32) -> Self {
+        let mut body = [0; 16];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        Self::new(kind::GET_LINK, Self::ASK, &body)
     }
 
     /// Asks for all addresses of both families. The reply consists of messages for [`Address::parse`].
@@ -188,6 +205,10 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 #[cfg(test)]

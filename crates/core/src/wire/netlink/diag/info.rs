@@ -1,0 +1,143 @@
+//! The structures inside a sock_diag message: `struct tcp_info`, MPTCP's part of a subflow, `struct mptcp_info`.
+
+use core::time::Duration;
+
+use super::super::{Attributes, u8_at, u32_at, u64_at};
+
+/// Counters of one TCP connection (`struct tcp_info`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// Retransmission timeouts in a row.
+    pub timeouts: u8,
+    /// The smoothed round trip of what this end sent; zero: none yet.
+    pub rtt: Duration,
+    /// The receiver's own estimate of the round trip; zero: none yet.
+    pub receiver_rtt: Duration,
+    /// Since data came last.
+    pub silent: Duration,
+    /// Bytes that the other end acknowledged, its SYN and FIN counted (kernel 4.1).
+    pub acknowledged: u64,
+    /// Bytes that came in order (kernel 4.1).
+    pub received: u64,
+    /// Bytes that were written and not sent (kernel 4.6).
+    pub unsent: u32,
+    /// The least round trip of late (kernel 4.6); zero: none yet.
+    pub least_rtt: Duration,
+}
+
+impl Tcp {
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let micros = |at| u32_at(bytes, at).map(|us| Duration::from_micros(us.into()));
+        let least_rtt = micros(148).filter(|rtt| *rtt != NEVER).unwrap_or_default();
+        Some(Self {
+            timeouts: u8_at(bytes, 2)?,
+            silent: Duration::from_millis(u32_at(bytes, 52)?.into()),
+            rtt: micros(68)?,
+            receiver_rtt: micros(92)?,
+            acknowledged: u64_at(bytes, 120).unwrap_or(0),
+            received: u64_at(bytes, 128).unwrap_or(0),
+            unsent: u32_at(bytes, 144).unwrap_or(0),
+            least_rtt,
+        })
+    }
+}
+
+/// What stands for "no sample yet" in the least round trip.
+const NEVER: Duration = Duration::from_micros(u32::MAX as u64);
+
+/// A subflow's place in its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subflow {
+    /// The connection's token on this side.
+    pub token: u32,
+    /// The id of this end's address; none: a kernel before 5.13, or not known yet.
+    pub local_id: Option<u8>,
+    /// The id of the other end's.
+    pub remote_id: Option<u8>,
+    /// `MPTCP_SUBFLOW_FLAG_…`: see the methods.
+    pub flags: u32,
+}
+
+impl Subflow {
+    pub(super) fn read(attributes: Attributes<'_>) -> Option<Self> {
+        let (mut token, mut flags) = (None, 0);
+        let (mut local_id, mut remote_id) = (None, None);
+        for attribute in attributes {
+            match attribute.kind {
+                TOKEN_LOC => token = attribute.u32(),
+                FLAGS => flags = attribute.u32()?,
+                ID_REM => remote_id = attribute.u8(),
+                ID_LOC => local_id = attribute.u8(),
+                _ => {}
+            }
+        }
+        Some(Self { token: token?, local_id, remote_id, flags })
+    }
+
+    /// It opened its connection, from this side.
+    pub const fn is_first_of_ours(&self) -> bool {
+        self.flags & MCAP_LOC != 0
+    }
+
+    /// It joined its connection, from this side.
+    pub const fn is_join_of_ours(&self) -> bool {
+        self.flags & JOIN_LOC != 0
+    }
+
+    /// The other end wants it as a backup.
+    pub const fn is_peers_backup(&self) -> bool {
+        self.flags & BKUP_REM != 0
+    }
+
+    /// This end wants it as a backup.
+    pub const fn is_own_backup(&self) -> bool {
+        self.flags & BKUP_LOC != 0
+    }
+
+    /// The handshake of MPTCP is over.
+    pub const fn is_fully_established(&self) -> bool {
+        self.flags & FULLY_ESTABLISHED != 0
+    }
+}
+
+/// An MPTCP connection (`struct mptcp_info`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Subflows beside the first one.
+    pub subflows: u8,
+    /// It fell back to plain TCP.
+    pub fell_back: bool,
+    /// The other end speaks MPTCP: its key has come.
+    pub has_key: bool,
+    /// Its token on this side.
+    pub token: u32,
+}
+
+impl Connection {
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let flags = u32_at(bytes, 8)?;
+        Some(Self {
+            subflows: u8_at(bytes, 0)?,
+            fell_back: flags & FALLBACK != 0,
+            has_key: flags & REMOTE_KEY_RECEIVED != 0,
+            token: u32_at(bytes, 12)?,
+        })
+    }
+}
+
+// MPTCP_SUBFLOW_ATTR_…
+const TOKEN_LOC: u16 = 2;
+const FLAGS: u16 = 8;
+const ID_REM: u16 = 9;
+const ID_LOC: u16 = 10;
+
+// MPTCP_SUBFLOW_FLAG_…
+const MCAP_LOC: u32 = 1 << 1;
+const JOIN_LOC: u32 = 1 << 3;
+const BKUP_REM: u32 = 1 << 4;
+const BKUP_LOC: u32 = 1 << 5;
+const FULLY_ESTABLISHED: u32 = 1 << 6;
+
+// MPTCP_INFO_FLAG_…
+const FALLBACK: u32 = 1;
+const REMOTE_KEY_RECEIVED: u32 = 2;

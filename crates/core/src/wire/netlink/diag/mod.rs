@@ -1,0 +1,178 @@
+//! sock_diag: what the kernel knows of any program's sockets, without any privilege (`linux/inet_diag.h`).
+//!
+//! In: the answer to a question about one socket ([`one`]) or about all in some states ([`all`], [`all_mptcp`]). Out:
+//! [`Socket`], with the counters of TCP, the place of a subflow in its MPTCP connection, or the connection itself.
+//!
+//! 1. A question about one costs ten microseconds, a dump of twenty thousand a tenth of a second: who asks often asks
+//!    for those that he wants.
+//! 2. The counters are asked for or not; the MPTCP part comes with every socket that is a subflow.
+//! 3. Structures are read by offset, as far as the kernel wrote them; a shorter one is an older kernel's.
+
+mod info;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+pub use info::{Connection, Subflow, Tcp};
+
+use super::{Attributes, Message, Request, aligned, family, u8_at, u16_at, u32_at};
+
+/// Asks for one TCP socket by its addresses and ports; `link` is the number of the interface that it is bound to, or
+/// may be. The reply is one message with its counters, or `ENOENT`.
+pub fn one(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
+    let mut body = question(family_of(local.ip()), COUNTERS, 0);
+    body[8..10].copy_from_slice(&local.port().to_be_bytes());
+    body[10..12].copy_from_slice(&remote.port().to_be_bytes());
+    put(&mut body, 12, local.ip());
+    put(&mut body, 28, remote.ip());
+    body[44..48].copy_from_slice(&link.to_ne_bytes());
+    // Any cookie.
+    body[48..56].fill(0xff);
+    Request::new(BY_FAMILY, Request::ASK, &body)
+}
+
+/// Asks for all TCP sockets of an address family in these states (`1 << state`), with or without counters.
+pub fn all(family: u8, states: u32, counters: bool) -> Request {
+    let body = question(family, if counters { COUNTERS } else { 0 }, states);
+    Request::new(BY_FAMILY, Request::DUMP, &body)
+}
+
+/// Asks for all MPTCP sockets of an address family in these states, those that fell back to TCP included. Answered by
+/// messages for [`Socket::parse_mptcp`].
+pub fn all_mptcp(family: u8, states: u32) -> Request {
+    let mut request = Request::new(BY_FAMILY, Request::DUMP, &question(family, COUNTERS, states));
+    request.u32(REQ_PROTOCOL, 262);
+    request
+}
+
+/// States of TCP, which MPTCP shares.
+pub mod state {
+    /// Both directions are open.
+    pub const ESTABLISHED: u8 = 1;
+    /// The first packet is on its way.
+    pub const SYN_SENT: u8 = 2;
+    /// This end has closed its direction.
+    pub const FIN_WAIT1: u8 = 4;
+    /// And the other has acknowledged that.
+    pub const FIN_WAIT2: u8 = 5;
+    /// The other end has closed its direction.
+    pub const CLOSE_WAIT: u8 = 8;
+    /// Those in which data can still come or go, as a mask.
+    pub const OPEN: u32 = 1 << ESTABLISHED | 1 << FIN_WAIT1 | 1 << FIN_WAIT2 | 1 << CLOSE_WAIT;
+}
+
+/// A socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// See [`state`].
+    pub state: u8,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// The interface that it is bound to; 0: none.
+    pub link: u32,
+    /// Bytes that came and were not read.
+    pub unread: u32,
+    /// Bytes that were written and not acknowledged.
+    pub unacknowledged: u32,
+    /// Its inode; 0: no program holds it any more.
+    pub inode: u32,
+    /// Its counters, if they were asked for.
+    pub tcp: Option<Tcp>,
+    /// Its place in an MPTCP connection; none: it is no subflow.
+    pub subflow: Option<Subflow>,
+    /// The MPTCP connection that it is.
+    pub connection: Option<Connection>,
+}
+
+impl Socket {
+    /// Reads a TCP socket; `None` for anything else.
+    pub fn parse(message: &Message<'_>) -> Option<Self> {
+        let mut socket = Self::fixed(message)?;
+        for attribute in Attributes::after(message.body, FIXED) {
+            match attribute.kind {
+                INFO => socket.tcp = Tcp::read(attribute.value),
+                ULP_INFO => {
+                    let inner = attribute.nested().find(|a| a.kind == ULP_MPTCP);
+                    socket.subflow = inner.and_then(|a| Subflow::read(a.nested()));
+                }
+                _ => {}
+            }
+        }
+        Some(socket)
+    }
+
+    /// Reads an MPTCP socket, of an answer to [`all_mptcp`].
+    pub fn parse_mptcp(message: &Message<'_>) -> Option<Self> {
+        let mut socket = Self::fixed(message)?;
+        let info = Attributes::after(message.body, FIXED).find(|a| a.kind == INFO);
+        socket.connection = info.and_then(|a| Connection::read(a.value));
+        Some(socket)
+    }
+
+    fn fixed(message: &Message<'_>) -> Option<Self> {
+        let body = message.body;
+        if message.kind != BY_FAMILY || body.len() < FIXED {
+            return None;
+        }
+        let family = u8_at(body, 0)?;
+        let port = |at| u16_at(body, at).map(u16::from_be);
+        Some(Self {
+            state: u8_at(body, 1)?,
+            local: SocketAddr::new(get(body, 8, family)?, port(4)?),
+            remote: SocketAddr::new(get(body, 24, family)?, port(6)?),
+            link: u32_at(body, 40)?,
+            unread: u32_at(body, 56)?,
+            unacknowledged: u32_at(body, 60)?,
+            inode: u32_at(body, 68)?,
+            tcp: None,
+            subflow: None,
+            connection: None,
+        })
+    }
+}
+
+/// `struct inet_diag_req_v2`, with its first fields.
+fn question(family: u8, extensions: u8, states: u32) -> [u8; 56] {
+    let mut body = [0; 56];
+    body[..3].copy_from_slice(&[family, TCP, extensions]);
+    body[4..8].copy_from_slice(&states.to_ne_bytes());
+    body
+}
+
+fn family_of(address: IpAddr) -> u8 {
+    if address.is_ipv4() { family::V4 } else { family::V6 }
+}
+
+fn put(body: &mut [u8; 56], at: usize, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => body[at..at + 4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => body[at..at + 16].copy_from_slice(&v6.octets()),
+    }
+}
+
+/// An address of the fixed part; a mapped one is the IPv4 address that it stands for.
+fn get(body: &[u8], at: usize, family: u8) -> Option<IpAddr> {
+    let bytes: [u8; 16] = body.get(at..at.checked_add(16)?)?.try_into().ok()?;
+    match family {
+        family::V4 => Some(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()),
+        family::V6 => Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()),
+        _ => None,
+    }
+}
+
+/// `struct inet_diag_msg`.
+const FIXED: usize = aligned(72);
+/// `SOCK_DIAG_BY_FAMILY`.
+const BY_FAMILY: u16 = 20;
+const TCP: u8 = 6;
+/// `1 << (INET_DIAG_INFO - 1)`.
+const COUNTERS: u8 = 2;
+/// `INET_DIAG_INFO`.
+const INFO: u16 = 2;
+/// `INET_DIAG_ULP_INFO`.
+const ULP_INFO: u16 = 19;
+/// `INET_ULP_INFO_MPTCP`.
+const ULP_MPTCP: u16 = 3;
+/// `INET_DIAG_REQ_PROTOCOL`: protocols above 255 do not fit the request's byte.
+const REQ_PROTOCOL: u16 = 3;

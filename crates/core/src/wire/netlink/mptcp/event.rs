@@ -1,0 +1,199 @@
+//! What the path manager tells: connections, subflows, addresses.
+//!
+//! In: a message of the group of events. Out: [`Event`].
+//!
+//! 1. CREATED and ESTABLISHED come together for a client, once the other end has acknowledged data.
+//! 2. SUB_ESTABLISHED is not final: a server that has enough subflows resets it some milliseconds later.
+//! 3. What an event must have and has not makes it no event.
+
+use core::net::{IpAddr, SocketAddr};
+
+use super::super::generic::{attributes, command};
+use super::super::{Attribute, Message};
+
+/// Something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A connection exists, which cannot be joined yet.
+    Created(Path),
+    /// A connection can be joined.
+    Established(Path),
+    /// A connection is closed on this side.
+    Closed {
+        /// Its token.
+        token: u32,
+    },
+    /// The other end has told another address of its own.
+    Announced {
+        /// The connection.
+        token: u32,
+        /// The address's id.
+        id: u8,
+        /// The address.
+        address: IpAddr,
+        /// The port; none: the connection's.
+        port: Option<u16>,
+    },
+    /// The other end has taken an address back.
+    Removed {
+        /// The connection.
+        token: u32,
+        /// The address's id.
+        id: u8,
+    },
+    /// A subflow has joined.
+    SubflowEstablished(Path),
+    /// A subflow is gone.
+    SubflowClosed(Path),
+    /// The other end wants a subflow as a backup, or no longer; see [`Path::peer_backup`].
+    SubflowPriority(Path),
+    /// A program listens, which is nothing to a client.
+    Listener,
+}
+
+/// A subflow in an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The connection.
+    pub token: u32,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// The id of this end's address.
+    pub local_id: u8,
+    /// The id of the other end's.
+    pub remote_id: u8,
+    /// The interface that it is bound to; 0: none, or not told.
+    pub link: u32,
+    /// The other end asked for it to be a backup.
+    pub peer_backup: bool,
+    /// Why it is closed, by the number in `errno.h`; 0: in order, or not told.
+    pub error: i32,
+    /// This host is the server.
+    pub server_side: bool,
+    /// The other end lets nobody join the address of its first subflow.
+    pub deny_join_id0: bool,
+}
+
+impl Event {
+    /// Reads an event of the family with this number; `None` for anything else.
+    pub fn parse(message: &Message<'_>, family: u16) -> Option<Self> {
+        if message.kind != family {
+            return None;
+        }
+        let said = Said::read(attributes(message));
+        Some(match command(message)? {
+            CREATED => Self::Created(said.path()?),
+            ESTABLISHED => Self::Established(said.path()?),
+            CLOSED => Self::Closed { token: said.token? },
+            ANNOUNCED => Self::Announced {
+                token: said.token?,
+                id: said.remote_id?,
+                address: said.remote?.to_canonical(),
+                port: said.remote_port.filter(|port| *port != 0),
+            },
+            REMOVED => Self::Removed { token: said.token?, id: said.remote_id? },
+            SUB_ESTABLISHED => Self::SubflowEstablished(said.path()?),
+            SUB_CLOSED => Self::SubflowClosed(said.path()?),
+            SUB_PRIORITY => Self::SubflowPriority(said.path()?),
+            LISTENER_CREATED | LISTENER_CLOSED => Self::Listener,
+            _ => return None,
+        })
+    }
+}
+
+/// The attributes as they came.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    token: Option<u32>,
+    local: Option<IpAddr>,
+    remote: Option<IpAddr>,
+    local_port: Option<u16>,
+    remote_port: Option<u16>,
+    local_id: Option<u8>,
+    remote_id: Option<u8>,
+    link: Option<u32>,
+    backup: Option<u8>,
+    error: Option<u32>,
+    flags: Option<u16>,
+    server: Option<u8>,
+}
+
+impl Said {
+    fn read<'a>(attributes: impl Iterator<Item = Attribute<'a>>) -> Self {
+        let mut said = Self::default();
+        for attribute in attributes {
+            match attribute.kind {
+                TOKEN => said.token = attribute.u32(),
+                LOC_ID => said.local_id = attribute.u8(),
+                REM_ID => said.remote_id = attribute.u8(),
+                SADDR4 | SADDR6 => said.local = attribute.address(),
+                DADDR4 | DADDR6 => said.remote = attribute.address(),
+                SPORT => said.local_port = attribute.port(),
+                DPORT => said.remote_port = attribute.port(),
+                BACKUP => said.backup = attribute.u8(),
+                ERROR => said.error = widened(&attribute),
+                FLAGS => said.flags = attribute.u16(),
+                IF_IDX => said.link = attribute.u32(),
+                SERVER_SIDE => said.server = attribute.u8(),
+                _ => {}
+            }
+        }
+        said
+    }
+
+    fn path(&self) -> Option<Path> {
+        let flags = self.flags.unwrap_or(0);
+        Some(Path {
+            token: self.token?,
+            // A socket of IPv6 that reaches an IPv4 server tells its addresses mapped; they mean the same.
+            local: SocketAddr::new(self.local?.to_canonical(), self.local_port?),
+            remote: SocketAddr::new(self.remote?.to_canonical(), self.remote_port?),
+            local_id: self.local_id.unwrap_or(0),
+            remote_id: self.remote_id.unwrap_or(0),
+            link: self.link.unwrap_or(0),
+            peer_backup: self.backup.is_some_and(|backup| backup != 0),
+            error: self.error.unwrap_or(0).cast_signed().saturating_abs(),
+            server_side: flags & SERVER != 0 || self.server.is_some_and(|server| server != 0),
+            deny_join_id0: flags & DENY_JOIN_ID0 != 0,
+        })
+    }
+}
+
+/// An error is told in one byte today, and was in four.
+fn widened(attribute: &Attribute<'_>) -> Option<u32> {
+    attribute.u32().or_else(|| attribute.u8().map(u32::from))
+}
+
+// Events.
+const CREATED: u8 = 1;
+const ESTABLISHED: u8 = 2;
+const CLOSED: u8 = 3;
+const ANNOUNCED: u8 = 6;
+const REMOVED: u8 = 7;
+const SUB_ESTABLISHED: u8 = 10;
+const SUB_CLOSED: u8 = 11;
+const SUB_PRIORITY: u8 = 13;
+const LISTENER_CREATED: u8 = 15;
+const LISTENER_CLOSED: u8 = 16;
+
+// Attributes of events.
+const TOKEN: u16 = 1;
+const LOC_ID: u16 = 3;
+const REM_ID: u16 = 4;
+const SADDR4: u16 = 5;
+const SADDR6: u16 = 6;
+const DADDR4: u16 = 7;
+const DADDR6: u16 = 8;
+const SPORT: u16 = 9;
+const DPORT: u16 = 10;
+const BACKUP: u16 = 11;
+const ERROR: u16 = 12;
+const FLAGS: u16 = 13;
+const IF_IDX: u16 = 15;
+const SERVER_SIDE: u16 = 18;
+
+// Flags of a connection.
+const DENY_JOIN_ID0: u16 = 1;
+const SERVER: u16 = 2;

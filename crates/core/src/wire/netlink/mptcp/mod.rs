@@ -1,0 +1,160 @@
+//! MPTCP's path manager, over generic netlink (`linux/mptcp_pm.h`, `Documentation/netlink/specs/mptcp_pm.yaml`).
+//!
+//! In one direction: commands about one connection (by its token), and about the host's endpoints and limits, as
+//! [`Request`]s. In the other: [`Event`], [`Endpoint`] and [`Limits`].
+//!
+//! 1. Ports in commands are in the machine's order, in events they are in the network's.
+//! 2. A subflow is named by its addresses and ports; its ids alone are not unique.
+//! 3. Everything is known of by its number in the kernel 6.18; what a younger kernel adds is passed over.
+
+mod endpoint;
+mod event;
+
+use core::net::{IpAddr, SocketAddr};
+
+use super::attribute::NESTED;
+use super::{Request, family};
+
+pub use endpoint::{Endpoint, Limits};
+pub use event::{Event, Path};
+
+/// The name of the family.
+pub const FAMILY: &str = "mptcp_pm";
+/// The name of its group of events; to join it needs CAP_NET_ADMIN.
+pub const EVENTS: &str = "mptcp_pm_events";
+
+/// A subflow to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewSubflow {
+    /// The connection.
+    pub token: u32,
+    /// This end's address.
+    pub local: IpAddr,
+    /// The address's id in this connection, always the same: 0 is the first subflow's address and no other.
+    pub id: u8,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// The interface to bind it to; none: whichever the routing table says.
+    pub link: Option<u32>,
+    /// Whether it begins as a backup.
+    pub backup: bool,
+}
+
+impl NewSubflow {
+    /// The command, for the family of this number.
+    pub fn create(&self, family: u16) -> Request {
+        let mut request = about(family, SUBFLOW_CREATE, self.token);
+        request.nest(ADDR | NESTED, |r| {
+            r.place(self.local, None);
+            r.attribute(A_ID, &[self.id]);
+            r.u32(A_FLAGS, if self.backup { BACKUP } else { 0 });
+            if let Some(link) = self.link {
+                r.u32(A_IF_IDX, link);
+            }
+        });
+        request.nest(ADDR_REMOTE | NESTED, |r| r.place(self.remote.ip(), Some(self.remote.port())));
+        request
+    }
+}
+
+/// A subflow that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    /// The connection.
+    pub token: u32,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+}
+
+impl Tuple {
+    /// The command that ends it.
+    pub fn destroy(&self, family: u16) -> Request {
+        self.about(family, SUBFLOW_DESTROY, None)
+    }
+
+    /// The command that asks the other end to use it, or as a backup only. Each sends an MP_PRIO, which nobody
+    /// acknowledges.
+    pub fn prioritise(&self, family: u16, backup: bool) -> Request {
+        self.about(family, SET_FLAGS, Some(if backup { BACKUP } else { 0 }))
+    }
+
+    fn about(&self, family: u16, command: u8, flags: Option<u32>) -> Request {
+        let mut request = about(family, command, self.token);
+        request.nest(ADDR | NESTED, |r| {
+            r.place(self.local.ip(), Some(self.local.port()));
+            if let Some(flags) = flags {
+                r.u32(A_FLAGS, flags);
+            }
+        });
+        request.nest(ADDR_REMOTE | NESTED, |r| r.place(self.remote.ip(), Some(self.remote.port())));
+        request
+    }
+}
+
+/// A command about the connection with this token.
+fn about(family: u16, command: u8, token: u32) -> Request {
+    let mut request = plain(family, command);
+    request.u32(TOKEN, token);
+    request
+}
+
+/// A command without attributes.
+fn plain(family: u16, command: u8) -> Request {
+    Request::new(family, Request::CHANGE, &[command, VERSION, 0, 0])
+}
+
+impl Request {
+    /// Family, address and perhaps port, as `mptcp_pm_parse_addr` reads them.
+    fn place(&mut self, address: IpAddr, port: Option<u16>) {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => {
+                self.u16(A_FAMILY, family::V4.into());
+                self.attribute(A_ADDR4, &v4.octets());
+            }
+            IpAddr::V6(v6) => {
+                self.u16(A_FAMILY, family::V6.into());
+                self.attribute(A_ADDR6, &v6.octets());
+            }
+        }
+        if let Some(port) = port {
+            self.u16(A_PORT, port);
+        }
+    }
+}
+
+const VERSION: u8 = 1;
+
+// Commands.
+const ADD_ADDR: u8 = 1;
+const DEL_ADDR: u8 = 2;
+const GET_ADDR: u8 = 3;
+const FLUSH_ADDRS: u8 = 4;
+const SET_LIMITS: u8 = 5;
+const GET_LIMITS: u8 = 6;
+const SET_FLAGS: u8 = 7;
+const SUBFLOW_CREATE: u8 = 10;
+const SUBFLOW_DESTROY: u8 = 11;
+
+// Attributes of commands.
+const ADDR: u16 = 1;
+const RCV_ADD_ADDRS: u16 = 2;
+const SUBFLOWS: u16 = 3;
+const TOKEN: u16 = 4;
+const ADDR_REMOTE: u16 = 6;
+
+// Attributes of an address.
+const A_FAMILY: u16 = 1;
+const A_ID: u16 = 2;
+const A_ADDR4: u16 = 3;
+const A_ADDR6: u16 = 4;
+const A_PORT: u16 = 5;
+const A_FLAGS: u16 = 6;
+const A_IF_IDX: u16 = 7;
+
+// Flags of an address.
+const SIGNAL: u32 = 1;
+const SUBFLOW: u32 = 2;
+const BACKUP: u32 = 4;
+const FULLMESH: u32 = 8;

@@ -1,0 +1,13 @@
+//! Options of netlink sockets, which neither `rustix` nor `socket2` has: each is one number.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Sets an option of the level `SOL_NETLINK`.
+pub(super) fn set(socket: impl AsFd, option: libc::c_int, value: u32) -> io::Result<()> {
+    let fd = socket.as_fd().as_raw_fd();
+    let length = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: `fd` is open for the call, and `value` is as long as said.
+    crate::check(unsafe { libc::setsockopt(fd, libc::SOL_NETLINK, option, (&raw const value).cast(), length) })?;
+    Ok(())
+}
