@@ -192,7 +192,7 @@ impl End {
             self.route(step, Route { metric: 100 + number, ..route.clone() })?;
             self.route(step, Route { table, ..route })?;
             let bits = if address.is_ipv4() { 32 } else { 128 };
-            self.ask(step, Rule { source: (address, bits), table, priority: table }.add())?;
+            self.ask(step, Rule::new((address, bits), table, table).add())?;
         }
         Ok(())
     }

@@ -145,7 +145,7 @@ fn configure(names: &[&str], is_client: bool) -> std::io::Result<()> {
             let number = u32::from(number);
             ask(Route { metric: 100 + number, ..route.clone() }.install())?;
             ask(Route { table: 1000 + number, ..route }.install())?;
-            ask(Rule { source: (own, 32), table: 1000 + number, priority: 1000 + number }.add())?;
+            ask(Rule::new((own, 32), 1000 + number, 1000 + number).add())?;
         }
     }
     Ok(())

@@ -102,6 +102,10 @@ pub mod kind {
     pub const GET_ROUTE: u16 = 26;
     /// A routing rule.
     pub const NEW_RULE: u16 = 32;
+    /// A routing rule is gone.
+    pub const DEL_RULE: u16 = 33;
+    /// Asks for routing rules.
+    pub const GET_RULE: u16 = 34;
 }
 
 /// The groups of events that a socket can listen to, as a bit mask for its address.

@@ -29,6 +29,8 @@ pub struct Route {
     pub congestion: String,
     /// Its type: 1 for one that leads somewhere, 6 to 9 for one that throws packets away.
     pub kind: u8,
+    /// Whose route it is (`RTPROT_…`): 2 the kernel, 3 who set up the machine, 9 a router's advertisement, 16 DHCP.
+    pub protocol: u8,
 }
 
 impl Route {
@@ -47,7 +49,24 @@ impl Route {
             source: None,
             congestion: String::new(),
             kind: UNICAST,
+            protocol: BOOT,
         }
+    }
+
+    /// The request for the route that a packet from `source` to `destination` would take; nothing is sent. The reply
+    /// is one message for [`Route::parse`], or the error that such a packet would meet.
+    pub fn lookup(source: Option<IpAddr>, destination: IpAddr) -> Request {
+        let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
+        let mut body = [0; FIXED];
+        body[0] = if destination.is_ipv4() { family::V4 } else { family::V6 };
+        body[1] = bits(destination);
+        body[2] = source.map_or(0, bits);
+        let mut request = Request::new(kind::GET_ROUTE, Request::CHANGE, &body);
+        request.address(DST, destination);
+        if let Some(source) = source {
+            request.address(SRC, source);
+        }
+        request
     }
 
     /// Reads a `NEW_ROUTE` or `DEL_ROUTE`; `None` for anything else.
@@ -60,6 +79,7 @@ impl Route {
         let prefix = u8_at(body, 1)?;
         route.link = None;
         route.table = u32::from(u8_at(body, 4)?);
+        route.protocol = u8_at(body, 5)?;
         route.kind = u8_at(body, 7)?;
         let mut destination = None;
         for attribute in Attributes::after(body, FIXED) {
@@ -90,15 +110,24 @@ impl Route {
 
     /// The request that installs it, in place of one with the same destination, table and metric.
     pub fn install(&self) -> Request {
+        self.request(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE)
+    }
+
+    /// The request that removes it; it fails if there is none like it.
+    pub fn remove(&self) -> Request {
+        self.request(kind::DEL_ROUTE, Request::CHANGE)
+    }
+
+    fn request(&self, kind: u16, flags: u16) -> Request {
         let mut body = [0; FIXED];
         body[0] = self.family;
         body[1] = self.destination.map_or(0, |(_, prefix)| prefix);
         // Tables above 255 do not fit the header's byte: 252 says "see the attribute".
         body[4] = u8::try_from(self.table).unwrap_or(252);
-        body[5] = BOOT;
+        body[5] = self.protocol;
         body[6] = if self.gateway.is_none() && self.family == family::V4 { SCOPE_LINK } else { 0 };
         body[7] = self.kind;
-        let mut request = Request::new(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE, &body);
+        let mut request = Request::new(kind, flags, &body);
         if let Some((address, _)) = self.destination {
             request.address(DST, address);
         }
@@ -127,6 +156,7 @@ fn via(value: &[u8]) -> Option<IpAddr> {
 }
 
 const DST: u16 = 1;
+const SRC: u16 = 2;
 const OIF: u16 = 4;
 const GATEWAY: u16 = 5;
 const PRIORITY: u16 = 6;
@@ -164,10 +194,35 @@ mod tests {
             table: 1001,
             metric: 100,
             congestion: "cubic".into(),
+            protocol: 109,
             ..Route::default_over(family::V6, 7)
         };
         assert_eq!(again(&full), full);
         assert!(!full.is_default());
+    }
+
+    #[test]
+    fn a_removal_names_what_was_installed() {
+        let route = Route {
+            gateway: Some("10.0.0.1".parse().unwrap()),
+            table: 70_001,
+            ..Route::default_over(family::V4, 3)
+        };
+        let (install, remove) = (route.install().finish(1), route.remove().finish(1));
+        let (install, remove) = (messages(&install).next().unwrap(), messages(&remove).next().unwrap());
+        assert_eq!((remove.kind, remove.body), (kind::DEL_ROUTE, install.body));
+    }
+
+    #[test]
+    fn a_lookup_names_both_ends() {
+        let (from, to) = ("2001:db8::2".parse().unwrap(), "2001:db8:9::1".parse().unwrap());
+        let bytes = Route::lookup(Some(from), to).finish(1);
+        let message = messages(&bytes).next().unwrap();
+        assert_eq!((message.kind, &message.body[..3]), (kind::GET_ROUTE, &[family::V6, 128, 128][..]));
+        let of = |kind| Attributes::after(message.body, FIXED).find(|a| a.kind == kind).and_then(|a| a.address());
+        assert_eq!((of(DST), of(SRC)), (Some(to), Some(from)));
+        let bytes = Route::lookup(None, from).finish(1);
+        assert_eq!(messages(&bytes).next().unwrap().body[2], 0);
     }
 
     #[test]
