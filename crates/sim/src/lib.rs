@@ -6,7 +6,8 @@
 //! [`spec`] says how a link is written, [`link`] is a running one, on a rate, on a [`trace`] or on a shared 802.11
 //! [`medium`]; [`rng`] is where chance comes from, [`fluctuation`] how rates wander,
 //! [`ideal`] what could have been carried at best, [`optimum`] how a clairvoyant would have played a video. [`tcp`] is
-//! what runs over a link, and a [`world`] is a client, its links and a server, with one of core's machines in it.
+//! what runs over a link, and a [`world`] is a client, its links and a server, with one of core's machines in it; [`paths`]
+//! is another one, of MPTCP connections.
 pub mod contract;
 pub mod fluctuation;
 pub mod history;
@@ -14,6 +15,7 @@ pub mod ideal;
 pub mod link;
 pub mod medium;
 pub mod optimum;
+pub mod paths;
 pub mod rng;
 pub mod scenario;
 pub mod spec;

@@ -47,7 +47,7 @@ impl Supply {
     }
 
     /// Bits carried by `at` seconds.
-    pub(super) fn carried(&self, at: f64) -> f64 {
+    pub(crate) fn carried(&self, at: f64) -> f64 {
         let last = self.steps.partition_point(|step| step.start <= at).checked_sub(1);
         last.and_then(|last| self.steps.get(last)).map_or(0.0, |step| step.before + step.rate * (at - step.start))
     }

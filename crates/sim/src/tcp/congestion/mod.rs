@@ -29,11 +29,11 @@ pub enum Algorithm {
 
 /// One connection's window.
 #[derive(Clone, Debug)]
-pub(super) struct Congestion {
+pub(crate) struct Congestion {
     /// Segments that may be on their way.
-    pub(super) window: u32,
+    pub(crate) window: u32,
     /// Below it, slow start.
-    pub(super) threshold: u32,
+    pub(crate) threshold: u32,
     state: State,
     /// Segments acknowledged since the window last grew by one.
     credit: u32,
@@ -46,7 +46,7 @@ enum State {
 }
 
 /// RFC 6928.
-pub(super) const INITIAL_WINDOW: u32 = 10;
+pub(crate) const INITIAL_WINDOW: u32 = 10;
 /// What a timeout leaves.
 const LOSS_WINDOW: u32 = 1;
 /// No loss makes the threshold smaller (RFC 5681 §3.1).
@@ -54,7 +54,7 @@ const LEAST_THRESHOLD: u32 = 2;
 
 impl Congestion {
     /// The window of a new connection.
-    pub(super) fn new(algorithm: Algorithm) -> Self {
+    pub(crate) fn new(algorithm: Algorithm) -> Self {
         let state = match algorithm {
             Algorithm::Cubic => State::Cubic(Cubic::default()),
             Algorithm::Reno => State::Reno,
@@ -63,12 +63,12 @@ impl Congestion {
     }
 
     /// Whether the window still doubles each round.
-    pub(super) const fn in_slow_start(&self) -> bool {
+    pub(crate) const fn in_slow_start(&self) -> bool {
         self.window < self.threshold
     }
 
     /// A round-trip time was measured; `una` and `nxt` bound what is on its way.
-    pub(super) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: u64, nxt: u64) {
+    pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: u64, nxt: u64) {
         let slow_start = self.in_slow_start();
         if let State::Cubic(cubic) = &mut self.state
             && cubic.on_rtt(now, rtt, una, nxt, slow_start.then_some(self.window))
@@ -78,7 +78,7 @@ impl Congestion {
     }
 
     /// `acked` segments have arrived while the window was full.
-    pub(super) fn on_ack(&mut self, now: Instant, acked: u32) {
+    pub(crate) fn on_ack(&mut self, now: Instant, acked: u32) {
         let slow = if self.in_slow_start() { acked.min(self.threshold - self.window) } else { 0 };
         self.window += slow;
         if acked > slow {
@@ -87,7 +87,7 @@ impl Congestion {
     }
 
     /// A loss was found: the new threshold, which recovery brings the window down to.
-    pub(super) fn on_loss(&mut self) {
+    pub(crate) fn on_loss(&mut self) {
         self.threshold = match &mut self.state {
             State::Cubic(cubic) => cubic.on_loss(self.window),
             State::Reno => self.window / 2,
@@ -96,7 +96,7 @@ impl Congestion {
     }
 
     /// Nothing came back in time: [`Self::on_loss`] was called, and the window starts again.
-    pub(super) fn on_timeout(&mut self) {
+    pub(crate) fn on_timeout(&mut self) {
         self.window = LOSS_WINDOW;
         self.credit = 0;
         if let State::Cubic(cubic) = &mut self.state {
@@ -106,7 +106,7 @@ impl Congestion {
 
     /// The first segment after a pause without anything on its way. `idle` is measured in timeouts (RFC 5681 §4.1:
     /// the window halves for each).
-    pub(super) fn on_restart(&mut self, now: Instant, pause: Duration, idle: u32) {
+    pub(crate) fn on_restart(&mut self, now: Instant, pause: Duration, idle: u32) {
         if idle > 0 {
             self.threshold = self.threshold.max(self.window / 4 * 3);
             let floor = INITIAL_WINDOW.min(self.window);

@@ -1,0 +1,124 @@
+//! What the machine asks for: looks, joins, priorities, ends.
+//!
+//! Each look and each command is answered at once, as the kernel does it over netlink; what comes of a join or of an
+//! MP_PRIO comes later. Commands about what the machine was never told of, or was told the end of, are refused and noted
+//! as nonsense, except that a subflow may end while its command is on the way.
+
+use marline_core::paths::{Command, CommandId, ConnId, Input, Output, Refusal, SubflowId, Why};
+use marline_core::units::Instant;
+
+use super::{Event, Kernel, Stage};
+
+impl Kernel {
+    /// Does what the machine asks.
+    pub(in super::super) fn obey(&mut self, now: Instant, output: Output) {
+        self.now = self.now.max(now);
+        match output {
+            Output::Look { conn } => self.look(conn),
+            Output::Do { command, conn, what } => self.command(command, conn, what),
+            Output::Note { reason, .. } => self.notes.push((self.now, reason)),
+        }
+    }
+
+    fn look(&mut self, conn: ConnId) {
+        let Some(at) = self.known(conn) else { return };
+        for sub in self.conns[at].subs.clone() {
+            if self.subs[sub].here && self.subs[sub].told {
+                let counters = self.counters(sub);
+                self.inbox.push_back(Input::Seen { conn, subflow: SubflowId(sub as u64), counters });
+            }
+        }
+    }
+
+    /// A connection that is open and that the machine knows of.
+    fn known(&mut self, conn: ConnId) -> Option<usize> {
+        let at = usize::try_from(conn.0).ok().filter(|at| *at < self.conns.len());
+        let told = at.filter(|at| matches!(self.conns[*at].stage, Stage::Told | Stage::Closed));
+        if told.is_none() {
+            self.nonsense.push(format!("{}: connection {} is not known", self.now, conn.0));
+        }
+        told.filter(|at| self.conns[*at].stage == Stage::Told)
+    }
+
+    fn command(&mut self, command: CommandId, conn: ConnId, what: Command) {
+        let kind = match what {
+            Command::Join { .. } => 0,
+            Command::Prioritise { .. } => 1,
+            Command::Destroy { .. } => 2,
+        };
+        self.commands[kind] += 1;
+        self.commanded.push(self.now);
+        let refused = match self.known(conn) {
+            None => Some(Refusal::NoConnection),
+            Some(at) => self.carry_out(at, what).err(),
+        };
+        self.inbox.push_back(Input::Done { command, refused });
+        // The kernel tells of a subflow's end behind the answer.
+        if let (Command::Destroy { subflow }, None) = (what, refused)
+            && let Ok(sub) = usize::try_from(subflow.0)
+        {
+            self.tell_down(sub, Why::Closed);
+        }
+    }
+
+    fn carry_out(&mut self, conn: usize, what: Command) -> Result<(), Refusal> {
+        match what {
+            Command::Join { link, backup } => self.join(conn, usize::from(link.0), backup),
+            Command::Prioritise { subflow, backup } => {
+                let at = self.subflow(conn, subflow)?;
+                self.subs[at].backup = backup;
+                let lost = self.random.happens(self.scene.prio_loss);
+                if let Some(then) = self.control(self.subs[at].link).filter(|_| !lost) {
+                    self.plan(then, Event::Prio(at, backup));
+                }
+                Ok(())
+            }
+            Command::Destroy { subflow } => {
+                let at = self.subflow(conn, subflow)?;
+                if let Some(then) = self.control(self.subs[at].link) {
+                    self.plan(then, Event::Reset(at));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn subflow(&mut self, conn: usize, subflow: SubflowId) -> Result<usize, Refusal> {
+        let at = usize::try_from(subflow.0).ok().filter(|at| *at < self.subs.len());
+        match at.filter(|at| self.subs[*at].conn == conn && self.subs[*at].told) {
+            Some(at) if self.subs[at].here => Ok(at),
+            Some(_) => Err(Refusal::NoSubflow),
+            None => {
+                self.nonsense.push(format!("{}: subflow {} is not known", self.now, subflow.0));
+                Err(Refusal::NoSubflow)
+            }
+        }
+    }
+
+    fn join(&mut self, conn: usize, link: usize, backup: bool) -> Result<(), Refusal> {
+        if self.links.get(link).is_none_or(|link| !link.carrier) {
+            return Err(Refusal::NoAddress);
+        }
+        if let Some(then) = self.control(link) {
+            let up = then + self.links[link].rtt;
+            self.plan(up, Event::Joined { conn, link, backup });
+        }
+        Ok(())
+    }
+
+    /// The third packet of a join has arrived.
+    pub(super) fn joined(&mut self, conn: usize, link: usize, backup: bool) {
+        if self.conns[conn].stage != Stage::Told || !self.links[link].works(self.now) {
+            return;
+        }
+        let there = self.conns[conn].subs.iter().filter(|sub| self.subs[**sub].there).count();
+        let at = self.add_sub(conn, link, backup, false);
+        self.tell_up(at);
+        if there > self.scene.server.joins {
+            self.subs[at].there = false;
+            self.plan(self.now + self.links[link].way(), Event::Refused(at));
+        } else {
+            self.push(conn);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What came of a scene.
+
+use marline_core::energy::Account;
+use marline_core::units::{DataSize, Duration, Energy, Instant};
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// When the last byte of the last answer had come; none: the limit was first.
+    pub finished: Option<Duration>,
+    /// Payload that came in order, over all connections.
+    pub delivered: DataSize,
+    /// Payload that came twice.
+    pub twice: DataSize,
+    /// By link, in their order.
+    pub links: Vec<LinkOutcome>,
+    /// What the radios drew, with the tails after the end.
+    pub account: Account,
+    /// Commands: joins, priorities, ends of subflows.
+    pub commands: [u32; 3],
+    /// When each command was given.
+    pub commanded: Vec<Instant>,
+    /// How it went on, in steps of the scene's `sample`.
+    pub samples: Vec<Sample>,
+    /// What the machine said of itself.
+    pub notes: Vec<(Instant, String)>,
+    /// What the machine asked for that makes no sense: subflows and connections that it was never told of, or that it was
+    /// told the end of.
+    pub nonsense: Vec<String>,
+    /// When each flow had its last byte.
+    pub flows: Vec<Option<Duration>>,
+}
+
+/// One link's part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkOutcome {
+    /// Its name.
+    pub name: String,
+    /// Payload that came over it.
+    pub bytes: DataSize,
+    /// How often its radio left idle.
+    pub wakes: u32,
+    /// What its radio drew, with its tail.
+    pub energy: Energy,
+    /// Payload that came over a subflow that both ends held for a backup while another worked, after it was drained.
+    pub leaked: DataSize,
+}
+
+/// How everything stood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// When.
+    pub at: Instant,
+    /// Payload in order so far.
+    pub delivered: DataSize,
+    /// Payload by link so far.
+    pub links: Vec<DataSize>,
+    /// Joules so far, without tails to come.
+    pub spent: Energy,
+}
+
+impl Outcome {
+    /// All joules, tails included.
+    pub fn energy(&self) -> Energy {
+        self.account.total()
+    }
+
+    /// Joules for each million bytes.
+    pub fn joules_per_megabyte(&self) -> f64 {
+        self.energy().as_joules_f64() / (self.delivered.bytes() as f64 / 1e6).max(1e-9)
+    }
+
+    /// Payload that came in order between two moments, by the samples around them.
+    pub fn delivered_between(&self, from: Duration, to: Duration) -> DataSize {
+        let until = |at: Duration| {
+            let sample = self.samples.iter().rfind(|sample| sample.at <= Instant::ZERO + at);
+            sample.map_or(DataSize::ZERO, |sample| sample.delivered)
+        };
+        until(to) - until(from)
+    }
+}

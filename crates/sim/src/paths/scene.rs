@@ -1,0 +1,122 @@
+//! What there is and what happens: links, downloads, a server.
+//!
+//! 1. A [`Flow`] is one connection. It takes [`Request`]s from a pool, one after another; flows that share a pool are a
+//!    browser's parallel connections.
+//! 2. A flow that finds its pool empty closes its connection, which sends a FIN over each of its subflows: over one that
+//!    sleeps, too.
+
+use marline_core::energy::Model;
+use marline_core::units::{DataSize, Duration, Ratio};
+
+use crate::spec::{Event, LinkSpec};
+
+/// A host, its links, what it fetches and from whom.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// In the order of their numbers.
+    pub links: Vec<LinkSpec>,
+    /// What happens to them on the air.
+    pub events: Vec<Event>,
+    /// What happens to their interfaces.
+    pub carrier: Vec<Carrier>,
+    /// The connections.
+    pub flows: Vec<Flow>,
+    /// What they fetch.
+    pub pools: Vec<Vec<Request>>,
+    /// Who they fetch it from.
+    pub server: Server,
+    /// Whether the connections are MPTCP at all; else nobody is told of them.
+    pub mptcp: bool,
+    /// MP_PRIO options that are lost, of those that a working link carries.
+    pub prio_loss: Ratio,
+    /// What the radios draw.
+    pub model: Model,
+    /// It ends here, done or not.
+    pub limit: Duration,
+    /// How often a [`super::Sample`] is taken.
+    pub sample: Duration,
+    /// Of everything that is drawn.
+    pub seed: u64,
+}
+
+/// One connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// When it is opened.
+    pub start: Duration,
+    /// Over which link its first subflow goes.
+    pub first: usize,
+    /// Which pool it takes its requests from.
+    pub pool: usize,
+}
+
+/// One answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// How long the client waits before it asks.
+    pub after: Duration,
+    /// How much comes.
+    pub size: DataSize,
+}
+
+/// An interface loses its carrier or gets it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carrier {
+    /// When.
+    pub at: Duration,
+    /// Which link.
+    pub link: usize,
+    /// Whether it has carrier from then on.
+    pub up: bool,
+}
+
+/// How the other end behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// Subflows that it accepts beside the first one (`ip mptcp limits`: 2); a further one comes up and is reset.
+    pub joins: usize,
+    /// The congestion window outlives a pause (eMPTCP §3.6; `tcp_slow_start_after_idle=0`).
+    pub keeps_window: bool,
+    /// The most bytes that a connection may have on its way and out of order: the client's receive buffer.
+    pub window: DataSize,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { joins: 2, keeps_window: false, window: DataSize::from_bytes(3_000_000) }
+    }
+}
+
+impl Scene {
+    /// One download of this size over these links, the first of which carries the first subflow.
+    pub fn new(model: Model, links: Vec<LinkSpec>, work: (Vec<Flow>, Vec<Vec<Request>>)) -> Self {
+        let (flows, pools) = work;
+        Self {
+            links,
+            events: Vec::new(),
+            carrier: Vec::new(),
+            flows,
+            pools,
+            server: Server::default(),
+            mptcp: true,
+            prio_loss: Ratio::ZERO,
+            model,
+            limit: Duration::from_secs(3600),
+            sample: Duration::from_secs(1),
+            seed: 1,
+        }
+    }
+}
+
+/// One connection, one answer.
+pub fn download(size: DataSize) -> (Vec<Flow>, Vec<Vec<Request>>) {
+    let flow = Flow { start: Duration::ZERO, first: 0, pool: 0 };
+    (vec![flow], vec![vec![Request { after: Duration::ZERO, size }]])
+}
+
+/// A web page: objects over so many connections, each of which asks for the next object when it has one.
+pub fn page(objects: &[DataSize], connections: usize) -> (Vec<Flow>, Vec<Vec<Request>>) {
+    let flow = Flow { start: Duration::ZERO, first: 0, pool: 0 };
+    let requests = objects.iter().map(|size| Request { after: Duration::ZERO, size: *size }).collect();
+    (vec![flow; connections], vec![requests])
+}

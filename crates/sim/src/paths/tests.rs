@@ -1,0 +1,242 @@
+//! MPTCP in virtual time: what the kernel was measured to do, with small scripted machines in command.
+
+use marline_core::energy::Model;
+use marline_core::link::LinkId;
+use marline_core::machine::Machine;
+use marline_core::paths::{Command, CommandId, ConnId, Input, Output, SubflowId};
+use marline_core::units::{DataSize, Duration, Instant};
+
+use super::*;
+use crate::spec::LinkSpec;
+
+/// The phone of eMPTCP.
+fn phone() -> Model {
+    let (_, text) = marline_core::energy::BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").unwrap();
+    toml::from_str::<marline_core::energy::Written>(text).unwrap().read("emptcp-s3").unwrap().0
+}
+
+fn links(lines: &[&str]) -> Vec<LinkSpec> {
+    lines.iter().map(|line| line.parse().unwrap()).collect()
+}
+
+fn scene(lines: &[&str], megabytes: u64) -> Scene {
+    Scene::new(phone(), links(lines), download(DataSize::from_bytes(megabytes * 1_000_000)))
+}
+
+/// What to ask for, and when: since the connection was opened.
+#[derive(Clone, Debug)]
+enum Step {
+    Join(u16, bool),
+    /// The n-th subflow that came up.
+    Prio(usize, bool),
+    Destroy(usize),
+}
+
+/// A machine that does what a list says.
+#[derive(Debug, Default)]
+struct Script {
+    steps: Vec<(Duration, Step)>,
+    opened: Option<Instant>,
+    done: usize,
+    subflows: Vec<SubflowId>,
+    out: VecDeque<Output>,
+    heard: Vec<(Instant, Input)>,
+}
+
+impl Script {
+    fn new(steps: &[(u64, Step)]) -> Self {
+        let steps = steps.iter().map(|(ms, step)| (Duration::from_millis(*ms), step.clone())).collect();
+        Self { steps, ..Self::default() }
+    }
+
+    fn heard(&self, is: impl Fn(&Input) -> bool) -> Option<Instant> {
+        self.heard.iter().find(|(_, input)| is(input)).map(|(at, _)| *at)
+    }
+}
+
+impl Machine for Script {
+    type Input = Input;
+    type Output = Output;
+    type Reason = ();
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match &input {
+            Input::Opened { .. } => self.opened = Some(now),
+            Input::SubflowUp { subflow, .. } => self.subflows.push(subflow.id),
+            _ => {}
+        }
+        self.heard.push((now, input));
+        self.tick(now);
+    }
+
+    fn tick(&mut self, now: Instant) {
+        while let Some((at, _)) = self.deadline().filter(|(at, ())| *at <= now) {
+            let (_, step) = &self.steps[self.done];
+            self.done += 1;
+            let what = match step {
+                Step::Join(link, backup) => Command::Join { link: LinkId(*link), backup: *backup },
+                Step::Prio(n, backup) => Command::Prioritise { subflow: self.subflows[*n], backup: *backup },
+                Step::Destroy(n) => Command::Destroy { subflow: self.subflows[*n] },
+            };
+            let command = CommandId(at.as_nanos() + self.done as u64);
+            self.out.push_back(Output::Do { command, conn: ConnId(0), what });
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn deadline(&self) -> Option<(Instant, ())> {
+        let (after, _) = self.steps.get(self.done)?;
+        Some((self.opened? + *after, ()))
+    }
+}
+
+fn run(scene: Scene, steps: &[(u64, Step)]) -> (Outcome, Script) {
+    let (outcome, script) = World::new(scene, Script::new(steps)).run();
+    assert!(outcome.nonsense.is_empty(), "{:?}", outcome.nonsense);
+    (outcome, script)
+}
+
+/// Mbit/s of payload from 5 s to 15 s.
+fn steady(outcome: &Outcome) -> f64 {
+    let bytes = outcome.delivered_between(Duration::from_secs(5), Duration::from_secs(15));
+    bytes.bytes() as f64 * 8.0 / 10e6
+}
+
+#[test]
+fn one_link_is_filled() {
+    let (outcome, _) = run(scene(&["wifi,rate=20Mbit/s,rtt=40ms"], 30), &[]);
+    let time = outcome.finished.unwrap().as_secs_f64();
+    assert!((12.6..13.4).contains(&time), "{time}");
+    assert_eq!(outcome.delivered, DataSize::from_bytes(30_000_000));
+    assert_eq!(outcome.twice, DataSize::ZERO);
+}
+
+#[test]
+fn unequal_links_collapse_as_measured() {
+    // Wi-Fi's queue is 30 KB, LTE's 100 KB, no delay beside them, as in the laboratory; Mbit/s of Wi-Fi, of both together.
+    let mut wrong = 0;
+    for (wifi, low, high) in [(1, 5.0, 7.5), (2, 11.0, 14.5), (4, 21.5, 23.0)] {
+        let wifi = format!("wifi,rate={wifi}Mbit/s,rtt=1ms,queue=30000B");
+        let scene = scene(&[&wifi, "lte,rate=20Mbit/s,rtt=1ms,queue=100000B"], 60);
+        let (outcome, _) = run(scene, &[(0, Step::Join(1, false))]);
+        let rate = steady(&outcome);
+        println!("{wifi}: {rate:.1} Mbit/s");
+        wrong += u32::from(!(low..high).contains(&rate));
+    }
+    assert_eq!(wrong, 0);
+}
+
+#[test]
+fn unequal_links_collapse_at_real_round_trips_as_well() {
+    let rate = |first: &str, second: &str| {
+        let (outcome, _) = run(scene(&[first, second], 200), &[(0, Step::Join(1, false))]);
+        steady(&outcome)
+    };
+    let good = "lte,rate=20Mbit/s,rtt=60ms";
+    let (slow_first, slow_second) = (
+        rate("wifi,rate=1Mbit/s,rtt=30ms", good),
+        rate("wifi,rate=20Mbit/s,rtt=30ms", "lte,rate=1Mbit/s,rtt=60ms"),
+    );
+    let equal = rate("wifi,rate=16Mbit/s,rtt=30ms", "lte,rate=16Mbit/s,rtt=60ms");
+    println!("{slow_first:.1} {slow_second:.1} {equal:.1}");
+    assert!(slow_first < 15.0 && slow_second < 15.0, "both are below 19 alone: {slow_first}, {slow_second}");
+    assert!(equal > 0.97 * 32.0 * PAYLOAD, "{equal}");
+}
+
+#[test]
+fn a_quarter_of_a_gigabyte_is_carried_byte_by_byte() {
+    let scene = scene(&["wifi,rate=1Mbit/s,rtt=30ms", "lte,rate=10Mbit/s,rtt=60ms"], 256);
+    let (outcome, _) = run(scene, &[(0, Step::Join(1, false)), (3000, Step::Prio(0, true))]);
+    assert_eq!(outcome.delivered, DataSize::from_bytes(256_000_000));
+    let time = outcome.finished.unwrap().as_secs_f64();
+    assert!((214.0..225.0).contains(&time), "LTE alone, 10 Mbit/s: {time}");
+}
+
+#[test]
+fn a_suspended_link_drains_and_then_carries_nothing_until_it_is_resumed() {
+    let scene = scene(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 60);
+    let steps = [(500, Step::Join(1, false)), (5000, Step::Prio(1, true)), (15_000, Step::Prio(1, false))];
+    let (outcome, _) = run(scene, &steps);
+    let lte =
+        |second: usize| outcome.samples[second].links[1].bytes() - outcome.samples[second - 1].links[1].bytes();
+    assert!(lte(4) > 2_000_000, "{}", lte(4));
+    assert!(lte(6) < 600_000, "the drain: {}", lte(6));
+    assert!((8..14).all(|second| lte(second) == 0), "nothing");
+    assert!(lte(17) > 2_000_000, "{}", lte(17));
+    assert_eq!(outcome.links[1].leaked, DataSize::ZERO);
+    assert_eq!(outcome.links[1].wakes, 1, "its tail had not ended");
+}
+
+#[test]
+fn a_lost_option_changes_nothing_until_it_is_sent_again() {
+    let mut scene = scene(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 60);
+    scene.events = vec!["3s:lte=down".parse().unwrap(), "3100ms:lte=up".parse().unwrap()];
+    // Told 140 ms before: the option is lost with everything else of that tenth of a second.
+    let steps = [(0, Step::Join(1, false)), (2950, Step::Prio(1, true)), (10_000, Step::Prio(1, true))];
+    let (outcome, _) = run(scene, &steps);
+    let lte =
+        |second: usize| outcome.samples[second].links[1].bytes() - outcome.samples[second - 1].links[1].bytes();
+    assert!(lte(8) > 1_500_000, "{}", lte(8));
+    assert!((13..16).all(|second| lte(second) == 0));
+}
+
+#[test]
+fn what_a_destroyed_subflow_held_comes_over_the_other() {
+    let scene = scene(&["wifi,rate=1Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 20);
+    let (outcome, script) = run(scene, &[(1000, Step::Join(1, false)), (3000, Step::Destroy(0))]);
+    assert_eq!(outcome.delivered, DataSize::from_bytes(20_000_000));
+    let time = outcome.finished.unwrap().as_secs_f64();
+    assert!(time < 12.5, "{time}");
+    let down = |input: &Input| matches!(input, Input::SubflowDown { subflow, .. } if subflow.0 == 0);
+    assert!(script.heard(down).is_some());
+}
+
+#[test]
+fn a_backup_takes_over_when_the_first_link_dies_in_silence() {
+    let mut scene = scene(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 40);
+    scene.events = vec!["5s:wifi=down".parse().unwrap()];
+    let (outcome, _) = run(scene, &[(0, Step::Join(1, true))]);
+    assert_eq!(outcome.delivered, DataSize::from_bytes(40_000_000));
+    let lte = |second: usize| outcome.samples[second].links[1].bytes();
+    assert_eq!(lte(4), 0);
+    assert!(lte(6) > 1_000_000, "within two seconds: {}", lte(6));
+}
+
+#[test]
+fn a_server_that_has_its_fill_resets_the_join_and_nothing_is_lost() {
+    let mut scene = scene(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 10);
+    scene.server.joins = 0;
+    let (outcome, script) = run(scene, &[(0, Step::Join(1, false))]);
+    let up = script.heard(|input| matches!(input, Input::SubflowUp { subflow, .. } if subflow.id.0 == 1)).unwrap();
+    let down = script.heard(|input| matches!(input, Input::SubflowDown { subflow, .. } if subflow.0 == 1)).unwrap();
+    assert_eq!(up.since(script.opened.unwrap()), Duration::from_millis(90), "one and a half round trips");
+    assert_eq!(down.since(up), Duration::from_millis(30));
+    assert_eq!((outcome.delivered.bytes(), outcome.links[1].bytes.bytes()), (10_000_000, 0));
+    assert_eq!(outcome.links[1].wakes, 1, "the handshake woke it");
+}
+
+#[test]
+fn a_page_is_fetched_over_six_connections() {
+    let objects = vec![DataSize::from_bytes(10_000); 107];
+    let scene = Scene::new(phone(), links(&["wifi,rate=16Mbit/s,rtt=40ms"]), page(&objects, 6));
+    let (outcome, _) = World::new(scene, Nobody).run();
+    assert_eq!(outcome.delivered, DataSize::from_bytes(1_070_000));
+    let time = outcome.finished.unwrap().as_secs_f64();
+    assert!((0.7..1.3).contains(&time), "18 objects one after another, a round trip each: {time}");
+}
+
+#[test]
+fn a_new_machine_hears_of_everything_that_runs() {
+    let scene = scene(&["wifi,rate=10Mbit/s,rtt=40ms", "lte,rate=20Mbit/s,rtt=60ms"], 40);
+    let mut world = World::new(scene, Script::new(&[(0, Step::Join(1, false))]));
+    world.run_until(Instant::from_millis(5000));
+    world.adopt(Script::new(&[(1, Step::Prio(1, true))]));
+    let (outcome, script) = world.run();
+    assert!(script.heard(|input| matches!(input, Input::Opened { adopted: true, .. })).is_some());
+    assert_eq!((script.subflows.len(), outcome.nonsense.len()), (2, 0));
+    let lte = |second: usize| outcome.samples[second].links[1].bytes();
+    assert_eq!(lte(8), lte(12));
+}
