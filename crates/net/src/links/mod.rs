@@ -39,6 +39,7 @@ pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Re
 pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;
 pub use named::{Named, ParseNamedError};
+pub(crate) use routes::{FAR_V4, FAR_V6, PROTOCOL};
 pub use survey::{Survey, survey};
 
 /// Why there is no link to use. The process ends with 69 then: the network is not there.

@@ -6,7 +6,8 @@
 //!
 //! 1. A default route has no destination, or `2000::/3`: all public IPv6 addresses of today.
 //! 2. Routes that throw packets away, dead ones and entries of the route cache do not count.
-//! 3. A route over several links is one default route for each of them.
+//! 3. Routes that marline itself has set ([`PROTOCOL`]) do not count: they repeat what was there, and would outlive it.
+//! 4. A route over several links is one default route for each of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,6 +25,9 @@ const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 
+/// The origin (`RTPROT_…`) that marks rules and routes as marline's own. chosen: an `m`, which neither the kernel nor
+/// `/etc/iproute2/rt_protos` knows.
+pub(crate) const PROTOCOL: u8 = b'm';
 /// RTNH_F_DEAD and RTNH_F_LINKDOWN.
 const DEAD: u8 = 1 | 16;
 
@@ -37,9 +41,12 @@ fn parse(message: &Message<'_>) -> Option<Vec<(u32, u8, DefaultRoute)>> {
     /// The byte that holds RTM_F_CLONED (0x200).
     const CLONED: u8 = 2;
     let fixed: [u8; FIXED] = message.body.get(..FIXED)?.try_into().ok()?;
-    let [family, prefix, _, _, table, _, _, sort, ..] = fixed;
+    let [family, prefix, _, _, table, protocol, _, sort, ..] = fixed;
     let [dead, cloned, ..] = u32::from_ne_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]).to_le_bytes();
-    if message.kind != kind::NEW_ROUTE || sort != RTN_UNICAST || dead & DEAD != 0 || cloned & CLONED != 0 {
+    if message.kind != kind::NEW_ROUTE || protocol == PROTOCOL {
+        return None;
+    }
+    if sort != RTN_UNICAST || dead & DEAD != 0 || cloned & CLONED != 0 {
         return None;
     }
     let mut route = DefaultRoute { metric: 0, table: u32::from(table), gateway: None };
@@ -93,8 +100,8 @@ fn via(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// Addresses that nobody routes specially (a root name server's). No packet goes there.
-const FAR_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
-const FAR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
+pub(crate) const FAR_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
+pub(crate) const FAR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
 
 /// The request for the way that a packet to the Internet would take.
 pub(super) fn way(family: u8, sequence: u32) -> Vec<u8> {

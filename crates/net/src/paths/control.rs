@@ -6,8 +6,8 @@
 //! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
 //!    looked at as well, because between `bind` and `chmod` there is a moment.
 //! 2. Whoever is slow loses his connection after [`PATIENCE`]; nobody makes the driver wait.
-//! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here:
-//!    the ground knows.
+//! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here: who listens holds
+//!    the claim ([`super::ground::Claim`]).
 //!
 //! HTTP was not used: there is one question and one answer, and no browser is to reach this.
 
@@ -23,6 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
+use super::ground::network;
 use super::status::{About, Explained, Status};
 use super::{Ask, Snapshot};
 
@@ -55,16 +56,15 @@ pub enum Answer {
     Refused(String),
 }
 
-/// The name of the socket in the run directory.
-const SOCKET: &str = "paths.sock";
 /// chosen: every question there is fits ten times.
 const LONGEST: u64 = 1024;
 /// chosen: a program on the same machine that needs longer has stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the socket of a run directory is.
+/// Where the socket of this network's daemon is in a run directory: each network namespace has a name of its own, so
+/// that whoever asks from inside one reaches the daemon that steers it.
 pub fn socket(run_dir: &Path) -> PathBuf {
-    run_dir.join(SOCKET)
+    run_dir.join(format!("paths-{}.sock", network().unwrap_or_default()))
 }
 
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.

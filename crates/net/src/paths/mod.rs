@@ -11,6 +11,7 @@
 
 pub mod control;
 mod error;
+pub mod ground;
 mod snapshot;
 pub mod status;
 

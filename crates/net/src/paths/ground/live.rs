@@ -1,0 +1,233 @@
+//! Hosts that are laid and put back, in network namespaces that the tests make. They need root and `ip`, and say so
+//! where these are absent.
+
+use std::process::Command;
+
+use super::*;
+use crate::links::live::{cable, in_a_network, ip};
+use crate::links::survey;
+
+/// A host with a run directory of its own.
+struct Lab {
+    run: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self { run: tempfile::tempdir().unwrap() }
+    }
+
+    /// A run over these links, laid.
+    fn lay(&self, links: &[&str]) -> Host {
+        let roads = Roads { links: links.iter().map(|link| (*link).to_owned()).collect(), named: false };
+        let claim = Claim::take(Role::Steer).unwrap();
+        let mut host = Host::new(claim, self.run.path(), roads, Box::new(|line| eprintln!("told: {line}")));
+        host.lay(Mode::Userspace).unwrap();
+        host.follow(&survey().unwrap());
+        host
+    }
+
+    /// `kill -9`: nothing of the host's own is run any more, and only the claim ends.
+    fn kill(&self, mut host: Host) {
+        host.laid = None;
+        drop(host);
+    }
+}
+
+fn output(words: &str) -> String {
+    let output = Command::new("ip").args(words.split_whitespace()).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// All that a run may change, as text.
+fn everything() -> String {
+    let ip = ["rule", "-6 rule", "route show table all", "-6 route show table all"].map(output).concat();
+    let settings = [settings::ENABLED, settings::PATH_MANAGER].map(|name| Settings::system().read(name));
+    format!("{ip}{settings:?}")
+}
+
+/// The link by which the world is reached from an address; none: not at all.
+fn leaves_by(from: &str) -> Option<String> {
+    let to = if from.contains(':') { "2001:4860:4860::8888" } else { "198.51.100.1" };
+    let text = output(&format!("route get {to} from {from}"));
+    let mut words = text.split_whitespace().skip_while(|word| *word != "dev");
+    words.nth(1).map(str::to_owned)
+}
+
+/// `eth0` is the kernel's choice, `eth1` has the worse metric; both have IPv4 and IPv6.
+fn two_links() {
+    cable("eth0", "10.1.0.2/24");
+    cable("eth1", "10.2.0.2/24");
+    ip("address add 2001:db8:1::2/64 dev eth0 nodad");
+    ip("address add 2001:db8:2::2/64 dev eth1 nodad");
+    ip("route add default via 10.1.0.1 dev eth0 metric 100");
+    ip("route add default via 10.2.0.1 dev eth1 metric 200");
+    ip("-6 route add default via 2001:db8:1::1 dev eth0 metric 100");
+    ip("-6 route add default via 2001:db8:2::1 dev eth1 metric 200");
+    wait_for_carrier();
+}
+
+/// The kernel tells of a carrier up to a second later; until then routes count as dead.
+fn wait_for_carrier() {
+    for _ in 0..1000 {
+        if !output("link show").contains("NO-CARRIER") && !output("route").contains("linkdown") {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_has_a_links_address_leaves_by_it_and_afterwards_nothing_is_left() {
+    in_a_network(|| {
+        two_links();
+        let before = everything();
+        assert_eq!(leaves_by("10.2.0.2").as_deref(), Some("eth0"), "the kernel goes by destination");
+        let lab = Lab::new();
+        let mut host = lab.lay(&["eth0", "eth1"]);
+        for (from, link) in
+            [("10.1.0.2", "eth0"), ("10.2.0.2", "eth1"), ("2001:db8:1::2", "eth0"), ("2001:db8:2::2", "eth1")]
+        {
+            assert_eq!(leaves_by(from).as_deref(), Some(link), "{from}");
+        }
+        assert!(!output("rule").contains("10.1.0.2"), "the kernel's own choice needs no rule");
+        assert!(output("rule").contains("from 10.2.0.2 lookup 731"), "{}", output("rule"));
+        assert_eq!(Settings::system().read(settings::PATH_MANAGER).as_deref(), Some("userspace"));
+        host.restore();
+        assert_eq!(everything(), before);
+        assert_eq!(std::fs::read_dir(lab.run.path()).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn neighbours_and_other_known_networks_are_still_reached_directly() {
+    in_a_network(|| {
+        two_links();
+        cable("lan0", "10.3.0.2/24");
+        ip("route add 10.77.0.0/16 via 10.1.0.7 dev eth0");
+        wait_for_carrier();
+        let _host = Lab::new().lay(&["eth0", "eth1"]);
+        for (to, by) in [
+            ("10.2.0.9", "10.2.0.9 from 10.2.0.2 dev eth1"),
+            ("10.3.0.9", "10.3.0.9 from 10.2.0.2 dev lan0"),
+            ("10.77.1.1", "10.77.1.1 from 10.2.0.2 via 10.1.0.7 dev eth0"),
+        ] {
+            let text = output(&format!("route get {to} from 10.2.0.2"));
+            assert!(text.starts_with(by), "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
+    in_a_network(|| {
+        two_links();
+        let before = everything();
+        let lab = Lab::new();
+        lab.kill(lab.lay(&["eth0", "eth1"]));
+        let (crashed, rules) = (everything(), output("rule"));
+        assert_ne!(crashed, before);
+        // The next run takes over what fits, and puts back what the first one found.
+        let mut host = lab.lay(&["eth0", "eth1"]);
+        assert_eq!(output("rule"), rules);
+        host.restore();
+        drop(host);
+        assert_eq!(everything(), before);
+        // With links that are others now, or without a next run.
+        lab.kill(lab.lay(&["eth0", "eth1"]));
+        lab.kill(lab.lay(&["eth0"]));
+        assert!(!output("rule").contains("10.2.0.2"));
+        lab.kill(lab.lay(&["eth0", "eth1"]));
+        let lines = restore(lab.run.path(), &Claim::take(Role::Steer).unwrap()).unwrap();
+        assert_eq!(lines, ["net.mptcp.path_manager: kernel again", "6 rules and routes removed"]);
+        assert_eq!(everything(), before);
+        let lines = restore(lab.run.path(), &Claim::take(Role::Steer).unwrap()).unwrap();
+        assert_eq!(lines, [""; 0], "there is nothing more to put back");
+    });
+}
+
+#[test]
+fn a_new_lease_is_followed_and_so_is_a_link_that_goes_and_comes() {
+    in_a_network(|| {
+        two_links();
+        let lab = Lab::new();
+        let mut host = lab.lay(&["eth0", "eth1"]);
+        ip("address flush dev eth1");
+        ip("address add 10.9.0.7/24 dev eth1");
+        ip("route add default via 10.9.0.1 dev eth1 metric 200");
+        host.follow(&survey().unwrap());
+        assert_eq!(leaves_by("10.9.0.7").as_deref(), Some("eth1"));
+        assert!(output("route get 198.51.100.1 from 10.9.0.7").contains("via 10.9.0.1"));
+        assert!(!output("rule").contains("10.2.0.2"), "the old address has no rule any more");
+        // The same address, and the router is another one.
+        ip("route replace default via 10.9.0.254 dev eth1 metric 200");
+        host.follow(&survey().unwrap());
+        assert!(output("route get 198.51.100.1 from 10.9.0.7").contains("via 10.9.0.254"));
+        ip("link set eth1 down");
+        host.follow(&survey().unwrap());
+        assert!(!output("rule").contains("10.9.0.7"));
+        ip("link set eth1 up");
+        ip("route add default via 10.9.0.254 dev eth1 metric 200");
+        wait_for_carrier();
+        host.follow(&survey().unwrap());
+        assert_eq!(leaves_by("10.9.0.7").as_deref(), Some("eth1"));
+        ip("link delete eth1");
+        host.follow(&survey().unwrap());
+        assert!(!output("rule").contains("10.9.0.7"));
+        cable("eth1", "10.9.0.7/24");
+        ip("route add default via 10.9.0.1 dev eth1 metric 200");
+        wait_for_carrier();
+        host.follow(&survey().unwrap());
+        assert_eq!(leaves_by("10.9.0.7").as_deref(), Some("eth1"), "the same name with another number");
+        let tables = output("route show table all");
+        assert_eq!(tables.matches("default").count(), 4, "two of eth0, one of eth1 and one of ours: {tables}");
+    });
+}
+
+#[test]
+fn two_links_of_one_subnet_leave_each_by_its_own() {
+    in_a_network(|| {
+        cable("wwan0", "192.168.8.100/24");
+        cable("wwan1", "192.168.8.101/24");
+        ip("route add default via 192.168.8.1 dev wwan0 metric 100");
+        ip("route add default via 192.168.8.1 dev wwan1 metric 200");
+        wait_for_carrier();
+        let before = everything();
+        let mut host = Lab::new().lay(&["wwan0", "wwan1"]);
+        assert_eq!(leaves_by("192.168.8.100").as_deref(), Some("wwan0"));
+        assert_eq!(leaves_by("192.168.8.101").as_deref(), Some("wwan1"));
+        host.restore();
+        assert_eq!(everything(), before);
+    });
+}
+
+#[test]
+fn our_own_routes_are_no_reason_to_believe_in_a_link() {
+    in_a_network(|| {
+        two_links();
+        let mut host = Lab::new().lay(&["eth0", "eth1"]);
+        ip("route delete default dev eth1");
+        ip("-6 route delete default dev eth1");
+        let survey = survey().unwrap();
+        assert!(!survey.named("eth1").unwrap().is_usable(), "it has no default route but ours");
+        host.follow(&survey);
+        assert_eq!(output("rule").matches("731").count(), 0, "{}", output("rule"));
+    });
+}
+
+#[test]
+fn a_host_without_mptcp_or_without_the_privilege_is_not_touched() {
+    in_a_network(|| {
+        two_links();
+        let before = everything();
+        let lab = Lab::new();
+        let roads = Roads { links: vec!["eth0".into(), "eth1".into()], named: false };
+        let gone = lab.run.path().join("gone");
+        let mut host = Host::new(Claim::take(Role::Steer).unwrap(), &gone, roads, Box::new(|_| {}));
+        let error = host.lay(Mode::Userspace).unwrap_err().to_string();
+        assert!(error.contains("without it nothing is changed"), "{error}");
+        host.follow(&survey().unwrap());
+        drop(host);
+        assert_eq!(everything(), before);
+    });
+}

@@ -1,0 +1,182 @@
+//! What the host must be like for a run, and how it is put back: settings, source routing, and who may change them.
+//!
+//! In: how connections are to be told, which links there are, and a run directory. Out: a host that fits
+//! ([`Host`], the driver's [`Ground`]), and afterwards the host as it was.
+//!
+//! ```text
+//!   claim ──▶ check ──▶ ledger ──▶ settings ──▶ rules, routes ◀──▶ follow each change
+//!     │         │                                     │
+//!     │         └ wrong: one line, nothing changed    ▼
+//!     └◀──────────────────────────────────────── all put back, ledger gone
+//!
+//!   kill -9 anywhere ──▶ at the next start: the ledger says what settings were,
+//!                        the kernel says which rules and routes are ours
+//! ```
+//!
+//! 1. Everything is checked before anything is changed.
+//! 2. Everything is written down before it is changed ([`ledger`]), or marked ([`routing`]).
+//! 3. A start after a crash takes over what the crashed run left and still fits: no connection notices.
+
+mod claim;
+mod ledger;
+#[cfg(test)]
+mod live;
+mod routing;
+mod settings;
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+pub use claim::{Claim, ClaimError, Role};
+pub(super) use ledger::network;
+pub use routing::Roads;
+use settings::Settings;
+
+use self::ledger::Ledger;
+use self::routing::Kernel;
+use super::{Ground, Mode, PathsError};
+use crate::links::Survey;
+
+/// Where sockets and ledgers are.
+pub const RUN_DIR: &str = "/run/marline";
+
+/// This host, laid for a run. Whatever way that ends, all is put back when this is dropped, if not before.
+pub struct Host {
+    run_dir: PathBuf,
+    roads: Roads,
+    tell: Box<dyn FnMut(&str)>,
+    laid: Option<Ledger>,
+    /// What was told of routing, so that it is told once.
+    told: Vec<String>,
+    _claim: Claim,
+}
+
+impl Host {
+    /// Whoever holds the claim may lay this host for these links; what is changed, and what went wrong, is told.
+    pub fn new(claim: Claim, run_dir: &Path, roads: Roads, tell: Box<dyn FnMut(&str)>) -> Self {
+        Self { run_dir: run_dir.to_owned(), roads, tell, laid: None, told: Vec::new(), _claim: claim }
+    }
+
+    fn tell(&mut self, lines: impl IntoIterator<Item = String>) {
+        for line in lines {
+            (self.tell)(&line);
+        }
+    }
+}
+
+impl Ground for Host {
+    fn lay(&mut self, mode: Mode) -> Result<(), PathsError> {
+        let settings = Settings::system();
+        if !settings.has_mptcp() {
+            return Err(PathsError::NoMptcp(io::ErrorKind::NotFound.into()));
+        }
+        if !may_administer() {
+            return Err(PathsError::NotPermitted { what: "steering this network".to_owned() });
+        }
+        let mut ledger = Ledger::open(&self.run_dir).map_err(unwritten)?;
+        match settings.lay(mode, &mut ledger) {
+            Ok(lines) => self.tell(lines),
+            Err((name, error)) => {
+                let (_, troubles) = settings.restore(&mut ledger);
+                self.tell(troubles);
+                return Err(if name.is_empty() { unwritten(error) } else { refused(&name, &error) });
+            }
+        }
+        self.laid = Some(ledger);
+        Ok(())
+    }
+
+    fn follow(&mut self, survey: &Survey) {
+        if self.laid.is_none() {
+            return;
+        }
+        let troubles = match Kernel::open().and_then(|kernel| kernel.follow(&self.roads, survey)) {
+            Ok(troubles) => troubles,
+            Err(error) => vec![format!("the kernel does not tell its rules and routes: {error}")],
+        };
+        let fresh: Vec<String> = troubles.iter().filter(|line| !self.told.contains(line)).cloned().collect();
+        self.tell(fresh);
+        self.told = troubles;
+    }
+
+    fn restore(&mut self) {
+        if let Some(mut ledger) = self.laid.take() {
+            let (_, troubles) = put_back(&mut ledger);
+            self.tell(troubles);
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+/// Puts back what a run that crashed has left behind; `claim` says that none is on. Returns a line for each thing that
+/// was put back.
+///
+/// # Errors
+/// What cannot be put back, and why.
+pub fn restore(run_dir: &Path, _claim: &Claim) -> Result<Vec<String>, PathsError> {
+    if !may_administer() {
+        return Err(PathsError::NotPermitted { what: "putting settings and routes back".to_owned() });
+    }
+    let mut ledger = Ledger::open(run_dir).map_err(unwritten)?;
+    let (lines, troubles) = put_back(&mut ledger);
+    if troubles.is_empty() { Ok(lines) } else { Err(PathsError::Ground(troubles.join("; "))) }
+}
+
+/// What was put back, and what could not be.
+fn put_back(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
+    let (mut lines, mut troubles) = Settings::system().restore(ledger);
+    match Kernel::open().and_then(|kernel| kernel.clear()) {
+        Ok((0, more)) => troubles.extend(more),
+        Ok((count, more)) => {
+            lines.push(format!("{count} rules and routes removed"));
+            troubles.extend(more);
+        }
+        Err(error) => troubles.push(format!("rules and routes cannot be removed: {error}")),
+    }
+    (lines, troubles)
+}
+
+/// Makes the run directory if it is not there.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn run_directory(path: &Path) -> Result<(), PathsError> {
+    match DirBuilder::new().mode(0o755).recursive(true).create(path) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(PathsError::Ground(format!(
+            "{}: {error}: the run directory cannot be made; name another one with --run-dir",
+            path.display()
+        ))),
+    }
+}
+
+/// Whether this process has CAP_NET_ADMIN.
+pub(crate) fn may_administer() -> bool {
+    /// `CAP_NET_ADMIN`.
+    const NET_ADMIN: u64 = 1 << 12;
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|set| set & NET_ADMIN != 0)
+}
+
+fn unwritten(error: io::Error) -> PathsError {
+    PathsError::Ground(format!("{error}: without it nothing is changed; name another directory with --run-dir"))
+}
+
+fn refused(name: &str, error: &io::Error) -> PathsError {
+    let next = match error.kind() {
+        io::ErrorKind::PermissionDenied => "it needs CAP_NET_ADMIN over this network",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "/proc/sys is read-only here (a container, ProtectKernelTunables=): set it from outside"
+        }
+        _ => "`marline paths doctor` may know more",
+    };
+    PathsError::Ground(format!("{name} cannot be set: {error}: {next}"))
+}

@@ -1,0 +1,313 @@
+//! Source routing: what has a link's address leaves by that link.
+//!
+//! In: a survey, the links that may be used, and rules and routes of ours that are there already. Out: the steps that
+//! make them fit; carried out over rtnetlink.
+//!
+//! 1. A subflow starts from an address of its link, but the kernel routes by destination: without a rule its packets
+//!    would leave by the best default route, with the wrong address. So each such address gets two rules: what the main
+//!    table knows better than by a default route goes its way (neighbours, containers, other offices), and all the rest
+//!    by a table of the link's own, which holds one default route over its gateway.
+//! 2. Only where it is needed: an address whose packets the kernel would send over its link anyway gets nothing.
+//! 3. Everything carries [`PROTOCOL`] as its origin. What bears it and is not wanted is removed, whoever left it there: a
+//!    crashed run needs no other record.
+//! 4. Rules and routes that are there and still wanted are not touched, so that connections notice nothing of a restart.
+//! 5. Trouble with one link is told and costs that link.
+
+use std::io;
+use std::net::IpAddr;
+
+use marline_core::wire::netlink::{Message, Request, Route, Rule, family, messages};
+use marline_sys::netlink::RouteSocket;
+
+use crate::links::{FAR_V4, FAR_V6, Interface, PROTOCOL, Reason, Survey, Verdict};
+
+/// What an address needs: a way of its own.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Road {
+    address: IpAddr,
+    link: u32,
+    gateway: Option<IpAddr>,
+}
+
+/// A step towards what is wanted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// A route into a link's table, in place of one that is there.
+    Install(Route),
+    /// A rule.
+    Add(Rule),
+    /// A rule of ours that nobody needs any more.
+    RemoveRule(Rule),
+    /// A route of ours that nobody needs any more.
+    RemoveRoute(Route),
+}
+
+/// Which interfaces may be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Roads {
+    /// Their names.
+    pub links: Vec<String>,
+    /// The user has named them, so that they may go beside a VPN.
+    pub named: bool,
+}
+
+impl Roads {
+    /// The addresses that may need a way of their own.
+    fn of(&self, survey: &Survey) -> Vec<Road> {
+        let mut roads = Vec::new();
+        for interface in survey.interfaces.iter().filter(|interface| self.may(interface)) {
+            for address in &interface.addresses {
+                let route = if address.is_ipv4() { interface.v4 } else { interface.v6 };
+                roads.extend(route.map(|route| Road {
+                    address: *address,
+                    link: interface.index,
+                    gateway: route.gateway,
+                }));
+            }
+        }
+        roads
+    }
+
+    fn may(&self, interface: &Interface) -> bool {
+        let leads = match &interface.verdict {
+            Verdict::Usable => true,
+            Verdict::Unused(Reason::Loopback) => false,
+            Verdict::Unused(reason) => self.named && reason.can_be_overruled(),
+        };
+        leads && self.links.contains(&interface.name)
+    }
+}
+
+/// The steps from what there is to what is wanted: routes before the rules that lead to them, and rules away before
+/// their routes.
+fn plan(roads: &[Road], rules: &[Rule], routes: &[Route]) -> Vec<Step> {
+    let mut wanted_rules: Vec<Rule> = roads.iter().flat_map(Road::rules).collect();
+    let mut wanted_routes: Vec<Route> = Vec::new();
+    for route in roads.iter().map(Road::route) {
+        if !wanted_routes.iter().any(|other| same_place(other, &route)) {
+            wanted_routes.push(route);
+        }
+    }
+    wanted_rules.dedup();
+    let mut steps: Vec<Step> = Vec::new();
+    for route in &wanted_routes {
+        let is_there =
+            |other: &Route| same_place(other, route) && (other.link, other.gateway) == (route.link, route.gateway);
+        if !routes.iter().any(is_there) {
+            steps.push(Step::Install(route.clone()));
+        }
+    }
+    let missing = |rule: &&Rule| !rules.contains(rule);
+    steps.extend(wanted_rules.iter().filter(missing).map(|rule| Step::Add(*rule)));
+    let surplus = |rule: &&Rule| !wanted_rules.contains(rule);
+    steps.extend(rules.iter().filter(surplus).map(|rule| Step::RemoveRule(*rule)));
+    for route in routes {
+        // A route in the place of a wanted one was replaced, except where it was over another link: IPv6 then keeps
+        // both.
+        let is_wanted = |other: &Route| same_place(other, route) && other.link == route.link;
+        if !wanted_routes.iter().any(is_wanted) {
+            steps.push(Step::RemoveRoute(route.clone()));
+        }
+    }
+    steps
+}
+
+/// Whether one takes the other's place.
+fn same_place(a: &Route, b: &Route) -> bool {
+    (a.family, a.table) == (b.family, b.table)
+}
+
+impl Road {
+    fn table(&self) -> u32 {
+        TABLES.saturating_add(self.link)
+    }
+
+    fn rules(&self) -> [Rule; 2] {
+        let (bits, defaults) = if self.address.is_ipv4() { (32, 1) } else { (128, 3) };
+        let rule =
+            |table, priority| Rule { protocol: PROTOCOL, ..Rule::new((self.address, bits), table, priority) };
+        [Rule { suppress: Some(defaults), ..rule(Route::MAIN, PRIORITY) }, rule(self.table(), PRIORITY + 1)]
+    }
+
+    fn route(&self) -> Route {
+        let family = if self.address.is_ipv4() { family::V4 } else { family::V6 };
+        let route = Route::default_over(family, self.link);
+        Route { gateway: self.gateway, table: self.table(), protocol: PROTOCOL, ..route }
+    }
+}
+
+/// chosen: behind the rules of tailscale (5210 to 5270), whose exit node is to win, and before those of wg-quick and of
+/// the main table (32764 to 32766).
+const PRIORITY: u32 = 20_000;
+/// The table of a link is this and its number. chosen: far from those that people and programs count up from 1, and from
+/// WireGuard's 51820.
+const TABLES: u32 = 7_310_000;
+// In the first rule: prefixes of up to 1 bit (IPv4) and 3 bits (IPv6) are default routes or parts of one (`0.0.0.0/1`,
+// `2000::/3`), as `crate::links` takes them.
+
+/// The rules and routes that are there.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    socket: RouteSocket,
+}
+
+impl Kernel {
+    pub(super) fn open() -> io::Result<Self> {
+        Ok(Self { socket: RouteSocket::open()? })
+    }
+
+    /// Makes rules and routes fit the survey. Returns a line for each step that was refused.
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    pub(super) fn follow(&self, roads: &Roads, survey: &Survey) -> io::Result<Vec<String>> {
+        let (rules, routes) = self.ours()?;
+        let has_rules = |address: IpAddr| rules.iter().any(|rule| rule.source.0 == address);
+        // An address that has its rules keeps them: with them in place the question would have no other answer.
+        let needs = |road: &Road| has_rules(road.address) || self.exit(road.address) != Some(road.link);
+        let roads: Vec<Road> = roads.of(survey).into_iter().filter(needs).collect();
+        let name =
+            |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
+        Ok(self.carry_out(plan(&roads, &rules, &routes), name))
+    }
+
+    /// Takes away all that is ours. Returns how many rules and routes that were, and a line for each that stays.
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    pub(super) fn clear(&self) -> io::Result<(usize, Vec<String>)> {
+        let (rules, routes) = self.ours()?;
+        let troubles = self.carry_out(plan(&[], &rules, &routes), |_| "?");
+        Ok(((rules.len() + routes.len()).saturating_sub(troubles.len()), troubles))
+    }
+
+    /// What bears our number.
+    fn ours(&self) -> io::Result<(Vec<Rule>, Vec<Route>)> {
+        let rules = self.socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+        let routes = self.socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
+        let rules = messages(&rules).filter_map(|message: Message<'_>| Rule::parse(&message));
+        let routes = messages(&routes).filter_map(|message: Message<'_>| Route::parse(&message));
+        Ok((
+            rules.filter(|rule| rule.protocol == PROTOCOL).collect(),
+            routes.filter(|route| route.protocol == PROTOCOL).collect(),
+        ))
+    }
+
+    /// The link by which packets from this address to the world would leave.
+    fn exit(&self, from: IpAddr) -> Option<u32> {
+        exit(&self.socket, from)
+    }
+
+    fn carry_out<'a>(&self, steps: Vec<Step>, name: impl Fn(u32) -> &'a str) -> Vec<String> {
+        let mut troubles = Vec::new();
+        for step in steps {
+            tracing::debug!(?step, "routing");
+            let (request, passable) = match &step {
+                Step::Install(route) => (route.install(), &[][..]),
+                Step::Add(rule) => (rule.add(), &[EXISTS][..]),
+                // It went with its link or its address.
+                Step::RemoveRule(rule) => (rule.remove(), &[NO_ENTRY][..]),
+                Step::RemoveRoute(route) => (route.remove(), &[NO_ENTRY, NO_ROUTE, NO_DEVICE][..]),
+            };
+            if let Err(error) = self.socket.request(&request.finish(3))
+                && !error.raw_os_error().is_some_and(|number| passable.contains(&number))
+            {
+                troubles.push(match step {
+                    Step::Install(Route { link, gateway, .. }) => format!(
+                        "{}: no default route{} can be set for what starts there: {error}",
+                        link.map_or("?", &name),
+                        gateway.map(|gateway| format!(" by {gateway}")).unwrap_or_default(),
+                    ),
+                    Step::Add(rule) => format!("no rule for what comes from {}: {error}", rule.source.0),
+                    Step::RemoveRule(rule) => {
+                        format!("the rule for {} cannot be removed: {error}", rule.source.0)
+                    }
+                    Step::RemoveRoute(route) => {
+                        format!("the routes of table {} cannot be removed: {error}", route.table)
+                    }
+                });
+            }
+        }
+        troubles
+    }
+}
+
+/// The link by which packets from this address to the world would leave; none: they would not.
+fn exit(socket: &RouteSocket, from: IpAddr) -> Option<u32> {
+    let far = if from.is_ipv4() { IpAddr::V4(FAR_V4) } else { IpAddr::V6(FAR_V6) };
+    let answer = socket.request(&Route::lookup(Some(from), far).finish(4)).ok()?;
+    messages(&answer).find_map(|message| Route::parse(&message))?.link
+}
+
+const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
+const NO_ROUTE: i32 = rustix::io::Errno::SRCH.raw_os_error();
+const NO_DEVICE: i32 = rustix::io::Errno::NODEV.raw_os_error();
+const EXISTS: i32 = rustix::io::Errno::EXIST.raw_os_error();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn road(address: &str, link: u32, gateway: &str) -> Road {
+        Road { address: address.parse().unwrap(), link, gateway: gateway.parse().ok() }
+    }
+
+    /// What is there after these steps.
+    fn after(steps: Vec<Step>, mut rules: Vec<Rule>, mut routes: Vec<Route>) -> (Vec<Rule>, Vec<Route>) {
+        for step in steps {
+            match step {
+                Step::Install(route) => {
+                    routes.retain(|other| !(same_place(other, &route) && other.link == route.link));
+                    routes.push(route);
+                }
+                Step::Add(rule) => rules.push(rule),
+                Step::RemoveRule(rule) => rules.retain(|other| *other != rule),
+                Step::RemoveRoute(route) => routes.retain(|other| *other != route),
+            }
+        }
+        (rules, routes)
+    }
+
+    #[test]
+    fn an_address_gets_two_rules_and_its_link_one_route_before_them() {
+        let roads = [road("10.2.0.2", 4, "10.2.0.1"), road("10.2.0.3", 4, "10.2.0.1")];
+        let steps = plan(&roads, &[], &[]);
+        assert!(
+            matches!(&steps[0], Step::Install(route) if route.table == TABLES + 4 && route.protocol == PROTOCOL)
+        );
+        assert_eq!(steps.len(), 1 + 2 * 2, "{steps:?}");
+        let (rules, routes) = after(steps, Vec::new(), Vec::new());
+        assert_eq!((rules[0].suppress, rules[0].table, rules[1].table), (Some(1), Route::MAIN, TABLES + 4));
+        assert_eq!(plan(&roads, &rules, &routes), [], "what is there is not touched");
+    }
+
+    #[test]
+    fn a_new_address_and_a_new_gateway_take_the_place_of_the_old_ones() {
+        let (rules, routes) = after(plan(&[road("10.2.0.2", 4, "10.2.0.1")], &[], &[]), vec![], vec![]);
+        let next = [road("10.7.0.9", 4, "10.7.0.1")];
+        let steps = plan(&next, &rules, &routes);
+        assert_eq!(steps.len(), 1 + 2 + 2, "{steps:?}");
+        let (rules, routes) = after(steps, rules, routes);
+        assert!(rules.iter().all(|rule| rule.source.0 == next[0].address));
+        assert_eq!(routes.iter().map(|route| route.gateway).collect::<Vec<_>>(), [next[0].gateway]);
+        let (rules, routes) = after(plan(&[], &rules, &routes), rules, routes);
+        assert_eq!((rules, routes), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn what_a_crashed_run_left_goes_unless_it_is_wanted() {
+        let both = [road("10.2.0.2", 4, "10.2.0.1"), road("2001:db8::2", 9, "fe80::1")];
+        let (rules, routes) = after(plan(&both, &[], &[]), vec![], vec![]);
+        let steps = plan(&both[..1], &rules, &routes);
+        assert_eq!(steps.len(), 3, "{steps:?}");
+        assert!(matches!(steps[0], Step::RemoveRule(_)) && matches!(steps[2], Step::RemoveRoute(_)), "{steps:?}");
+    }
+
+    #[test]
+    fn two_links_of_one_subnet_have_a_table_each() {
+        let roads = [road("192.168.8.100", 4, "192.168.8.1"), road("192.168.8.101", 5, "192.168.8.1")];
+        let (rules, routes) = after(plan(&roads, &[], &[]), vec![], vec![]);
+        assert_eq!((rules.len(), routes.len()), (4, 2));
+        assert_ne!(routes[0].table, routes[1].table);
+    }
+}

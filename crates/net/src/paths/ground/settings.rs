@@ -1,0 +1,229 @@
+//! The kernel's settings (sysctl) that a run needs, and how they are put back.
+//!
+//! In: how connections are to be told ([`Mode`]). Out: settings that fit, each written down before it is changed.
+//!
+//! 1. Only what differs is changed: `net.mptcp.enabled` where it is 0, and the path manager.
+//! 2. A setting is put back only if it still says what was set: what somebody else has set since is his.
+//! 3. Kernels before 6.16 know the path manager as a number (`net.mptcp.pm_type`).
+//!
+//! CAP_NET_ADMIN alone may write them: the kernel gives everything below `net.` of a network namespace to whoever
+//! administers that network (`net_ctl_permissions`), of whatever user he is.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use super::Mode;
+use super::ledger::{Changes, Ledger, Setting};
+
+/// Where settings are; a test brings a directory of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    root: PathBuf,
+}
+
+pub(crate) const ENABLED: &str = "net.mptcp.enabled";
+pub(crate) const PATH_MANAGER: &str = "net.mptcp.path_manager";
+pub(crate) const PM_TYPE: &str = "net.mptcp.pm_type";
+
+impl Settings {
+    /// Those of this network.
+    pub(crate) fn system() -> Self {
+        Self { root: PathBuf::from("/proc/sys") }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// A setting's value; none: this kernel has no such setting.
+    pub(crate) fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path(name)).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn write(&self, name: &str, value: &str) -> io::Result<()> {
+        fs::write(self.path(name), value)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name.replace('.', "/"))
+    }
+
+    /// Whether this kernel has MPTCP.
+    pub(crate) fn has_mptcp(&self) -> bool {
+        self.read(ENABLED).is_some()
+    }
+
+    /// What a run needs, as names and values.
+    fn wanted(&self, mode: Mode) -> Vec<(&'static str, &'static str)> {
+        let manager = match (self.read(PATH_MANAGER).is_some(), mode) {
+            (true, Mode::Userspace) => (PATH_MANAGER, "userspace"),
+            (true, _) => (PATH_MANAGER, "kernel"),
+            (false, Mode::Userspace) => (PM_TYPE, "1"),
+            (false, _) => (PM_TYPE, "0"),
+        };
+        vec![(ENABLED, "1"), manager]
+    }
+
+    /// Makes the settings fit, with what they were in the ledger first. Returns a line for each that was changed.
+    ///
+    /// # Errors
+    /// The name of the setting, or nothing for the ledger, and why. What was changed until then is in the ledger.
+    pub(super) fn lay(&self, mode: Mode, ledger: &mut Ledger) -> Result<Vec<String>, (String, io::Error)> {
+        let (mut settings, mut changes) = (Vec::new(), Vec::new());
+        for (name, set) in self.wanted(mode) {
+            let now = self.read(name).unwrap_or_default();
+            let earlier = ledger.changes().settings.iter().find(|entry| entry.name == name && entry.set == now);
+            let was = earlier.map_or_else(|| now.clone(), |entry| entry.was.clone());
+            if was != set {
+                settings.push(Setting { name: name.into(), was, set: set.into() });
+            }
+            if now != set {
+                changes.push((name, now, set));
+            }
+        }
+        ledger.write(Changes { settings }).map_err(|error| (String::new(), error))?;
+        let mut lines = Vec::new();
+        for (name, was, set) in changes {
+            self.write(name, set).map_err(|error| (name.to_owned(), error))?;
+            lines.push(format!("{name}: {set} (it was {was}, and is put back at the end)"));
+        }
+        Ok(lines)
+    }
+
+    /// Puts back what the ledger knows, and strikes it out. Returns a line for each.
+    ///
+    /// # Errors
+    /// One line for each that cannot be put back; it stays in the ledger.
+    pub(super) fn restore(&self, ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
+        let (mut lines, mut troubles, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in ledger.changes().settings.clone() {
+            let Setting { name, was, set } = &entry;
+            match self.read(name) {
+                Some(now) if now == *was => {}
+                Some(now) if now != *set => {
+                    lines.push(format!("{name}: left at {now}, which somebody else has set since"));
+                }
+                _ => match self.write(name, was) {
+                    Ok(()) => lines.push(format!("{name}: {was} again")),
+                    Err(error) => {
+                        troubles.push(format!("{name}: cannot be set back to {was}: {error}"));
+                        left.push(entry);
+                    }
+                },
+            }
+        }
+        if let Err(error) = ledger.write(Changes { settings: left }) {
+            troubles.push(error.to_string());
+        }
+        (lines, troubles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Machine {
+        sysctl: tempfile::TempDir,
+        run: tempfile::TempDir,
+    }
+
+    impl Machine {
+        fn new(settings: &[(&str, &str)]) -> Self {
+            let machine = Self { sysctl: tempfile::tempdir().unwrap(), run: tempfile::tempdir().unwrap() };
+            fs::create_dir_all(machine.sysctl.path().join("net/mptcp")).unwrap();
+            for (name, value) in settings {
+                fs::write(machine.settings().path(name), format!("{value}\n")).unwrap();
+            }
+            machine
+        }
+
+        fn settings(&self) -> Settings {
+            Settings::at(self.sysctl.path().to_owned())
+        }
+
+        fn ledger(&self) -> Ledger {
+            Ledger::open(self.run.path()).unwrap()
+        }
+
+        fn lay(&self, mode: Mode) -> Vec<String> {
+            self.settings().lay(mode, &mut self.ledger()).unwrap()
+        }
+
+        fn restore(&self) -> Vec<String> {
+            let (lines, troubles) = self.settings().restore(&mut self.ledger());
+            assert!(troubles.is_empty(), "{troubles:?}");
+            assert_eq!(fs::read_dir(self.run.path()).unwrap().count(), 0, "the ledger is gone");
+            lines
+        }
+
+        fn is(&self, values: &[&str]) {
+            let now: Vec<_> = [ENABLED, PATH_MANAGER].map(|name| self.settings().read(name).unwrap()).into();
+            assert_eq!(now, values);
+        }
+    }
+
+    #[test]
+    fn what_differs_is_set_and_put_back() {
+        let machine = Machine::new(&[(ENABLED, "0"), (PATH_MANAGER, "kernel")]);
+        let lines = machine.lay(Mode::Userspace);
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[1], "net.mptcp.path_manager: userspace (it was kernel, and is put back at the end)");
+        machine.is(&["1", "userspace"]);
+        assert_eq!(machine.restore(), ["net.mptcp.enabled: 0 again", "net.mptcp.path_manager: kernel again"]);
+        machine.is(&["0", "kernel"]);
+    }
+
+    #[test]
+    fn what_fits_is_neither_set_nor_put_back() {
+        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "userspace")]);
+        assert_eq!(machine.lay(Mode::Userspace), [""; 0]);
+        assert_eq!(machine.restore(), [""; 0]);
+        machine.is(&["1", "userspace"]);
+    }
+
+    #[test]
+    fn after_a_crash_the_first_value_is_put_back_and_not_the_crashed_runs() {
+        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        machine.lay(Mode::Userspace);
+        // It is killed; the next run finds the setting as it wants it.
+        assert_eq!(machine.lay(Mode::Userspace), [""; 0]);
+        machine.restore();
+        machine.is(&["1", "kernel"]);
+        // Killed again, and the next run wants the other path manager.
+        machine.lay(Mode::Userspace);
+        machine.lay(Mode::KernelPm);
+        machine.is(&["1", "kernel"]);
+        machine.restore();
+        machine.is(&["1", "kernel"]);
+    }
+
+    #[test]
+    fn what_somebody_else_has_set_since_is_left_alone() {
+        let machine = Machine::new(&[(ENABLED, "0"), (PATH_MANAGER, "kernel")]);
+        machine.lay(Mode::Userspace);
+        fs::write(machine.settings().path(PATH_MANAGER), "bpf").unwrap();
+        let lines = machine.restore();
+        assert!(lines[1].contains("left at bpf, which somebody else has set since"), "{lines:?}");
+        machine.is(&["0", "bpf"]);
+    }
+
+    #[test]
+    fn an_older_kernel_has_a_number_for_it() {
+        let machine = Machine::new(&[(ENABLED, "1"), (PM_TYPE, "0")]);
+        machine.lay(Mode::Userspace);
+        assert_eq!(machine.settings().read(PM_TYPE).as_deref(), Some("1"));
+        machine.restore();
+        assert_eq!(machine.settings().read(PM_TYPE).as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn without_a_ledger_nothing_is_changed() {
+        let machine = Machine::new(&[(ENABLED, "0"), (PATH_MANAGER, "kernel")]);
+        let mut ledger = Ledger::open(std::path::Path::new("/nonexistent")).unwrap();
+        machine.settings().lay(Mode::Userspace, &mut ledger).unwrap_err();
+        machine.is(&["0", "kernel"]);
+    }
+}
