@@ -18,7 +18,9 @@ use crate::demo::{self, DemoArgs};
 use crate::reproduce::{self, ReproduceArgs};
 use crate::result_file::ResultFile;
 use crate::runner::{self, command::RunArgs};
-use crate::{Congestion, Lab, LabError, LabSpec, Payload, Service, Task, check, prepare, scenarios, summary};
+use crate::{
+    Congestion, Lab, LabError, LabSpec, Payload, Sender, Service, Task, check, prepare, scenarios, summary,
+};
 
 /// Emulated links on this machine.
 #[derive(Clone, Debug, Args)]
@@ -75,6 +77,12 @@ pub struct ExecArgs {
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: Congestion,
+    /// The server speaks MPTCP on port 80.
+    #[arg(long)]
+    mptcp: bool,
+    /// The server's connections do not start slowly again after a pause (RFC 2861 off).
+    #[arg(long)]
+    keep_window: bool,
     /// Decides every loss and every jitter.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -131,6 +139,7 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
         congestion: args.cc,
         seed: args.seed,
         service,
+        sender: Sender { mptcp: args.mptcp, keeps_window: args.keep_window },
     };
     signal::catch().map_err(LabError::at("signals"))?;
     let lab = Lab::start(&spec)?;

@@ -38,14 +38,14 @@ impl Lab {
         sweep_all();
         let before = clock::now();
         prepare()?;
-        let (networks, pairs) = network::build(&spec.links, spec.congestion)?;
+        let (networks, pairs) = network::build(&spec.links, spec.congestion, spec.sender)?;
         let links = spec.links.iter().cloned().zip(pairs).collect();
         let place = |name: &str| spec.link(name).unwrap_or_default();
         let events = spec.events.iter().map(|event| (event.at, place(&event.link), event.change)).collect();
         let (emulator, room) = Emulator::start(links, events, spec.seed)?;
         let mut lab =
             Self { server: None, emulator, room, networks, links: spec.links.clone(), started: Duration::ZERO };
-        lab.server = Server::start(&spec.service, &lab.networks, &lab.room)?;
+        lab.server = Server::start(&spec.service, spec.sender.mptcp, &lab.networks, &lab.room)?;
         lab.started = Duration::from_nanos(clock::now() - before);
         Ok(lab)
     }
@@ -125,9 +125,31 @@ impl Lab {
     /// # Errors
     /// There is no link of this name, or the emulator is gone.
     pub fn change(&self, link: &str, change: Change) -> Result<(), LabError> {
+        self.emulator.change(self.place(link)?, change)
+    }
+
+    /// Loses the next so many packets of the client that ask for another priority of a subflow over this link (MP_PRIO).
+    ///
+    /// # Errors
+    /// There is no link of this name, or the emulator is gone.
+    pub fn lose_priorities(&self, link: &str, count: u32) -> Result<(), LabError> {
+        self.emulator.lose(self.place(link)?, count)
+    }
+
+    /// Takes the client's device of this link down or up, as when a cable is pulled: unlike a [`Change`] the client's
+    /// kernel hears of it.
+    ///
+    /// # Errors
+    /// There is no link of this name, or the kernel refuses.
+    pub fn set_device(&self, link: &str, up: bool) -> Result<(), LabError> {
+        self.place(link)?;
+        let set = || network::set_device(link, up);
+        self.networks.client.run(set).map_err(LabError::at(format!("device {link}")))
+    }
+
+    fn place(&self, link: &str) -> Result<usize, LabError> {
         let at = self.links.iter().position(|spec| spec.name == link);
-        let at = at.ok_or_else(|| LabError::Spec(format!("there is no link `{link}`")))?;
-        self.emulator.change(at, change)
+        at.ok_or_else(|| LabError::Spec(format!("there is no link `{link}`")))
     }
 
     /// Which congestion control connections have.

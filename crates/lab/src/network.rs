@@ -24,7 +24,7 @@ use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
 use socket2::{Domain, Socket, Type};
 
-use crate::{Congestion, LabError};
+use crate::{Congestion, LabError, Sender};
 
 /// Where servers are reached.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
@@ -83,11 +83,18 @@ pub(crate) struct TunPair {
 }
 
 /// Builds both ends.
-pub(crate) fn build(links: &[LinkSpec], wanted: Congestion) -> Result<(Networks, Vec<TunPair>), LabError> {
+pub(crate) fn build(
+    links: &[LinkSpec],
+    wanted: Congestion,
+    sender: Sender,
+) -> Result<(Networks, Vec<TunPair>), LabError> {
     let new = |side| Network::new().map_err(LabError::at(format!("network namespace of the {side}")));
     let (client, server) = (new("client")?, new("server")?);
     let client_ends = end(&client, Side::Client, links, wanted)?;
     let server_ends = end(&server, Side::Server, links, wanted)?;
+    if sender.keeps_window {
+        server.run(|| fs::write(SLOW_START_AFTER_IDLE, "0")).map_err(LabError::at(SLOW_START_AFTER_IDLE))?;
+    }
     let pairs =
         client_ends.into_iter().zip(server_ends).map(|(client, server)| TunPair { client, server }).collect();
     let probe =
@@ -105,6 +112,14 @@ pub(crate) fn drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64
     let all = network.run(|| all_links(&RouteSocket::open()?))?;
     let dropped = |link: &LinkSpec| all.iter().find(|l| l.name == link.name).map_or(0, |l| l.dropped);
     Ok(links.iter().map(dropped).collect())
+}
+
+/// Takes a device of this thread's namespace down or up.
+pub(crate) fn set_device(name: &str, up: bool) -> io::Result<()> {
+    let socket = RouteSocket::open()?;
+    let index = all_links(&socket)?.iter().find(|link| link.name == name).map_or(0, |link| link.index);
+    let change = LinkChange { up: Some(up), ..LinkChange::default() };
+    socket.request(&change.request(index).finish(1)).map(drop)
 }
 
 fn end(network: &Network, side: Side, links: &[LinkSpec], wanted: Congestion) -> Result<Vec<Tun>, LabError> {
@@ -204,6 +219,8 @@ impl End {
         self.ask(step, with.install()).or_else(|_| self.ask(step, route.install()))
     }
 }
+
+const SLOW_START_AFTER_IDLE: &str = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
 
 /// Everything before the first device exists.
 const SETTINGS: [(&str, &str); 10] = [

@@ -74,12 +74,31 @@ pub struct LabSpec {
     pub seed: u64,
     /// What stands at the other end.
     pub service: Service,
+    /// How its TCP is set beyond that.
+    pub sender: Sender,
+}
+
+/// The server's TCP, as far as a lab may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// nginx accepts MPTCP on port 80, beside plain TCP.
+    pub mptcp: bool,
+    /// Connections do not start slowly again after a pause (RFC 2861 off, `net.ipv4.tcp_slow_start_after_idle=0`), as
+    /// eMPTCP's sender has it for paths that are used again (§3.6).
+    pub keeps_window: bool,
 }
 
 impl LabSpec {
     /// A lab of these links, without events or server; cubic, seed 1.
     pub fn new(links: Vec<LinkSpec>) -> Self {
-        Self { links, events: Vec::new(), congestion: Congestion::Cubic, seed: 1, service: Service::None }
+        Self {
+            links,
+            events: Vec::new(),
+            congestion: Congestion::Cubic,
+            seed: 1,
+            service: Service::None,
+            sender: Sender::default(),
+        }
     }
 
     /// The place of the link called `name`.

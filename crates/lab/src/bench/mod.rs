@@ -8,12 +8,14 @@
 //! | `cpu` | processor time per gigabyte and speed without any emulation |
 //! | `rss` | the most memory that a gigabyte needs |
 //! | `proxy` | what players and programs have of `marline proxy` |
+//! | `paths` | what is asked of `marline paths`, over kernel MPTCP |
 //!
 //! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
 //! busy one says nothing; suspect runs are named. The exit code is 1 only if a download failed.
 
 mod cpu;
 mod judge;
+mod paths;
 mod proxy;
 mod wired;
 
@@ -61,6 +63,8 @@ enum What {
     Rss(CommonArgs),
     /// `marline proxy`: speed, start, seeks, links that die or are slow, two hundred players.
     Proxy(proxy::ProxyArgs),
+    /// `marline paths`: unequal links, suspension, small files, faults, many connections.
+    Paths(paths::PathsArgs),
 }
 
 /// What all have in common.
@@ -105,6 +109,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         What::Rss(args) => compare(&["floor-rss", "floor-rss-https"], None, &args, &[]),
         What::Cpu(args) => cpu::run(&args),
         What::Proxy(args) => proxy::run(&args),
+        What::Paths(args) => paths::run(&args),
     }
 }
 

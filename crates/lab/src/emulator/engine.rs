@@ -20,7 +20,7 @@ use marline_sys::clock::{self, Timer};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::lateness::Histogram;
-use super::{Emulation, LinkRun};
+use super::{Emulation, LinkRun, Priority, Sign, segment};
 use crate::network::TunPair;
 
 /// Packets read from one TUN in one turn (measured: more delays the others, fewer costs wake-ups).
@@ -35,6 +35,8 @@ pub(super) enum Order {
     Begin(u64, SyncSender<()>),
     /// Change a link now.
     Change(usize, Change),
+    /// Lose the next so many requests of the client for another priority over this link.
+    Lose(usize, u32),
     /// Tell what was seen since the last `Begin`.
     Report(SyncSender<Emulation>),
     /// End the thread.
@@ -49,6 +51,10 @@ struct Port {
     /// Bytes delivered down and up, by slot.
     timeline: Vec<[u64; 2]>,
     down_span: Option<(Instant, Instant)>,
+    signs: Vec<Sign>,
+    priorities: Vec<Priority>,
+    /// So many requests for another priority are still to be lost.
+    to_lose: u32,
 }
 
 /// The loop's state.
@@ -89,7 +95,16 @@ impl Engine {
             epoll::add(&epoll, &pair.client, EventData::new_u64(token), EventFlags::IN)?;
             epoll::add(&epoll, &pair.server, EventData::new_u64(token + 1), EventFlags::IN)?;
         }
-        let port = |(spec, tuns)| Port { spec, tuns, link: None, timeline: Vec::new(), down_span: None };
+        let port = |(spec, tuns)| Port {
+            spec,
+            tuns,
+            link: None,
+            timeline: Vec::new(),
+            down_span: None,
+            signs: Vec::new(),
+            priorities: Vec::new(),
+            to_lose: 0,
+        };
         Ok(Self {
             ports: links.into_iter().map(port).collect(),
             events,
@@ -160,9 +175,20 @@ impl Engine {
         for _ in 0..BATCH {
             let Ok(length) = tun.receive(&mut self.buffer) else { return };
             let packet = self.buffer.get(..length).unwrap_or(&[]);
-            if let Some(link) = &mut port.link {
-                link.push(direction, packet.to_vec(), Instant::from_nanos(clock::now().saturating_sub(zero)));
+            let Some(link) = &mut port.link else { continue };
+            let now = Instant::from_nanos(clock::now().saturating_sub(zero));
+            if direction == Direction::Up {
+                sign(&mut port.signs, direction, now, packet);
+                if let Some(backup) = segment::asked(packet) {
+                    let lost = port.to_lose > 0;
+                    port.to_lose = port.to_lose.saturating_sub(1);
+                    port.priorities.push(Priority { at: now.since(Instant::ZERO), backup, lost });
+                    if lost {
+                        continue;
+                    }
+                }
             }
+            link.push(direction, packet.to_vec(), now);
         }
     }
 
@@ -179,6 +205,7 @@ impl Engine {
                 self.histogram.record(written.since(due));
                 count(&mut port.timeline, direction, due, packet.len());
                 if direction == Direction::Down {
+                    sign(&mut port.signs, direction, due, &packet);
                     let first = port.down_span.map_or(due, |(first, _)| first);
                     port.down_span = Some((first, due));
                 }
@@ -200,6 +227,11 @@ impl Engine {
                     let now = self.now();
                     if let Some(link) = self.ports.get_mut(at).and_then(|port| port.link.as_mut()) {
                         link.change(&change, now);
+                    }
+                }
+                Ok(Order::Lose(at, count)) => {
+                    if let Some(port) = self.ports.get_mut(at) {
+                        port.to_lose = count;
                     }
                 }
                 Ok(Order::Report(to)) => {
@@ -225,6 +257,9 @@ impl Engine {
             port.link = Some(link);
             port.timeline.clear();
             port.down_span = None;
+            port.signs.clear();
+            port.priorities.clear();
+            port.to_lose = 0;
         }
     }
 
@@ -238,6 +273,8 @@ impl Engine {
             up_timeline: port.timeline.iter().map(|slot| DataSize::from_bytes(slot[1])).collect(),
             down_span: port.down_span.map(|(a, b)| (a.since(Instant::ZERO), b.since(Instant::ZERO))),
             unseen: 0,
+            signs: port.signs.clone(),
+            priorities: port.priorities.clone(),
         };
         Emulation {
             links: self.ports.iter().map(link).collect(),
@@ -263,9 +300,50 @@ fn count(timeline: &mut Vec<[u64; 2]>, direction: Direction, at: Instant, bytes:
     }
 }
 
+/// Joins what passes within a millisecond.
+fn sign(signs: &mut Vec<Sign>, direction: Direction, at: Instant, packet: &[u8]) {
+    let at = at.since(Instant::ZERO);
+    let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+    let payload = u32::try_from(segment::payload(packet)).unwrap_or(u32::MAX);
+    let (down, up) = if direction == Direction::Down { (bytes, 0) } else { (0, bytes) };
+    let full = signs.len() >= MOST_SIGNS;
+    match signs.last_mut() {
+        Some(last) if last.at.as_millis() >= at.as_millis() => {
+            last.down = last.down.saturating_add(down);
+            last.up = last.up.saturating_add(up);
+            last.payload = last.payload.saturating_add(payload);
+        }
+        _ if full => {}
+        _ => signs.push(Sign { at, down, up, payload }),
+    }
+}
+
+/// Signs that are kept of a link: hours of a busy one.
+const MOST_SIGNS: usize = 8_000_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_passes_within_a_millisecond_is_one_sign() {
+        let mut signs = Vec::new();
+        let mut put = |micros: u64, direction, bytes| {
+            sign(&mut signs, direction, Instant::from_nanos(micros * 1000), &vec![0; bytes]);
+        };
+        put(1_200, Direction::Down, 1500);
+        put(1_900, Direction::Up, 52);
+        put(1_100, Direction::Down, 100);
+        put(2_000, Direction::Down, 1500);
+        let at = Duration::from_micros;
+        assert_eq!(
+            signs,
+            [
+                Sign { at: at(1_200), down: 1600, up: 52, payload: 0 },
+                Sign { at: at(2_000), down: 1500, up: 0, payload: 0 }
+            ]
+        );
+    }
 
     #[test]
     fn bytes_are_counted_in_the_slot_of_their_time() {

@@ -3,6 +3,7 @@
 mod engine;
 mod lateness;
 mod report;
+mod segment;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::LabError;
 use crate::network::TunPair;
 use engine::{Engine, Order};
 pub use lateness::Lateness;
-pub use report::{Emulation, LinkRun};
+pub use report::{Emulation, LinkRun, Priority, Sign};
 
 /// The running thread. Dropping it ends the thread, and with it the room.
 #[derive(Debug)]
@@ -57,6 +58,11 @@ impl Emulator {
     /// Changes the link with this place now.
     pub(crate) fn change(&self, link: usize, change: Change) -> Result<(), LabError> {
         self.order(Order::Change(link, change))
+    }
+
+    /// Loses the next so many requests of the client for another priority of a subflow over this link.
+    pub(crate) fn lose(&self, link: usize, count: u32) -> Result<(), LabError> {
+        self.order(Order::Lose(link, count))
     }
 
     /// What was seen since the last begin.

@@ -27,6 +27,34 @@ pub struct LinkRun {
     pub down_span: Option<(Duration, Duration)>,
     /// Packets that the kernel dropped before the emulator saw them.
     pub unseen: u64,
+    /// Every moment in which a packet passed the client's end.
+    pub signs: Vec<Sign>,
+    /// Requests for another priority of an MPTCP subflow that the client sent over it.
+    pub priorities: Vec<Priority>,
+}
+
+/// Bytes of IP packets that passed the client's end of a link within a millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sign {
+    /// When the first of them did, since the start of the command.
+    pub at: Duration,
+    /// They came.
+    pub down: u32,
+    /// They went, whether or not they arrived.
+    pub up: u32,
+    /// How much of both was payload of TCP.
+    pub payload: u32,
+}
+
+/// A request that a subflow be a backup, or no longer be one (MP_PRIO).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// When it was sent, since the start of the command.
+    pub at: Duration,
+    /// A backup.
+    pub backup: bool,
+    /// The emulator was told to lose it.
+    pub lost: bool,
 }
 
 /// What all links did, and how well the emulation kept time.

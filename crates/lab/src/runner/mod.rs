@@ -11,7 +11,7 @@
 
 pub(crate) mod command;
 mod real;
-mod sampler;
+pub(crate) mod sampler;
 pub(crate) mod summary;
 mod virtual_time;
 

@@ -72,6 +72,11 @@ fn children(name: &[u8]) -> BTreeSet<u32> {
     pids.filter(named).filter(ours).collect()
 }
 
+/// What a process has used so far: seconds of processor time, and resident bytes now.
+pub(crate) fn used(pid: u32) -> Option<(f64, u64)> {
+    usage(pid).map(|(ticks, pages)| (ticks as f64 / TICKS_PER_S, pages * PAGE))
+}
+
 /// Processor time in ticks, and resident pages.
 fn usage(pid: u32) -> Option<(u64, u64)> {
     let fields = fields(pid)?;

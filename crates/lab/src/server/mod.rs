@@ -2,6 +2,7 @@
 
 mod certificate;
 mod folder;
+mod listener;
 mod nginx;
 mod payload;
 
@@ -37,15 +38,21 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts what the description asks for, and waits until it listens.
-    pub(crate) fn start(service: &Service, networks: &Networks, room: &Room) -> Result<Option<Self>, LabError> {
+    /// `mptcp`: nginx's port 80 speaks it.
+    pub(crate) fn start(
+        service: &Service,
+        mptcp: bool,
+        networks: &Networks,
+        room: &Room,
+    ) -> Result<Option<Self>, LabError> {
         match service {
             Service::None => Ok(None),
-            Service::Files(path) => Self::nginx(path, networks, room).map(Some),
+            Service::Files(path) => Self::nginx(path, mptcp, networks, room).map(Some),
             Service::Command(line) => Self::command(line, networks, room).map(Some),
         }
     }
 
-    fn nginx(path: &Path, networks: &Networks, room: &Room) -> Result<Self, LabError> {
+    fn nginx(path: &Path, mptcp: bool, networks: &Networks, room: &Room) -> Result<Self, LabError> {
         let program = find("nginx").ok_or(LabError::Missing { program: "nginx".into(), package: "nginx-light" })?;
         let step = || LabError::at(format!("serving {}", path.display()));
         let path = fs::canonicalize(path).map_err(step())?;
@@ -61,11 +68,14 @@ impl Server {
             (root, escaped(&name.to_string_lossy()))
         };
         let certificate = Certificate::create(folder.path()).map_err(step())?;
-        nginx::configure(folder.path(), &root, &certificate).map_err(step())?;
+        nginx::configure(folder.path(), &root, &certificate, mptcp).map_err(step())?;
         let log = folder.path().join("error.log");
         let mut command = Command::new(program);
         command.arg("-p").arg(folder.path()).arg("-c").arg(folder.path().join("nginx.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
+        if mptcp {
+            listener::hand_over(&mut command, networks).map_err(LabError::at("listening for MPTCP"))?;
+        }
         command.stderr(File::create(folder.path().join("stderr.log")).map_err(step())?);
         let mut server = Self {
             child: spawn(&mut command, networks, room).map_err(step())?,

@@ -11,8 +11,9 @@ use std::path::Path;
 
 use super::certificate::Certificate;
 
-/// Writes `nginx.conf` into `directory`, to serve `root`.
-pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate) -> io::Result<()> {
+/// Writes `nginx.conf` into `directory`, to serve `root`. `handed`: its sockets are handed to it, which needs a master: a
+/// single process of nginx takes them for those of an event loop that it never had, and ends (1.22).
+pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate, handed: bool) -> io::Result<()> {
     let root = quoted(root)?;
     let (pid, log) = (quoted(&directory.join("nginx.pid"))?, quoted(&directory.join("error.log"))?);
     let v6 =
@@ -21,13 +22,16 @@ pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate
         .iter()
         .map(|kind| Ok(format!("    {kind}_temp_path {};\n", quoted(&directory.join(kind))?)))
         .collect::<io::Result<_>>()?;
+    let master = if handed { "on" } else { "off" };
+    // Thousands of MPTCP connections may stay for as long as the lab does.
+    let (most, keep) = if handed { (16_384, "3600s") } else { (4096, "75s") };
     let text = format!(
         "user root root;\n\
          daemon off;\n\
-         master_process off;\n\
+         master_process {master};\n\
          pid {pid};\n\
          error_log {log};\n\
-         events {{ worker_connections 4096; }}\n\
+         events {{ worker_connections {most}; }}\n\
          http {{\n\
          {temporary}\
          \x20   access_log off;\n\
@@ -35,6 +39,7 @@ pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate
          \x20   sendfile on;\n\
          \x20   tcp_nopush on;\n\
          \x20   keepalive_requests 1000000;\n\
+         \x20   keepalive_timeout {keep};\n\
          \x20   server {{\n\
          \x20       listen 80; listen 443 ssl http2; listen 444 ssl; {v6}\n\
          \x20       ssl_certificate {};\n\

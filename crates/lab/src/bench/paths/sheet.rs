@@ -1,0 +1,186 @@
+//! The table of `bench paths`: a figure of ours, what others have beside it, and the bound that is asked for.
+//!
+//! In: figures, one at a time. Out: a line for each kind of figure, and JSON.
+
+use serde::Serialize;
+
+use crate::evidence::stats;
+use crate::page::Table;
+use crate::runner::command::say;
+
+/// What must hold of the median.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Floor {
+    /// It is only stated.
+    Stated,
+    /// At most this.
+    AtMost(f64),
+    /// At most so many times the least of these others.
+    AtMostTimes(f64, Vec<String>),
+    /// At least so many times the greatest of these others.
+    AtLeastTimes(f64, Vec<String>),
+}
+
+/// One kind of figure.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    case: String,
+    what: &'static str,
+    floor: Floor,
+    /// Whose figure the floor is about.
+    ours: String,
+    figures: Vec<(String, Vec<f64>)>,
+    suspect: Vec<String>,
+}
+
+/// All of them, and what went wrong.
+#[derive(Debug, Default)]
+pub(super) struct Sheet {
+    rows: Vec<Row>,
+    pub(super) problems: u32,
+}
+
+impl Sheet {
+    /// One more figure of a client. The first one of a row brings the floor, and whose it is.
+    pub(super) fn add(&mut self, case: &str, what: &'static str, about: (&str, &Floor), who: &str, figure: f64) {
+        say(&format!("{case}, {what}: {who}: {figure:.3}"));
+        let at = self.rows.iter().position(|row| row.case == case && row.what == what);
+        let at = at.unwrap_or_else(|| {
+            let (ours, floor) = (about.0.to_owned(), about.1.clone());
+            self.rows.push(Row { case: case.into(), what, floor, ours, figures: Vec::new(), suspect: Vec::new() });
+            self.rows.len() - 1
+        });
+        let figures = &mut self.rows[at].figures;
+        match figures.iter_mut().find(|(name, _)| name == who) {
+            Some((_, figures)) => figures.push(figure),
+            None => figures.push((who.to_owned(), vec![figure])),
+        }
+    }
+
+    /// What was measured of this case in the last run is doubtful.
+    pub(super) fn suspect(&mut self, case: &str, why: &str) {
+        say(&format!("{case}: suspect: {why}"));
+        for row in self.rows.iter_mut().filter(|row| row.case == case) {
+            row.suspect.push(why.to_owned());
+        }
+    }
+
+    /// Something could not be measured.
+    pub(super) fn problem(&mut self, case: &str, who: &str, run: u32, why: &dyn std::fmt::Display) {
+        self.problems += 1;
+        say(&format!("{case}, {who}, run {run}: FAILED: {why}"));
+    }
+
+    /// As JSON.
+    pub(super) fn record(&self) -> serde_json::Value {
+        let row = |row: &Row| serde_json::json!({"row": row, "bound": row.bound(), "word": row.word()});
+        self.rows.iter().map(row).collect()
+    }
+
+    /// For people.
+    pub(super) fn table(&self) -> Table {
+        const HEAD: [&str; 8] = ["case", "what", "ours", "min–max", "beside", "floor", "", "runs"];
+        let mut notes: Vec<String> = vec!["Medians.".into()];
+        notes.extend(
+            self.rows.iter().filter_map(|row| Some(format!("* suspect: {}: {}", row.case, row.suspect.first()?))),
+        );
+        notes.dedup();
+        Table {
+            head: HEAD.map(str::to_owned).to_vec(),
+            rows: self.rows.iter().map(Row::cells).collect(),
+            note: Some(notes.join(" ")),
+        }
+    }
+}
+
+impl Row {
+    fn of(&self, who: &str) -> Option<&[f64]> {
+        self.figures.iter().find(|(name, _)| name == who).map(|(_, figures)| figures.as_slice())
+    }
+
+    fn median(&self, who: &str) -> Option<f64> {
+        stats::median(self.of(who)?)
+    }
+
+    fn bound(&self) -> Option<f64> {
+        let others = |names: &[String]| names.iter().filter_map(|name| self.median(name)).collect::<Vec<f64>>();
+        match &self.floor {
+            Floor::Stated => None,
+            Floor::AtMost(most) => Some(*most),
+            Floor::AtMostTimes(times, names) => Some(others(names).into_iter().reduce(f64::min)? * times),
+            Floor::AtLeastTimes(times, names) => Some(others(names).into_iter().reduce(f64::max)? * times),
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        let (ours, bound) = match (self.median(&self.ours), self.bound()) {
+            _ if matches!(self.floor, Floor::Stated) => return "stated",
+            (Some(ours), Some(bound)) => (ours, bound),
+            _ => return "no run",
+        };
+        let met = match self.floor {
+            Floor::AtLeastTimes(..) => ours >= bound,
+            _ => ours <= bound + 1e-9,
+        };
+        if met { "met" } else { "MISSED" }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let ours = self.of(&self.ours).unwrap_or_default();
+        let others = self.figures.iter().filter(|(name, _)| *name != self.ours);
+        let beside = others.map(|(name, figures)| format!("{name} {}", number(stats::median(figures))));
+        let sign = if matches!(self.floor, Floor::AtLeastTimes(..)) { "≥" } else { "≤" };
+        let range =
+            stats::range(ours).map(|(least, most)| format!("{}–{}", number(Some(least)), number(Some(most))));
+        vec![
+            self.case.clone(),
+            self.what.into(),
+            number(stats::median(ours)),
+            range.unwrap_or_default(),
+            beside.collect::<Vec<_>>().join(", "),
+            self.bound().map_or("–".into(), |bound| format!("{sign} {}", number(Some(bound)))),
+            self.word().into(),
+            format!("{}{}", ours.len(), if self.suspect.is_empty() { "" } else { "*" }),
+        ]
+    }
+}
+
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "–".to_owned(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_floor_is_about_our_median_and_the_best_of_the_others() {
+        let mut sheet = Sheet::default();
+        let floor = Floor::AtLeastTimes(0.97, vec!["single:wifi".into(), "single:lte".into()]);
+        let mut add = |who, figure| sheet.add("50+5", "Mbit/s", ("marline", &floor), who, figure);
+        add("single:wifi", 40.0);
+        add("single:lte", 4.0);
+        add("mptcp", 30.0);
+        for figure in [38.0, 39.0, 60.0] {
+            add("marline", figure);
+        }
+        assert_eq!((sheet.rows[0].bound(), sheet.rows[0].word()), (Some(40.0 * 0.97), "met"));
+        sheet.add("50+5", "Mbit/s", ("marline", &floor), "marline", 30.0);
+        sheet.add("50+5", "Mbit/s", ("marline", &floor), "marline", 30.0);
+        assert_eq!(sheet.rows[0].word(), "MISSED");
+        let cells = &sheet.table().rows[0];
+        assert!(cells[4].contains("mptcp 30.0") && cells[5] == "≥ 38.8" && cells[7] == "5", "{cells:?}");
+        sheet.suspect("50+5", "late");
+        assert_eq!(sheet.table().rows[0][7], "5*");
+        sheet.add("fault", "s", ("marline", &Floor::AtMost(1.0)), "marline", 0.4);
+        assert_eq!(sheet.rows[1].word(), "met");
+        sheet.add("new", "s", ("marline", &Floor::AtMost(1.0)), "mptcp", 0.4);
+        assert_eq!(sheet.rows[2].word(), "no run");
+    }
+}
