@@ -12,6 +12,7 @@
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
 
 /// What is claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,10 +60,14 @@ impl Claim {
     /// Somebody holds it, or the machine is out of sockets.
     pub fn take(role: Role) -> Result<Self, ClaimError> {
         let address = SocketAddr::from_abstract_name(role.name())?;
-        match UnixListener::bind_addr(&address) {
-            Ok(listener) => Ok(Self { _listener: listener }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(ClaimError::Held(holder(&address))),
-            Err(error) => Err(error.into()),
+        let begun = Instant::now();
+        loop {
+            match UnixListener::bind_addr(&address) {
+                Ok(listener) => return Ok(Self { _listener: listener }),
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error.into()),
+                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 20),
+                Err(_) => return Err(ClaimError::Held(holder(&address))),
+            }
         }
     }
 
@@ -71,6 +76,9 @@ impl Claim {
         holder(&SocketAddr::from_abstract_name(role.name()).ok()?)
     }
 }
+
+/// chosen: a child that the holder was just starting when it ended keeps the socket until it has become its program.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Who listens there.
 fn holder(address: &SocketAddr) -> Option<u32> {
