@@ -312,13 +312,13 @@ impl Program {
 
 /// Where states may be finite.
 #[derive(Clone, Copy, Debug)]
-struct Range {
-    low: usize,
-    top: usize,
+pub(super) struct Range {
+    pub(super) low: usize,
+    pub(super) top: usize,
 }
 
 /// Takes what is cheaper from `from`, at this extra cost.
-fn lower(to: &mut [f64], from: &[f64], cost: f64, range: Range) {
+pub(super) fn lower(to: &mut [f64], from: &[f64], cost: f64, range: Range) {
     for (to, from) in to[range.low..=range.top].iter_mut().zip(&from[range.low..=range.top]) {
         *to = to.min(from + cost);
     }
@@ -339,6 +339,11 @@ fn rise(prices: impl Iterator<Item = f64>) -> f64 {
     let mut last: Option<f64> = None;
     let step = |price: f64| price - last.replace(price).unwrap_or(price);
     prices.map(step).filter(|step| *step > 0.0).sum()
+}
+
+/// As [`slide`], from nothing to `most`.
+pub(super) fn slide_by(from: &[f64], most: usize, price: f64, range: Range) -> Vec<f64> {
+    slide(from, &Lane { most, ..Lane::default() }, price, 0, range)
 }
 
 /// `min over x in least..=most of from[a − x] + price × x`, for every a in the range.

@@ -1,4 +1,5 @@
-//! What a clairvoyant could do: the least playback time of a video, and the least energy within a playback time.
+//! What a clairvoyant could do: the least playback time of a video, and the least energy within a playback time; and
+//! the least energy of a plain [`transfer`] within a time.
 //!
 //! In: a [`Case`]: what each link carries at each moment, the video, the player's low threshold. Out: P*
 //! ([`Case::least_playback`]) and E*(P) ([`Case::least_energy`]), which no policy beats.
@@ -19,12 +20,14 @@ mod playback;
 mod supply;
 #[cfg(test)]
 mod tests;
+pub mod transfer;
 
 use marline_core::playback::Profile;
 use marline_core::units::DataSize;
 
 pub use energy::{Grid, Least, Radio};
 pub use supply::Supply;
+pub use transfer::Transfer;
 
 /// A video to be played over links whose every rate is known.
 #[derive(Clone, Debug)]
