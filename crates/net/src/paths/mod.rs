@@ -10,6 +10,7 @@
 //! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
 
 pub mod control;
+pub mod doctor;
 mod error;
 pub mod ground;
 mod snapshot;

@@ -231,3 +231,33 @@ fn a_host_without_mptcp_or_without_the_privilege_is_not_touched() {
         assert_eq!(everything(), before);
     });
 }
+
+#[test]
+fn another_path_manager_is_not_driven_out() {
+    in_a_network(|| {
+        two_links();
+        std::fs::write("/proc/sys/net/mptcp/path_manager", "userspace").unwrap();
+        // A listener of another name; `ip` itself is known to only look.
+        let lab = Lab::new();
+        let program = lab.run.path().join("steerd");
+        let ip = std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|path| path.join("ip"));
+        std::fs::copy(ip.into_iter().find(|path| path.exists()).unwrap(), &program).unwrap();
+        let mut other = Command::new(program).args(["mptcp", "monitor"]).spawn().unwrap();
+        while listeners().is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            assert_eq!(other.try_wait().unwrap(), None);
+        }
+        let before = everything();
+        let roads = Roads { links: vec!["eth0".into(), "eth1".into()], named: false };
+        let mut host = Host::new(Claim::take(Role::Steer).unwrap(), lab.run.path(), roads, Box::new(|_| {}));
+        let error = host.lay(Mode::Userspace).unwrap_err().to_string();
+        assert!(error.starts_with("another path manager is active: steerd (process "), "{error}");
+        drop(host);
+        assert_eq!(everything(), before);
+        other.kill().unwrap();
+        other.wait().unwrap();
+        // With nobody there it may be taken over, and is left as it was.
+        lab.lay(&["eth0", "eth1"]).restore();
+        assert_eq!(everything(), before);
+    });
+}

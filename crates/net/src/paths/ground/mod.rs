@@ -32,10 +32,12 @@ use std::path::{Path, PathBuf};
 pub use claim::{Claim, ClaimError, Role};
 pub(super) use ledger::network;
 pub use routing::Roads;
-use settings::Settings;
+pub(super) use routing::exit;
+pub(super) use settings::{ENABLED, PATH_MANAGER, PM_TYPE, Settings};
 
-use self::ledger::Ledger;
+use self::ledger::{Ledger, Setting};
 use self::routing::Kernel;
+use super::doctor::{listeners, rival};
 use super::{Ground, Mode, PathsError};
 use crate::links::Survey;
 
@@ -76,6 +78,15 @@ impl Ground for Host {
             return Err(PathsError::NotPermitted { what: "steering this network".to_owned() });
         }
         let mut ledger = Ledger::open(&self.run_dir).map_err(unwritten)?;
+        // Set by a run of ours that crashed, it says nothing of others.
+        let ours = ledger.changes().settings.iter().any(|entry| entry.name != ENABLED);
+        let userspace = settings.is_userspace() && !ours;
+        if let Some(other) = rival(&listeners(), userspace) {
+            return Err(PathsError::Ground(format!(
+                "another path manager is active: {}; stop it first (`marline paths doctor` says how)",
+                other.shown()
+            )));
+        }
         match settings.lay(mode, &mut ledger) {
             Ok(lines) => self.tell(lines),
             Err((name, error)) => {
@@ -141,6 +152,18 @@ fn put_back(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
         Err(error) => troubles.push(format!("rules and routes cannot be removed: {error}")),
     }
     (lines, troubles)
+}
+
+/// What a run has changed and not put back: what it left behind, where it does not run any more.
+pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Ok(ledger) = Ledger::open(run_dir) {
+        lines.extend(ledger.changes().settings.iter().map(|Setting { name, set, .. }| format!("{name}={set}")));
+    }
+    if let Some(count) = Kernel::open().and_then(|kernel| kernel.count()).ok().filter(|count| *count > 0) {
+        lines.push(format!("{count} rules and routes"));
+    }
+    lines
 }
 
 /// Makes the run directory if it is not there.

@@ -181,6 +181,14 @@ impl Kernel {
         Ok(((rules.len() + routes.len()).saturating_sub(troubles.len()), troubles))
     }
 
+    /// How many rules and routes bear our number.
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    pub(super) fn count(&self) -> io::Result<usize> {
+        self.ours().map(|(rules, routes)| rules.len() + routes.len())
+    }
+
     /// What bears our number.
     fn ours(&self) -> io::Result<(Vec<Rule>, Vec<Route>)> {
         let rules = self.socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
@@ -233,7 +241,7 @@ impl Kernel {
 }
 
 /// The link by which packets from this address to the world would leave; none: they would not.
-fn exit(socket: &RouteSocket, from: IpAddr) -> Option<u32> {
+pub(in crate::paths) fn exit(socket: &RouteSocket, from: IpAddr) -> Option<u32> {
     let far = if from.is_ipv4() { IpAddr::V4(FAR_V4) } else { IpAddr::V6(FAR_V6) };
     let answer = socket.request(&Route::lookup(Some(from), far).finish(4)).ok()?;
     messages(&answer).find_map(|message| Route::parse(&message))?.link

@@ -42,6 +42,17 @@ impl Settings {
         fs::read_to_string(self.path(name)).ok().map(|text| text.trim().to_owned())
     }
 
+    /// A setting of one interface, whose name may have dots in it.
+    pub(crate) fn read_of_interface(&self, folder: &str, interface: &str, name: &str) -> Option<String> {
+        let path = self.root.join(folder).join(interface).join(name);
+        fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Whether this process may write it.
+    pub(crate) fn is_writable(&self, name: &str) -> bool {
+        fs::OpenOptions::new().write(true).open(self.path(name)).is_ok()
+    }
+
     fn write(&self, name: &str, value: &str) -> io::Result<()> {
         fs::write(self.path(name), value)
     }
@@ -53,6 +64,14 @@ impl Settings {
     /// Whether this kernel has MPTCP.
     pub(crate) fn has_mptcp(&self) -> bool {
         self.read(ENABLED).is_some()
+    }
+
+    /// Whether paths are managed by a program.
+    pub(crate) fn is_userspace(&self) -> bool {
+        match self.read(PATH_MANAGER) {
+            Some(name) => name == "userspace",
+            None => self.read(PM_TYPE).is_some_and(|number| number != "0"),
+        }
     }
 
     /// What a run needs, as names and values.

@@ -1,0 +1,81 @@
+//! Whether this machine is fit for `marline paths`, and what helps where it is not.
+//!
+//! In: [`Facts`] that were gathered ([`gather`]), and for each link what came of a connection to a server of the user's
+//! ([`probe`]). Out: findings, each with a remedy.
+//!
+//! 1. A finding is a plain function of facts, and has a test with facts that never were on any machine.
+//! 2. Something *blocks* if connections would not be steered at all, or wrongly; it is *noted* if they would be less well
+//!    than they could. Only the first makes a machine unfit.
+//! 3. Nothing is changed, and no packet leaves the machine without `--probe`.
+//! 4. What cannot be read (for want of a privilege) is no finding.
+
+mod checks;
+mod facts;
+mod listeners;
+mod netstat;
+mod probe;
+mod roads;
+
+use serde::Serialize;
+
+pub use facts::{Facts, Loopback, gather};
+pub use listeners::Listener;
+pub(super) use listeners::{listeners, rival};
+pub use probe::{Probed, Verdict as ProbeVerdict, addresses, probe};
+pub use roads::Road;
+
+/// How much something matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Less good than it could be.
+    Note,
+    /// It stands in the way.
+    Blocks,
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// What was looked at, one word or two.
+    pub name: &'static str,
+    /// How much it matters.
+    pub state: State,
+    /// What was seen.
+    pub says: String,
+    /// What helps; empty where nothing is wrong.
+    pub remedy: String,
+}
+
+impl Finding {
+    fn ok(name: &'static str, says: impl Into<String>) -> Self {
+        Self { name, state: State::Ok, says: says.into(), remedy: String::new() }
+    }
+
+    fn note(name: &'static str, says: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, state: State::Note, says: says.into(), remedy: remedy.into() }
+    }
+
+    fn blocks(name: &'static str, says: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, state: State::Blocks, says: says.into(), remedy: remedy.into() }
+    }
+}
+
+/// The whole examination.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// Nothing stands in the way.
+    pub fit: bool,
+    /// What was looked at, in the order in which a person would.
+    pub findings: Vec<Finding>,
+}
+
+/// What the facts, and the probes if there were any, come to.
+pub fn examine(facts: &Facts, probed: &[Probed]) -> Report {
+    let mut findings = checks::all(facts);
+    findings.extend(roads::all(facts));
+    findings.extend(probed.iter().map(probe::finding));
+    Report { fit: findings.iter().all(|finding| finding.state != State::Blocks), findings }
+}
