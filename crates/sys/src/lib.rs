@@ -7,6 +7,7 @@ pub mod clock;
 pub mod detached;
 pub mod device;
 pub mod early;
+pub mod mptcp;
 pub mod namespace;
 pub mod netlink;
 pub mod process;
