@@ -7,6 +7,7 @@ pub mod dns;
 pub mod get;
 pub mod http;
 pub mod links;
+mod pass;
 pub mod paths;
 pub mod power;
 pub mod proxy;
