@@ -12,6 +12,7 @@
 pub mod control;
 pub mod doctor;
 mod error;
+pub mod forward;
 pub mod ground;
 mod snapshot;
 pub mod status;

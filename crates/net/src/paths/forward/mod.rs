@@ -1,0 +1,219 @@
+//! `marline paths --transparent`: plain TCP of this host's programs goes on as MPTCP.
+//!
+//! In: which connections are meant ([`Scope`]). Out: each of them ends here and goes on as an MPTCP connection to where
+//! it was going, until [`run`] is dropped.
+//!
+//! 1. The kernel leads connections here ([`rules`]) and remembers where they were going (`SO_ORIGINAL_DST`).
+//! 2. Only the loopback is listened on. What comes here by itself, led by no rule, is closed: it was going nowhere.
+//! 3. Bytes stay in the kernel ([`crate::pass`]); a slow receiver slows its sender; the end of one direction is passed
+//!    on alone; a connection that breaks on one side is reset on the other, so that half a file is not taken for a whole.
+//! 4. A server without MPTCP is reached all the same: the kernel falls back by itself, which is counted.
+//! 5. More than [`Config::limit`] connections wait in the kernel's queue until others end.
+//! 6. The rules are there only while the forwarder is (see [`rules`], 3).
+//!
+//! TPROXY was not used: for connections of the host itself it needs a mark, a rule and a routing table beside the
+//! rules of nftables, and brings what REDIRECT brings. Nor sockmap: it needs a kernel with BTF, and programs of BPF.
+
+mod connection;
+pub mod rules;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+pub use rules::{Cgroup, Ports, Scope};
+
+/// What the forwarder needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Which connections.
+    pub scope: Scope,
+    /// How many at once.
+    pub limit: usize,
+    /// How long the server may take to answer. The program believes that it has reached it meanwhile.
+    pub connect: Duration,
+    /// How long a connection may be silent. One whose one end is closed already has [`HALF_CLOSED`].
+    pub idle: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { scope: Scope::default(), limit: LIMIT, connect: CONNECT, idle: IDLE }
+    }
+}
+
+/// chosen: six descriptors each; far above what a desktop or a small server opens.
+const LIMIT: usize = 4096;
+/// chosen: a minute is where most programs give up; Linux itself would try for 127 s.
+const CONNECT: Duration = Duration::from_secs(60);
+/// chosen: a shell that was left open over night is there in the morning. (RFC 5382 §5: at least 2 h 4 min.)
+const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
+/// chosen: as long as Linux's conntrack keeps what is half closed, and more than its `tcp_fin_timeout`.
+pub const HALF_CLOSED: Duration = Duration::from_secs(10 * 60);
+
+/// What the forwarder has done so far. Read it at any time.
+#[derive(Debug, Default)]
+pub struct Counts {
+    open: AtomicU64,
+    mptcp: AtomicU64,
+    fallen_back: AtomicU64,
+    failed: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counts {
+    /// Connections that are open now.
+    pub fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+    /// Connections whose server spoke MPTCP.
+    pub fn mptcp(&self) -> u64 {
+        self.mptcp.load(Ordering::Relaxed)
+    }
+    /// Connections whose server, or something on the way, did not.
+    pub fn fallen_back(&self) -> u64 {
+        self.fallen_back.load(Ordering::Relaxed)
+    }
+    /// Connections whose server could not be reached.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+    /// Bytes both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Why connections cannot be led here.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// The program that sets the rules is missing.
+    #[error("--transparent: the program nft is not there; it is in the package nftables")]
+    NoNft,
+    /// A privilege is missing.
+    #[error(
+        "--transparent: not permitted: needs CAP_NET_ADMIN, for nft too (run as root, or as the systemd unit does)"
+    )]
+    NotPermitted,
+    /// Another process owns the rules.
+    #[error(
+        "--transparent: another marline leads the connections of this host already (nft list table inet marline)"
+    )]
+    Taken,
+    /// Anything else that nft says.
+    #[error("--transparent: nft: {0}")]
+    Nft(String),
+    /// The kernel makes no such sockets.
+    #[error("--transparent: {what}: {error}")]
+    Socket {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+/// Leads connections here and on, until it is dropped: the rules go first. `counts` shows what it does. Needs a tokio
+/// runtime with I/O and time.
+///
+/// # Errors
+/// When it cannot begin, and when the rules are lost on the way.
+pub async fn run(config: Config, counts: Arc<Counts>) -> Result<std::convert::Infallible, ForwardError> {
+    connection::may_be_made()?;
+    let limit = config.limit.min(descriptors() / PER_CONNECTION).max(1);
+    let (port, listeners) = listen().await?;
+    let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
+    let families = rules::Families::of(&addresses);
+    // The last that is made is the first that goes.
+    let mut tasks = JoinSet::new();
+    let mut held = rules::Held::new(&config.scope, port, families).await?;
+    tracing::info!(port, limit, "connections are led here");
+    let room = Arc::new(Semaphore::new(limit));
+    loop {
+        tokio::select! {
+            (near, permit) = next(&listeners, &room) => {
+                let (config, counts) = (config.clone(), Arc::clone(&counts));
+                tasks.spawn(async move {
+                    connection::carry(near, &config, &counts).await;
+                    drop(permit);
+                });
+            }
+            Some(_) = tasks.join_next() => {}
+            error = held.lost() => return Err(error),
+        }
+    }
+}
+
+/// The next connection, when there is room for one.
+async fn next(listeners: &[(IpAddr, TcpListener)], room: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    loop {
+        let Ok(permit) = Arc::clone(room).acquire_owned().await else { std::future::pending().await };
+        let accepted = match listeners {
+            [(_, one)] => one.accept().await,
+            [(_, one), (_, other), ..] => tokio::select! {
+                accepted = one.accept() => accepted,
+                accepted = other.accept() => accepted,
+            },
+            [] => std::future::pending().await,
+        };
+        match accepted {
+            Ok((near, _)) => return (near, permit),
+            Err(error) => {
+                // Out of descriptors or memory, or a client that has gone already.
+                tracing::debug!(%error, "accept");
+                tokio::time::sleep(BREATH).await;
+            }
+        }
+    }
+}
+
+/// One port on each family's loopback, the same for both: the rules name only one.
+async fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
+    let [ipv4, ipv6] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let (first, rest) = match TcpListener::bind(SocketAddr::new(ipv4, 0)).await {
+            Ok(listener) => ((ipv4, listener), Some(ipv6)),
+            Err(error) => match TcpListener::bind(SocketAddr::new(ipv6, 0)).await {
+                Ok(listener) => ((ipv6, listener), None),
+                Err(_) => return Err(ForwardError::Socket { what: "a listener on 127.0.0.1", error }),
+            },
+        };
+        let port = first.1.local_addr().map(|address| address.port());
+        let port = port.map_err(|error| ForwardError::Socket { what: "a listener", error })?;
+        let Some(other) = rest else { return Ok((port, vec![first])) };
+        match TcpListener::bind(SocketAddr::new(other, port)).await {
+            Ok(listener) => return Ok((port, vec![first, (other, listener)])),
+            // Somebody has this port there: another one, then.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
+            // A machine without IPv6.
+            Err(_) => return Ok((port, vec![first])),
+        }
+    }
+    let error = last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
+    Err(ForwardError::Socket { what: "a port that is free on 127.0.0.1 and ::1", error })
+}
+
+/// As many as this user may have.
+fn descriptors() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With fewer, more connections wait.
+    let _ = setrlimit(Resource::Nofile, limit);
+    let current = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(current).unwrap_or(usize::MAX).saturating_sub(RESERVED)
+}
+
+/// Two sockets, and two pipes of two ends.
+const PER_CONNECTION: usize = 6;
+/// chosen: for the listeners, nft, and whatever else the process does.
+const RESERVED: usize = 128;
+const ATTEMPTS: usize = 16;
+const BREATH: Duration = Duration::from_millis(50);

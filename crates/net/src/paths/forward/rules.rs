@@ -1,0 +1,313 @@
+//! The rules that lead this host's plain TCP to the forwarder: one table of nftables, which ends with its holder.
+//!
+//! In: which connections are meant ([`Scope`]) and where the forwarder listens. Out: a table in the kernel while a
+//! [`Held`] lives.
+//!
+//! 1. Led away are connections that this host opens, out of an interface other than the loopback: what stays on this
+//!    host goes to its own addresses, which Linux routes over the loopback.
+//! 2. Not led away are the forwarder's own connections (by their mark), those that ask for MPTCP themselves (by the
+//!    option in their SYN; NAT looks at the SYN alone), and link-local IPv6, whose addresses mean nothing without their
+//!    interface.
+//! 3. The table has an owner (Linux 5.12): the kernel removes it when the owner's netlink socket closes. The owner is
+//!    `nft`, waiting for commands on a pipe whose other end is this process's. However this process ends, `nft` reads
+//!    the end, and the rules are gone: a host whose connections lead to a forwarder that is no more would be cut off.
+//! 4. A program's firewall that is loaded anew (`nft flush ruleset`) leaves a table with an owner alone.
+//!
+//! Netlink of our own was not used: rules are expressions in several layers, and nft is on every machine that has them.
+
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+use super::ForwardError;
+
+/// The mark of the forwarder's own connections.
+pub const MARK: u32 = 0x77;
+/// The table's name.
+pub const TABLE: &str = "marline";
+
+/// Which connections are led to the forwarder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Those of the programs in this control group; none: those of all programs.
+    pub cgroup: Option<Cgroup>,
+    /// Those to these ports; none named: all.
+    pub ports: Vec<Ports>,
+}
+
+/// A port, or several in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl std::str::FromStr for Ports {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let (first, last) = s.split_once('-').unwrap_or((s, s));
+        let port = |s: &str| s.parse().ok().filter(|port| *port != 0);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(format!("`{s}` is no port: 1 to 65535, or a range such as 8000-8999")),
+        }
+    }
+}
+
+/// A control group of the second version, below its root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    /// As nft finds it: relative to its own idea of where they are mounted.
+    path: String,
+    /// How far it is below the root.
+    level: usize,
+}
+
+impl Cgroup {
+    /// The group at `path`: relative to the mount of control groups, as `systemd-cgls` shows it, or absolute.
+    ///
+    /// # Errors
+    /// A line that says why there is no such group.
+    pub fn find(path: &Path) -> Result<Self, String> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| format!("mountinfo: {e}"))?;
+        let Some(mount) = mount_of_groups(&mounts) else {
+            return Err("no control groups of the second version are mounted here (cgroup2)".into());
+        };
+        let below = path.strip_prefix(&mount).unwrap_or_else(|_| path.strip_prefix("/").unwrap_or(path));
+        let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
+        let name = below.to_str().filter(|name| plain && !name.is_empty() && name.bytes().all(is_plain));
+        let Some(name) = name else {
+            return Err(format!("{}: not the path of a control group below {}", path.display(), mount.display()));
+        };
+        let there = mount.join(name);
+        if !there.join("cgroup.procs").exists() {
+            return Err(format!("{}: there is no such control group", there.display()));
+        }
+        let Ok(seen) = there.strip_prefix(NFT_LOOKS_IN) else {
+            return Err(format!("{}: nft knows control groups below {NFT_LOOKS_IN} only", there.display()));
+        };
+        Ok(Self { path: seen.display().to_string(), level: below.components().count() })
+    }
+}
+
+/// Where the second version of control groups is mounted (proc_pid_mountinfo(5)).
+fn mount_of_groups(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let place = left.split(' ').nth(4)?;
+        right.starts_with("cgroup2 ").then(|| place.into())
+    })
+}
+
+/// What may stand in a name between nft's quotation marks; systemd writes everything else as `\x2d`.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/._-@:\\".contains(&byte)
+}
+
+/// The table as nft reads it: it commits when a line ends.
+fn table(scope: &Scope, port: u16, families: Families) -> String {
+    let mut rules = vec![
+        "type nat hook output priority -100; policy accept".to_owned(),
+        format!("meta mark {MARK:#x} return"),
+        "oifname \"lo\" return".into(),
+        "ip6 daddr fe80::/10 return".into(),
+        "tcp option mptcp exists return".into(),
+    ];
+    let mut last = String::new();
+    match families {
+        Families { ipv6: false, .. } => last += "meta nfproto ipv4 ",
+        Families { ipv4: false, .. } => last += "meta nfproto ipv6 ",
+        _ => {}
+    }
+    if let Some(Cgroup { path, level }) = &scope.cgroup {
+        last += &format!("socket cgroupv2 level {level} \"{path}\" ");
+    }
+    last += &match scope.ports.as_slice() {
+        [] => "meta l4proto tcp ".into(),
+        ports => format!("tcp dport {{ {} }} ", ports.iter().map(written).collect::<Vec<_>>().join(", ")),
+    };
+    last += &format!("redirect to :{port}");
+    rules.push(last);
+    // A table of ours without an owner is nobody's. One line is one transaction.
+    let first = format!("add table inet {TABLE}; delete table inet {TABLE}");
+    format!("{first}\ntable inet {TABLE} {{ flags owner; chain output {{ {}; }}; }}\n", rules.join("; "))
+}
+
+fn written(ports: &Ports) -> String {
+    if ports.first == ports.last { ports.first.to_string() } else { format!("{}-{}", ports.first, ports.last) }
+}
+
+/// For which families the forwarder listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Families {
+    pub(super) ipv4: bool,
+    pub(super) ipv6: bool,
+}
+
+impl Families {
+    pub(super) fn of(listening: &[IpAddr]) -> Self {
+        Self { ipv4: listening.iter().any(IpAddr::is_ipv4), ipv6: listening.iter().any(IpAddr::is_ipv6) }
+    }
+}
+
+/// The table is in force while this lives.
+#[derive(Debug)]
+pub(super) struct Held {
+    nft: Child,
+    /// Its end is nft's end.
+    _commands: ChildStdin,
+    /// Open for what it may still say: nobody would hear it, and it would die of that.
+    _said: (ChildStdout, ChildStderr),
+}
+
+impl Held {
+    /// Puts the table in force.
+    ///
+    /// # Errors
+    /// No nft; no privilege; a kernel without NAT; somebody else's table of that name.
+    pub(super) async fn new(scope: &Scope, port: u16, families: Families) -> Result<Self, ForwardError> {
+        let mut command = Command::new("nft");
+        command.arg("-i").env("LC_ALL", "C").current_dir("/").kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for marline; the rules end with it, and not before.
+        command.process_group(0);
+        let mut nft = command.spawn().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => ForwardError::NoNft,
+            _ => ForwardError::Nft(error.to_string()),
+        })?;
+        let (Some(mut commands), Some(mut out), Some(mut errors)) =
+            (nft.stdin.take(), nft.stdout.take(), nft.stderr.take())
+        else {
+            return Err(ForwardError::Nft("no pipes".into()));
+        };
+        // What it says when it is asked for the table tells that the table is there.
+        let text = format!("{}list table inet {TABLE}\n", table(scope, port, families));
+        let told = async {
+            commands.write_all(text.as_bytes()).await?;
+            let mut lines = BufReader::new(&mut out).lines();
+            while let Some(line) = lines.next_line().await? {
+                if line.contains("redirect to") {
+                    return Ok(true);
+                }
+            }
+            Ok::<bool, std::io::Error>(false)
+        };
+        let (mut said, mut buffer) = (Vec::new(), [0; 2048]);
+        let in_force = tokio::time::timeout(PATIENCE, async {
+            tokio::select! {
+                told = told => told.unwrap_or(false),
+                length = errors.read(&mut buffer) => {
+                    said.extend_from_slice(buffer.get(..length.unwrap_or(0)).unwrap_or_default());
+                    false
+                }
+            }
+        });
+        if in_force.await == Ok(true) {
+            return Ok(Self { nft, _commands: commands, _said: (out, errors) });
+        }
+        drop(commands);
+        let _ = tokio::time::timeout(PATIENCE, errors.read_to_end(&mut said)).await;
+        Err(refusal(&String::from_utf8_lossy(&said)))
+    }
+
+    /// Waits for the end of the table that was not asked for.
+    pub(super) async fn lost(&mut self) -> ForwardError {
+        let ended = self.nft.wait().await;
+        ForwardError::Nft(match ended {
+            Ok(status) => format!("it ended ({status}), and the rules with it: connections are plain TCP again"),
+            Err(error) => error.to_string(),
+        })
+    }
+}
+
+/// What nft's words mean.
+fn refusal(said: &str) -> ForwardError {
+    let line = said.lines().find(|line| line.contains("Error")).or_else(|| said.lines().next());
+    let line = line.map(|line| line.trim_start_matches("/dev/stdin:").trim().to_owned()).unwrap_or_default();
+    if said.contains("must be root") || said.contains("cache initialization failed") {
+        ForwardError::NotPermitted
+    } else if said.contains("Operation not permitted") {
+        // The kernel's word for a table of another owner.
+        ForwardError::Taken
+    } else if line.is_empty() {
+        ForwardError::Nft("it said nothing and did nothing; it must know interactive mode (nft -i)".into())
+    } else if said.contains("Operation not supported") {
+        ForwardError::Nft(format!("{line} (tables with an owner need Linux 5.12, NAT needs nft_redir)"))
+    } else {
+        ForwardError::Nft(line)
+    }
+}
+
+const NFT_LOOKS_IN: &str = "/sys/fs/cgroup";
+/// chosen: modules may have to be loaded; longer means that something hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Families = Families { ipv4: true, ipv6: true };
+
+    #[test]
+    fn everything_but_what_stays_here_and_what_is_mptcp_is_led_away() {
+        let text = table(&Scope::default(), 7000, BOTH);
+        let order = ["mark 0x77 return", "\"lo\" return", "fe80::/10 return", "mptcp exists return"];
+        let mut at = 0;
+        for rule in order.iter().chain(&["meta l4proto tcp redirect to :7000"]) {
+            let found = text[at..].find(rule).unwrap_or_else(|| panic!("{rule} is not in its place: {text}"));
+            at += found;
+        }
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains("flags owner"));
+    }
+
+    #[test]
+    fn ports_groups_and_families_narrow_it() {
+        let ports = vec!["443".parse().unwrap(), "8000-8999".parse().unwrap()];
+        let cgroup = Some(Cgroup { path: "system.slice/a.service".into(), level: 2 });
+        let text = table(&Scope { cgroup, ports }, 7000, Families { ipv4: true, ipv6: false });
+        let rule = "meta nfproto ipv4 socket cgroupv2 level 2 \"system.slice/a.service\" \
+                    tcp dport { 443, 8000-8999 } redirect to :7000";
+        assert!(text.contains(rule), "{text}");
+        let text = table(&Scope::default(), 7000, Families { ipv4: false, ipv6: true });
+        assert!(text.contains("meta nfproto ipv6 meta l4proto tcp redirect"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_port_is_refused() {
+        for word in ["", "0", "65536", "-1", "90-80", "80-", "http", "1-2-3", " 80"] {
+            assert!(word.parse::<Ports>().is_err(), "{word}");
+        }
+        assert_eq!(written(&"80-80".parse().unwrap()), "80");
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_or_is_none_is_refused() {
+        for path in ["", "/", "..", "a/../b", "no such group", "a\"; flush ruleset", "nosuch.slice"] {
+            assert!(Cgroup::find(Path::new(path)).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_mount_of_the_second_version_is_found() {
+        let mounts = "24 1 0:22 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      36 35 0:30 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw\n";
+        assert_eq!(mount_of_groups(mounts), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(mount_of_groups("1 2 3\n\n - x"), None);
+    }
+
+    #[test]
+    fn words_of_nft_become_one_line() {
+        let taken = refusal("Error: Could not process rule: Operation not permitted\ntable inet marline\n^^^\n");
+        assert!(matches!(taken, ForwardError::Taken));
+        assert!(matches!(refusal("Operation not permitted (you must be root)\n"), ForwardError::NotPermitted));
+        let other = refusal("Error: Could not process rule: No such file or directory\nx\n").to_string();
+        assert!(other.contains("No such file") && !other.contains('\n'), "{other}");
+        assert!(refusal("").to_string().contains("interactive"));
+    }
+}
