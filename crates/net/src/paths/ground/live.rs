@@ -240,8 +240,9 @@ fn another_path_manager_is_not_driven_out() {
         // A listener of another name; `ip` itself is known to only look.
         let lab = Lab::new();
         let program = lab.run.path().join("steerd");
-        let ip = std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|path| path.join("ip"));
-        std::fs::copy(ip.into_iter().find(|path| path.exists()).unwrap(), &program).unwrap();
+        let folders = std::env::var_os("PATH").unwrap();
+        let ip = std::env::split_paths(&folders).map(|path| path.join("ip")).find(|path| path.exists());
+        std::fs::copy(ip.unwrap(), &program).unwrap();
         let mut other = Command::new(program).args(["mptcp", "monitor"]).spawn().unwrap();
         while listeners().is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(10));
