@@ -36,16 +36,21 @@ pub(super) type Log = (PathBuf, BufWriter<File>);
 /// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
 pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
     let Some(path) = path else { return Ok(None) };
-    let told = |error| GetError::Trace { path: path.to_owned(), error };
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(told)?;
+    let file = log_file(path).map_err(|error| GetError::Trace { path: path.to_owned(), error })?;
+    Ok(Some((path.to_owned(), BufWriter::new(file))))
+}
+
+/// The file of a log, empty, and locked against other runs.
+pub(crate) fn log_file(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     // A device or a pipe is somebody else's to lock, and cannot be emptied.
     if file.metadata().is_ok_and(|meta| meta.is_file()) {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            return Err(told(std::io::Error::new(ErrorKind::WouldBlock, "another run of marline writes it")));
+            return Err(std::io::Error::new(ErrorKind::WouldBlock, "another run of marline writes it"));
         }
-        file.set_len(0).map_err(told)?;
+        file.set_len(0)?;
     }
-    Ok(Some((path.to_owned(), BufWriter::new(file))))
+    Ok(file)
 }
 
 impl<M: Driven> Logged<M> {

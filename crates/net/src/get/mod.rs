@@ -39,6 +39,7 @@ pub use crate::store::{Checksum, ParseChecksumError};
 pub(crate) use feed::{Audience, Feed, Known, Learnt};
 pub use job::{Accounting, GetError, Job, Target, Watcher};
 pub use joules::Joules;
+pub(crate) use log::log_file;
 pub use log::{FetchRecord, StreamRecord};
 pub(crate) use network::Network;
 pub use network::NetworkError;

@@ -11,9 +11,11 @@
 
 pub mod control;
 pub mod doctor;
+mod driver;
 mod error;
 pub mod forward;
 pub mod ground;
+mod kernel;
 mod snapshot;
 pub mod status;
 
@@ -24,6 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::links::Survey;
 
+pub use driver::{PathsRecord, Policy, drive};
 pub use error::PathsError;
 pub use snapshot::{Connection, Decision, LinkState, Managed, Snapshot, SubflowState, Totals};
 

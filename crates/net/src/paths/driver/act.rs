@@ -1,0 +1,397 @@
+//! What the policy asks for, carried out.
+//!
+//! 1. Commands of one turn go to the kernel together, and so do looks.
+//! 2. What cannot be asked of the kernel at all (no such subflow, no address of the family) is refused here, in the same
+//!    words.
+//! 3. A destroyed subflow is gone once the kernel has said so; its event, which comes later, finds nothing any more.
+//! 4. An address whose id another address of the connection has (two of 255 can meet) is tried with the next one.
+//! 5. A join that nothing came of is ended after [`STALE`]: the kernel would send SYNs for two minutes, and a subflow
+//!    that comes up then would surprise everybody.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use marline_core::link::LinkId;
+use marline_core::paths::{Command, CommandId, ConnId, Counters, Input, Output, Refusal, SubflowId, Why};
+use marline_core::units::DataSize;
+use marline_core::wire::netlink::diag::{self, state};
+use marline_core::wire::netlink::mptcp::{NewSubflow, Tuple};
+use marline_core::wire::netlink::{Ack, Request};
+
+use super::super::kernel::{Asked, refusal};
+use super::super::snapshot::Managed;
+use super::table::{Conn, Pending, id_after};
+use super::{Driver, Mode, Policy};
+
+/// A command on its way.
+#[derive(Clone, Copy)]
+struct Order {
+    command: CommandId,
+    conn: ConnId,
+    what: Command,
+}
+
+impl<M: Policy> Driver<M> {
+    /// Carries out what is in the queue, for a few rounds. True: there is more.
+    pub(super) fn act(&mut self) -> bool {
+        for _ in 0..ROUNDS {
+            if self.queue.is_empty() && self.looks.is_empty() {
+                return false;
+            }
+            let mut orders = Vec::new();
+            for output in std::mem::take(&mut self.queue) {
+                match output {
+                    Output::Do { command, conn, what } => orders.push(Order { command, conn, what }),
+                    Output::Note { conn, reason } => {
+                        let now = self.now();
+                        if self.host.is_some() {
+                            self.host_note(now, &reason);
+                        } else if let Some(of) = self.table.conn(conn) {
+                            of.explain(now, reason);
+                        }
+                    }
+                    Output::Look { conn } => {
+                        self.looks.insert(conn);
+                    }
+                }
+            }
+            if self.host.is_some() {
+                for order in orders {
+                    self.host_order(order.command, order.what);
+                }
+            } else {
+                self.carry_out(&orders);
+            }
+            self.look();
+        }
+        !self.queue.is_empty() || !self.looks.is_empty()
+    }
+
+    fn carry_out(&mut self, orders: &[Order]) {
+        let mut sent = Vec::new();
+        let mut requests = Vec::new();
+        for order in orders {
+            match self.request(order) {
+                Ok(request) => {
+                    sent.push(*order);
+                    requests.push(request);
+                }
+                Err(refused) => self.done(order, Some(refused), None),
+            }
+        }
+        if requests.is_empty() {
+            return;
+        }
+        let answers = self.manager.as_ref().map(|manager| manager.carry_out(requests));
+        match answers {
+            Some(Ok(answers)) => {
+                for (order, ack) in sent.iter().zip(&answers) {
+                    self.answered(order, ack);
+                }
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the path manager does not answer");
+                let number = error.raw_os_error().unwrap_or(0);
+                for order in &sent {
+                    self.done(order, Some(Refusal::Other(number)), None);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The kernel's words for a command.
+    fn request(&self, order: &Order) -> Result<Request, Refusal> {
+        let of = self.table.conns.get(&order.conn).ok_or(Refusal::NoConnection)?;
+        match of.managed {
+            Managed::Yes => {}
+            Managed::Older => return Err(Refusal::NoConnection),
+            Managed::No => return Err(Refusal::NotPermitted),
+        }
+        let family = self.manager.as_ref().ok_or(Refusal::NotPermitted)?.family();
+        match order.what {
+            Command::Join { link, backup } => Ok(self.new_subflow(order.conn, of, link, backup)?.create(family)),
+            Command::Prioritise { subflow, backup } => {
+                Ok(tuple(order.conn, of, subflow)?.prioritise(family, backup))
+            }
+            Command::Destroy { subflow } => Ok(tuple(order.conn, of, subflow)?.destroy(family)),
+        }
+    }
+
+    fn new_subflow(&self, conn: ConnId, of: &Conn, link: LinkId, backup: bool) -> Result<NewSubflow, Refusal> {
+        let line = self.lines.line(link).filter(|line| line.up).ok_or(Refusal::NoAddress)?;
+        // The server's own family first; the other one helps where the server has announced such an address.
+        let other = of.announced.iter().map(|(_, address, _)| *address);
+        let mut ways = std::iter::once(of.server.ip()).chain(other);
+        let way = ways.find_map(|server| {
+            let local = line.address_for(server)?;
+            Some((local, of.target(local)?))
+        });
+        let (local, remote) = way.ok_or(Refusal::NoAddress)?;
+        let id = of.address_id(local);
+        Ok(NewSubflow { token: conn.0, local, id, remote, link: Some(line.index), backup })
+    }
+
+    fn answered(&mut self, order: &Order, ack: &Ack) {
+        let mut ack = ack.clone();
+        if let Command::Join { link, backup } = order.what {
+            for _ in 0..IDS_TRIED {
+                if !ack.text.contains("match address and id") {
+                    break;
+                }
+                match self.join_again(order.conn, link, backup) {
+                    Some(answer) => ack = answer,
+                    None => break,
+                }
+            }
+        }
+        self.done(order, refusal(&ack), Some(&ack));
+    }
+
+    /// Joins under the next id.
+    fn join_again(&mut self, conn: ConnId, link: LinkId, backup: bool) -> Option<Ack> {
+        let of = self.table.conns.get(&conn)?;
+        let new = self.new_subflow(conn, of, link, backup).ok().filter(|new| new.id != 0)?;
+        let new = NewSubflow { id: id_after(new.id), ..new };
+        let manager = self.manager.as_ref()?;
+        let ack = manager.carry_out(vec![new.create(manager.family())]).ok()?.pop()?;
+        let of = self.table.conn(conn)?;
+        of.ids.retain(|(address, _)| *address != new.local);
+        of.ids.push((new.local, new.id));
+        Some(ack)
+    }
+
+    /// Keeps what came of a command, and tells it.
+    fn done(&mut self, order: &Order, refused: Option<Refusal>, ack: Option<&Ack>) {
+        let now = self.now();
+        let words = self.words(order, refused, ack);
+        match refused {
+            None => {
+                self.totals.commands += 1;
+                tracing::info!(conn = order.conn.0, "{words}");
+            }
+            Some(_) if self.mode == Mode::DryRun => tracing::info!(conn = order.conn.0, "{words}"),
+            Some(_) => {
+                self.totals.refused += 1;
+                tracing::warn!(conn = order.conn.0, "{words}");
+            }
+        }
+        let local = match order.what {
+            Command::Join { link, .. } if refused.is_none() => {
+                let of = self.table.conns.get(&order.conn);
+                of.and_then(|of| self.new_subflow(order.conn, of, link, false).ok()).map(|new| (link, new.local))
+            }
+            _ => None,
+        };
+        if let Some(of) = self.table.conn(order.conn) {
+            of.remember(now, words);
+            if let Some((link, local)) = local {
+                of.pending.push(Pending { link, local, at: now });
+            }
+        }
+        if ack.is_some_and(|ack| ack.text.contains("not selected")) {
+            self.is_older(order.conn);
+        }
+        self.tell(Input::Done { command: order.command, refused });
+        if let (Command::Destroy { subflow }, None) = (order.what, refused)
+            && let Some(sub) = self.take(order.conn, subflow)
+        {
+            self.gone(order.conn, &sub, Why::Closed);
+        }
+    }
+
+    /// Its socket was made before the path manager was switched over: the policy hears that it is over.
+    fn is_older(&mut self, conn: ConnId) {
+        if let Some(of) = self.table.conn(conn).filter(|of| of.managed == Managed::Yes) {
+            of.managed = Managed::Older;
+            self.looks.remove(&conn);
+            self.tell(Input::Closed { conn });
+        }
+    }
+
+    /// A command and what came of it, for people.
+    fn words(&self, order: &Order, refused: Option<Refusal>, ack: Option<&Ack>) -> String {
+        let name = |link: LinkId| self.lines.line(link).map_or("?", |line| line.name());
+        let over = |subflow: SubflowId| {
+            let of = self.table.conns.get(&order.conn);
+            let link = of.and_then(|of| of.subflow(subflow)).and_then(|sub| sub.link);
+            link.map_or("another interface", name)
+        };
+        let what = match order.what {
+            Command::Join { link, backup: false } => format!("join over {}", name(link)),
+            Command::Join { link, backup: true } => format!("join over {} as a backup", name(link)),
+            Command::Prioritise { subflow, backup: true } => format!("suspend {}", over(subflow)),
+            Command::Prioritise { subflow, backup: false } => format!("resume {}", over(subflow)),
+            Command::Destroy { subflow } => format!("end the subflow over {}", over(subflow)),
+        };
+        match refused {
+            None => what,
+            Some(_) if self.mode == Mode::DryRun => format!("would {what}"),
+            Some(refused) => match ack.filter(|ack| !ack.text.is_empty()) {
+                Some(ack) => format!("{what}: refused: {} ({})", ack.text, errno(ack.error)),
+                None => format!("{what}: refused: {}", refusal_words(refused)),
+            },
+        }
+    }
+
+    /// Looks at all subflows of the connections that are waited for.
+    fn look(&mut self) {
+        let looks = std::mem::take(&mut self.looks);
+        if looks.is_empty() {
+            return;
+        }
+        if self.host.is_some() {
+            self.host_look();
+            return;
+        }
+        let mut asked = Vec::new();
+        let mut whose = Vec::new();
+        for conn in looks {
+            let subs = self.table.conns.get(&conn).map_or(&[][..], |of| &of.subflows);
+            for sub in subs {
+                asked.push(Asked { local: sub.local, remote: sub.remote, link: sub.index });
+                whose.push((conn, sub.id));
+            }
+        }
+        let found = self.found(&asked);
+        for ((conn, id), socket) in whose.into_iter().zip(found) {
+            self.saw(conn, id, socket);
+        }
+    }
+
+    /// What the kernel still knows of these subflows, in their order.
+    pub(super) fn found(&mut self, asked: &[Asked]) -> Vec<Option<diag::Socket>> {
+        self.totals.looks += asked.len() as u64;
+        let mut found = vec![None; asked.len()];
+        let looked = self.sockets.look(asked, |place, socket| {
+            if let Some(slot) = found.get_mut(place) {
+                *slot = socket;
+            }
+        });
+        if let Err(error) = looked {
+            tracing::warn!(%error, "sock_diag does not answer");
+        }
+        found
+    }
+
+    fn saw(&mut self, conn: ConnId, id: SubflowId, socket: Option<diag::Socket>) {
+        let now = self.now();
+        let socket = socket.filter(|socket| is_of(socket, conn));
+        if let Some(counters) = socket.as_ref().and_then(counters) {
+            let of = self.table.conn(conn);
+            let Some(sub) = of.and_then(|of| of.subflows.iter_mut().find(|sub| sub.id == id)) else { return };
+            sub.saw(now, counters);
+            self.tell(Input::Seen { conn, subflow: id, counters });
+        } else if let Some(sub) = self.take(conn, id) {
+            let up = sub.link.and_then(|link| self.lines.line(link)).is_none_or(|line| line.up);
+            self.gone(conn, &sub, if up { Why::Other } else { Why::Unreachable });
+        }
+    }
+
+    /// Ends subflows from addresses that their link, which works, has no more: nothing will ever come back to them.
+    pub(super) fn end_stranded(&mut self) {
+        let Some(manager) = self.manager.as_ref().filter(|_| self.host.is_none()) else { return };
+        let family = manager.family();
+        let mut stranded = Vec::new();
+        for (conn, of) in self.table.conns.iter().filter(|(_, of)| of.managed == Managed::Yes) {
+            for sub in &of.subflows {
+                let line = sub.link.and_then(|link| self.lines.line(link));
+                if line.is_some_and(|line| line.up && !line.addresses.contains(&sub.local.ip())) {
+                    stranded.push((*conn, sub.id, Tuple { token: conn.0, local: sub.local, remote: sub.remote }));
+                }
+            }
+        }
+        if stranded.is_empty() {
+            return;
+        }
+        let requests = stranded.iter().map(|(.., tuple)| tuple.destroy(family)).collect();
+        if let Err(error) = manager.carry_out(requests) {
+            tracing::warn!(%error, "subflows from lost addresses could not be ended");
+        }
+        for (conn, id, _) in stranded {
+            if let Some(sub) = self.take(conn, id) {
+                self.gone(conn, &sub, Why::Unreachable);
+            }
+        }
+    }
+
+    /// Ends joins that nothing came of.
+    pub(super) fn drop_stale_joins(&mut self) {
+        let now = self.now();
+        let mut stale = BTreeMap::new();
+        for (conn, of) in &mut self.table.conns {
+            of.pending.retain(|pending| {
+                let old = now.since(pending.at) > STALE;
+                if old {
+                    stale.insert((conn.0, pending.local), pending.link);
+                }
+                !old
+            });
+        }
+        let Some(manager) = self.manager.as_ref().filter(|_| !stale.is_empty()) else { return };
+        let mut ends = Vec::new();
+        let listed = self.sockets.subflows(1 << state::SYN_SENT, false, |socket| {
+            let token = socket.subflow.map_or(0, |subflow| subflow.token);
+            if stale.contains_key(&(token, socket.local.ip())) {
+                let tuple = Tuple { token, local: socket.local, remote: socket.remote };
+                ends.push(tuple.destroy(manager.family()));
+            }
+        });
+        let ended = listed.and_then(|()| manager.carry_out(ends));
+        if let Err(error) = ended {
+            tracing::warn!(%error, "joins without an answer could not be ended");
+        }
+    }
+}
+
+fn tuple(conn: ConnId, of: &Conn, subflow: SubflowId) -> Result<Tuple, Refusal> {
+    let sub = of.subflow(subflow).ok_or(Refusal::NoSubflow)?;
+    Ok(Tuple { token: conn.0, local: sub.local, remote: sub.remote })
+}
+
+/// Whether the socket is a subflow of this connection that still carries anything: a port can be somebody else's by
+/// now.
+fn is_of(socket: &diag::Socket, conn: ConnId) -> bool {
+    socket.subflow.is_some_and(|subflow| subflow.token == conn.0)
+        && 1_u32.checked_shl(socket.state.into()).is_some_and(|bit| bit & state::OPEN != 0)
+}
+
+/// The counters in the policy's terms; none: the kernel told none.
+pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
+    let tcp = socket.tcp?;
+    let measured = |time: Duration| (!time.is_zero()).then_some(time);
+    Some(Counters {
+        received: DataSize::from_bytes(tcp.received),
+        // The SYN was acknowledged too, and is no payload.
+        sent: DataSize::from_bytes(tcp.acknowledged.saturating_sub(1)),
+        outstanding: DataSize::from_bytes(socket.unacknowledged.into()),
+        rtt: measured(tcp.rtt),
+        receiver_rtt: measured(tcp.receiver_rtt),
+        timeouts: tcp.timeouts,
+        backup: socket.subflow.is_some_and(|subflow| subflow.is_own_backup()),
+        peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peers_backup()),
+    })
+}
+
+fn errno(number: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(number)
+}
+
+fn refusal_words(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
+        Refusal::NoSubflow => "no such subflow".into(),
+        Refusal::NotYet => "it cannot be joined yet".into(),
+        Refusal::NoAddress => "the link has no address of the server's family, or the server announced none".into(),
+        Refusal::NotPermitted => "not permitted".into(),
+        Refusal::Other(number) => errno(number).to_string(),
+    }
+}
+
+/// Rounds of commands and looks before the other sources have their turn. chosen: a command, its answer and what the
+/// policy makes of that are two.
+const ROUNDS: usize = 4;
+/// chosen: four addresses of 255 that meet are no accident any more.
+const IDS_TRIED: usize = 4;
+/// After which a join is given up. chosen: three SYNs, at 0, 1 and 3 seconds.
+const STALE: Duration = Duration::from_secs(4);

@@ -1,0 +1,238 @@
+//! Events of the path manager, in the policy's words.
+//!
+//! 1. What this host serves, and what goes over interfaces that are none of the links, is left alone: it is not
+//!    entered into the table, so that whatever follows about it means nothing.
+//! 2. A new subflow is looked at once: the event does not say how long its handshake took, nor whether this end wants
+//!    it as a backup.
+//! 3. What a dump has found before its event came is not told twice; what an event says of the unknown is passed over.
+
+use std::future::pending;
+use std::io;
+
+use marline_core::paths::{ConnId, Input, Subflow, SubflowId, Why};
+use marline_core::wire::netlink::mptcp::{Event, Path};
+
+use super::super::Mode;
+use super::super::kernel::{Asked, Events, Heard};
+use super::super::snapshot::Managed;
+use super::table::{Conn, Sub};
+use super::{Driver, Policy};
+
+/// The next events; never any without a subscription.
+pub(super) async fn next(events: &mut Option<&mut Events>) -> io::Result<Heard> {
+    match events {
+        Some(events) => events.heard().await,
+        None => pending().await,
+    }
+}
+
+impl<M: Policy> Driver<M> {
+    pub(super) fn hear(&mut self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Established(path) => self.established(&path),
+                Event::SubflowEstablished(path) => self.joined(&path),
+                Event::SubflowClosed(path) => self.left(&path),
+                Event::Closed { token } => self.closed(ConnId(token)),
+                Event::Announced { token, id, address, port } => {
+                    if let Some(conn) = self.table.conn(ConnId(token)) {
+                        conn.announced.retain(|(of, ..)| *of != id);
+                        conn.announced.push((id, address, port));
+                    }
+                }
+                Event::Removed { token, id } => {
+                    if let Some(conn) = self.table.conn(ConnId(token)) {
+                        conn.announced.retain(|(of, ..)| *of != id);
+                    }
+                }
+                // What the other end wants is read with the counters.
+                Event::SubflowPriority(_) | Event::Created(_) | Event::Listener => {}
+            }
+        }
+    }
+
+    fn established(&mut self, path: &Path) {
+        let conn = ConnId(path.token);
+        if path.server_side {
+            return;
+        }
+        if let Some(known) = self.table.conn(conn) {
+            known.only_announced |= path.deny_join_id0;
+            return;
+        }
+        if self.lines.is_unknown(path.local.ip()) {
+            // The news of its interface are behind those of the connection.
+            if let Err(error) = self.survey() {
+                tracing::warn!(%error, "interfaces");
+            }
+        }
+        if self.lines.of(path.local.ip(), path.link).is_none() {
+            return;
+        }
+        let mut of = Conn::new(path.local.ip(), path.remote, self.now());
+        of.only_announced = path.deny_join_id0;
+        of.managed = self.managed();
+        self.open(conn, of);
+        self.subflow(conn, path.local, path.remote, path.link, true);
+    }
+
+    fn joined(&mut self, path: &Path) {
+        let initial = path.local_id == 0;
+        self.subflow(ConnId(path.token), path.local, path.remote, path.link, initial);
+    }
+
+    fn left(&mut self, path: &Path) {
+        let conn = ConnId(path.token);
+        let Some(of) = self.table.conn(conn) else { return };
+        match of.take(path.local, path.remote) {
+            Some(sub) => self.gone(conn, &sub, why(path.error)),
+            // It was never established.
+            None => of.pending.retain(|pending| pending.local != path.local.ip()),
+        }
+    }
+
+    /// A connection is ours from now on.
+    pub(super) fn open(&mut self, conn: ConnId, of: Conn) {
+        self.totals.opened += 1;
+        self.totals.adopted += u64::from(of.adopted);
+        let told = Input::Opened { conn, adopted: of.adopted, only_announced: of.only_announced };
+        let voice = self.voice(of.managed);
+        self.table.conns.insert(conn, of);
+        match voice {
+            Voice::Own => self.tell(told),
+            Voice::Host => self.host_grew(),
+            Voice::None => {}
+        }
+    }
+
+    /// A connection is over.
+    pub(super) fn closed(&mut self, conn: ConnId) {
+        let Some(of) = self.table.conns.remove(&conn) else { return };
+        self.totals.closed += 1;
+        self.looks.remove(&conn);
+        match self.voice(of.managed) {
+            Voice::Own => self.tell(Input::Closed { conn }),
+            Voice::Host => self.host_lost(&of.subflows),
+            Voice::None => {}
+        }
+    }
+
+    /// A subflow is there: looks at it once, enters it, and tells of it.
+    pub(super) fn subflow(
+        &mut self,
+        conn: ConnId,
+        local: std::net::SocketAddr,
+        remote: std::net::SocketAddr,
+        index: u32,
+        initial: bool,
+    ) {
+        let line = self.lines.of(local.ip(), index).map(|line| (line.link, line.index));
+        let (link, via) = line.map_or((None, index), |(link, via)| (Some(link), via));
+        let Some(of) = self.table.conn(conn) else { return };
+        if of.find(local, remote).is_some() {
+            return;
+        }
+        let adopted = of.adopted;
+        let initial = initial && !of.subflows.iter().any(|sub| sub.initial);
+        let mut found = None;
+        let looked = self.sockets.look(&[Asked { local, remote, link: via }], |_, socket| found = socket);
+        if let Err(error) = looked {
+            tracing::warn!(%error, "a new subflow could not be looked at");
+        }
+        let counters = found.as_ref().and_then(super::act::counters);
+        let now = self.now();
+        let id = self.table.add(conn, |id| {
+            let mut sub = Sub::new(id, local, remote, via);
+            (sub.link, sub.initial) = (link, initial);
+            if let Some(counters) = counters {
+                sub.saw(now, counters);
+            }
+            sub
+        });
+        let Some(id) = id else { return };
+        // Of one that has run for long the kernel knows the round trip of the data, not of the handshake.
+        let rtt = counters.and_then(|counters| counters.rtt).filter(|_| !adopted);
+        let backup = counters.is_some_and(|counters| counters.backup);
+        let subflow = Subflow { id, link, initial, backup, rtt };
+        match self.voice_of(conn) {
+            Voice::Own => self.tell(Input::SubflowUp { conn, subflow }),
+            Voice::Host => self.host_grew(),
+            Voice::None => {}
+        }
+    }
+
+    /// A subflow that was taken out of the table.
+    pub(super) fn gone(&mut self, conn: ConnId, sub: &Sub, why: Why) {
+        match self.voice_of(conn) {
+            Voice::Own => self.tell(Input::SubflowDown { conn, subflow: sub.id, why }),
+            Voice::Host => self.host_lost(std::slice::from_ref(sub)),
+            Voice::None => {}
+        }
+    }
+
+    /// What can be done with a connection that is found now.
+    pub(super) fn managed(&self) -> Managed {
+        if self.mode == Mode::Userspace { Managed::Yes } else { Managed::No }
+    }
+
+    pub(super) fn voice_of(&mut self, conn: ConnId) -> Voice {
+        self.table.conns.get(&conn).map_or(Voice::None, |of| self.voice(of.managed))
+    }
+
+    fn voice(&self, managed: Managed) -> Voice {
+        match managed {
+            Managed::Older => Voice::None,
+            _ if self.host.is_some() => Voice::Host,
+            _ => Voice::Own,
+        }
+    }
+
+    /// The same by its number.
+    pub(super) fn take(&mut self, conn: ConnId, id: SubflowId) -> Option<Sub> {
+        let of = self.table.conn(conn)?;
+        let at = of.subflows.iter().position(|sub| sub.id == id)?;
+        Some(of.subflows.remove(at))
+    }
+}
+
+/// As what the policy hears of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Voice {
+    /// As itself.
+    Own,
+    /// As a part of the host, which is one connection to it.
+    Host,
+    /// Not at all: nothing could be done about it.
+    None,
+}
+
+/// What the number of an error says of the path.
+fn why(error: i32) -> Why {
+    use rustix::io::Errno;
+    const RESET: i32 = Errno::CONNRESET.raw_os_error();
+    const REFUSED: i32 = Errno::CONNREFUSED.raw_os_error();
+    const BROKEN: i32 = Errno::PIPE.raw_os_error();
+    const TIMED_OUT: i32 = Errno::TIMEDOUT.raw_os_error();
+    const NO_HOST: i32 = Errno::HOSTUNREACH.raw_os_error();
+    const NO_NETWORK: i32 = Errno::NETUNREACH.raw_os_error();
+    const DOWN: i32 = Errno::NETDOWN.raw_os_error();
+    match error {
+        0 => Why::Closed,
+        RESET | REFUSED | BROKEN => Why::Reset,
+        TIMED_OUT => Why::TimedOut,
+        NO_HOST | NO_NETWORK | DOWN => Why::Unreachable,
+        _ => Why::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_became_of_the_path() {
+        let all = [0, 104, 111, 110, 113, 101, 5].map(why);
+        use Why::{Closed, Other, Reset, TimedOut, Unreachable};
+        assert_eq!(all, [Closed, Reset, Reset, TimedOut, Unreachable, Unreachable, Other]);
+    }
+}

@@ -1,0 +1,347 @@
+//! The degraded mode: all connections of the host as one, steered by the endpoints of the kernel's own path manager.
+//!
+//! In: the real connections and subflows of the table, and the policy's orders for the one connection that it sees. Out:
+//! endpoints that come, go and become backups; one subflow for each link, whose counters are sums.
+//!
+//! 1. The host is connection 0. It opens with the first real connection and closes with the last; then the endpoints of
+//!    the links that joined go, so that the next connection begins on its first link alone.
+//! 2. A join is an endpoint more, a suspension is a changed endpoint, an end is an endpoint less. The first link, which
+//!    is the first of the configuration that is up, has its endpoint from the start: one that is added while a
+//!    connection runs would make a second subflow over it, and MP_PRIO would not reach the first.
+//! 3. What a subflow had carried when it was seen last counts on after its end: sums never fall.
+//! 4. An endpoint on an address of a link that is there already is taken for one of an earlier run that was killed: it
+//!    is used, and removed at the end like the others. Endpoints on other addresses are left alone.
+//! 5. A server takes two subflows beside the first by default; so does this end, and as many as there are links if
+//!    that is more. The limit is put back at the end.
+//!
+//! It outlives its daemon's death better than the other mode (the kernel goes on by itself), and can do less: what is
+//! small pays for what is large.
+
+use std::collections::BTreeMap;
+
+use marline_core::link::LinkId;
+use marline_core::paths::{Command, CommandId, ConnId, Counters, Input, Refusal, Subflow, SubflowId, Why};
+use marline_core::units::{DataSize, Instant};
+use marline_core::wire::netlink::diag::state;
+use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
+use marline_core::wire::netlink::{Ack, Request};
+
+use super::super::PathsError;
+use super::super::kernel::{Asked, PathManager, refusal};
+use super::act::counters;
+use super::lines::Turn;
+use super::table::Sub;
+use super::{Driver, Policy};
+
+/// The one connection.
+const HOST: ConnId = ConnId(0);
+
+/// What the policy sees instead of the real connections.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    open: bool,
+    first: Option<LinkId>,
+    parts: BTreeMap<LinkId, SubflowId>,
+    next: u64,
+    /// What ended subflows had carried: received, sent.
+    retired: BTreeMap<LinkId, (DataSize, DataSize)>,
+    /// Ours, by link.
+    endpoints: BTreeMap<LinkId, Vec<Endpoint>>,
+    limits: Option<Limits>,
+}
+
+impl<M: Policy> Driver<M> {
+    /// Makes room for subflows.
+    pub(super) fn begin(&mut self) -> Result<(), PathsError> {
+        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return Ok(()) };
+        let told = |error| PathsError::kernel("limits of MPTCP's path manager", error);
+        let limits = manager.limits().map_err(told)?;
+        let wanted = u32::try_from(self.lines.all.len()).unwrap_or(MOST).min(MOST);
+        if limits.subflows < wanted {
+            let more = Limits { subflows: wanted, ..limits };
+            let answers = manager.carry_out(vec![more.set(manager.family())]).map_err(told)?;
+            if let Some(ack) = answers.iter().find(|ack| ack.error != 0) {
+                return Err(told(std::io::Error::from_raw_os_error(ack.error)));
+            }
+            host.limits = Some(limits);
+        }
+        self.host_links(&[]);
+        Ok(())
+    }
+
+    /// Puts back what was changed.
+    pub(super) fn let_go(&mut self) {
+        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
+        let family = manager.family();
+        let mut last: Vec<Request> = host.endpoints.values().flatten().map(|e| e.delete(family)).collect();
+        last.extend(host.limits.map(|limits| limits.set(family)));
+        if let Err(error) = manager.carry_out(last) {
+            tracing::warn!(%error, "endpoints of MPTCP's path manager stay behind; remove them with `ip mptcp endpoint flush`");
+        }
+        host.endpoints.clear();
+    }
+
+    /// Links came or went: the first one has its endpoint, and none is kept of one that is down.
+    pub(super) fn host_links(&mut self, turns: &[Turn]) {
+        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
+        for turn in turns {
+            if let Turn::Down(link) = turn {
+                let gone = host.endpoints.remove(link).unwrap_or_default();
+                let _ = manager.carry_out(gone.iter().map(|e| e.delete(manager.family())).collect());
+            }
+        }
+        if host.first.is_none_or(|first| self.lines.line(first).is_none_or(|line| !line.up)) {
+            host.first = self.lines.all.iter().find(|line| line.up).map(|line| line.link);
+        }
+        if let Some(first) = host.first
+            && !host.endpoints.contains_key(&first)
+            && let Some(refused) = self.add_endpoints(first, false)
+        {
+            tracing::warn!(?refused, "the first link has no endpoint: it cannot be suspended");
+        }
+    }
+
+    /// There are more real connections or subflows.
+    pub(super) fn host_grew(&mut self) {
+        let Some(host) = &mut self.host else { return };
+        if !host.open {
+            host.open = true;
+            self.tell(Input::Opened { conn: HOST, adopted: false, only_announced: false });
+        }
+        for line in 0..self.lines.all.len() {
+            let Some(link) = self.lines.all.get(line).map(|line| line.link) else { continue };
+            let mut over = self.table.conns.values().flat_map(|of| &of.subflows).filter(|s| s.link == Some(link));
+            let Some(one) = over.next() else { continue };
+            let Some(host) = &mut self.host else { return };
+            if host.parts.contains_key(&link) {
+                continue;
+            }
+            let id = SubflowId(host.next);
+            host.next += 1;
+            host.parts.insert(link, id);
+            let initial = host.first == Some(link);
+            let (backup, rtt) = (one.counters.backup, one.counters.rtt);
+            let subflow = Subflow { id, link: Some(link), initial, backup, rtt };
+            self.tell(Input::SubflowUp { conn: HOST, subflow });
+        }
+    }
+
+    /// These real subflows are gone from the table.
+    pub(super) fn host_lost(&mut self, subflows: &[Sub]) {
+        let Some(host) = &mut self.host else { return };
+        for sub in subflows {
+            if let Some(link) = sub.link {
+                let (received, sent) = host.retired.entry(link).or_default();
+                *received += sub.counters.received;
+                *sent += sub.counters.sent;
+            }
+        }
+        if self.table.conns.is_empty() {
+            self.host_closed();
+            return;
+        }
+        let empty: Vec<LinkId> = host.parts.keys().copied().filter(|link| self.table.over(*link) == 0).collect();
+        for link in empty {
+            if let Some(subflow) = self.host.as_mut().and_then(|host| host.parts.remove(&link)) {
+                self.tell(Input::SubflowDown { conn: HOST, subflow, why: Why::Closed });
+            }
+        }
+    }
+
+    fn host_closed(&mut self) {
+        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
+        if !host.open {
+            return;
+        }
+        host.open = false;
+        host.parts.clear();
+        host.retired.clear();
+        let mut last = Vec::new();
+        for (link, endpoints) in &mut host.endpoints {
+            if host.first == Some(*link) {
+                for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.backup) {
+                    endpoint.backup = false;
+                    last.push(endpoint.change(manager.family()));
+                }
+            } else {
+                last.extend(endpoints.iter().map(|endpoint| endpoint.delete(manager.family())));
+            }
+        }
+        let first = host.first;
+        host.endpoints.retain(|link, _| first == Some(*link));
+        if let Err(error) = manager.carry_out(last) {
+            tracing::warn!(%error, "endpoints of MPTCP's path manager could not be removed");
+        }
+        self.tell(Input::Closed { conn: HOST });
+    }
+
+    pub(super) fn host_order(&mut self, command: CommandId, what: Command) {
+        let refused = match what {
+            Command::Join { link, backup } => self.add_endpoints(link, backup),
+            Command::Prioritise { subflow, backup } => self.change_endpoints(subflow, backup),
+            Command::Destroy { subflow } => self.delete_endpoints(subflow),
+        };
+        let words = match refused {
+            None => format!("{what:?}"),
+            Some(refused) => format!("{what:?}: refused: {refused:?}"),
+        };
+        tracing::info!("{words}");
+        let now = self.now();
+        self.host_note(now, &words);
+        if refused.is_none() {
+            self.totals.commands += 1;
+        } else {
+            self.totals.refused += 1;
+        }
+        self.tell(Input::Done { command, refused });
+    }
+
+    /// What is decided for the host is decided for each connection.
+    pub(super) fn host_note(&mut self, now: Instant, reason: &str) {
+        for of in self.table.conns.values_mut() {
+            of.explain(now, reason.to_owned());
+        }
+    }
+
+    fn add_endpoints(&mut self, link: LinkId, backup: bool) -> Option<Refusal> {
+        let Some(line) = self.lines.line(link).filter(|line| line.up) else { return Some(Refusal::NoAddress) };
+        let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
+        let one_of_each = [true, false].into_iter().filter_map(|v4| {
+            let address = line.addresses.iter().find(|address| address.is_ipv4() == v4)?;
+            Some(Endpoint::over(*address, line.index, backup))
+        });
+        let wanted: Vec<Endpoint> = one_of_each.collect();
+        let requests = wanted.iter().map(|endpoint| endpoint.add(manager.family())).collect();
+        let answers = match carried(manager, requests) {
+            Ok(answers) => answers,
+            Err(refused) => return Some(refused),
+        };
+        // Their ids are the kernel's to give.
+        let all = manager.endpoints().unwrap_or_default();
+        let ours = all.into_iter().filter(|have| wanted.iter().any(|wanted| wanted.address == have.address));
+        let mut ours: Vec<Endpoint> = ours.collect();
+        if ours.is_empty() {
+            return answers.iter().find_map(refusal).or(Some(Refusal::NoAddress));
+        }
+        // One that was there already may have the other priority.
+        let other: Vec<Request> = ours
+            .iter_mut()
+            .filter(|endpoint| endpoint.backup != backup)
+            .map(|endpoint| {
+                endpoint.backup = backup;
+                endpoint.change(manager.family())
+            })
+            .collect();
+        let changed = carried(manager, other);
+        self.host.as_mut()?.endpoints.insert(link, ours);
+        changed.err()
+    }
+
+    fn change_endpoints(&mut self, subflow: SubflowId, backup: bool) -> Option<Refusal> {
+        let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
+        let link = self.host.as_ref()?.link_of(subflow);
+        let found = link.and_then(|link| self.host.as_mut()?.endpoints.get_mut(&link));
+        let Some(endpoints) = found else { return Some(Refusal::NoSubflow) };
+        for endpoint in &mut *endpoints {
+            endpoint.backup = backup;
+        }
+        let requests = endpoints.iter().map(|endpoint| endpoint.change(manager.family())).collect();
+        match carried(manager, requests) {
+            Ok(answers) => answers.iter().find_map(refusal),
+            Err(refused) => Some(refused),
+        }
+    }
+
+    fn delete_endpoints(&mut self, subflow: SubflowId) -> Option<Refusal> {
+        let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
+        let host = self.host.as_mut()?;
+        let Some(link) = host.link_of(subflow) else { return Some(Refusal::NoSubflow) };
+        if host.first == Some(link) {
+            // Connections begin there; without the endpoint they could not be suspended any more.
+            return Some(Refusal::Other(rustix::io::Errno::OPNOTSUPP.raw_os_error()));
+        }
+        let gone = host.endpoints.remove(&link).unwrap_or_default();
+        match carried(manager, gone.iter().map(|endpoint| endpoint.delete(manager.family())).collect()) {
+            Ok(answers) => answers.iter().find_map(refusal),
+            Err(refused) => Some(refused),
+        }
+    }
+
+    /// Looks at all real subflows, and tells the sums.
+    pub(super) fn host_look(&mut self) {
+        let mut asked = Vec::new();
+        let mut whose = Vec::new();
+        for (conn, of) in &self.table.conns {
+            for sub in &of.subflows {
+                asked.push(Asked { local: sub.local, remote: sub.remote, link: sub.index });
+                whose.push((*conn, sub.id));
+            }
+        }
+        let now = self.now();
+        if asked.len() <= FEW {
+            let found = self.found(&asked);
+            for ((conn, id), socket) in whose.into_iter().zip(found) {
+                let Some(counters) = socket.as_ref().and_then(counters) else { continue };
+                let of = self.table.conn(conn);
+                if let Some(sub) = of.and_then(|of| of.subflows.iter_mut().find(|sub| sub.id == id)) {
+                    sub.saw(now, counters);
+                }
+            }
+        } else {
+            let table = &mut self.table;
+            let told = self.sockets.subflows(state::OPEN, true, |socket| {
+                let (Some(subflow), Some(counters)) = (socket.subflow, counters(socket)) else { return };
+                let of = table.conn(ConnId(subflow.token));
+                let same = |sub: &&mut Sub| sub.local == socket.local && sub.remote == socket.remote;
+                if let Some(sub) = of.and_then(|of| of.subflows.iter_mut().find(same)) {
+                    sub.saw(now, counters);
+                }
+            });
+            if let Err(error) = told {
+                tracing::warn!(%error, "sock_diag does not answer");
+            }
+        }
+        let parts: Vec<(LinkId, SubflowId)> =
+            self.host.iter().flat_map(|host| &host.parts).map(|(link, id)| (*link, *id)).collect();
+        for (link, subflow) in parts {
+            let counters = self.sum(link);
+            self.tell(Input::Seen { conn: HOST, subflow, counters });
+        }
+    }
+
+    fn sum(&self, link: LinkId) -> Counters {
+        let retired = self.host.as_ref().and_then(|host| host.retired.get(&link)).copied().unwrap_or_default();
+        let mut sum = Counters { received: retired.0, sent: retired.1, ..Counters::default() };
+        let subs = self.table.conns.values().flat_map(|of| &of.subflows).filter(|sub| sub.link == Some(link));
+        let mut none = true;
+        for counters in subs.map(|sub| sub.counters) {
+            sum.received += counters.received;
+            sum.sent += counters.sent;
+            sum.outstanding += counters.outstanding;
+            let least = |a: Option<_>, b: Option<_>| a.into_iter().chain(b).min();
+            sum.rtt = least(sum.rtt, counters.rtt);
+            sum.receiver_rtt = least(sum.receiver_rtt, counters.receiver_rtt);
+            // A link is as dead, or as suspended, as the liveliest of its subflows.
+            sum.timeouts = if none { counters.timeouts } else { sum.timeouts.min(counters.timeouts) };
+            sum.backup = counters.backup && (none || sum.backup);
+            sum.peer_backup = counters.peer_backup && (none || sum.peer_backup);
+            none = false;
+        }
+        sum
+    }
+}
+
+impl Host {
+    fn link_of(&self, subflow: SubflowId) -> Option<LinkId> {
+        self.parts.iter().find(|(_, id)| **id == subflow).map(|(link, _)| *link)
+    }
+}
+
+fn carried(manager: &PathManager, requests: Vec<Request>) -> Result<Vec<Ack>, Refusal> {
+    manager.carry_out(requests).map_err(|error| Refusal::Other(error.raw_os_error().unwrap_or(0)))
+}
+
+/// `MPTCP_PM_ADDR_MAX`.
+const MOST: u32 = 8;
+/// Subflows that are looked at one by one. chosen: above it a dump of all is as cheap.
+const FEW: usize = 256;

@@ -1,0 +1,260 @@
+//! The links of the configuration as interfaces of this host: numbers, addresses, what passes them.
+//!
+//! In: surveys, and the kernel's counters of an interface. Out: which links came up or went down, the address for a join,
+//! the link of an address.
+//!
+//! 1. A link is up when its interface is on, has carrier and an address. A default route is not asked for: the
+//!    source routing is the ground's, and the user has named the link.
+//! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost.
+//! 3. What passed an interface counts from the moment at which the driver saw it first.
+
+use std::net::IpAddr;
+
+use marline_core::link::{LinkId, LinkKind};
+use marline_core::paths::LinkTerms;
+use marline_core::units::{Bitrate, DataSize, Duration};
+
+use super::super::snapshot::LinkState;
+use crate::links::{Interface, Survey, Verdict};
+
+/// All links.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) all: Vec<Line>,
+    /// Addresses of this host that belong to no link: known, and not ours.
+    others: Vec<IpAddr>,
+}
+
+/// One link.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) link: LinkId,
+    name: String,
+    kind: LinkKind,
+    /// The kernel's number; 0: there is no such interface now.
+    pub(super) index: u32,
+    pub(super) up: bool,
+    pub(super) addresses: Vec<IpAddr>,
+    /// The interface's counters when it was seen first: what came, what went.
+    base: Option<(u64, u64)>,
+    received: DataSize,
+    sent: DataSize,
+    rate: Bitrate,
+}
+
+/// What became of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Up(LinkId),
+    Down(LinkId),
+}
+
+impl Lines {
+    pub(super) fn new(terms: &[LinkTerms]) -> Self {
+        let line = |terms: &LinkTerms| Line {
+            link: terms.link,
+            name: terms.name.clone(),
+            kind: terms.kind,
+            index: 0,
+            up: false,
+            addresses: Vec::new(),
+            base: None,
+            received: DataSize::ZERO,
+            sent: DataSize::ZERO,
+            rate: Bitrate::ZERO,
+        };
+        Self { all: terms.iter().map(line).collect(), others: Vec::new() }
+    }
+
+    /// Takes a survey, and tells what it changes, in order.
+    pub(super) fn follow(&mut self, survey: &Survey) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for line in &mut self.all {
+            line.follow(survey.named(&line.name), &mut turns);
+        }
+        let ours = |name: &str| self.all.iter().any(|line| line.name == name);
+        let others = survey.interfaces.iter().filter(|interface| !ours(&interface.name));
+        self.others = others.flat_map(|interface| interface.addresses.iter().copied()).collect();
+        turns
+    }
+
+    pub(super) fn line(&self, link: LinkId) -> Option<&Line> {
+        self.all.iter().find(|line| line.link == link)
+    }
+
+    /// The link of a subflow: that of the interface that it is bound to, or that of its address.
+    pub(super) fn of(&self, address: IpAddr, index: u32) -> Option<&Line> {
+        let bound = self.all.iter().find(|line| index != 0 && line.index == index);
+        bound.or_else(|| self.all.iter().find(|line| line.addresses.contains(&address)))
+    }
+
+    /// Whether the address is new to this host, as far as the last survey knows.
+    pub(super) fn is_unknown(&self, address: IpAddr) -> bool {
+        !address.is_loopback() && self.of(address, 0).is_none() && !self.others.contains(&address)
+    }
+
+    pub(super) fn count(&mut self, link: LinkId, received: u64, sent: u64, time: Duration) {
+        if let Some(line) = self.all.iter_mut().find(|line| line.link == link) {
+            line.count(received, sent, time);
+        }
+    }
+}
+
+impl Line {
+    fn follow(&mut self, interface: Option<&Interface>, turns: &mut Vec<Turn>) {
+        let up = interface.is_some_and(carries);
+        let index = interface.map_or(0, |interface| interface.index);
+        if index != self.index {
+            // Another interface counts from zero, whatever its name.
+            self.base = None;
+        }
+        let none: &[IpAddr] = &[];
+        let addresses = interface.map_or(none, |interface| interface.addresses.as_slice());
+        let lost = up && self.up && !self.addresses.iter().any(|address| addresses.contains(address));
+        if self.up && (!up || lost || index != self.index) {
+            turns.push(Turn::Down(self.link));
+            self.up = false;
+        }
+        self.index = index;
+        if up {
+            // While it is down its addresses are remembered: what was bound to them lives on, and they may come back.
+            self.addresses = addresses.to_vec();
+            if !self.up {
+                turns.push(Turn::Up(self.link));
+            }
+        }
+        self.up = up;
+    }
+
+    /// The address for a subflow of this family, and of the same reach as the server, as far as there is one.
+    pub(super) fn address_for(&self, server: IpAddr) -> Option<IpAddr> {
+        let same = |address: &&IpAddr| address.is_ipv4() == server.is_ipv4();
+        let reach = |address: &&IpAddr| is_local(**address) == is_local(server);
+        let mut fit = self.addresses.iter().filter(same);
+        fit.clone().find(reach).or_else(|| fit.next()).copied()
+    }
+
+    fn count(&mut self, received: u64, sent: u64, time: Duration) {
+        let base = self.base.get_or_insert((received, sent));
+        if received < base.0 || sent < base.1 {
+            *base = (received, sent);
+        }
+        let came = DataSize::from_bytes(received - base.0);
+        self.rate = (came - self.received) / time;
+        (self.received, self.sent) = (came, DataSize::from_bytes(sent - base.1));
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What passed it: came, and went.
+    pub(super) fn passed(&self) -> (DataSize, DataSize) {
+        (self.received, self.sent)
+    }
+
+    pub(super) fn snapshot(&self, subflows: u32) -> LinkState {
+        LinkState {
+            link: self.link,
+            name: self.name.clone(),
+            kind: self.kind,
+            up: self.up,
+            received: self.received,
+            sent: self.sent,
+            rate: self.rate,
+            subflows,
+        }
+    }
+}
+
+fn carries(interface: &Interface) -> bool {
+    match &interface.verdict {
+        Verdict::Usable => true,
+        Verdict::Unused(reason) => reason.can_be_overruled() && !interface.addresses.is_empty(),
+    }
+}
+
+/// An address that only a site knows: `fc00::/7` (RFC 4193). IPv4's private ones reach everything through NAT.
+fn is_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.segments()[0] & 0xfe00 == 0xfc00)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::{Network, Reason};
+
+    fn interface(index: u32, addresses: &[&str], verdict: Verdict) -> Interface {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+        let networks = addresses.iter().map(|address| Network { address: *address, prefix: 24 }).collect();
+        Interface {
+            name: "wlan0".into(),
+            index,
+            kind: LinkKind::Wifi,
+            addresses,
+            networks,
+            v4: None,
+            v6: None,
+            metered: None,
+            emulated: false,
+            verdict,
+        }
+    }
+
+    fn lines() -> Lines {
+        let terms =
+            LinkTerms { link: LinkId(0), name: "wlan0".into(), kind: LinkKind::Wifi, metered: false, budget: None };
+        Lines::new(&[terms])
+    }
+
+    fn survey(interface: Interface) -> Survey {
+        Survey { interfaces: vec![interface], vpn: None }
+    }
+
+    #[test]
+    fn a_link_is_up_while_its_interface_can_carry_anything() {
+        let mut lines = lines();
+        let no_route = || Verdict::Unused(Reason::NoDefaultRoute);
+        assert_eq!(lines.follow(&survey(interface(3, &["10.0.0.2"], no_route()))), [Turn::Up(LinkId(0))]);
+        assert_eq!(lines.follow(&survey(interface(3, &["10.0.0.2", "10.0.0.3"], Verdict::Usable))), []);
+        let down = survey(interface(3, &["10.0.0.2"], Verdict::Unused(Reason::NoCarrier)));
+        assert_eq!(lines.follow(&down), [Turn::Down(LinkId(0))]);
+        assert_eq!(lines.follow(&Survey { interfaces: vec![], vpn: None }), []);
+    }
+
+    #[test]
+    fn another_address_alone_is_down_and_up_again() {
+        let mut lines = lines();
+        lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable)));
+        let turns = lines.follow(&survey(interface(3, &["10.0.0.77"], Verdict::Usable)));
+        assert_eq!(turns, [Turn::Down(LinkId(0)), Turn::Up(LinkId(0))]);
+        assert_eq!(lines.of("10.0.0.77".parse().unwrap(), 0).map(|line| line.link), Some(LinkId(0)));
+        assert!(lines.is_unknown("10.0.0.2".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_join_leaves_from_an_address_of_the_servers_family_and_reach() {
+        let mut lines = lines();
+        let all = ["10.0.0.2", "fd00::2", "2001:db8::2"];
+        lines.follow(&survey(interface(3, &all, Verdict::Usable)));
+        let line = lines.line(LinkId(0)).unwrap();
+        let from = |server: &str| line.address_for(server.parse().unwrap()).unwrap().to_string();
+        assert_eq!(from("192.0.2.1"), "10.0.0.2");
+        assert_eq!(from("2001:db8:9::1"), "2001:db8::2");
+        assert_eq!(from("fd00:9::1"), "fd00::2");
+    }
+
+    #[test]
+    fn traffic_counts_from_the_first_look_and_survives_another_interface() {
+        let mut lines = lines();
+        lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable)));
+        let second = Duration::from_secs(1);
+        lines.count(LinkId(0), 5000, 100, second);
+        lines.count(LinkId(0), 130_000, 300, second);
+        let line = lines.line(LinkId(0)).unwrap();
+        assert_eq!(line.passed(), (DataSize::from_bytes(125_000), DataSize::from_bytes(200)));
+        assert_eq!(line.snapshot(0).rate, Bitrate::from_mbps(1));
+        lines.count(LinkId(0), 10, 10, second);
+        assert_eq!(lines.line(LinkId(0)).unwrap().passed(), (DataSize::ZERO, DataSize::ZERO));
+    }
+}

@@ -1,0 +1,447 @@
+//! The driver against this very kernel: two cables between two network namespaces, a server and a client that speak
+//! MPTCP, and a machine whose outputs the test gives. They need root, `ip` and `tc`, and say so where these are absent.
+//!
+//! What decides is bytes, states and the kernel's counters. A wait ends when its condition holds, and fails after a time
+//! that is far beyond anything that a loaded machine needs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command as Process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant as Clock};
+
+use marline_core::energy::{Model, Together};
+use marline_core::link::{LinkId, LinkKind};
+use marline_core::machine::Machine;
+use marline_core::paths::{
+    Command, CommandId, Config, ConnId, Counters, Input, LinkTerms, Output, Refusal, Subflow, SubflowId, Why,
+};
+use marline_core::units::{Instant, Power};
+use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::{Ask, Ground, Job, Mode, PathsError, Snapshot, Untouched};
+use super::drive;
+use crate::links::Survey;
+
+const FIRST: LinkId = LinkId(0);
+const SECOND: LinkId = LinkId(1);
+
+/// Longer than anything takes; only a failure waits for it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run(program: &str, arguments: &str) {
+    let output = Process::new(program).args(arguments.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn ip(arguments: &str) {
+    run("ip", arguments);
+}
+
+/// The client's and the server's network, joined by two cables of 20 Mbit/s; the server has one address behind both.
+fn between_two_networks(work: impl FnOnce(&Network) + Send) {
+    let has = |program: &str| Process::new(program).arg("-V").output().is_ok();
+    if !is_privileged() || !has("ip") || !has("tc") {
+        eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the programs ip and tc");
+        return;
+    }
+    if !std::path::Path::new("/proc/sys/net/mptcp/path_manager").exists() {
+        eprintln!("skipped: this kernel has no net.mptcp.path_manager (Linux 6.15, CONFIG_MPTCP)");
+        return;
+    }
+    let (client, server) = (Network::new().unwrap(), Network::new().unwrap());
+    let there = format!("/proc/{}/fd/{}", std::process::id(), server.as_fd().as_raw_fd());
+    let inside = || -> io::Result<()> {
+        ip("link set lo up");
+        for link in 1..=2 {
+            ip(&format!("link add c{link} type veth peer name s{link} netns {there}"));
+            ip(&format!("address add 10.{link}.0.2/24 dev c{link}"));
+            ip(&format!("address add fd00:{link}::2/64 dev c{link} nodad"));
+            ip(&format!("link set c{link} up"));
+        }
+        Ok(())
+    };
+    client.run(inside).unwrap();
+    server
+        .run(|| {
+            ip("link set lo up");
+            ip("address add 10.9.0.1/32 dev lo");
+            ip("address add fd00:9::1/128 dev lo nodad");
+            for link in 1..=2 {
+                ip(&format!("address add 10.{link}.0.1/24 dev s{link}"));
+                ip(&format!("address add fd00:{link}::1/64 dev s{link} nodad"));
+                ip(&format!("link set s{link} up"));
+                run("tc", &format!("qdisc add dev s{link} root tbf rate 20mbit burst 64k limit 100k"));
+            }
+            Ok(())
+        })
+        .unwrap();
+    client
+        .run(|| {
+            for link in 1..=2 {
+                ip(&format!("route add default via 10.{link}.0.1 dev c{link} metric {link}00"));
+                ip(&format!("-6 route add default via fd00:{link}::1 dev c{link} metric {link}00"));
+                ip(&format!("route add default via 10.{link}.0.1 dev c{link} table {link}"));
+                ip(&format!("rule add from 10.{link}.0.2 table {link}"));
+                ip(&format!("-6 route add default via fd00:{link}::1 dev c{link} table {link}"));
+                ip(&format!("-6 rule add from fd00:{link}::2 table {link}"));
+            }
+            private_mounts()?;
+            mount_sys()?;
+            work(&server);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn mptcp(address: SocketAddr) -> Socket {
+    let domain = Domain::for_address(address);
+    Socket::new(domain, Type::STREAM, Some(Protocol::from(262))).unwrap()
+}
+
+/// A server in its own network that sends to each client for as long as that reads. It ends with the process.
+fn serve(network: &Network, address: &str) -> SocketAddr {
+    let address: SocketAddr = address.parse().unwrap();
+    let bound = network
+        .run(|| {
+            let listener = mptcp(address);
+            listener.set_reuse_address(true)?;
+            listener.bind(&address.into())?;
+            listener.listen(64)?;
+            Ok(listener)
+        })
+        .unwrap();
+    let at = bound.local_addr().unwrap().as_socket().unwrap();
+    thread::spawn(move || {
+        while let Ok((peer, _)) = bound.accept() {
+            thread::spawn(move || {
+                let mut peer: TcpStream = peer.into();
+                let mut hello = [0];
+                let zeros = [0; 16_384];
+                while peer.read(&mut hello).is_ok_and(|read| read > 0) {
+                    if hello[0] == b'd' {
+                        while peer.write_all(&zeros).is_ok() {}
+                    }
+                    if peer.write_all(b"k").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    at
+}
+
+/// A connection; it is reset when it is dropped, so that nothing of it lingers on the cables.
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(server: SocketAddr) -> Self {
+        let socket = mptcp(server);
+        socket.connect(&server.into()).unwrap();
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+        Self(socket.into())
+    }
+
+    /// One byte there and one back: the connection is fully established then.
+    fn greet(server: SocketAddr) -> Self {
+        let mut client = Self::connect(server);
+        client.0.write_all(b"h").unwrap();
+        client.0.read_exact(&mut [0]).unwrap();
+        client
+    }
+
+    /// Downloads until it is dropped.
+    fn download(server: SocketAddr) -> (Self, Arc<AtomicU64>) {
+        let mut client = Self::greet(server);
+        client.0.write_all(b"d").unwrap();
+        let mut reader = client.0.try_clone().unwrap();
+        let read = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&read);
+        thread::spawn(move || {
+            let mut buffer = [0; 65_536];
+            while let Ok(n) = reader.read(&mut buffer) {
+                if n == 0 {
+                    return;
+                }
+                count.fetch_add(n as u64, Ordering::Relaxed);
+            }
+        });
+        (client, read)
+    }
+}
+
+/// A machine without a mind: it keeps what it hears, and says what the test gives it.
+#[derive(Clone, Default)]
+struct Script(Arc<Mutex<Lines>>);
+
+#[derive(Default)]
+struct Lines {
+    now: Instant,
+    heard: Vec<Input>,
+    to_say: VecDeque<Output>,
+}
+
+impl Machine for Script {
+    type Input = Input;
+    type Output = Output;
+    type Reason = ();
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        let mut lines = self.0.lock().unwrap();
+        lines.now = now;
+        lines.heard.push(input);
+    }
+    fn tick(&mut self, now: Instant) {
+        self.0.lock().unwrap().now = now;
+    }
+    fn poll(&mut self) -> Option<Output> {
+        self.0.lock().unwrap().to_say.pop_front()
+    }
+    fn deadline(&self) -> Option<(Instant, ())> {
+        Some((self.0.lock().unwrap().now + Duration::from_millis(5), ()))
+    }
+}
+
+/// The userspace path manager, as the ground would set it.
+struct Switched(&'static str);
+
+impl Ground for Switched {
+    fn lay(&mut self, _mode: Mode) -> Result<(), PathsError> {
+        std::fs::write("/proc/sys/net/mptcp/path_manager", self.0).unwrap();
+        Ok(())
+    }
+    fn follow(&mut self, _survey: &Survey) {}
+    fn restore(&mut self) {}
+}
+
+/// A driver that runs on a thread of its own, in the same network.
+struct Running {
+    script: Script,
+    next: u64,
+    control: mpsc::Sender<Ask>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<Result<(), PathsError>>>,
+}
+
+impl Running {
+    fn start(mode: Mode, trace: Option<std::path::PathBuf>) -> Self {
+        let terms =
+            |link, name: &str, kind| LinkTerms { link, name: name.into(), kind, metered: false, budget: None };
+        let links = vec![terms(FIRST, "c1", LinkKind::Wifi), terms(SECOND, "c2", LinkKind::Lte)];
+        let model = Model::new("nothing", BTreeMap::new(), Together::default(), Power::ZERO).unwrap();
+        let (control, asked) = mpsc::channel(8);
+        let (stop, stopped) = oneshot::channel();
+        let script = Script::default();
+        let machine = script.clone();
+        // A new thread begins in the namespaces of the one that starts it.
+        let thread = thread::spawn(move || {
+            let ground: Box<dyn Ground> = match mode {
+                Mode::Userspace => Box::new(Switched("userspace")),
+                Mode::KernelPm => Box::new(Switched("kernel")),
+                Mode::DryRun => Box::new(Untouched),
+            };
+            let config = Config::new(model, links);
+            let job = Job { config, mode, trace, control: asked, ground };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let stop = async { drop(stopped.await) };
+            runtime.block_on(drive(machine, job, stop)).map(drop)
+        });
+        let running = Self { script, next: 0, control, stop: Some(stop), thread: Some(thread) };
+        running.hears("both links up", |heard| {
+            [FIRST, SECOND].iter().all(|link| heard.contains(&Input::LinkUp { link: *link })).then_some(())
+        });
+        running
+    }
+
+    /// Waits until the condition gives something of what was heard so far.
+    fn hears<T>(&self, what: &str, condition: impl Fn(&[Input]) -> Option<T>) -> T {
+        let started = Clock::now();
+        loop {
+            let lines = self.script.0.lock().unwrap();
+            if let Some(found) = condition(&lines.heard) {
+                return found;
+            }
+            assert!(started.elapsed() < PATIENCE, "{what}: never; heard {:#?}", lines.heard);
+            drop(lines);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn say(&self, output: Output) {
+        self.script.0.lock().unwrap().to_say.push_back(output);
+    }
+
+    /// Gives a command and waits for its answer.
+    fn commands(&mut self, conn: ConnId, what: Command) -> Option<Refusal> {
+        let command = CommandId(self.next);
+        self.next += 1;
+        self.say(Output::Do { command, conn, what });
+        self.hears(&format!("an answer to {what:?}"), |heard| {
+            heard.iter().find_map(|input| match input {
+                Input::Done { command: of, refused } if *of == command => Some(*refused),
+                _ => None,
+            })
+        })
+    }
+
+    /// Looks once, and waits for counters of each of these subflows that are newer than the look.
+    fn looks(&self, conn: ConnId, subflows: &[SubflowId]) -> BTreeMap<SubflowId, Counters> {
+        let before = self.script.0.lock().unwrap().heard.len();
+        self.say(Output::Look { conn });
+        self.hears("counters", |heard| {
+            let mut found = BTreeMap::new();
+            for input in &heard[before..] {
+                if let Input::Seen { subflow, counters, .. } = input {
+                    found.insert(*subflow, *counters);
+                }
+            }
+            subflows.iter().all(|subflow| found.contains_key(subflow)).then_some(found)
+        })
+    }
+
+    /// Looks until the condition holds.
+    fn sees(
+        &self,
+        what: &str,
+        conn: ConnId,
+        subflow: SubflowId,
+        condition: impl Fn(&Counters) -> bool,
+    ) -> Counters {
+        let started = Clock::now();
+        loop {
+            let seen = self.looks(conn, &[subflow])[&subflow];
+            if condition(&seen) {
+                return seen;
+            }
+            assert!(started.elapsed() < PATIENCE, "{what}: never; last seen {seen:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The next connection after `known` ones, with its first subflow.
+    fn opened(&self, known: usize) -> (ConnId, Subflow) {
+        self.hears("a connection", |heard| {
+            let mut conns = heard.iter().filter_map(|input| match input {
+                Input::Opened { conn, .. } => Some(*conn),
+                _ => None,
+            });
+            let conn = conns.nth(known)?;
+            heard.iter().find_map(|input| match input {
+                Input::SubflowUp { conn: of, subflow } if *of == conn && subflow.initial => Some((conn, *subflow)),
+                _ => None,
+            })
+        })
+    }
+
+    /// The newest subflow over a link.
+    fn up(&self, conn: ConnId, link: LinkId, known: &[SubflowId]) -> Subflow {
+        self.hears("a subflow", |heard| {
+            heard.iter().find_map(|input| match input {
+                Input::SubflowUp { conn: of, subflow }
+                    if *of == conn && subflow.link == Some(link) && !known.contains(&subflow.id) =>
+                {
+                    Some(*subflow)
+                }
+                _ => None,
+            })
+        })
+    }
+
+    fn down(&self, subflow: SubflowId) -> Why {
+        self.hears("the end of a subflow", |heard| {
+            heard.iter().find_map(|input| match input {
+                Input::SubflowDown { subflow: of, why, .. } if *of == subflow => Some(*why),
+                _ => None,
+            })
+        })
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let (to, answer) = oneshot::channel();
+        self.control.blocking_send(Ask::Snapshot(to)).unwrap();
+        answer.blocking_recv().unwrap()
+    }
+
+    fn stop(mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+/// Bytes stand still over a time in which those of the other subflow grow by much.
+fn stands_still(driver: &Running, conn: ConnId, still: SubflowId, moving: SubflowId) {
+    let started = Clock::now();
+    loop {
+        let before = driver.looks(conn, &[still, moving]);
+        let goal = before[&moving].received.bytes() + 500_000;
+        let after = driver.sees("the other subflow carries on", conn, moving, |seen| seen.received.bytes() > goal);
+        assert!(after.received.bytes() > goal);
+        let again = driver.looks(conn, &[still]);
+        if again[&still].received == before[&still].received {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "a suspended subflow still receives: {again:?}");
+    }
+}
+
+#[test]
+fn a_connection_is_joined_suspended_resumed_and_left() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace, None);
+        let (_client, read) = Client::download(address);
+        let (conn, first) = driver.opened(0);
+        assert_eq!((first.link, first.initial, first.backup), (Some(FIRST), true, false));
+        assert!(first.rtt.is_some());
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let second = driver.up(conn, SECOND, &[]);
+        assert!(!second.initial && !second.backup && second.rtt.is_some(), "{second:?}");
+        driver.sees("bytes over the joined subflow", conn, second.id, |seen| seen.received.bytes() > 100_000);
+
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }), None);
+        stands_still(&driver, conn, second.id, first.id);
+        assert!(driver.looks(conn, &[second.id])[&second.id].backup);
+
+        // The third state: the first subflow rests, the second carries.
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: true }), None);
+        stands_still(&driver, conn, first.id, second.id);
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: false }), None);
+
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), None);
+        assert_eq!(driver.down(second.id), Why::Closed);
+        assert_eq!(
+            driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }),
+            Some(Refusal::NoSubflow)
+        );
+        // Again, at once as a backup, under the same id.
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
+        let again = driver.up(conn, SECOND, &[second.id]);
+        assert!(again.backup);
+        // And a second one over a link that has one: how a path is probed.
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
+        let probe = driver.up(conn, SECOND, &[second.id, again.id]);
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: again.id }), None);
+        assert!(driver.looks(conn, &[probe.id]).contains_key(&probe.id));
+        // The first one ends and comes back under id 0.
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: probe.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None);
+        assert_eq!(driver.commands(conn, Command::Join { link: FIRST, backup: false }), None);
+        let back = driver.up(conn, FIRST, &[first.id]);
+        assert!(back.initial, "the first address has id 0");
+        let before = read.load(Ordering::Relaxed);
+        driver.sees("bytes over the first link again", conn, back.id, |seen| seen.received.bytes() > 100_000);
+        assert!(read.load(Ordering::Relaxed) > before);
+        let snapshot = driver.snapshot();
+        assert_eq!((snapshot.connections.len(), snapshot.connections[0].subflows.len()), (1, 2));
+        assert_eq!(snapshot.totals.refused, 1);
+        driver.stop();
+    });
+}

@@ -1,0 +1,325 @@
+//! The loop: everything that happens goes to the machine, everything that it asks for goes to the kernel.
+//!
+//! In: MPTCP's events, changes of interfaces, time, questions of others. Out: commands and looks, answers.
+//!
+//! 1. One thread, one task: nothing happens between an input and the outputs that it causes.
+//! 2. Commands and looks are carried out after the inputs of a turn, together, and their results are inputs of the next
+//!    round; after a few rounds the other sources have their turn.
+//! 3. The first dump adopts what ran before; the same dump finds again what was lost with events, and looks every
+//!    [`GUARD`] whether anything was lost without a word.
+//! 4. Without privilege (`--dry-run`) there are no events: dumps once a second stand for them, and each command is
+//!    refused as not permitted.
+//!
+//! Files: [`table`](self) keeps the kernel's names of subflows, `lines` those of links, `hear` takes events, `act`
+//! carries out, `sync` dumps, `host` speaks for all connections at once where the kernel's own path manager rules.
+
+mod act;
+mod hear;
+mod host;
+mod lines;
+#[cfg(test)]
+mod live;
+mod log;
+mod sync;
+mod table;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::pin::pin;
+use std::time::Duration;
+
+use marline_core::machine::Machine;
+use marline_core::paths::{ConnId, Input, Output};
+use marline_core::units::Instant;
+use marline_core::wire::netlink::{Link, Request, messages};
+use marline_sys::netlink::RouteSocket;
+use tokio::sync::mpsc;
+
+use self::host::Host;
+use self::lines::{Lines, Turn};
+use self::log::Logged;
+use self::table::Table;
+use super::kernel::{Events, Fallback, PathManager, Sockets, fell_back};
+use super::snapshot::{Managed, Snapshot, Totals};
+use super::{Ask, Ground, Job, Mode, PathsError};
+use crate::links::{Monitor, survey};
+
+pub use log::PathsRecord;
+
+/// A machine of MPTCP's policy: the real one, and those of tests.
+pub trait Policy: Machine<Input = Input, Output = Output> {}
+impl<M: Machine<Input = Input, Output = Output>> Policy for M {}
+
+/// Everything that one run holds.
+struct Driver<M> {
+    log: Logged<M>,
+    started: std::time::Instant,
+    mode: Mode,
+    /// None in a dry run.
+    manager: Option<PathManager>,
+    sockets: Sockets,
+    routes: RouteSocket,
+    ground: Box<dyn Ground>,
+    table: Table,
+    lines: Lines,
+    /// Only where the kernel's own path manager rules.
+    host: Option<Host>,
+    queue: VecDeque<Output>,
+    looks: BTreeSet<ConnId>,
+    totals: Totals,
+    fallback: Fallback,
+    next_second: Instant,
+    next_guard: Instant,
+    /// Interfaces are not surveyed again before this.
+    next_survey: Instant,
+}
+
+/// Runs the driver with this machine until `stop`, and gives the machine back.
+///
+/// # Errors
+/// See [`PathsError`]; the ground is restored in any case.
+pub async fn drive<M: Policy>(machine: M, mut job: Job, stop: impl Future<Output = ()>) -> Result<M, PathsError> {
+    job.ground.lay(job.mode)?;
+    let mut control = job.control;
+    let opened = Parts::open(job.mode);
+    let (parts, log) =
+        match opened.and_then(|parts| Ok((parts, Logged::new(machine, job.config.clone(), job.trace)?))) {
+            Ok(both) => both,
+            Err(error) => {
+                job.ground.restore();
+                return Err(error);
+            }
+        };
+    let Parts { manager, sockets, routes, mut events, mut monitor } = parts;
+    let mut driver = Driver {
+        log,
+        started: std::time::Instant::now(),
+        mode: job.mode,
+        manager,
+        sockets,
+        routes,
+        ground: job.ground,
+        table: Table::default(),
+        lines: Lines::new(&job.config.links),
+        host: (job.mode == Mode::KernelPm).then(Host::default),
+        queue: VecDeque::new(),
+        looks: BTreeSet::new(),
+        totals: Totals::default(),
+        fallback: fell_back(),
+        next_second: Instant::ZERO,
+        next_guard: Instant::ZERO + GUARD,
+        next_survey: Instant::ZERO,
+    };
+    let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
+    driver.let_go();
+    driver.ground.restore();
+    let ended = driver.log.finish();
+    result?;
+    ended
+}
+
+/// What has to be opened before anything is told.
+struct Parts {
+    manager: Option<PathManager>,
+    sockets: Sockets,
+    routes: RouteSocket,
+    events: Option<Events>,
+    monitor: Monitor,
+}
+
+impl Parts {
+    fn open(mode: Mode) -> Result<Self, PathsError> {
+        let told = PathsError::kernel;
+        let (mut manager, mut events) = (None, None);
+        if mode != Mode::DryRun {
+            let found = PathManager::open()?;
+            let missing = || PathsError::NoMptcp(std::io::Error::other("it has no group of events"));
+            let group = found.events().ok_or_else(missing)?;
+            let joined = Events::join(found.family(), group, ROOM);
+            events = Some(joined.map_err(|e| told("listening to MPTCP's path manager", e))?);
+            manager = Some(found);
+        }
+        Ok(Self {
+            manager,
+            events,
+            sockets: Sockets::open().map_err(|e| told("sock_diag", e))?,
+            routes: RouteSocket::open().map_err(|e| told("route netlink", e))?,
+            monitor: Monitor::new()?,
+        })
+    }
+}
+
+impl<M: Policy> Driver<M> {
+    async fn run(
+        &mut self,
+        control: &mut mpsc::Receiver<Ask>,
+        mut events: Option<&mut Events>,
+        monitor: &mut Monitor,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), PathsError> {
+        let mut stop = pin!(stop);
+        let mut asked_for = true;
+        self.survey()?;
+        self.begin()?;
+        self.resync(true)?;
+        loop {
+            let busy = self.act();
+            let now = self.now();
+            self.wake(now)?;
+            let next = if busy || !self.queue.is_empty() { now } else { self.next(now) };
+            let sleep = tokio::time::sleep_until((self.started + next.since(Instant::ZERO)).into());
+            let may_survey = now >= self.next_survey;
+            tokio::select! {
+                biased;
+                () = &mut stop => return Ok(()),
+                changed = monitor.changed(), if may_survey => {
+                    changed?;
+                    self.next_survey = now + BETWEEN_SURVEYS;
+                    self.survey()?;
+                }
+                heard = hear::next(&mut events) => {
+                    let heard = heard.map_err(|e| PathsError::kernel("MPTCP's events", e))?;
+                    self.hear(heard.events);
+                    if heard.lost {
+                        self.totals.resynchronised += 1;
+                        tracing::warn!("events of MPTCP were lost; reading everything again");
+                        self.resync(false)?;
+                    }
+                }
+                ask = control.recv(), if asked_for => match ask {
+                    Some(ask) => self.answer(ask),
+                    None => asked_for = false,
+                },
+                () = sleep => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.started.elapsed()
+    }
+
+    /// Something happened: the machine hears it, and what it asks for is put in the queue.
+    fn tell(&mut self, input: Input) {
+        self.log.handle(self.now(), input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.log.poll() {
+            match output {
+                Output::Look { conn } => {
+                    self.looks.insert(conn);
+                }
+                other => self.queue.push_back(other),
+            }
+        }
+    }
+
+    /// Does what is due.
+    fn wake(&mut self, now: Instant) -> Result<(), PathsError> {
+        if self.log.deadline().is_some_and(|at| at <= now) {
+            self.log.tick(now);
+            self.drain();
+        }
+        if now >= self.next_second {
+            self.next_second = now + SECOND;
+            self.second();
+            if self.mode == Mode::DryRun {
+                self.resync(false)?;
+            }
+        }
+        if now >= self.next_guard {
+            self.next_guard = now + GUARD;
+            if !self.table.conns.is_empty() || fell_back().established > 0 {
+                self.resync(false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// When something is due next.
+    fn next(&self, now: Instant) -> Instant {
+        let mut next = self.next_second.min(self.next_guard);
+        if self.next_survey > now {
+            next = next.min(self.next_survey);
+        }
+        self.log.deadline().map_or(next, |at| next.min(at))
+    }
+
+    /// Once a second: what passed the interfaces, joins that nothing came of, the log.
+    fn second(&mut self) {
+        for line in 0..self.lines.all.len() {
+            let Some((link, index)) = self.lines.all.get(line).filter(|l| l.up).map(|l| (l.link, l.index)) else {
+                continue;
+            };
+            let Ok(reply) = self.routes.request(&Request::one_link(index).finish(1)) else { continue };
+            let Some(found) = messages(&reply).find_map(|m| Link::parse(&m)) else { continue };
+            self.lines.count(link, found.received, found.sent, SECOND);
+            let passed = self.lines.line(link).map(lines::Line::passed).unwrap_or_default();
+            self.tell(Input::Traffic { link, received: passed.0, sent: passed.1 });
+        }
+        let fallback = fell_back().connections.saturating_sub(self.fallback.connections);
+        if fallback > self.totals.fell_back {
+            tracing::warn!(connections = fallback, "connections fell back to plain TCP");
+        }
+        self.totals.fell_back = fallback;
+        self.drop_stale_joins();
+        self.log.flush();
+    }
+
+    /// Looks at the interfaces.
+    fn survey(&mut self) -> Result<(), PathsError> {
+        let survey = survey()?;
+        self.ground.follow(&survey);
+        let turns = self.lines.follow(&survey);
+        for turn in &turns {
+            match *turn {
+                Turn::Up(link) => self.tell(Input::LinkUp { link }),
+                Turn::Down(link) => self.tell(Input::LinkDown { link }),
+            }
+        }
+        self.end_stranded();
+        self.host_links(&turns);
+        if turns.iter().any(|turn| matches!(turn, Turn::Up(_))) && self.now() > Instant::ZERO + SECOND {
+            // Connections over a link that was none until now are ours from now on.
+            self.next_guard = self.next_guard.min(self.now());
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Snapshot(to) => drop(to.send(self.snapshot())),
+            Ask::Explain(conn, to) => {
+                let now = self.now();
+                let told = self.table.conns.get(&conn).map(|of| (of.snapshot(conn, now), of.history()));
+                drop(to.send(told));
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let now = self.now();
+        let unmanaged = self.table.conns.values().filter(|conn| conn.managed == Managed::Older).count();
+        Snapshot {
+            at: now,
+            mode: match self.mode {
+                Mode::Userspace => "userspace",
+                Mode::KernelPm => "kernel-pm",
+                Mode::DryRun => "dry-run",
+            }
+            .to_owned(),
+            links: self.lines.all.iter().map(|line| line.snapshot(self.table.over(line.link))).collect(),
+            connections: self.table.conns.iter().map(|(conn, of)| of.snapshot(*conn, now)).collect(),
+            totals: Totals { unmanaged: unmanaged as u64, ..self.totals },
+        }
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// chosen: a dump of ten thousand connections takes 0.15 s, so that this costs half a percent of a core there.
+const GUARD: Duration = Duration::from_secs(30);
+/// chosen: a burst of changes (DHCP) is one; a lost carrier waits no longer than this.
+const BETWEEN_SURVEYS: Duration = Duration::from_millis(50);
+/// Bytes of events that wait. An event takes some 800 of them: enough for 5,000 at once.
+const ROOM: usize = 4 << 20;

@@ -1,0 +1,163 @@
+//! Everything again from the kernel's list of sockets: at the start, after lost events, and now and then.
+//!
+//! In: a dump of MPTCP sockets (token, first addresses, fallback) and one of TCP sockets that are subflows (token,
+//! addresses, ids, flags). Out: what differs from the table, told as if events had said it.
+//!
+//! 1. Ours is what this host opened as a client, what is fully established, and what has a subflow over a link.
+//! 2. A connection whose application has closed it is over, although its sockets linger (its socket has no inode).
+//! 3. A connection that became plain TCP in mid-flight is over for the policy; no event tells of it.
+//! 4. An adopted connection is asked whether it can be managed: its socket may be older than the switch to this path
+//!    manager. The question is to end a subflow that cannot exist.
+//!
+//! Whether the server denies joins to its first address cannot be seen in a dump: of adopted connections it is not known.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use marline_core::paths::{ConnId, Why};
+use marline_core::wire::netlink::diag::{self, state};
+use marline_core::wire::netlink::mptcp::Tuple;
+
+use super::super::PathsError;
+use super::super::snapshot::Managed;
+use super::table::{Conn, id_of};
+use super::{Driver, Mode, Policy};
+
+/// What the kernel has.
+#[derive(Debug, Default)]
+struct Found {
+    connections: BTreeMap<ConnId, Socket>,
+    subflows: BTreeMap<ConnId, Vec<diag::Socket>>,
+    plain: u64,
+}
+
+/// An MPTCP socket: its addresses are those of the first subflow, also after that has gone.
+#[derive(Clone, Copy, Debug)]
+struct Socket {
+    local: SocketAddr,
+    remote: SocketAddr,
+    fell_back: bool,
+}
+
+impl<M: Policy> Driver<M> {
+    /// Makes the table as the kernel has it. `adopt`: what is new was there before the driver.
+    pub(super) fn resync(&mut self, adopt: bool) -> Result<(), PathsError> {
+        let found = self.dump()?;
+        self.totals.plain_now = found.plain;
+        self.end_missing(&found);
+        let new = self.begin_new(&found, adopt);
+        for (conn, sockets) in &found.subflows {
+            for socket in sockets {
+                let initial = socket.subflow.is_some_and(|subflow| subflow.local_id == Some(0));
+                self.subflow(*conn, socket.local, socket.remote, socket.link, initial);
+            }
+        }
+        tracing::debug!(connections = self.table.conns.len(), new, "read everything again");
+        Ok(())
+    }
+
+    fn dump(&self) -> Result<Found, PathsError> {
+        let told = |error| PathsError::kernel("sock_diag", error);
+        let mut found = Found::default();
+        let connections = self.sockets.connections(|socket| {
+            let (Some(connection), true) = (socket.connection, socket.inode != 0) else { return };
+            found.plain += u64::from(connection.fell_back);
+            let fell_back = connection.fell_back || !connection.has_key;
+            let socket = Socket { local: socket.local, remote: socket.remote, fell_back };
+            found.connections.insert(ConnId(connection.token), socket);
+        });
+        connections.map_err(told)?;
+        let subflows = self.sockets.subflows(state::OPEN, false, |socket| {
+            let Some(subflow) = socket.subflow else { return };
+            found.subflows.entry(ConnId(subflow.token)).or_default().push(*socket);
+        });
+        subflows.map_err(told)?;
+        Ok(found)
+    }
+
+    /// Connections and subflows that are no more.
+    fn end_missing(&mut self, found: &Found) {
+        let mut over = Vec::new();
+        let mut gone = Vec::new();
+        for (conn, of) in &self.table.conns {
+            if found.connections.get(conn).is_none_or(|socket| socket.fell_back) {
+                over.push(*conn);
+                continue;
+            }
+            let have: BTreeSet<(SocketAddr, SocketAddr)> =
+                found.subflows.get(conn).into_iter().flatten().map(|s| (s.local, s.remote)).collect();
+            gone.extend(of.subflows.iter().filter(|s| !have.contains(&(s.local, s.remote))).map(|s| (*conn, s.id)));
+        }
+        for conn in over {
+            if found.connections.get(&conn).is_some_and(|socket| socket.fell_back) {
+                tracing::warn!(conn = conn.0, "the connection fell back to plain TCP");
+            }
+            self.closed(conn);
+        }
+        for (conn, id) in gone {
+            if let Some(sub) = self.take(conn, id) {
+                self.gone(conn, &sub, Why::Other);
+            }
+        }
+    }
+
+    /// Connections that are not known yet; how many.
+    fn begin_new(&mut self, found: &Found, adopt: bool) -> usize {
+        let mut new = Vec::new();
+        for (conn, socket) in found.connections.iter().filter(|(_, socket)| !socket.fell_back) {
+            let subflows = found.subflows.get(conn).map_or(&[][..], Vec::as_slice);
+            if !self.table.conns.contains_key(conn) && self.is_ours(subflows) {
+                let mut of = Conn::new(socket.local.ip(), socket.remote, self.now());
+                of.adopted = adopt;
+                of.managed = self.managed();
+                of.ids = ids(subflows);
+                new.push((*conn, of));
+            }
+        }
+        self.mark_older(&mut new);
+        let count = new.len();
+        for (conn, of) in new {
+            self.open(conn, of);
+        }
+        count
+    }
+
+    fn is_ours(&self, subflows: &[diag::Socket]) -> bool {
+        let parts = || subflows.iter().filter_map(|socket| socket.subflow);
+        parts().any(|part| part.is_first_of_ours() || part.is_join_of_ours())
+            && parts().any(|part| part.is_fully_established())
+            && subflows.iter().any(|socket| self.lines.of(socket.local.ip(), socket.link).is_some())
+    }
+
+    /// Finds those whose sockets keep the kernel's own path manager.
+    fn mark_older(&self, new: &mut [(ConnId, Conn)]) {
+        let Some(manager) = self.manager.as_ref().filter(|_| self.mode == Mode::Userspace) else { return };
+        let nowhere = |conn: &ConnId, of: &Conn| {
+            // Port 0 is nobody's; the addresses must be of the connection's family all the same.
+            let local = SocketAddr::new(of.first, 0);
+            Tuple { token: conn.0, local, remote: of.server }.destroy(manager.family())
+        };
+        let questions = new.iter().map(|(conn, of)| nowhere(conn, of)).collect();
+        match manager.carry_out(questions) {
+            Ok(answers) => {
+                for ((conn, of), ack) in new.iter_mut().zip(answers) {
+                    if ack.text.contains("not selected") {
+                        of.managed = Managed::Older;
+                        of.explain(self.now(), "its socket is older than this path manager".into());
+                        tracing::warn!(conn = conn.0, "unmanaged: its socket is older than this path manager");
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the path manager does not answer"),
+        }
+    }
+}
+
+/// Ids that the kernel has for addresses and [`id_of`] would not give.
+fn ids(subflows: &[diag::Socket]) -> Vec<(std::net::IpAddr, u8)> {
+    let all = subflows.iter().filter_map(|socket| Some((socket.local.ip(), socket.subflow?.local_id?)));
+    let mut ids: Vec<_> = all.filter(|(address, id)| *id != 0 && *id != id_of(*address)).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}

@@ -1,0 +1,121 @@
+//! The path manager as something that takes commands.
+//!
+//! In: requests. Out: one [`Ack`] each, in their order, with the kernel's own words; [`refusal`] says what such an answer
+//! means to the policy.
+
+use std::io;
+
+use marline_core::paths::Refusal;
+use marline_core::wire::netlink::mptcp::{self, Endpoint, Limits};
+use marline_core::wire::netlink::{Ack, Family, Request, messages};
+use marline_sys::netlink::{Protocol, Socket};
+
+use super::super::PathsError;
+
+/// The path manager of this thread's network namespace.
+#[derive(Debug)]
+pub(crate) struct PathManager {
+    socket: Socket,
+    family: Family,
+}
+
+impl PathManager {
+    pub(crate) fn open() -> Result<Self, PathsError> {
+        let socket = Socket::open(Protocol::Generic).map_err(|e| PathsError::kernel("generic netlink", e))?;
+        let reply = socket.request(&Family::find(mptcp::FAMILY).finish(1)).map_err(PathsError::NoMptcp)?;
+        let family = messages(&reply).find_map(|m| Family::parse(&m));
+        let family = family.ok_or_else(|| PathsError::NoMptcp(io::Error::other("it does not name the family")))?;
+        Ok(Self { socket, family })
+    }
+
+    /// The number of the family.
+    pub(crate) fn family(&self) -> u16 {
+        self.family.id
+    }
+
+    /// The number of the group of events.
+    pub(crate) fn events(&self) -> Option<u32> {
+        self.family.group(mptcp::EVENTS)
+    }
+
+    /// Carries out commands, one after the other; each has its answer in the same place.
+    pub(crate) fn carry_out(&self, commands: Vec<Request>) -> io::Result<Vec<Ack>> {
+        let mut bytes: Vec<Vec<u8>> = commands.into_iter().map(|command| command.finish(0)).collect();
+        let silent = Ack { sequence: 0, error: rustix::io::Errno::PROTO.raw_os_error(), text: String::new() };
+        let mut answers = vec![silent; bytes.len()];
+        for (chunk, answers) in bytes.chunks_mut(AT_ONCE).zip(answers.chunks_mut(AT_ONCE)) {
+            self.socket.exchange(chunk.iter_mut().map(Vec::as_mut_slice), |place, message| {
+                let ack = messages(message).find_map(|m| Ack::parse(&m));
+                if let (Some(answer), Some(ack)) = (answers.get_mut(place), ack) {
+                    *answer = ack;
+                }
+            })?;
+        }
+        Ok(answers)
+    }
+
+    /// The endpoints of the kernel's own path manager.
+    pub(crate) fn endpoints(&self) -> io::Result<Vec<Endpoint>> {
+        let reply = self.socket.request(&Endpoint::dump(self.family.id).finish(1))?;
+        Ok(messages(&reply).filter_map(|m| Endpoint::parse(&m, self.family.id)).collect())
+    }
+
+    /// Its limits.
+    pub(crate) fn limits(&self) -> io::Result<Limits> {
+        let reply = self.socket.request(&Limits::ask(self.family.id).finish(1))?;
+        let limits = messages(&reply).find_map(|m| Limits::parse(&m, self.family.id));
+        limits.ok_or_else(|| io::Error::other("the kernel does not tell its limits"))
+    }
+}
+
+/// Commands in one call. chosen: their answers fit the socket's buffer many times.
+const AT_ONCE: usize = 64;
+
+/// What a refused command means to the policy; none: it was carried out.
+pub(crate) fn refusal(ack: &Ack) -> Option<Refusal> {
+    use rustix::io::Errno;
+    const NOT_CONNECTED: i32 = Errno::NOTCONN.raw_os_error();
+    const INVALID: i32 = Errno::INVAL.raw_os_error();
+    const NO_PROCESS: i32 = Errno::SRCH.raw_os_error();
+    const NO_ENTRY: i32 = Errno::NOENT.raw_os_error();
+    const PERMISSION: i32 = Errno::PERM.raw_os_error();
+    const ACCESS: i32 = Errno::ACCESS.raw_os_error();
+    const NO_ADDRESS: i32 = Errno::ADDRNOTAVAIL.raw_os_error();
+    const NO_NETWORK: i32 = Errno::NETUNREACH.raw_os_error();
+    const NO_HOST: i32 = Errno::HOSTUNREACH.raw_os_error();
+    const NO_DEVICE: i32 = Errno::NODEV.raw_os_error();
+    let says = |word: &str| ack.text.contains(word);
+    Some(match ack.error {
+        0 => return None,
+        NOT_CONNECTED => Refusal::NotYet,
+        PERMISSION | ACCESS => Refusal::NotPermitted,
+        NO_ADDRESS | NO_NETWORK | NO_HOST | NO_DEVICE => Refusal::NoAddress,
+        INVALID if says("token") || says("not selected") => Refusal::NoConnection,
+        INVALID if says("subflow not found") => Refusal::NoSubflow,
+        INVALID if says("families mismatch") => Refusal::NoAddress,
+        NO_PROCESS | NO_ENTRY => Refusal::NoSubflow,
+        other => Refusal::Other(other),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(error: i32, text: &str) -> Option<Refusal> {
+        refusal(&Ack { sequence: 0, error, text: text.into() })
+    }
+
+    #[test]
+    fn each_answer_of_the_kernel_has_its_meaning() {
+        assert_eq!(said(0, ""), None);
+        assert_eq!(said(107, ""), Some(Refusal::NotYet));
+        assert_eq!(said(22, "invalid token"), Some(Refusal::NoConnection));
+        assert_eq!(said(22, "userspace PM not selected"), Some(Refusal::NoConnection));
+        assert_eq!(said(22, "subflow not found"), Some(Refusal::NoSubflow));
+        assert_eq!(said(3, ""), Some(Refusal::NoSubflow));
+        assert_eq!(said(99, ""), Some(Refusal::NoAddress));
+        assert_eq!(said(1, ""), Some(Refusal::NotPermitted));
+        assert_eq!(said(22, "did not match address and id"), Some(Refusal::Other(22)));
+    }
+}
