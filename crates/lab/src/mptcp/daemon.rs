@@ -1,6 +1,6 @@
 //! `marline paths` as a process at the client's end.
 //!
-//! In: a policy, a device, a place for its files. Out: the running daemon; what it says of itself; what it used.
+//! In: a policy, a device, a place for its files. Out: the running daemon; what it says of itself.
 //!
 //! 1. It is this very program as a child, with a home of nobody's, and its files are in a folder of its own: many labs run
 //!    side by side.
@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use marline_sys::process::{self, Usage};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::server::Folder;
@@ -110,13 +108,6 @@ impl Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-
-    /// Asks it to end, and waits; what it used.
-    pub(crate) fn end(mut self) -> Option<Usage> {
-        let child = self.child.take()?;
-        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-        process::wait(child.id()).ok()
     }
 
     fn command(&self, words: &[&str]) -> Command {

@@ -6,6 +6,8 @@
 //! 2. A packet of the client counts when it is sent, whether or not it arrives.
 //! 3. The account is whole: promotions, and the tails to come.
 
+use std::time::Duration;
+
 use marline_core::energy::{Account, Direction, Meter, Model};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Instant};
@@ -14,6 +16,35 @@ use crate::{Emulation, Sign};
 
 /// See the [module](self).
 pub(crate) fn of_packets(emulation: &Emulation, model: Model) -> Account {
+    metered(emulation, model, |_, _| {}).finish(Instant::FAR_FUTURE)
+}
+
+/// What was drawn up to this time, tails that are not over left out: what a daemon can say then.
+pub(crate) fn until(emulation: &Emulation, model: Model, time: Duration) -> Account {
+    let end = Instant::ZERO + time;
+    let mut cut = emulation.clone();
+    cut.links.iter_mut().for_each(|link| link.signs.retain(|sign| sign.at <= time));
+    metered(&cut, model, |_, _| {}).spent(end)
+}
+
+/// Joules of all radios at the end of each step, up to `end`.
+pub(crate) fn curve(emulation: &Emulation, model: Model, step: Duration, end: Duration) -> Vec<f64> {
+    let (mut curve, mut next) = (Vec::new(), step);
+    let meter = metered(emulation, model, |meter, at| {
+        while at >= next && next <= end {
+            curve.push(meter.spent(Instant::ZERO + next).total().as_joules_f64());
+            next += step;
+        }
+    });
+    while next <= end {
+        curve.push(meter.spent(Instant::ZERO + next).total().as_joules_f64());
+        next += step;
+    }
+    curve
+}
+
+/// A meter that has seen the packets; `before` is asked before each of them.
+fn metered(emulation: &Emulation, model: Model, mut before: impl FnMut(&Meter, Duration)) -> Meter {
     let mut meter = Meter::new(model, Instant::ZERO);
     let mut signs: Vec<(LinkId, Sign)> = Vec::new();
     for (id, link) in (0..).map(LinkId).zip(&emulation.links) {
@@ -22,6 +53,7 @@ pub(crate) fn of_packets(emulation: &Emulation, model: Model) -> Account {
     }
     signs.sort_by_key(|(id, sign)| (sign.at, *id));
     for (id, sign) in signs {
+        before(&meter, sign.at);
         let at = Instant::ZERO + sign.at;
         for (direction, bytes) in [(Direction::Down, sign.down), (Direction::Up, sign.up)] {
             if bytes > 0 {
@@ -29,7 +61,7 @@ pub(crate) fn of_packets(emulation: &Emulation, model: Model) -> Account {
             }
         }
     }
-    meter.finish(Instant::FAR_FUTURE)
+    meter
 }
 
 /// The joules of the link with this place.
@@ -40,8 +72,6 @@ pub(crate) fn of_link(account: &Account, at: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use marline_core::link::LinkKind;
 
     use super::*;
@@ -61,6 +91,22 @@ mod tests {
             signs,
             priorities: Vec::new(),
         }
+    }
+
+    #[test]
+    fn the_curve_rises_to_the_whole_and_a_part_of_it_is_what_was_spent_by_then() {
+        let sign = |millis, down| Sign { at: Duration::from_millis(millis), down, up: 0, payload: 0 };
+        let links = vec![link("lte", LinkKind::Lte, vec![sign(100, 1500), sign(4000, 1500)])];
+        let emulation = Emulation { links, lateness: Lateness::default(), cpu: Duration::ZERO, real_time: false };
+        let model = || device("emptcp-s3");
+        let second = Duration::from_secs(1);
+        let curve = curve(&emulation, model(), second, second * 30);
+        assert_eq!(curve.len(), 30);
+        assert!(curve.windows(2).all(|pair| pair[0] <= pair[1]), "{curve:?}");
+        let whole = of_packets(&emulation, model()).total().as_joules_f64();
+        assert!((curve[29] - whole).abs() < 1e-6, "{} {whole}", curve[29]);
+        let part = until(&emulation, model(), second * 3).total().as_joules_f64();
+        assert!((curve[2] - part).abs() < 1e-6, "{} {part}", curve[2]);
     }
 
     #[test]

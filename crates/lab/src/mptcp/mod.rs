@@ -15,3 +15,4 @@ pub(crate) mod fetch;
 pub(crate) mod joules;
 pub(crate) mod page;
 pub(crate) mod stage;
+pub(crate) mod suspended;

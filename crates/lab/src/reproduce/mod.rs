@@ -9,6 +9,7 @@
 //! 3. `--quick`: all artefacts by sim, once, and one lab case scaled down; it ends within a
 //!    minute and, where the machine forbids a lab, says so and leaves that part out.
 
+mod emptcp;
 mod greenbag;
 mod paper;
 mod phone;
@@ -30,7 +31,7 @@ use store::Store;
 /// `marline lab reproduce`.
 #[derive(Clone, Debug, Args)]
 pub struct ReproduceArgs {
-    /// Which paper: thesis, greenbag.
+    /// Which paper: thesis, greenbag, emptcp.
     #[arg(value_name = "NAME")]
     name: String,
     /// In virtual time: a minute instead of hours.
@@ -60,13 +61,24 @@ pub struct ReproduceArgs {
     /// So many videos at once, in labs of their own (greenbag) [default: 8 per processor].
     #[arg(long, value_name = "N")]
     parallel: Option<usize>,
-    /// Write the proxy's decisions into this folder, for `marline replay` (greenbag).
+    /// The server's congestion control: cubic, bbr or reno (emptcp).
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    cc: crate::Congestion,
+    /// Do so much of the work of large files and long walks (emptcp).
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
+    scale: f64,
+    /// Write the decisions into this folder, for `marline replay` (greenbag, emptcp).
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
 }
 
+fn share(word: &str) -> Result<f64, String> {
+    let share: f64 = word.parse().map_err(|_| "is no number such as 0.25".to_owned())?;
+    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("is not above 0 and at most 1".to_owned()) }
+}
+
 /// The papers that can be reproduced.
-const NAMES: [&str; 2] = ["thesis", "greenbag"];
+const NAMES: [&str; 3] = ["thesis", "greenbag", "emptcp"];
 
 /// The lab case of `--quick`, and how much of its work is done: the case in which both links matter, a few seconds per
 /// download.
@@ -80,6 +92,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     if args.name == "greenbag" {
         return greenbag::run(args);
+    }
+    if args.name == "emptcp" {
+        return emptcp::run(args);
     }
     let paper = Paper::thesis()?;
     let mut scenario = scenarios::find("thesis")?;

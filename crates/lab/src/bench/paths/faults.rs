@@ -251,10 +251,9 @@ fn events(lab: &Lab, daemon: &mut Daemon, _: Duration) -> Result<Mended, String>
     Err("the new connection is not known after 20 s".into())
 }
 
-/// Connections that the daemon knows.
-fn count(lab: &Lab, daemon: &Daemon) -> usize {
-    let status = daemon.status(lab).unwrap_or_default();
-    status["connections"].as_array().map_or(0, Vec::len)
+/// Connections that the daemon steers.
+fn count(lab: &Lab, daemon: &Daemon) -> u64 {
+    daemon.status(lab).unwrap_or_default()["counts"]["managed"].as_u64().unwrap_or(0)
 }
 
 fn known(lab: &Lab, daemon: &Daemon, since: Instant) -> Result<Mended, String> {

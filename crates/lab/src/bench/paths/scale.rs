@@ -100,7 +100,7 @@ fn crowd(stage: &Stage, count: u32, name: &str) -> Result<Seen, String> {
             }
             let (after, memory) = sampler::used(pid).ok_or_else(gone)?;
             let (cpu, memory) = ((after - before) / began.elapsed().as_secs_f64(), memory as f64);
-            let known = stage.said().and_then(|said| said["connections"].as_array().map(Vec::len));
+            let known = stage.said().and_then(|said| said["counts"]["managed"].as_u64());
             over.store(true, Ordering::Relaxed);
             let mut bytes = 0;
             for reader in readers {

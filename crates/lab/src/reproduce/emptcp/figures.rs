@@ -1,0 +1,166 @@
+//! eMPTCP's figures as cases: which links, which work, who does it, how often.
+//!
+//! | artefact | case | work | repetitions |
+//! |---|---|---|---|
+//! | F5, F6 | good and bad Wi-Fi that stays so (§4.2) | 256 MB | 5 |
+//! | F8 (F7: the course of its first) | Wi-Fi on and off, a mean of 40 s (§4.3) | 256 MB | 10 |
+//! | F10 (F9: the course of its first) | other nodes on the channel (§4.4) | 256 MB | 5 |
+//! | F13 (F12: the course of its first) | a walk (§4.5) | 250 s | 5 |
+//! | F15, F16 | four categories (§5.2, §5.3) | 256 KB, 16 MB | 10 |
+//! | F17 | a page of 107 objects (§5.4) | page | 10 |
+//! | X-unequal | links that are far from equal, for throughput | 100 MB | 3 |
+//! | X-suspend | bad Wi-Fi that becomes good | 160 MB | 3 |
+//!
+//! §4.6's two further schedulers stand in every case of §4: MPTCP with Wi-Fi First by itself; the MDP's outcome is TCP
+//! over Wi-Fi's, as the paper found.
+
+use std::time::Duration;
+
+use marline_core::units::DataSize;
+
+use super::setting::{self, NEAR, Setting, Who, Work};
+
+/// One case and everybody who is compared in it.
+#[derive(Clone, Debug)]
+pub(super) struct Figure {
+    pub(super) artefact: &'static str,
+    pub(super) case: String,
+    pub(super) who: Vec<Who>,
+    /// One for each repetition.
+    pub(super) settings: Vec<Setting>,
+}
+
+/// All that are run; F7, F9 and F12 are courses of theirs.
+pub(super) const ARTEFACTS: [&str; 9] = ["F5", "F6", "F8", "F10", "F13", "F15", "F16", "F17", "X-unequal"];
+/// Beside them.
+pub(super) const SUSPEND: &str = "X-suspend";
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Instead of each figure's repetitions.
+    pub(super) runs: Option<u32>,
+    /// How much of the work.
+    pub(super) scale: f64,
+}
+
+impl Effort {
+    fn seeds(self, usual: u32) -> std::ops::Range<u64> {
+        0..u64::from(self.runs.unwrap_or(usual))
+    }
+}
+
+/// The cases of an artefact.
+pub(super) fn figures(artefact: &str, effort: Effort) -> Vec<Figure> {
+    let one = |artefact, case: String, who: &[Who], usual, make: &dyn Fn(u64) -> Setting| Figure {
+        artefact,
+        case,
+        who: who.to_vec(),
+        settings: effort.seeds(usual).map(|seed| make(seed).scaled(effort.scale)).collect(),
+    };
+    let file = |bytes| Work::File(DataSize::from_bytes(bytes));
+    match artefact {
+        "F5" => vec![one("F5", "good Wi-Fi".into(), LAB, 5, &|_| Setting::new(&[ON], &[LTE], NEAR, file(LARGE)))],
+        "F6" => vec![one("F6", "bad Wi-Fi".into(), LAB, 5, &|_| Setting::new(&[BAD], &[LTE], NEAR, file(LARGE)))],
+        "F8" => vec![one("F8", "on-off 40 s".into(), LAB, 10, &|seed| {
+            Setting::new(&setting::on_off(seed, 40.0, [BAD, ON], COURSE), &[LTE], NEAR, file(LARGE))
+        })],
+        "F10" => [(2, 0.025), (2, 0.05), (3, 0.025), (3, 0.05)]
+            .into_iter()
+            .map(|(nodes, off)| {
+                one("F10", format!("n={nodes} λoff={off}"), LAB, 5, &|seed| {
+                    let wifi = setting::background(seed, nodes, [0.05, off], ON, COURSE);
+                    Setting::new(&wifi, &[LTE], NEAR, file(LARGE))
+                })
+            })
+            .collect(),
+        "F13" => vec![one("F13", "walk".into(), LAB, 5, &|seed| {
+            let length = Duration::from_secs(setting::WALK as u64);
+            Setting::new(&setting::walk(seed), &[LTE], NEAR, Work::Stay { length })
+        })],
+        "F15" | "F16" => CATEGORIES
+            .into_iter()
+            .map(|(case, wifi, lte)| {
+                let (artefact, bytes) = if artefact == "F15" { ("F15", 262_144) } else { ("F16", 16_777_216) };
+                one(artefact, case.into(), WILD, 10, &|seed| {
+                    let ([wifi, lte], rtt) = setting::drawn(seed, wifi, lte);
+                    Setting::new(&[wifi], &[lte], rtt, file(bytes))
+                })
+            })
+            .collect(),
+        "F17" => vec![one("F17", "107 objects".into(), WILD, 10, &|seed| {
+            let ([wifi, lte], rtt) = setting::drawn(seed, true, true);
+            Setting::new(&[wifi], &[lte], rtt, Work::Page)
+        })],
+        "X-unequal" => [(50.0, 5.0), (5.0, 50.0), (20.0, 1.0), (1.0, 20.0), (8.0, 61.0), (61.0, 8.0)]
+            .into_iter()
+            .map(|(wifi, lte)| {
+                let best = if lte > wifi { Who::TcpLte } else { Who::TcpWifi };
+                one("X-unequal", format!("{wifi}+{lte}"), &[best, Who::Mptcp, Who::Throughput], 3, &|_| {
+                    Setting::new(&[wifi], &[lte], NEAR, file(100_000_000))
+                })
+            })
+            .collect(),
+        SUSPEND => vec![one(SUSPEND, "bad, then good Wi-Fi".into(), &[Who::Emptcp, Who::Marline], 3, &|_| {
+            let mut wifi = vec![1.0; 12];
+            wifi.push(20.0);
+            Setting::new(&wifi, &[8.0], NEAR, file(160_000_000))
+        })],
+        _ => Vec::new(),
+    }
+}
+
+/// One of each sort, small: for a look at whether everything works.
+pub(super) fn short() -> Vec<Figure> {
+    let file = |bytes| Work::File(DataSize::from_bytes(bytes));
+    let one = |case: &str, setting| Figure {
+        artefact: SHORT,
+        case: case.into(),
+        who: WILD.to_vec(),
+        settings: vec![setting],
+    };
+    vec![
+        one("256 KB, good + bad", Setting::new(&[16.0], &[4.0], NEAR, file(262_144))),
+        one("4 MB, bad + good", Setting::new(&[2.0], &[12.0], NEAR, file(4_000_000))),
+        one("107 objects", Setting::new(&[16.0], &[16.0], NEAR, Work::Page)),
+    ]
+}
+
+/// The artefact of [`short`].
+pub(super) const SHORT: &str = "short";
+
+/// Those of §4.
+const LAB: &[Who] = &[Who::TcpWifi, Who::Mptcp, Who::WifiFirst, Who::Emptcp, Who::Marline];
+/// Those of §5.
+const WILD: &[Who] = &[Who::TcpWifi, Who::Mptcp, Who::Emptcp, Who::Marline];
+/// §5.1, bad below 8 Mbit/s: Wi-Fi, LTE.
+const CATEGORIES: [(&str, bool, bool); 4] = [
+    ("bad Wi-Fi, bad LTE", false, false),
+    ("bad Wi-Fi, good LTE", false, true),
+    ("good Wi-Fi, bad LTE", true, false),
+    ("good Wi-Fi, good LTE", true, true),
+];
+const LARGE: u64 = 256_000_000;
+/// Mbit/s. The paper: below 1 and above 10 (§4.2, §4.3); LTE's is not told. chosen: amid figure 9's.
+const BAD: f64 = 0.8;
+const ON: f64 = 15.0;
+const LTE: f64 = 10.0;
+/// Seconds of a course; nobody but TCP over Wi-Fi needs more.
+const COURSE: usize = 3000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_artefact_has_cases_and_every_case_its_repetitions() {
+        for artefact in ARTEFACTS.into_iter().chain([SUSPEND]) {
+            let of = |effort| figures(artefact, effort);
+            let all = of(Effort { runs: None, scale: 1.0 });
+            assert!(!all.is_empty(), "{artefact}");
+            assert!(all.iter().all(|figure| figure.artefact == artefact && figure.settings.len() >= 3));
+            assert!(of(Effort { runs: Some(1), scale: 0.1 }).iter().all(|figure| figure.settings.len() == 1));
+        }
+        assert_eq!(short().len(), 3);
+    }
+}

@@ -1,0 +1,262 @@
+//! What is done in one repetition of a case: links, what happens to them, and the work; and who does it.
+//!
+//! In: rates and seeds. Out: [`Setting`]s, for virtual and for real time alike.
+//!
+//! 1. Wi-Fi is the first link, over which connections begin (eMPTCP §3.6); LTE is the second.
+//! 2. Rates are of IP packets, one for each second; chance is drawn from the repetition's seed here and nowhere else, so
+//!    that every client meets the same links.
+//! 3. Queues are of fixed size: what a bad second's rate would make of them would let no window grow.
+
+use std::time::Duration;
+
+use marline_core::units::{Bitrate, DataSize};
+use marline_sim::rng::{Purpose, Stream};
+use marline_sim::spec::{Carrier, LinkSpec, QueueLimit, Uplink};
+
+/// Who brings the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Who {
+    /// TCP over Wi-Fi.
+    TcpWifi,
+    /// TCP over LTE.
+    TcpLte,
+    /// MPTCP as the kernel does it.
+    Mptcp,
+    /// MPTCP with LTE as a backup (Raiciu et al.).
+    WifiFirst,
+    /// eMPTCP as published.
+    Emptcp,
+    /// Ours, for energy.
+    Marline,
+    /// Ours, for the most bytes a second.
+    Throughput,
+}
+
+impl Who {
+    /// As rows name it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TcpWifi => "single:wifi",
+            Self::TcpLte => "single:lte",
+            Self::Mptcp => "mptcp",
+            Self::WifiFirst => "wifi-first",
+            Self::Emptcp => "emptcp",
+            Self::Marline => "marline",
+            Self::Throughput => "marline throughput",
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// One file over one connection.
+    File(DataSize),
+    /// As much of a file without end as comes in this time.
+    Stay {
+        /// How long.
+        length: Duration,
+    },
+    /// The page ([`crate::mptcp::page`]).
+    Page,
+}
+
+/// One repetition of a case.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Setting {
+    /// Wi-Fi, then LTE.
+    pub(super) links: Vec<LinkSpec>,
+    /// What is to be done.
+    pub(super) work: Work,
+}
+
+impl Setting {
+    /// Links with a rate in Mbit/s for each second, the last one for ever, and these round trips in milliseconds.
+    pub(super) fn new(wifi: &[f64], lte: &[f64], rtt: [u64; 2], work: Work) -> Self {
+        let links = vec![link("wifi", wifi, rtt[0], WIFI_QUEUE), link("lte", lte, rtt[1], LTE_QUEUE)];
+        Self { links, work }
+    }
+
+    /// The same with so much of the work.
+    pub(super) fn scaled(mut self, scale: f64) -> Self {
+        self.work = match self.work {
+            Work::File(size) if size > SMALL => {
+                Work::File(DataSize::from_bytes((size.bytes() as f64 * scale) as u64).max(SMALL))
+            }
+            Work::Stay { length } => Work::Stay { length: length.mul_f64(scale) },
+            other => other,
+        };
+        self
+    }
+}
+
+/// The device's round trips where the paper says nothing (§4: one server on the campus network), in milliseconds.
+pub(super) const NEAR: [u64; 2] = [30, 60];
+
+/// Below this nothing is scaled: κ is a megabyte.
+const SMALL: DataSize = DataSize::from_bytes(4_000_000);
+/// chosen: forty packets, and a hundred milliseconds of 8 Mbit/s.
+const WIFI_QUEUE: DataSize = DataSize::from_bytes(60_000);
+const LTE_QUEUE: DataSize = DataSize::from_bytes(100_000);
+/// From the client: enough for requests and acknowledgements.
+const UP: Bitrate = Bitrate::from_mbps(5);
+
+fn link(name: &str, mbps: &[f64], rtt: u64, queue: DataSize) -> LinkSpec {
+    let rate = |mbps: &f64| Bitrate::from_bits_per_sec((mbps * 1e6).round() as u64);
+    let first = mbps.first().map(rate).unwrap_or_default();
+    let mut steps: Vec<(Duration, Bitrate)> = Vec::new();
+    for (at, mbps) in (0_u64..).zip(mbps).skip(1) {
+        if steps.last().map_or(first, |(_, before)| *before) != rate(mbps) {
+            steps.push((Duration::from_secs(at), rate(mbps)));
+        }
+    }
+    let mut spec = LinkSpec::constant(name, first, Duration::from_millis(rtt));
+    spec.down = Carrier::Rate { first, steps };
+    spec.up = Uplink::Rate(UP);
+    spec.queue = Some(QueueLimit::Size(queue));
+    spec
+}
+
+/// Wi-Fi that is on and off for exponentially distributed times of this mean in seconds, beginning off (§4.3, figure 7).
+pub(super) fn on_off(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: usize) -> Vec<f64> {
+    let mut chance = Stream::new(seed, "on-off", 0, Purpose::Other);
+    let mut rates = Vec::with_capacity(seconds);
+    let (mut is_on, mut until) = (false, exponential(&mut chance, mean));
+    for second in 0..seconds {
+        while second as f64 >= until {
+            is_on = !is_on;
+            until += exponential(&mut chance, mean);
+        }
+        rates.push(if is_on { on } else { off });
+    }
+    rates
+}
+
+/// Wi-Fi of this rate that other nodes share (§4.4): each leaves silence at the rate λ_off, and its sending at λ_on, per
+/// second. (The paper does not say which rate leaves which state; TCP's time grows with λ_off in its figure 10.) They
+/// begin silent. A node that sends takes as much of the channel as two and a half of our frames, being further away
+/// (Heusse et al., INFOCOM 2003). chosen: so that TCP over Wi-Fi needs about twice eMPTCP's time with two nodes and
+/// λ_off = 0.025, as in the paper.
+pub(super) fn background(seed: u64, nodes: usize, [on, off]: [f64; 2], rate: f64, seconds: usize) -> Vec<f64> {
+    let mut sending = vec![0_i32; seconds];
+    for node in 0..nodes {
+        let mut chance = Stream::new(seed, "node", node as u64, Purpose::Other);
+        let (mut sends, mut until) = (false, exponential(&mut chance, 1.0 / off));
+        for (second, active) in sending.iter_mut().enumerate() {
+            while second as f64 >= until {
+                sends = !sends;
+                until += exponential(&mut chance, 1.0 / if sends { on } else { off });
+            }
+            *active += i32::from(sends);
+        }
+    }
+    sending.into_iter().map(|active| rate / (1.0 + 2.5 * f64::from(active))).collect()
+}
+
+/// Wi-Fi on a walk of 250 s out of an access point's range and back, three times (§4.5, figures 11 and 12: in range most
+/// of the time, out of it at 25 to 40 s). The rate wanders a little with the seed.
+pub(super) fn walk(seed: u64) -> Vec<f64> {
+    let mut chance = Stream::new(seed, "walk", 0, Purpose::Other);
+    (0..WALK).map(|second| along(second as f64) * (0.9 + 0.2 * uniform(&mut chance))).collect()
+}
+
+/// Seconds of the walk.
+pub(super) const WALK: usize = 250;
+
+/// Seconds and Mbit/s, straight between them. chosen: after figure 12's bends, and in range so fast that eMPTCP carries a
+/// quarter less than MPTCP and a quarter more than Wi-Fi, with 10 Mbit/s of LTE.
+const ROUTE: [(f64, f64); 15] = [
+    (0.0, 19.0),
+    (15.0, 18.0),
+    (25.0, 1.0),
+    (30.0, 0.3),
+    (40.0, 0.8),
+    (48.0, 15.0),
+    (60.0, 19.0),
+    (105.0, 19.0),
+    (115.0, 1.0),
+    (125.0, 0.3),
+    (135.0, 15.0),
+    (150.0, 19.0),
+    (195.0, 19.0),
+    (205.0, 0.6),
+    (220.0, 19.0),
+];
+
+fn along(second: f64) -> f64 {
+    let pair = ROUTE.windows(2).find(|pair| second < pair[1].0);
+    pair.map_or(ROUTE[ROUTE.len() - 1].1, |pair| {
+        let [(from, a), (to, b)] = [pair[0], pair[1]];
+        a + (b - a) * (second - from) / (to - from)
+    })
+}
+
+/// Rates and round trips of one trace of a category: bad 2 to 6, good 12 to 20 Mbit/s; a server near, over the sea, or far
+/// (§5: Washington, Amsterdam, Singapore), LTE 30 ms further away than Wi-Fi.
+pub(super) fn drawn(seed: u64, wifi_good: bool, lte_good: bool) -> ([f64; 2], [u64; 2]) {
+    let mut chance = Stream::new(seed, "category", 0, Purpose::Other);
+    let mut rate = |good: bool| {
+        let (least, most) = if good { (12.0, 20.0) } else { (2.0, 6.0) };
+        (uniform(&mut chance) * (most - least) + least) * 10.0
+    };
+    let rates = [wifi_good, lte_good].map(|good| rate(good).round() / 10.0);
+    let far = [20, 80, 120][(seed % 3) as usize];
+    (rates, [far, far + 30])
+}
+
+fn exponential(chance: &mut Stream, mean: f64) -> f64 {
+    -mean * (1.0 - uniform(chance)).max(1e-9).ln()
+}
+
+/// From zero to one, one left out.
+fn uniform(chance: &mut Stream) -> f64 {
+    (chance.draw() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wifi_is_on_and_off_for_the_mean_that_was_asked_for() {
+        let rates = on_off(3, 40.0, [0.8, 15.0], 100_000);
+        let changes = rates.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!((2250..2750).contains(&changes), "{changes}");
+        let on = rates.iter().filter(|rate| **rate > 1.0).count();
+        assert!((46_000..54_000).contains(&on), "{on}");
+        assert_eq!(on_off(3, 40.0, [0.8, 15.0], 50)[0], 0.8);
+    }
+
+    #[test]
+    fn nodes_send_for_the_share_of_the_time_that_their_rates_say() {
+        let alone = |off| {
+            let rates = background(1, 2, [0.05, off], 15.0, 100_000);
+            rates.iter().filter(|rate| **rate == 15.0).count() as f64 / 1e5
+        };
+        // Each is silent for λ_on ÷ (λ_on + λ_off) of the time.
+        assert!((alone(0.025) - 4.0 / 9.0).abs() < 0.03, "{}", alone(0.025));
+        assert!((alone(0.05) - 0.25).abs() < 0.03, "{}", alone(0.05));
+    }
+
+    #[test]
+    fn the_walk_leaves_and_comes_back() {
+        let rates = walk(1);
+        assert_eq!(rates.len(), WALK);
+        assert!(rates[10] > 10.0 && rates[32] < 1.0 && rates[80] > 10.0 && rates[249] > 10.0);
+        let away = rates.iter().filter(|rate| **rate < 4.0).count();
+        assert!((40..90).contains(&away), "{away}");
+    }
+
+    #[test]
+    fn a_category_is_drawn_within_its_bounds_and_scaling_leaves_what_is_small() {
+        for seed in 0..50 {
+            let (rates, rtt) = drawn(seed, false, true);
+            assert!((2.0..=6.0).contains(&rates[0]) && (12.0..=20.0).contains(&rates[1]));
+            assert!((20..=150).contains(&rtt[0]) && (20..=150).contains(&rtt[1]));
+            assert_eq!(drawn(seed, false, true), (rates, rtt));
+        }
+        let size = |bytes| Setting::new(&[1.0], &[1.0], NEAR, Work::File(DataSize::from_bytes(bytes)));
+        assert_eq!(size(256_000_000).scaled(0.25).work, Work::File(DataSize::from_bytes(64_000_000)));
+        assert_eq!(size(262_144).scaled(0.25).work, Work::File(DataSize::from_bytes(262_144)));
+    }
+}
