@@ -21,14 +21,16 @@
 //! for a promotion would cost more than the transfer's own decisions.
 
 mod account;
+mod base;
 mod meter;
 mod model;
 mod radio;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod written;
 
 pub use account::{Account, Bill, Sums};
+pub use base::{Base, Best, Row};
 pub use meter::{Load, Meter};
 pub use model::{Direction, Draw, Model, ModelError, RadioModel, Stage, Tail, Together};
 pub use radio::{Radio, State};

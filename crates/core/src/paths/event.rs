@@ -66,6 +66,12 @@ pub enum Input {
         /// The server lets no further subflow join the address of the first one: only addresses that it announced.
         only_announced: bool,
     },
+    /// The server has announced an address of its own that further subflows may join; the driver joins that one from now
+    /// on, if the first one is not open to them.
+    Announced {
+        /// Whose server.
+        conn: ConnId,
+    },
     /// It is over.
     Closed {
         /// Which.

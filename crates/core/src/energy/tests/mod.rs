@@ -9,7 +9,7 @@ use super::{Draw, Model, RadioModel, Stage, Tail, Together};
 use crate::link::LinkKind;
 use crate::units::{Duration, Instant, Power};
 
-pub(super) fn at(ms: u64) -> Instant {
+pub(crate) fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
@@ -26,7 +26,7 @@ fn radio(down: Draw, up: Draw, promotion: Stage, tail: &[Stage]) -> RadioModel {
 }
 
 /// GreenBag Table I and §IV-B.
-pub(super) fn greenbag() -> Model {
+pub(crate) fn greenbag() -> Model {
     let (wifi, lte) = (draw("360.9mW", "24.19nJ/bit"), draw("2022.2mW", "16.72nJ/bit"));
     let lte = radio(lte, lte, Stage::default(), &[stage("1350mW", 11_200_000)]);
     let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);
@@ -34,7 +34,7 @@ pub(super) fn greenbag() -> Model {
 }
 
 /// Huang 2012, Tables 3 and 4.
-pub(super) fn huang() -> Model {
+pub(crate) fn huang() -> Model {
     let lte = radio(
         draw("1288.04mW", "51.97nJ/bit"),
         draw("1288.04mW", "438.39nJ/bit"),
@@ -58,7 +58,7 @@ pub(super) fn huang() -> Model {
 }
 
 /// The fit to eMPTCP Table 2: two radios share 298.5 mW.
-pub(super) fn emptcp() -> Model {
+pub(crate) fn emptcp() -> Model {
     let (wifi, lte) = (draw("469.1mW", "112.6nJ/bit"), draw("1288.04mW", "51.97nJ/bit"));
     let lte = radio(lte, lte, stage("1210.7mW", 260_100), &[stage("1060mW", 11_576_000)]);
     let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);

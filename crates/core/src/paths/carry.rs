@@ -1,0 +1,310 @@
+//! Carrying a choice out: joins, priorities, ends.
+//!
+//! In: which links are to carry a connection. Out: the commands that bring it there from where it is.
+//!
+//! 1. New before old: a link is given up only when one of those that stay has brought bytes, or the connection is idle,
+//!    or [`GRACE`] is over. All subflows as backups would be the same as none.
+//! 2. A link that has a subflow is never joined again, but to prove or replace it (`silence`).
+//! 3. A join that does not come up in 3 s or three round trips is given up without a command, and is tried again later:
+//!    each time twice as late. A subflow that the server resets at once was refused, and is left alone for longer.
+//! 4. A connection that the driver says only takes announced addresses is not joined until one is announced.
+
+use super::config::Config;
+use super::conn::{Conn, Dead, Join, Pulse, Purpose};
+use super::decide::Choice;
+use super::event::{Command, Output, Refusal, Subflow, Why};
+use super::host::Host;
+use super::links::Links;
+use super::looks::MUTE;
+use super::reason::Reason;
+use super::subflow::Sub;
+use crate::energy::Direction;
+use crate::units::Instant;
+use crate::units::{DataSize, Duration};
+
+/// How long a subflow that was asked to carry may bring nothing before others are given up for it nevertheless. chosen:
+/// three times the longest usual slow start's first round trips.
+const GRACE: Duration = Duration::from_secs(2);
+/// A join that needs longer than this and three round trips has failed (facts: an unreachable path is silent for ever).
+const COMES: Duration = Duration::from_secs(3);
+/// The first pause after a join that did not come up; doubled each time.
+const RETRY: Duration = Duration::from_secs(2);
+/// The longest of them.
+const RETRY_MOST: Duration = Duration::from_secs(300);
+/// A subflow that is reset so soon, without a byte, was refused (facts: after 0 to 100 ms; a third one after 36 ms).
+const REFUSED: Duration = Duration::from_secs(2);
+/// The first pause after a refusal; doubled each time, up to an hour. chosen: a server's limit lasts as long as the
+/// connection's other subflows do.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+/// The connection could not be joined yet.
+const NOT_YET: Duration = Duration::from_millis(200);
+/// There was no address for it, or no permission.
+const NO_WAY: Duration = Duration::from_secs(15);
+
+impl Conn {
+    /// Goes where the choice points.
+    pub(super) fn carry_out(&mut self, host: &mut Host, choice: Choice) {
+        let now = host.now;
+        if choice.active != self.active {
+            (self.active, self.since) = (choice.active, now);
+        }
+        for link in choice.active.iter() {
+            match self.on(link).map(|sub| (sub.id, sub.backup)) {
+                None => self.join(host, link, false, Purpose::Use),
+                Some((id, true)) => self.prioritise(host, id, false),
+                Some((_, false)) => {}
+            }
+        }
+        for link in choice.spare.without(choice.active).iter() {
+            if self.on(link).is_none() {
+                self.join(host, link, true, Purpose::Use);
+            }
+        }
+        if self.is_ready(choice.active, now) {
+            let ends = |link: usize| choice.destroy.has(link);
+            let mut asked = alloc::vec::Vec::new();
+            for sub in self.subs.iter().filter(|sub| !sub.leaving) {
+                match sub.link {
+                    Some(link) if choice.active.has(link) || !host.up().has(link) => {}
+                    Some(link) if ends(link) => asked.push((sub.id, true)),
+                    Some(_) if !sub.backup => asked.push((sub.id, false)),
+                    _ => {}
+                }
+            }
+            for (id, end) in asked {
+                if end { self.destroy(host, id) } else { self.prioritise(host, id, true) }
+            }
+        }
+        self.say(host, choice.reason);
+    }
+
+    /// Whether one of the links that stay carries already.
+    fn is_ready(&self, active: Links, now: Instant) -> bool {
+        let idle = self.pulse == Pulse::Idle;
+        self.subs.iter().any(|sub| {
+            let stays = sub.link.is_some_and(|link| active.has(link)) && !sub.backup && !sub.leaving;
+            stays && (sub.proven || idle || now.since(sub.active) > GRACE)
+        })
+    }
+
+    /// Joins a link, if nothing speaks against it.
+    pub(super) fn join(&mut self, host: &mut Host, link: usize, backup: bool, purpose: Purpose) {
+        let free = self.is_joinable(host, link);
+        let (Some(known), Some(path)) = (host.link(link), self.paths.get_mut(link)) else { return };
+        if !free || path.join != Join::No {
+            return;
+        }
+        let id = known.terms.link;
+        // The SYN wakes the radio.
+        host.meter.on_bytes(host.now, id, Direction::Up, DataSize::ZERO);
+        let command = host.command(self.id, Command::Join { link: id, backup });
+        path.join = Join::Asked(command, purpose);
+    }
+
+    /// Whether a link could be joined now.
+    pub(super) fn is_joinable(&self, host: &Host, link: usize) -> bool {
+        let up = host.link(link).is_some_and(|link| link.up && !link.spent());
+        let path = self.paths.get(link);
+        up && !self.closed_to_joins && path.is_some_and(|path| host.now >= path.not_before)
+    }
+
+    fn prioritise(&mut self, host: &mut Host, id: super::SubflowId, backup: bool) {
+        let now = host.now;
+        let Some(sub) = self.sub_mut(id) else { return };
+        sub.ask(now, backup);
+        let (link, rtt) = (sub.link, sub.rtt());
+        host.command(self.id, Command::Prioritise { subflow: id, backup });
+        let Some(link) = link else { return };
+        if !backup {
+            if let Some(known) = host.link(link) {
+                let id = known.terms.link;
+                host.meter.on_bytes(now, id, Direction::Up, DataSize::ZERO);
+            }
+            if let Some(path) = self.paths.get_mut(link) {
+                path.mute = now + MUTE + rtt;
+            }
+        }
+    }
+
+    pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
+        let conn = self.id;
+        if let Some(sub) = self.sub_mut(id).filter(|sub| !sub.leaving) {
+            sub.leaving = true;
+            host.command(conn, Command::Destroy { subflow: id });
+        }
+    }
+
+    /// A subflow is there.
+    pub(super) fn on_up(&mut self, host: &mut Host, subflow: &Subflow) {
+        let now = host.now;
+        let link = subflow.link.and_then(|link| host.place(link));
+        if self.subs.iter().any(|sub| sub.id == subflow.id) {
+            return;
+        }
+        let rivals: alloc::vec::Vec<_> =
+            self.subs.iter().filter(|sub| sub.link == link && !sub.leaving).map(|sub| sub.id).collect();
+        let mut sub = Sub::new(subflow, link, now);
+        if self.home.is_none() || subflow.initial {
+            self.home = link.or(self.home);
+        }
+        let mut ends = alloc::vec::Vec::new();
+        if let (Some(at), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
+            if let Some(known) = host.links.get_mut(at) {
+                known.alive = Some(now);
+            }
+            let wanted = !matches!(path.join, Join::Asked(_, Purpose::Prove) | Join::Coming(_, Purpose::Prove));
+            let was_dead = path.dead.take().is_some();
+            (path.join, path.proved) = (Join::No, Some(now));
+            (path.bytes, path.from, path.mute) = (0, now, now + MUTE + sub.rtt());
+            if !rivals.is_empty() {
+                // The old one's sender has backed off: the new one takes over. Otherwise the old one is alive.
+                if wanted || was_dead {
+                    ends = rivals;
+                } else {
+                    sub.leaving = true;
+                    ends.push(subflow.id);
+                }
+            }
+        }
+        if subflow.initial {
+            // A first subflow that has just begun is not one whose window opens late.
+            if let Some(path) = link.and_then(|link| self.paths.get_mut(link)) {
+                path.mute = now;
+            }
+        }
+        let leaving = core::mem::take(&mut sub.leaving);
+        self.subs.push(sub);
+        for id in ends {
+            self.destroy(host, id);
+        }
+        if let Some(sub) = self.sub_mut(subflow.id) {
+            sub.leaving |= leaving;
+        }
+    }
+
+    /// A subflow is gone.
+    pub(super) fn on_down(&mut self, host: &mut Host, id: super::SubflowId, why: Why) {
+        let Some(at) = self.subs.iter().position(|sub| sub.id == id) else { return };
+        let sub = self.subs.remove(at);
+        let now = host.now;
+        let others = self.on(sub.link.unwrap_or(usize::MAX)).is_some();
+        let Some(path) = sub.link.and_then(|link| self.paths.get_mut(link)) else { return };
+        if sub.leaving || others {
+            return;
+        }
+        match why {
+            Why::Reset if now.since(sub.up) < REFUSED && sub.volume() == 0 => {
+                path.refused = true;
+                path.not_before = now + later(REFUSED_PAUSE, &mut path.fails, HOUR);
+            }
+            Why::TimedOut | Why::Unreachable => {
+                path.dead = Some(Dead { since: now, probe: now + RETRY, fails: 0 });
+            }
+            Why::Closed | Why::Reset | Why::Other => {
+                path.not_before = now + later(RETRY, &mut path.fails, RETRY_MOST);
+            }
+        }
+    }
+
+    /// A command was answered.
+    pub(super) fn on_done(
+        &mut self,
+        host: &Host,
+        command: super::CommandId,
+        what: Command,
+        refused: Option<Refusal>,
+    ) {
+        let now = host.now;
+        match what {
+            Command::Join { link, .. } => {
+                let rtt = self.rtt();
+                let Some(path) = host.place(link).and_then(|at| self.paths.get_mut(at)) else { return };
+                let purpose = match path.join {
+                    Join::Asked(asked, purpose) if asked == command => purpose,
+                    _ => return,
+                };
+                path.join = match refused {
+                    None => Join::Coming(now + purpose.patience(rtt), purpose),
+                    Some(why) => {
+                        path.not_before = now
+                            + match why {
+                                Refusal::NotYet => NOT_YET,
+                                Refusal::NoAddress | Refusal::NotPermitted => NO_WAY,
+                                _ => later(RETRY, &mut path.fails, RETRY_MOST),
+                            };
+                        Join::No
+                    }
+                };
+            }
+            Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
+                if refused == Some(Refusal::NoSubflow) {
+                    // It is told of as gone, or the next look says so.
+                    if let Some(sub) = self.sub_mut(subflow) {
+                        sub.check = None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Joins that did not come up in time.
+    pub(super) fn on_late_joins(&mut self, host: &mut Host) {
+        let now = host.now;
+        for (path, link) in self.paths.iter_mut().zip(&mut host.links) {
+            let Join::Coming(until, purpose) = path.join else { continue };
+            if now < until {
+                continue;
+            }
+            path.join = Join::No;
+            match purpose {
+                Purpose::Use => path.not_before = now + later(RETRY, &mut path.fails, RETRY_MOST),
+                Purpose::Prove => {
+                    path.pace.forget_silence();
+                    path.dead = Some(Dead { since: now, probe: now + Dead::FIRST, fails: 0 });
+                    if link.alive.is_none_or(|alive| now.since(alive) > Purpose::Prove.patience(Duration::ZERO)) {
+                        link.lost = Some(now);
+                    }
+                }
+                Purpose::Return => {}
+            }
+        }
+    }
+
+    /// Says why, if that is new.
+    fn say(&mut self, host: &mut Host, reason: Reason) {
+        self.reason = reason;
+        if self.said.is_some_and(|said| said.same(&reason)) || reason == Reason::New {
+            return;
+        }
+        self.said = Some(reason);
+        let text = reason.sentence(|at| host.name(at));
+        host.out.push_back(Output::Note { conn: self.id, reason: text });
+    }
+
+    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought.
+    pub(super) fn admit(&mut self, config: &Config, now: Instant, interval: Duration) {
+        let age = now.since(self.opened.max(if self.volume == 0 { now } else { self.opened }));
+        let old = age >= config.tau && !self.is_still(now, interval);
+        self.admitted |= self.volume >= config.kappa.bytes() || old;
+    }
+}
+
+impl Purpose {
+    /// How long the subflow may take to come up.
+    fn patience(self, rtt: Duration) -> Duration {
+        match self {
+            Self::Use => COMES.max(rtt * 3),
+            // Alive is what answers within two round trips; a driver's delay beside it.
+            Self::Prove => rtt * 2 + Duration::from_millis(100),
+            Self::Return => (rtt * 3).max(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// The next pause: doubled with each failure.
+fn later(first: Duration, fails: &mut u8, most: Duration) -> Duration {
+    let pause = first.saturating_mul(1 << u32::from(*fails).min(16)).min(most);
+    *fails = fails.saturating_add(1);
+    pause
+}

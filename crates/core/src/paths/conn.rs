@@ -1,0 +1,211 @@
+//! One connection: its subflows, its paths, and how much of it there was.
+//!
+//! In: what the kernel tells of it. Out: what was carried over which link since the last whole look.
+//!
+//! A path is a link as this connection sees it: how fast it was (kept while it rests and when its subflow is gone), and
+//! what became of attempts to join it.
+
+use alloc::vec::Vec;
+
+use super::event::{CommandId, ConnId, SubflowId};
+use super::links::{Links, Share};
+use super::pace::Pace;
+use super::reason::Reason;
+use super::subflow::Sub;
+use crate::predict::Holt;
+use crate::units::{Bitrate, Duration, Instant};
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub(super) struct Conn {
+    pub(super) id: ConnId,
+    pub(super) opened: Instant,
+    pub(super) adopted: bool,
+    /// The link that it began on (the paper's Wi-Fi).
+    pub(super) home: Option<usize>,
+    /// Only addresses may be joined that the server has announced, and it has announced none.
+    pub(super) closed_to_joins: bool,
+    pub(super) subs: Vec<Sub>,
+    /// One for each link of the configuration.
+    pub(super) paths: Vec<Path>,
+    /// The links that are to carry it.
+    pub(super) active: Links,
+    /// Since when.
+    pub(super) since: Instant,
+    /// Bytes carried, both ways, all subflows ever.
+    pub(super) volume: u64,
+    /// κ or τ has passed (eMPTCP §3.5).
+    pub(super) admitted: bool,
+    /// When bytes last moved, and when they did before a pause.
+    pub(super) moved: Option<Instant>,
+    /// When the present stretch of activity began.
+    pub(super) woke: Instant,
+    pub(super) pulse: Pulse,
+    /// When it is looked at next, while it is not idle.
+    pub(super) look: Instant,
+    /// A look is under way since.
+    pub(super) asked: Option<Instant>,
+    /// Its part in the host's expected rest.
+    pub(super) rest: u64,
+    /// A trial of fewer links, and what came of the last one.
+    pub(super) trial: Trial,
+    pub(super) reason: Reason,
+    pub(super) said: Option<Reason>,
+    /// Its entry in the machine's queues.
+    pub(super) wake: Option<Instant>,
+    pub(super) queued: Option<Instant>,
+}
+
+/// Whether anything moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pulse {
+    /// Bytes move, or did a moment ago.
+    Busy,
+    /// Nothing for a while: looked at in the slow round.
+    Idle,
+}
+
+/// Fewer links on trial (see `decide::guard`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Trial {
+    /// Since when, on which link, and how fast all together were before.
+    pub(super) open: Option<(Instant, usize, Bitrate)>,
+    /// What carried it before.
+    pub(super) before: Links,
+    /// What all brought together when one was found better.
+    pub(super) both: Bitrate,
+    /// The link that proved better alone, until when it is left alone.
+    pub(super) alone: Option<(usize, Instant)>,
+    /// Not before.
+    pub(super) next: Instant,
+    pub(super) failed: u8,
+    /// How often one alone was found better in a row.
+    pub(super) found: u8,
+}
+
+/// A link, as this connection sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Path {
+    pub(super) pace: Pace,
+    pub(super) holt: Holt,
+    pub(super) share: Share,
+    /// The present stretch: since when, and the bytes in it.
+    pub(super) from: Instant,
+    pub(super) bytes: u64,
+    /// Samples before this tell of a drain or of a window that opens.
+    pub(super) mute: Instant,
+    pub(super) join: Join,
+    pub(super) fails: u8,
+    pub(super) not_before: Instant,
+    pub(super) refused: bool,
+    pub(super) dead: Option<Dead>,
+    /// When it was last proved by a second subflow, with nothing to carry.
+    pub(super) proved: Option<Instant>,
+    /// How fast it was when nothing else carried the connection.
+    pub(super) alone: Option<Bitrate>,
+    /// Kept away: it would slow the others down.
+    pub(super) away: Option<Away>,
+}
+
+/// A path that does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Dead {
+    pub(super) since: Instant,
+    pub(super) probe: Instant,
+    pub(super) fails: u8,
+}
+
+/// A path that is kept away (see `decide::speed`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Away {
+    /// How fast it was.
+    pub(super) rate: Bitrate,
+    /// When it may be tried again in any case.
+    pub(super) until: Instant,
+    pub(super) times: u8,
+}
+
+/// An attempt to join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Join {
+    /// None.
+    #[default]
+    No,
+    /// The command is with the driver.
+    Asked(CommandId, Purpose),
+    /// The SYN is on its way; it is given up then.
+    Coming(Instant, Purpose),
+}
+
+/// What a join is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// To carry data, or to stand by.
+    Use,
+    /// To prove that the path works; then it goes again.
+    Prove,
+    /// To replace a subflow that went silent.
+    Return,
+}
+
+impl Conn {
+    pub(super) fn new(id: ConnId, links: usize, now: Instant) -> Self {
+        let path = Path { from: now, ..Path::default() };
+        Self {
+            id,
+            opened: now,
+            adopted: false,
+            home: None,
+            closed_to_joins: false,
+            subs: Vec::new(),
+            paths: alloc::vec![path; links],
+            active: Links::NONE,
+            since: now,
+            volume: 0,
+            admitted: false,
+            moved: None,
+            woke: now,
+            pulse: Pulse::Busy,
+            look: now,
+            asked: None,
+            rest: 0,
+            trial: Trial::default(),
+            reason: Reason::New,
+            said: None,
+            wake: None,
+            queued: None,
+        }
+    }
+
+    pub(super) fn sub_mut(&mut self, id: SubflowId) -> Option<&mut Sub> {
+        self.subs.iter_mut().find(|sub| sub.id == id)
+    }
+
+    /// The subflow that stands for a link: the newest that is to stay.
+    pub(super) fn on(&self, link: usize) -> Option<&Sub> {
+        self.subs.iter().rev().find(|sub| sub.link == Some(link) && !sub.leaving)
+    }
+
+    /// The links that have a subflow which is asked to carry data.
+    pub(super) fn carrying(&self) -> Links {
+        let subs = self.subs.iter().filter(|sub| !sub.backup && !sub.leaving);
+        subs.filter_map(|sub| sub.link).fold(Links::NONE, Links::with)
+    }
+
+    /// The links that have a subflow.
+    pub(super) fn joined(&self) -> Links {
+        let subs = self.subs.iter().filter(|sub| !sub.leaving);
+        subs.filter_map(|sub| sub.link).fold(Links::NONE, Links::with)
+    }
+
+    /// The shortest round trip with its queue of what carries it.
+    pub(super) fn rtt(&self) -> Duration {
+        let subs = self.subs.iter().filter(|sub| !sub.backup && !sub.leaving);
+        subs.map(Sub::rtt).min().unwrap_or(Duration::from_millis(100))
+    }
+
+    /// How long a path has been silent that is asked to carry: since its last byte or since it was asked.
+    pub(super) fn silent(&self, sub: &Sub, now: Instant) -> Duration {
+        now.since(sub.moved.unwrap_or(sub.up).max(sub.active))
+    }
+}

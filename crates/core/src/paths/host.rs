@@ -1,0 +1,83 @@
+//! What all connections of the host have in common: links, radios, and the way to the driver.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::config::Config;
+use super::event::{Command, CommandId, ConnId, Output};
+use super::links::{Link, Links};
+use crate::energy::Meter;
+use crate::link::LinkId;
+use crate::units::Instant;
+
+/// Everything but the connections.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) config: Config,
+    pub(super) now: Instant,
+    pub(super) meter: Meter,
+    pub(super) links: Vec<Link>,
+    /// The sum of what busy connections are expected to bring yet, in bytes.
+    pub(super) rest: u64,
+    /// Connections that are not idle.
+    pub(super) busy: usize,
+    pub(super) out: VecDeque<Output>,
+    pending: BTreeMap<CommandId, (ConnId, Command)>,
+    commands: u64,
+}
+
+impl Host {
+    pub(super) fn new(config: Config) -> Self {
+        let mut meter = Meter::new(config.energy.clone(), Instant::ZERO);
+        let terms = config.links.iter().take(Links::MAX);
+        for terms in terms.clone() {
+            meter.on_link(Instant::ZERO, terms.link, terms.kind);
+        }
+        Self {
+            links: terms.cloned().map(Link::new).collect(),
+            now: Instant::ZERO,
+            meter,
+            rest: 0,
+            busy: 0,
+            out: VecDeque::new(),
+            pending: BTreeMap::new(),
+            commands: 0,
+            config,
+        }
+    }
+
+    /// A link's place; none: the configuration does not name it.
+    pub(super) fn place(&self, link: LinkId) -> Option<usize> {
+        self.links.iter().position(|known| known.terms.link == link)
+    }
+
+    pub(super) fn link(&self, at: usize) -> Option<&Link> {
+        self.links.get(at)
+    }
+
+    /// Its name, for people.
+    pub(super) fn name(&self, at: usize) -> String {
+        self.links.get(at).map_or_else(|| "?".to_string(), |link| link.terms.name.clone())
+    }
+
+    /// Links that are up.
+    pub(super) fn up(&self) -> Links {
+        let up = self.links.iter().enumerate().filter(|(_, link)| link.up);
+        up.fold(Links::NONE, |links, (at, _)| links.with(at))
+    }
+
+    /// Asks for a command.
+    pub(super) fn command(&mut self, conn: ConnId, what: Command) -> CommandId {
+        let command = CommandId(self.commands);
+        self.commands += 1;
+        self.pending.insert(command, (conn, what));
+        self.out.push_back(Output::Do { command, conn, what });
+        command
+    }
+
+    /// What a command was, once.
+    pub(super) fn answered(&mut self, command: CommandId) -> Option<(ConnId, Command)> {
+        self.pending.remove(&command)
+    }
+}

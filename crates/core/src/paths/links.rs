@@ -1,0 +1,212 @@
+//! The host's links: on what terms, in what state, and what is known of their speed.
+//!
+//! In: ups and downs, what passed an interface, and what connections measured. Out: which links may be used, how fast
+//! they are for all connections together, and what is left of a budget.
+//!
+//! 1. A link's rate is the sum over the connections that use it now; when none does, what that sum was last; before
+//!    anything was measured, [`Config::assumed`] (eMPTCP §3.2).
+//! 2. The radio's meter is fed by what connections saw, and by the interface's own counters where they say more: other
+//!    programs' bytes, and headers. Counters of an interface come later than those of connections, so only what exceeds
+//!    the sum of both is new.
+
+use super::config::{Config, LinkTerms};
+use crate::energy::{Direction, Meter};
+use crate::units::{Bitrate, DataSize, Duration, Instant};
+
+/// Links by their place in the configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Links(u64);
+
+impl Links {
+    /// The most links. Those beyond are left alone.
+    pub(super) const MAX: usize = 64;
+    pub(super) const NONE: Self = Self(0);
+
+    pub(super) const fn one(link: usize) -> Self {
+        Self(if link < Self::MAX { 1 << link } else { 0 })
+    }
+
+    pub(super) const fn has(self, link: usize) -> bool {
+        self.0 & Self::one(link).0 != 0
+    }
+
+    pub(super) const fn with(self, link: usize) -> Self {
+        Self(self.0 | Self::one(link).0)
+    }
+
+    pub(super) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(super) const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    pub(super) fn first(self) -> Option<usize> {
+        (!self.is_empty()).then(|| self.0.trailing_zeros() as usize)
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        core::iter::from_fn(move || {
+            let link = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+            rest &= rest - 1;
+            Some(link)
+        })
+    }
+}
+
+/// One link of the host.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) terms: LinkTerms,
+    pub(super) up: bool,
+    /// Bits per second of all connections that use it now, by the median of their last seconds.
+    total: u64,
+    users: u32,
+    /// The same of their forecasts.
+    forecast: u64,
+    /// The last sum of medians and of forecasts that was not nothing.
+    known: Option<Bitrate>,
+    known_forecast: Option<Bitrate>,
+    /// Payload that connections carried over it, both ways.
+    pub(super) carried: DataSize,
+    /// What was told to the meter, down and up, and where the interface's counters stood then.
+    fed: [DataSize; 2],
+    base: Option<[DataSize; 2]>,
+    /// The last time at which anything came over it.
+    pub(super) alive: Option<Instant>,
+    /// The last time at which a proof of life failed while nothing else came over it.
+    pub(super) lost: Option<Instant>,
+}
+
+impl Link {
+    pub(super) fn new(terms: LinkTerms) -> Self {
+        Self {
+            terms,
+            up: false,
+            total: 0,
+            users: 0,
+            forecast: 0,
+            known: None,
+            known_forecast: None,
+            carried: DataSize::ZERO,
+            fed: [DataSize::ZERO; 2],
+            base: None,
+            alive: None,
+            lost: None,
+        }
+    }
+
+    /// A connection's part in the sums has changed; none: it does not use the link (any more).
+    pub(super) fn on_share(&mut self, before: Share, after: Share) {
+        self.total = self.total.saturating_sub(before.median).saturating_add(after.median);
+        self.forecast = self.forecast.saturating_sub(before.forecast).saturating_add(after.forecast);
+        self.users = self.users.saturating_sub(before.uses.into()).saturating_add(after.uses.into());
+        if self.users > 0 && after.uses {
+            if self.total > 0 {
+                self.known = Some(Bitrate::from_bits_per_sec(self.total));
+            }
+            self.known_forecast = Some(Bitrate::from_bits_per_sec(self.forecast));
+        }
+    }
+
+    /// Whether a connection measures it now.
+    pub(super) const fn used(&self) -> bool {
+        self.users > 0
+    }
+
+    /// What is to be expected of it: now, last, or assumed.
+    pub(super) fn rate(&self, config: &Config) -> Bitrate {
+        match self.users {
+            0 => self.known.unwrap_or(config.assumed),
+            _ => Bitrate::from_bits_per_sec(self.total),
+        }
+    }
+
+    /// The same by the forecasts.
+    pub(super) fn predicted(&self, config: &Config) -> Bitrate {
+        match self.users {
+            0 => self.known_forecast.unwrap_or(config.assumed),
+            _ => Bitrate::from_bits_per_sec(self.forecast),
+        }
+    }
+
+    /// What was measured of it last; none: it was never used.
+    pub(super) const fn known(&self) -> Option<Bitrate> {
+        self.known
+    }
+
+    /// A connection saw bytes on it.
+    pub(super) fn on_payload(&mut self, meter: &mut Meter, now: Instant, direction: Direction, size: DataSize) {
+        self.carried += size;
+        self.fed[side(direction)] += size;
+        meter.on_bytes(now, self.terms.link, direction, size);
+        if direction == Direction::Down {
+            self.alive = Some(now);
+        }
+    }
+
+    /// The interface's counters; the answer is what no connection that is looked at explains.
+    pub(super) fn on_traffic(&mut self, meter: &mut Meter, now: Instant, counted: [DataSize; 2]) -> DataSize {
+        let base = *self.base.get_or_insert([counted[0] - self.fed[0], counted[1] - self.fed[1]]);
+        let mut unexplained = DataSize::ZERO;
+        for direction in [Direction::Down, Direction::Up] {
+            let at = side(direction);
+            // Counters that begin anew: so does the base.
+            if counted[at] < base[at] {
+                self.base = None;
+                return DataSize::ZERO;
+            }
+            let more = (counted[at] - base[at]) - self.fed[at];
+            if !more.is_zero() {
+                meter.on_bytes(now, self.terms.link, direction, more);
+                self.fed[at] += more;
+                unexplained += more;
+            }
+        }
+        unexplained
+    }
+
+    /// What its budget still allows; none: anything.
+    pub(super) fn allowance(&self) -> Option<DataSize> {
+        self.terms.budget.map(|budget| budget - self.carried)
+    }
+
+    /// Whether the budget forbids it. What is on its way when it is stopped still comes, so it is stopped so much
+    /// earlier: [`IN_FLIGHT`] of its rate.
+    pub(super) fn spent(&self) -> bool {
+        self.allowance().is_some_and(|left| left <= Bitrate::from_bits_per_sec(self.total) * IN_FLIGHT)
+    }
+}
+
+/// What comes between the look that finds a budget spent and the last byte: a look's interval and a round trip with its
+/// queue. chosen: the widest interval of active connections, and half a second of queue.
+const IN_FLIGHT: Duration = Duration::from_millis(800);
+
+const fn side(direction: Direction) -> usize {
+    match direction {
+        Direction::Down => 0,
+        Direction::Up => 1,
+    }
+}
+
+/// A connection's part in a link's sums.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Share {
+    pub(super) uses: bool,
+    pub(super) median: u64,
+    pub(super) forecast: u64,
+}

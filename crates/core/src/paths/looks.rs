@@ -1,0 +1,202 @@
+//! Looking at connections: what the counters say, and when to read them again.
+//!
+//! In: counters of one subflow after another. Out: samples per path, activity, and the next look.
+//!
+//! 1. A look is whole when each subflow that is known was answered for; only then are samples taken, so that those of all
+//!    paths end at the same moment.
+//! 2. A sample lasts a round trip with its queue at least: within one, a sender that waits for its window gives bursts and
+//!    pauses, and neither is a rate. eMPTCP's lasts the handshake's round trip (§3.2), 50 ms at least.
+//! 3. A stretch in which nothing came on any path says nothing of links: the application had nothing to send, or the
+//!    path is dead, which is found out otherwise (`silence`).
+//! 4. During the drain of another path and while a window opens, samples are thrown away ([`MUTE`]).
+//! 5. Active connections share [`PER_SECOND`] looks; idle ones wait for the slow round (`round`).
+
+use super::config::Policy;
+use super::conn::{Conn, Pulse};
+use super::host::Host;
+use super::links::{Links, Share};
+use super::subflow::{Sub, Verdict};
+use super::{Command, Counters, SubflowId};
+use crate::units::{DataSize, Duration, Instant};
+
+/// A resumed or new path is not judged before. Measured: at least 80 % of the link within one 100 ms window at next to no
+/// round trip; the brief of that measurement discards 300 ms.
+pub(super) const MUTE: Duration = Duration::from_millis(300);
+/// Looks per second of all active connections together. chosen: at 15 µs a subflow, two subflows each, and as much again for
+/// deciding, 2 % of a core.
+const PER_SECOND: u32 = 300;
+/// Ours looks so often. chosen: a fifth of what a second path needs to be proved dead; costs 0.03 % of a core a subflow.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Published policies that measure nothing.
+const SELDOM: Duration = Duration::from_millis(500);
+/// eMPTCP's shortest sampling interval: the kernel's clock and the driver's jitter drown a shorter one.
+const SHORTEST: Duration = Duration::from_millis(50);
+/// A pause that begins a new stretch of activity.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long a path carries alone before its rate counts as what it can.
+const ALONE: Duration = Duration::from_secs(1);
+/// A look that is not answered by then is asked for again.
+pub(super) const UNANSWERED: Duration = Duration::from_secs(1);
+
+impl Conn {
+    /// One subflow's counters; the answer tells whether the look is whole.
+    pub(super) fn on_seen(&mut self, host: &mut Host, subflow: SubflowId, counters: Counters) -> bool {
+        let (now, adopted) = (host.now, self.adopted);
+        let Some(sub) = self.sub_mut(subflow) else { return false };
+        let first = sub.volume() == 0;
+        let moved = sub.on_seen(now, counters, adopted);
+        let (link, past) = (sub.link, if first && adopted { sub.volume() } else { 0 });
+        self.volume = self.volume.saturating_add(past);
+        if let Some(link) = link.and_then(|at| host.links.get_mut(at)) {
+            for (direction, size) in moved.into_iter().filter(|(_, size)| !size.is_zero()) {
+                link.on_payload(&mut host.meter, now, direction, size);
+            }
+        }
+        self.asked.is_some() && self.subs.iter().all(|sub| sub.answered)
+    }
+
+    /// The look is whole: samples, activity, priorities that did not take effect.
+    pub(super) fn whole(&mut self, host: &mut Host) {
+        let now = host.now;
+        self.asked = None;
+        let fresh: u64 = self.subs.iter().map(|sub| sub.fresh).sum();
+        let carrying = self.carrying();
+        let began = self.moved.is_none_or(|moved| now.since(moved) > PAUSE);
+        if fresh > 0 {
+            if began {
+                self.woke = now;
+            }
+            self.volume = self.volume.saturating_add(fresh);
+            self.moved = Some(now);
+            self.set_pulse(host, Pulse::Busy);
+            self.sample(host, carrying, began && self.volume > fresh);
+        }
+        self.judge(host);
+        for sub in &mut self.subs {
+            (sub.fresh, sub.answered) = (0, false);
+        }
+        let quiet = now.since(self.moved.unwrap_or(self.opened).max(self.woke));
+        let awaited = self.subs.iter().any(|sub| sub.checking().is_some() || sub.timeouts > 0);
+        if fresh == 0 && quiet > QUIET.max(self.rtt() * 6) && !awaited && !self.proving() {
+            self.set_pulse(host, Pulse::Idle);
+        }
+        self.share(host, carrying);
+        self.look = now + self.interval(host);
+    }
+
+    fn sample(&mut self, host: &Host, carrying: Links, began: bool) {
+        let now = host.now;
+        let emptcp = host.config.policy == Policy::Emptcp;
+        for at in 0..self.paths.len() {
+            let fresh: u64 = self.subs.iter().filter(|sub| sub.link == Some(at)).map(|sub| sub.fresh).sum();
+            let least = match self.on(at) {
+                Some(sub) if emptcp => sub.handshake().max(SHORTEST),
+                Some(sub) => sub.rtt().clamp(INTERVAL, MUTE),
+                None => INTERVAL,
+            };
+            let Some(path) = self.paths.get_mut(at) else { continue };
+            path.bytes = path.bytes.saturating_add(fresh);
+            if fresh > 0 {
+                path.dead = None;
+            }
+            let time = now.since(path.from);
+            // The first look after a pause only starts the clock: nobody knows when the bytes began.
+            if !carrying.has(at) || began || (now < path.mute && !emptcp) {
+                (path.bytes, path.from) = (0, now);
+            } else if time >= least {
+                let rate = DataSize::from_bytes(path.bytes) / time;
+                path.pace.on_stretch(rate, time);
+                path.holt.on_sample(rate);
+                if carrying.len() == 1 && path.pace.seen() >= ALONE {
+                    path.alone = path.pace.median();
+                }
+                (path.bytes, path.from) = (0, now);
+            }
+        }
+    }
+
+    /// Sends priorities again that have not shown, and destroys what does not obey.
+    fn judge(&mut self, host: &mut Host) {
+        let (now, conn) = (host.now, self.id);
+        let moving = |sub: &Sub| !sub.backup && !sub.leaving && sub.fresh > 0;
+        // Somebody else has changed it (an administrator, or a daemon before this one).
+        for sub in self.subs.iter_mut().filter(|sub| sub.checking().is_none() && !sub.leaving) {
+            sub.backup = sub.kernel_backup().unwrap_or(sub.backup);
+        }
+        let movers = self.subs.iter().filter(|sub| moving(sub)).count();
+        for sub in &mut self.subs {
+            let others = movers > usize::from(moving(sub));
+            match sub.judge(now, others) {
+                Verdict::Open | Verdict::Held => {}
+                Verdict::Again => {
+                    sub.ask(now, sub.backup);
+                    host.command(conn, Command::Prioritise { subflow: sub.id, backup: sub.backup });
+                }
+                Verdict::Deaf if !sub.leaving => {
+                    sub.leaving = true;
+                    host.command(conn, Command::Destroy { subflow: sub.id });
+                }
+                Verdict::Deaf => {}
+            }
+        }
+    }
+
+    /// Brings the sums of the links up to date.
+    pub(super) fn share(&mut self, host: &mut Host, carrying: Links) {
+        let busy = self.pulse == Pulse::Busy;
+        for (at, path) in self.paths.iter_mut().enumerate() {
+            let uses = busy && carrying.has(at) && path.holt.samples() > 0;
+            let bits = |rate: Option<crate::units::Bitrate>| rate.map_or(0, |rate| rate.bits_per_sec());
+            let share = match uses {
+                true => Share { uses, median: bits(path.pace.median()), forecast: bits(path.holt.forecast()) },
+                false => Share::default(),
+            };
+            if share != path.share {
+                if let Some(link) = host.links.get_mut(at) {
+                    link.on_share(path.share, share);
+                }
+                path.share = share;
+            }
+        }
+        let rest = if busy { self.expected().bytes() } else { 0 };
+        host.rest = host.rest.saturating_sub(self.rest).saturating_add(rest);
+        self.rest = rest;
+    }
+
+    /// Takes it out of the host's sums.
+    pub(super) fn leave(&mut self, host: &mut Host) {
+        self.set_pulse(host, Pulse::Idle);
+        self.share(host, Links::NONE);
+    }
+
+    pub(super) fn set_pulse(&mut self, host: &mut Host, pulse: Pulse) {
+        match (self.pulse, pulse) {
+            (Pulse::Busy, Pulse::Idle) => host.busy = host.busy.saturating_sub(1),
+            (Pulse::Idle, Pulse::Busy) => host.busy += 1,
+            _ => {}
+        }
+        self.pulse = pulse;
+    }
+
+    /// Nothing moved during an estimated round trip (eMPTCP §3.5).
+    pub(super) fn is_still(&self, now: Instant, interval: Duration) -> bool {
+        let rtt = self.rtt().max(interval * 2);
+        self.moved.is_none_or(|moved| now.since(moved) > rtt)
+    }
+
+    /// How long from one look to the next.
+    pub(super) fn interval(&self, host: &Host) -> Duration {
+        let handshake = self.subs.iter().filter(|sub| !sub.leaving).map(Sub::handshake).min();
+        let own = match host.config.policy {
+            Policy::Emptcp => handshake.unwrap_or(SHORTEST).clamp(SHORTEST, PAUSE),
+            Policy::Marline => INTERVAL,
+            Policy::WifiFirst | Policy::Mptcp => SELDOM,
+        };
+        let checked = self.subs.iter().any(|sub| sub.checking().is_some());
+        let own = if checked { own.min(INTERVAL) } else { own };
+        own.max(PAUSE * u32::try_from(host.busy).unwrap_or(u32::MAX) / PER_SECOND)
+    }
+}
+
+/// Silence after which a connection is idle, or six round trips. chosen: twice what a proof of life is begun after.
+const QUIET: Duration = Duration::from_secs(1);

@@ -1,0 +1,145 @@
+//! How fast a path of a connection has been lately, whatever a second's dip says.
+//!
+//! In: bytes over stretches of time. Out: the mean, the median and the spread of the last two seconds.
+//!
+//! 1. A stretch weighs as much as it lasts; the median is that of time, so that a state that has lasted less than a
+//!    second of the two does not count yet. A predicted dip must not wake a radio whose promotion and tail cost what two
+//!    megabytes do.
+//! 2. The last rate of a path that rests stays.
+//!
+//! The trend of one sample was not used for these decisions: eMPTCP (§4.4, Figure 9) shows the two tails that it cost.
+
+use crate::units::{Bitrate, Duration};
+
+/// The last stretches, the newest last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    stretches: [Stretch; Pace::KEPT],
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    /// kbit/s and milliseconds, so that ten thousand connections stay small.
+    rate: u32,
+    time: u32,
+}
+
+impl Pace {
+    /// How far back it reaches.
+    pub(super) const MEMORY: Duration = Duration::from_millis(2000);
+    /// Stretches kept: [`Self::MEMORY`] at the usual interval.
+    const KEPT: usize = 20;
+
+    pub(super) fn on_stretch(&mut self, rate: Bitrate, time: Duration) {
+        let rate = u32::try_from(rate.bits_per_sec() / 1000).unwrap_or(u32::MAX);
+        let time = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).clamp(1, 2000);
+        if self.len == Self::KEPT {
+            self.stretches.rotate_left(1);
+            self.len -= 1;
+        }
+        if let Some(place) = self.stretches.get_mut(self.len) {
+            *place = Stretch { rate, time };
+            self.len += 1;
+        }
+    }
+
+    /// The path was dead, and not slow: forgets that nothing came lately.
+    pub(super) fn forget_silence(&mut self) {
+        while self.len > 0 && self.stretches.get(self.len - 1).is_some_and(|stretch| stretch.rate < SILENCE) {
+            self.len -= 1;
+        }
+    }
+
+    /// The median over the time remembered; none: nothing was seen.
+    pub(super) fn median(&self) -> Option<Bitrate> {
+        let mut found = [Stretch::default(); Self::KEPT];
+        let (mut len, mut all) = (0, 0);
+        for stretch in self.recent() {
+            if let Some(place) = found.get_mut(len) {
+                *place = stretch;
+                len += 1;
+                all += u64::from(stretch.time);
+            }
+        }
+        let found = found.get_mut(..len)?;
+        found.sort_unstable_by_key(|stretch| stretch.rate);
+        let mut passed = 0;
+        let middle = found.iter().find(|stretch| {
+            passed += u64::from(stretch.time);
+            2 * passed >= all
+        });
+        middle.map(|stretch| kbps(stretch.rate))
+    }
+
+    /// The mean over the last `time` of it; none: nothing was seen.
+    pub(super) fn mean(&self, time: Duration) -> Option<Bitrate> {
+        let (limit, mut passed, mut sum) = (time.as_millis() as u64, 0_u64, 0_u64);
+        for stretch in self.recent() {
+            let part = u64::from(stretch.time).min(limit - passed.min(limit));
+            passed += part;
+            sum += part * u64::from(stretch.rate);
+        }
+        sum.checked_div(passed).map(|rate| kbps(u32::try_from(rate).unwrap_or(u32::MAX)))
+    }
+
+    /// How much time it has seen, up to its memory.
+    pub(super) fn seen(&self) -> Duration {
+        Duration::from_millis(self.recent().map(|stretch| u64::from(stretch.time)).sum())
+    }
+
+    /// The newest first, up to the memory.
+    fn recent(&self) -> impl Iterator<Item = Stretch> {
+        let mut left = Self::MEMORY.as_millis() as u32;
+        self.stretches.get(..self.len).unwrap_or_default().iter().rev().map_while(move |stretch| {
+            let time = stretch.time.min(left);
+            left -= time;
+            (time > 0).then_some(Stretch { time, ..*stretch })
+        })
+    }
+}
+
+/// Less than this is what a path brings in the stretch in which it dies.
+const SILENCE: u32 = 20;
+
+fn kbps(rate: u32) -> Bitrate {
+    Bitrate::from_bits_per_sec(u64::from(rate) * 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(rates: impl IntoIterator<Item = u64>) -> Pace {
+        let mut pace = Pace::default();
+        for rate in rates {
+            pace.on_stretch(Bitrate::from_mbps(rate), Duration::from_millis(100));
+        }
+        pace
+    }
+
+    #[test]
+    fn a_dip_of_less_than_a_second_is_no_state() {
+        let dip = |n: usize| pace(core::iter::repeat_n(16, 20).chain(core::iter::repeat_n(1, n)));
+        assert_eq!(dip(9).median(), Some(Bitrate::from_mbps(16)));
+        assert_eq!(dip(12).median(), Some(Bitrate::from_mbps(1)));
+    }
+
+    #[test]
+    fn a_stretch_weighs_as_much_as_it_lasts() {
+        let mut pace = pace([10, 10, 10]);
+        pace.on_stretch(Bitrate::from_mbps(1), Duration::from_millis(400));
+        assert_eq!(pace.median(), Some(Bitrate::from_mbps(1)));
+        assert_eq!(pace.mean(Duration::from_millis(500)), Some(Bitrate::from_bits_per_sec(2_800_000)));
+        assert_eq!(pace.seen(), Duration::from_millis(700));
+    }
+
+    #[test]
+    fn nothing_seen_is_nothing_known() {
+        assert_eq!(pace([]).median(), None);
+        assert_eq!(pace([]).mean(Duration::from_secs(1)), None);
+        let mut long = Pace::default();
+        long.on_stretch(Bitrate::MAX, Duration::MAX);
+        assert_eq!(long.seen(), Pace::MEMORY);
+    }
+}

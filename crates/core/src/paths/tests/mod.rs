@@ -1,0 +1,5 @@
+//! Rules of the machine, each by a short history of what the kernel would tell.
+extern crate std;
+
+mod rules;
+mod world;

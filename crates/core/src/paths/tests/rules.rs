@@ -1,0 +1,109 @@
+//! What each policy does in the settings of the paper and of the project's floors.
+
+use super::world::*;
+use crate::paths::*;
+
+fn world(policy: Policy, wifi: f64, lte: f64) -> World {
+    let mut world = World::new(Config { policy, ..config() });
+    world.rate(WIFI, wifi);
+    world.rate(LTE, lte);
+    world
+}
+
+const ALL: [Policy; 4] = [Policy::Mptcp, Policy::WifiFirst, Policy::Emptcp, Policy::Marline];
+
+#[test]
+fn a_small_file_never_wakes_lte() {
+    for policy in [Policy::Emptcp, Policy::Marline] {
+        for (wifi, lte) in [(2.0, 2.0), (2.0, 20.0), (16.0, 4.0), (20.0, 20.0)] {
+            let mut world = world(policy, wifi, lte);
+            world.open(1, WIFI, 262_144);
+            world.finish(10.0);
+            world.run(20.0);
+            assert_eq!(world.joins(LTE), 0, "{policy:?} {wifi} {lte}");
+        }
+    }
+}
+
+#[test]
+fn good_wifi_and_bad_lte_costs_little_more_than_half_of_what_mptcp_costs() {
+    // With this model Wi-Fi alone, without any tail, costs 0.56 of it: 19.0 J of 33.6 J.
+    let joules = |policy| {
+        let mut world = world(policy, 16.0, 2.0);
+        world.open(1, WIFI, 16 << 20);
+        world.finish(60.0);
+        world.joules()
+    };
+    let [mptcp, _, emptcp, marline] = ALL.map(joules);
+    assert!(marline <= 0.58 * mptcp && emptcp <= 0.58 * mptcp, "{marline} {emptcp} {mptcp}");
+}
+
+#[test]
+fn a_bad_first_link_is_helped_at_tau() {
+    for policy in [Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, 0.8, 8.0);
+        let conn = world.open(1, WIFI, 64 << 20);
+        world.run(2.9);
+        assert_eq!(world.joins(LTE), 0, "{policy:?}");
+        world.run(1.0);
+        assert_eq!(world.joins(LTE), 1, "{policy:?}");
+        world.run(5.0);
+        assert!(world.received(LTE) > 3_000_000);
+        assert!(world.state(conn).contains("lte"), "{}", world.state(conn));
+        assert_eq!(world.joins(LTE), 1, "{policy:?}");
+    }
+}
+
+#[test]
+fn lte_is_suspended_when_wifi_is_good_again_and_used_again_when_not() {
+    for policy in [Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, 0.8, 8.0);
+        let conn = world.open(1, WIFI, 1 << 30);
+        world.run(10.0);
+        world.rate(WIFI, 16.0);
+        world.run(5.0);
+        assert_eq!(world.state(conn), "wifi only", "{policy:?} {:#?} {:?}", world.notes, world.commands);
+        let before = world.received(LTE);
+        world.run(20.0);
+        assert_eq!(world.received(LTE), before, "{policy:?}");
+        world.rate(WIFI, 0.8);
+        world.run(4.0);
+        assert!(world.received(LTE) > before, "{policy:?}");
+        assert_eq!(world.joins(LTE), 1);
+    }
+}
+
+#[test]
+fn a_dead_first_link_is_left_within_three_seconds_and_taken_up_again() {
+    for idle_lte in [true, false] {
+        let mut world = world(Policy::Marline, 16.0, 8.0);
+        world.rtt(WIFI, 150);
+        world.rtt(LTE, 150);
+        if !idle_lte {
+            world.rate(WIFI, 0.8);
+        }
+        let conn = world.open(1, WIFI, 1 << 30);
+        world.run(10.0);
+        world.rate(WIFI, 16.0);
+        world.run(6.0);
+        let before = world.received(LTE);
+        world.silent.insert(WIFI);
+        world.run(3.0);
+        assert!(world.received(LTE) > before, "{:?}", world.commands);
+        world.silent.clear();
+        world.run(12.0);
+        assert_eq!(world.state(conn), "wifi only", "{:#?} {:?}", world.notes, world.commands);
+    }
+}
+
+#[test]
+fn an_application_that_pauses_is_proved_once_and_wakes_nothing() {
+    let mut world = world(Policy::Marline, 16.0, 8.0);
+    let conn = world.open(1, WIFI, 4 << 20);
+    world.run(60.0);
+    assert_eq!((world.joins(LTE), world.joins(WIFI)), (0, 1), "{:?}", world.commands);
+    assert_eq!(world.state(conn), "idle");
+    world.more(conn, 4 << 20);
+    world.run(1.5);
+    assert_eq!(world.state(conn), "wifi only");
+}

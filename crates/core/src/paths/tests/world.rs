@@ -1,0 +1,296 @@
+//! A world that is just large enough for one machine: links of steady rates that change at given times, a server that
+//! sends what it has over the subflows that it believes to be no backups.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::energy::Model;
+use crate::link::{LinkId, LinkKind};
+use crate::machine::Machine;
+use crate::paths::*;
+use crate::units::{DataSize, Duration, Instant};
+
+pub(super) const WIFI: LinkId = LinkId(0);
+pub(super) const LTE: LinkId = LinkId(1);
+
+pub(super) fn model() -> Model {
+    crate::energy::tests::emptcp()
+}
+
+pub(super) fn config() -> Config {
+    let terms = |link, name: &str, kind| LinkTerms { link, name: name.into(), kind, metered: false, budget: None };
+    Config::new(model(), alloc::vec![terms(WIFI, "wifi", LinkKind::Wifi), terms(LTE, "lte", LinkKind::Lte)])
+}
+
+/// A subflow as the server and the kernel have it.
+#[derive(Clone, Debug)]
+struct Flow {
+    conn: ConnId,
+    link: LinkId,
+    received: f64,
+    /// As the server believes.
+    backup: bool,
+    asked: bool,
+    /// Bytes already queued at the server.
+    queued: f64,
+}
+
+pub(super) struct World {
+    pub(super) paths: Paths,
+    pub(super) now: Instant,
+    rtt: BTreeMap<LinkId, Duration>,
+    rates: BTreeMap<LinkId, f64>,
+    flows: BTreeMap<SubflowId, Flow>,
+    /// What each connection has yet to send.
+    left: BTreeMap<ConnId, f64>,
+    later: BTreeMap<(Instant, u64), Input>,
+    next: u64,
+    /// Links whose packets vanish.
+    pub(super) silent: BTreeSet<LinkId>,
+    /// How many priorities are lost before one arrives.
+    pub(super) lose: u32,
+    pub(super) refuse: BTreeSet<LinkId>,
+    pub(super) commands: Vec<(Instant, Command)>,
+    pub(super) notes: Vec<String>,
+    pub(super) looks: usize,
+    pub(super) ended: BTreeMap<ConnId, Instant>,
+}
+
+const STEP: Duration = Duration::from_millis(10);
+
+impl World {
+    pub(super) fn new(config: Config) -> Self {
+        let mut paths = Paths::new(config);
+        for link in [WIFI, LTE] {
+            paths.handle(Instant::ZERO, Input::LinkUp { link });
+        }
+        Self {
+            paths,
+            now: Instant::ZERO,
+            rtt: BTreeMap::from([(WIFI, Duration::from_millis(30)), (LTE, Duration::from_millis(60))]),
+            rates: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            left: BTreeMap::new(),
+            later: BTreeMap::new(),
+            next: 1,
+            silent: BTreeSet::new(),
+            lose: 0,
+            refuse: BTreeSet::new(),
+            commands: Vec::new(),
+            notes: Vec::new(),
+            looks: 0,
+            ended: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn rate(&mut self, link: LinkId, mbps: f64) {
+        self.rates.insert(link, mbps * 125_000.0);
+    }
+
+    pub(super) fn rtt(&mut self, link: LinkId, ms: u64) {
+        self.rtt.insert(link, Duration::from_millis(ms));
+    }
+
+    pub(super) fn open(&mut self, token: u32, link: LinkId, bytes: u64) -> ConnId {
+        let conn = ConnId(token);
+        self.left.insert(conn, bytes as f64);
+        self.tell(Input::Opened { conn, adopted: false, only_announced: false });
+        self.up(conn, link, true, false);
+        conn
+    }
+
+    pub(super) fn more(&mut self, conn: ConnId, bytes: u64) {
+        *self.left.entry(conn).or_default() += bytes as f64;
+    }
+
+    fn up(&mut self, conn: ConnId, link: LinkId, initial: bool, backup: bool) {
+        let id = SubflowId(self.next);
+        self.next += 1;
+        self.flows.insert(id, Flow { conn, link, received: 0.0, backup, asked: backup, queued: 0.0 });
+        let rtt = self.rtt.get(&link).copied();
+        self.tell(Input::SubflowUp { conn, subflow: Subflow { id, link: Some(link), initial, backup, rtt } });
+        if self.refuse.contains(&link) && !initial {
+            self.flows.remove(&id);
+            self.after(Duration::from_millis(36), Input::SubflowDown { conn, subflow: id, why: Why::Reset });
+        }
+    }
+
+    fn after(&mut self, time: Duration, input: Input) {
+        self.next += 1;
+        self.later.insert((self.now + time, self.next), input);
+    }
+
+    pub(super) fn tell(&mut self, input: Input) {
+        self.paths.handle(self.now, input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.paths.poll() {
+            match output {
+                Output::Look { conn } => {
+                    self.looks += 1;
+                    let flows = self.flows.iter().filter(|(_, flow)| flow.conn == conn);
+                    let seen: Vec<_> = flows.map(|(id, flow)| (*id, flow.received, flow.asked)).collect();
+                    for (subflow, received, backup) in seen {
+                        let received = DataSize::from_bytes(received as u64);
+                        let counters = Counters { received, backup, ..Counters::default() };
+                        self.after(Duration::ZERO, Input::Seen { conn, subflow, counters });
+                    }
+                }
+                Output::Do { command, conn, what } => self.carry_out(command, conn, what),
+                Output::Note { reason, .. } => self.notes.push(reason),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: CommandId, conn: ConnId, what: Command) {
+        self.commands.push((self.now, what));
+        self.after(Duration::ZERO, Input::Done { command, refused: None });
+        match what {
+            Command::Join { link, backup } => {
+                if !self.silent.contains(&link) && !self.down(link) {
+                    let id = SubflowId(1_000_000 + self.next);
+                    self.next += 1;
+                    // A marker: the flow is made when it is up.
+                    let rtt = self.rtt.get(&link).copied();
+                    let subflow = Subflow { id, link: Some(link), initial: false, backup, rtt };
+                    self.after(rtt.unwrap_or_default().mul_f64(1.5), Input::SubflowUp { conn, subflow });
+                }
+            }
+            Command::Prioritise { subflow, backup } => {
+                if let Some(flow) = self.flows.get_mut(&subflow) {
+                    flow.asked = backup;
+                    if self.lose > 0 {
+                        self.lose -= 1;
+                    } else if !self.silent.contains(&flow.link) {
+                        if backup && !flow.backup {
+                            flow.queued = self.rates.get(&flow.link).copied().unwrap_or(0.0) * 0.1;
+                        }
+                        flow.backup = backup;
+                    }
+                } else {
+                    panic!("{what:?} of no subflow");
+                }
+            }
+            Command::Destroy { subflow } => {
+                assert!(self.flows.remove(&subflow).is_some(), "{what:?} of no subflow");
+                self.after(Duration::ZERO, Input::SubflowDown { conn, subflow, why: Why::Closed });
+            }
+        }
+    }
+
+    fn down(&self, link: LinkId) -> bool {
+        self.paths.links().any(|view| view.link == link && !view.up)
+    }
+
+    /// Moves bytes for one step.
+    fn flow(&mut self) {
+        let seconds = STEP.as_secs_f64();
+        let conns: BTreeSet<ConnId> =
+            self.left.iter().filter(|(_, left)| **left > 0.0).map(|(conn, _)| *conn).collect();
+        for (link, rate) in self.rates.clone() {
+            if self.silent.contains(&link) || self.down(link) {
+                continue;
+            }
+            let alive = |flow: &Flow| !self.silent.contains(&flow.link);
+            let front: BTreeSet<ConnId> =
+                self.flows.values().filter(|flow| !flow.backup && alive(flow)).map(|flow| flow.conn).collect();
+            let takers: Vec<SubflowId> = self
+                .flows
+                .iter()
+                .filter(|(_, flow)| flow.link == link && conns.contains(&flow.conn))
+                .filter(|(_, flow)| !flow.backup || !front.contains(&flow.conn) || flow.queued > 0.0)
+                .map(|(id, _)| *id)
+                .collect();
+            for id in &takers {
+                let Some(flow) = self.flows.get_mut(id) else { continue };
+                let mut bytes = rate * seconds / takers.len() as f64;
+                if flow.backup && front.contains(&flow.conn) {
+                    bytes = bytes.min(flow.queued);
+                    flow.queued -= bytes;
+                }
+                let left = self.left.entry(flow.conn).or_default();
+                let bytes = bytes.min(*left);
+                *left -= bytes;
+                flow.received += bytes;
+                if *left <= 0.0 {
+                    self.ended.insert(flow.conn, self.now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn run(&mut self, seconds: f64) {
+        let end = self.now + Duration::from_secs_f64(seconds);
+        while self.now < end {
+            self.flow();
+            self.now += STEP;
+            while let Some((key, input)) = self.later.first_key_value().map(|(key, input)| (*key, input.clone())) {
+                if key.0 > self.now {
+                    break;
+                }
+                self.later.remove(&key);
+                if let Input::SubflowUp { conn, subflow } = &input {
+                    let link = subflow.link.unwrap();
+                    if self.silent.contains(&link) {
+                        continue;
+                    }
+                    let flow = Flow {
+                        conn: *conn,
+                        link,
+                        received: 0.0,
+                        backup: subflow.backup,
+                        asked: subflow.backup,
+                        queued: 0.0,
+                    };
+                    if self.refuse.contains(&link) {
+                        let (conn, id) = (*conn, subflow.id);
+                        self.after(
+                            Duration::from_millis(36),
+                            Input::SubflowDown { conn, subflow: id, why: Why::Reset },
+                        );
+                    } else {
+                        self.flows.insert(subflow.id, flow);
+                    }
+                }
+                self.tell(input);
+            }
+            if self.paths.deadline().is_some_and(|(at, _)| at <= self.now) {
+                self.paths.tick(self.now);
+                self.drain();
+                let next = self.paths.deadline();
+                assert!(next.is_none_or(|(at, _)| at > self.now), "{next:?} at {:?}", self.now);
+            }
+        }
+    }
+
+    /// Until everything is there.
+    pub(super) fn finish(&mut self, seconds: f64) -> f64 {
+        let begin = self.now;
+        while self.left.values().any(|left| *left > 0.0) && self.now.since(begin).as_secs_f64() < seconds {
+            self.run(0.1);
+        }
+        self.ended.values().max().map_or(f64::INFINITY, |end| end.since(begin).as_secs_f64())
+    }
+
+    pub(super) fn joules(&self) -> f64 {
+        self.paths.finish(self.now).total().as_joules_f64()
+    }
+
+    pub(super) fn received(&self, link: LinkId) -> u64 {
+        self.paths.links().find(|view| view.link == link).map_or(0, |view| view.carried.bytes())
+    }
+
+    pub(super) fn joins(&self, link: LinkId) -> usize {
+        self.commands
+            .iter()
+            .filter(|(_, what)| matches!(what, Command::Join { link: to, .. } if *to == link))
+            .count()
+    }
+
+    pub(super) fn state(&self, conn: ConnId) -> String {
+        self.paths.view(conn).unwrap().state
+    }
+}
