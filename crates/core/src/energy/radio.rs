@@ -65,7 +65,14 @@ pub(super) type Active = (Instant, Instant);
 impl Radio {
     /// A radio that is idle since `start`.
     pub fn new(model: RadioModel, start: Instant) -> Self {
-        Self { model, phase: Phase::Idle, settled: start, latest: start, sums: Sums::default(), begun: Begun::default() }
+        Self {
+            model,
+            phase: Phase::Idle,
+            settled: start,
+            latest: start,
+            sums: Sums::default(),
+            begun: Begun::default(),
+        }
     }
 
     /// A sign of traffic: bytes came or went, or (with none) a connection or a request was begun.
