@@ -62,6 +62,9 @@ pub enum Verb {
     /// Print the address at which a player finds a URL, or start the player.
     #[command(after_help = crate::proxy::AFTER_PLAY)]
     Play(Box<crate::proxy::PlayArgs>),
+    /// Steer the MPTCP connections of all programs, by energy and cost.
+    #[command(after_help = crate::paths::AFTER_HELP)]
+    Paths(Box<crate::paths::PathsArgs>),
     /// Run a command whose TCP connections are MPTCP connections.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),
@@ -140,9 +143,6 @@ pub struct GetArgs {
     /// Accepted for the sake of habit and without effect: a download is always continued.
     #[arg(short = 'c', long = "continue")]
     pub resume: bool,
-    /// Ask for MPTCP; where the server speaks it, one connection is left to the kernel's paths.
-    #[arg(long)]
-    pub mptcp: bool,
     /// Give up after this time; what has arrived is kept.
     #[arg(long, value_name = "TIME", value_parser = positive_duration)]
     pub max_time: Option<Duration>,

@@ -21,6 +21,7 @@ use marline_net::links::Named;
 use serde::{Deserialize, Deserializer};
 
 use crate::Exit;
+use crate::paths::PathsTerms;
 
 /// What the configuration file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -32,6 +33,9 @@ pub struct ConfigFile {
     /// The device model of energy reports, where `--energy-model` does not say: a name or a file; none: the default.
     #[serde(default, rename = "energy-model")]
     pub energy_model: Option<String>,
+    /// How `marline paths` runs.
+    #[serde(default)]
+    pub paths: PathsTerms,
     /// Terms of use by interface name.
     #[serde(default)]
     pub link: BTreeMap<Interface, Terms>,
@@ -40,6 +44,13 @@ pub struct ConfigFile {
 /// The name of an interface, as the kernel would accept it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interface(String);
+
+impl Interface {
+    /// It.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
 
 /// What one interface is and costs. Whatever is left out is found by the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -224,6 +235,9 @@ mod tests {
             .collect();
         let file = parse(&all).unwrap();
         assert!(file.metered.is_some() && file.energy_model.is_some());
+        let PathsTerms { profile, policy, links, kernel_pm, transparent, run_dir } = &file.paths;
+        assert!(profile.is_some() && policy.is_some() && links.len() == 2 && run_dir.is_some());
+        assert!(*kernel_pm && *transparent);
         let terms = &file.link[&Interface("wwan0".into())];
         assert!(terms.kind.is_some() && terms.metered.is_some() && terms.budget.is_some() && terms.limit.is_some());
         assert_eq!(file.prices(), [("wwan0".to_owned(), 4_500_000)]);
@@ -240,6 +254,9 @@ mod tests {
             ("[link.w]\nprice-per-gb = '4,50'\n", 2, "`4,50` is not a price such as 4.50"),
             ("[link.w]\nprice-per-gb = '-1'\n", 2, "`-1` is not a price"),
             ("[link.w]\nkind = '6g'\n", 2, "`6g` is no kind of link"),
+            ("[paths]\nprofil = 'energy'\n", 2, "unknown field `profil`"),
+            ("[paths]\nprofile = 'fast'\n", 2, "unknown variant `fast`"),
+            ("[paths]\nlinks = ['a b']\n", 2, "is no name of an interface"),
             ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
             ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),
             ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is no name of an interface"),

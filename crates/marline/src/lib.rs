@@ -18,6 +18,7 @@ mod exit;
 mod fetch;
 mod links;
 mod log;
+mod paths;
 mod progress;
 mod proxy;
 mod replay;
@@ -43,6 +44,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Links(links) => links::run(&links, cli.config.as_deref()),
             Verb::Replay(replay) => replay::run(&replay),
             Verb::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
+            Verb::Paths(args) => paths::run(*args, cli.config.as_deref()),
             Verb::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
             Verb::Play(args) => proxy::play(*args, cli.config.as_deref()),
             Verb::Run(args) => run::run(args),

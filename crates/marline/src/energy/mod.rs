@@ -121,14 +121,14 @@ pub(crate) fn line(report: &Report) -> Option<String> {
 }
 
 /// JSON as a text with a line end.
-fn json(value: &impl Serialize) -> Result<String, Exit> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Exit> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Exit::failed(format!("the result cannot be written as JSON: {error}")))?;
     Ok(text + "\n")
 }
 
 /// Columns as wide as their widest cell; the last one is not filled up.
-fn table(rows: &[Vec<String>]) -> String {
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         widths.resize(widths.len().max(row.len()), 0);

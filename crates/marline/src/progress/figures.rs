@@ -6,7 +6,7 @@ use marline_core::units::DataSize;
 use marline_net::get::Report;
 
 /// `78.4 Mbit/s`, at most 12 characters up to a terabit.
-pub(super) fn rate(bits_per_sec: f64) -> String {
+pub(crate) fn rate(bits_per_sec: f64) -> String {
     let rate = if bits_per_sec.is_finite() { bits_per_sec.max(0.0) } else { 0.0 };
     match rate {
         r if r < 1e6 => format!("{:.0} kbit/s", r / 1e3),
@@ -16,7 +16,7 @@ pub(super) fn rate(bits_per_sec: f64) -> String {
 }
 
 /// `41.2MB`.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     DataSize::from_bytes(bytes).to_string()
 }
 

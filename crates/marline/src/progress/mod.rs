@@ -21,6 +21,7 @@ use std::io::IsTerminal;
 use marline_net::get::{Progress, Report, Watcher};
 
 pub(crate) use bars::Bars;
+pub(crate) use figures::{rate, size};
 pub(crate) use lines::Lines;
 
 /// Who looks on, by what standard error is.

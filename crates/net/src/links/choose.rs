@@ -111,6 +111,20 @@ fn these(survey: &Survey, named: &[Named], metered: &MeteredHints) -> Chosen {
     chosen
 }
 
+/// Interfaces that cannot be used now and may come to be: those of access networks that are down, without carrier,
+/// address or default route. By name, in the kernel's order.
+pub fn coming(survey: &Survey) -> impl Iterator<Item = &str> {
+    let may_come = |interface: &&Interface| {
+        let is_access = !matches!(interface.kind, LinkKind::Tunnel | LinkKind::Other);
+        let waits = matches!(
+            interface.verdict,
+            Verdict::Unused(Reason::Down | Reason::NoCarrier | Reason::NoAddress | Reason::NoDefaultRoute)
+        );
+        is_access && waits
+    };
+    survey.interfaces.iter().filter(may_come).map(|interface| interface.name.as_str())
+}
+
 /// Why an interface that the user speaks of is not used.
 fn idle(survey: &Survey, named: &Named) -> String {
     let why = match survey.named(&named.name).map(|interface| &interface.verdict) {
@@ -276,6 +290,14 @@ mod tests {
             assert_eq!(names(&chosen), links, "{case}");
             assert_eq!(chosen.warnings, warnings, "{case}");
         }
+    }
+
+    #[test]
+    fn what_may_come_is_of_an_access_network_and_waits_for_something() {
+        let mut survey = laptop();
+        survey.interfaces.push(interface(8, "wlan1", LinkKind::Wifi, None, unused(Reason::Down)));
+        survey.interfaces.push(interface(9, "tun1", LinkKind::Tunnel, None, unused(Reason::Down)));
+        assert_eq!(coming(&survey).collect::<Vec<_>>(), ["eth1", "eth2", "wlan1"]);
     }
 
     #[test]

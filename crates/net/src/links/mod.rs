@@ -30,7 +30,7 @@ mod named;
 mod routes;
 mod survey;
 
-pub use choose::{Choice, Chosen, choose, choose_local};
+pub use choose::{Choice, Chosen, choose, choose_local, coming};
 #[cfg(feature = "fuzzing")]
 pub(crate) use dbus::fuzzing;
 pub(crate) use dbus::{Bus, Value as BusValue};

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use marline_core::link::{LinkKind, LinkProfile};
 use marline_core::units::{Bitrate, DataSize};
 
-use super::{Interface, Metered, MeteredSource};
+use super::{Interface, Metered, MeteredHints, MeteredSource};
 
 /// What the user says of an interface. What is not said comes from the system.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +32,15 @@ impl Named {
     /// An interface of which nothing else is said.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), kind: None, metered: None, budget: None, limit: None, spoken: false }
+    }
+
+    /// The terms of an interface, of which the user says this.
+    pub fn on(&self, interface: &Interface, metered: &MeteredHints) -> LinkProfile {
+        let mut interface = interface.clone();
+        interface.metered = metered.of(&interface.name);
+        let mut profile = LinkProfile::new(&interface.name, LinkKind::Other);
+        self.overrule(&mut interface, &mut profile);
+        profile
     }
 
     /// Puts what the user says over what the system says.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::paths::ConnId;
+use marline_core::paths::{ConnId, Paths};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::ground::network;
 use super::status::{About, Explained, Status};
-use super::{Ask, Snapshot};
+use super::{Ask, Shared, Snapshot};
 
 /// What can be asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl Control {
     ///
     /// # Errors
     /// When the directory cannot be written.
-    pub fn listen(run_dir: &Path, about: About, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
+    pub fn listen(run_dir: &Path, about: About, policy: Shared, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
         let path = socket(run_dir);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -87,7 +87,7 @@ impl Control {
         }
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let accepting = tokio::spawn(accept(listener, Arc::new(about), driver));
+        let accepting = tokio::spawn(accept(listener, Arc::new(about), policy, driver));
         Ok(Self { accepting, path })
     }
 }
@@ -99,13 +99,15 @@ impl Drop for Control {
     }
 }
 
-async fn accept(listener: UnixListener, about: Arc<About>, driver: mpsc::Sender<Ask>) {
+async fn accept(listener: UnixListener, about: Arc<About>, policy: Shared, driver: mpsc::Sender<Ask>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (about, driver) = (Arc::clone(&about), driver.clone());
+                let (about, policy, driver) = (Arc::clone(&about), policy.clone(), driver.clone());
                 tokio::spawn(async move {
-                    if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, serve(stream, &about, &driver)).await {
+                    if let Ok(Err(error)) =
+                        tokio::time::timeout(PATIENCE, serve(stream, &about, &policy, &driver)).await
+                    {
                         tracing::debug!(%error, "a question on the control socket failed");
                     }
                 });
@@ -119,11 +121,16 @@ async fn accept(listener: UnixListener, about: Arc<About>, driver: mpsc::Sender<
     }
 }
 
-async fn serve(mut stream: UnixStream, about: &About, driver: &mpsc::Sender<Ask>) -> io::Result<()> {
+async fn serve(
+    mut stream: UnixStream,
+    about: &About,
+    policy: &Shared,
+    driver: &mpsc::Sender<Ask>,
+) -> io::Result<()> {
     let answer = if may_ask(&stream)? {
         match read(&mut stream).await? {
             Ok(question) => {
-                let told = answer(question, about, driver).await;
+                let told = answer(question, about, policy, driver).await;
                 told.unwrap_or_else(|| Answer::Refused("the daemon is ending".to_owned()))
             }
             Err(why) => Answer::Refused(why),
@@ -138,21 +145,23 @@ async fn serve(mut stream: UnixStream, about: &About, driver: &mpsc::Sender<Ask>
 }
 
 /// None: the driver is gone.
-async fn answer(question: Question, about: &About, driver: &mpsc::Sender<Ask>) -> Option<Answer> {
+async fn answer(question: Question, about: &About, policy: &Shared, driver: &mpsc::Sender<Ask>) -> Option<Answer> {
     Some(match question {
         Question::Status { at_most } => {
-            Answer::Status(Box::new(Status::new(about, &snapshot(driver).await?, at_most)))
+            let snapshot = snapshot(driver).await?;
+            Answer::Status(Box::new(policy.look(|policy| Status::new(about, &snapshot, policy, at_most))))
         }
         Question::Explain { token } => {
             let (reply, replied) = oneshot::channel();
             driver.send(Ask::Explain(ConnId(token), reply)).await.ok()?;
             match replied.await.ok()? {
                 Some((connection, decisions)) => {
-                    let explained = Explained::new(&connection, &decisions, &snapshot(driver).await?);
-                    Answer::Explained(Box::new(explained))
+                    let snapshot = snapshot(driver).await?;
+                    let explain = |policy: &Paths| Explained::new(&connection, &decisions, &snapshot, policy);
+                    Answer::Explained(Box::new(policy.look(explain)))
                 }
                 None => Answer::Refused(format!(
-                    "there is no connection {token} (any more); `marline paths status` lists those that are known"
+                    "there is no connection {token:08x} (any more); `marline paths status` lists those that are known"
                 )),
             }
         }
@@ -237,12 +246,28 @@ pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
 
 #[cfg(test)]
 mod tests {
-    use marline_core::paths::{Policy, Profile};
+    use std::collections::BTreeMap;
+
+    use marline_core::energy::{Model, Together};
+    use marline_core::paths::{Config, Policy, Profile};
+    use marline_core::units::Power;
 
     use super::*;
 
     fn about() -> About {
-        About { policy: Policy::Emptcp, profile: Profile::Energy, energy_model: None, notes: Vec::new() }
+        About {
+            links: Vec::new(),
+            policy: Policy::Emptcp,
+            profile: Profile::Energy,
+            energy_model: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// One that knows no links and no radios.
+    fn policy() -> Shared {
+        let model = Model::new("none", BTreeMap::new(), Together::default(), Power::ZERO).unwrap();
+        Shared::new(Config::new(model, Vec::new()))
     }
 
     /// Runs the work beside a driver that knows no connection.
@@ -252,7 +277,7 @@ mod tests {
         let run_dir = directory.path().to_owned();
         runtime.block_on(async move {
             let (driver, mut asked) = mpsc::channel(1);
-            let control = Control::listen(&run_dir, about(), driver).unwrap();
+            let control = Control::listen(&run_dir, about(), policy(), driver).unwrap();
             let (tell, mut told) = oneshot::channel();
             let asker = run_dir.clone();
             std::thread::spawn(move || tell.send(work(&asker)));
@@ -278,8 +303,16 @@ mod tests {
             let explain = ask(run_dir, &Question::Explain { token: 7 }).unwrap_err().to_string();
             (ask(run_dir, &Question::Status { at_most: Some(3) }).unwrap(), explain)
         });
-        assert_eq!(status, Answer::Status(Box::new(Status::new(&about(), &Snapshot::default(), None))));
-        assert!(explained.starts_with("there is no connection 7 "), "{explained}");
+        assert_eq!(
+            status,
+            Answer::Status(Box::new(policy().look(|policy| Status::new(
+                &about(),
+                &Snapshot::default(),
+                policy,
+                None
+            ))))
+        );
+        assert!(explained.starts_with("there is no connection 00000007 "), "{explained}");
     }
 
     #[test]
@@ -330,7 +363,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         drop(std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap());
         runtime.block_on(async {
-            let _control = Control::listen(directory.path(), about(), mpsc::channel(1).0).unwrap();
+            let _control = Control::listen(directory.path(), about(), policy(), mpsc::channel(1).0).unwrap();
             let mode = std::fs::metadata(socket(directory.path())).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         });

@@ -16,6 +16,7 @@ mod error;
 pub mod forward;
 pub mod ground;
 mod kernel;
+mod shared;
 mod snapshot;
 pub mod status;
 
@@ -28,6 +29,7 @@ use crate::links::Survey;
 
 pub use driver::{PathsRecord, Policy, drive};
 pub use error::PathsError;
+pub use shared::Shared;
 pub use snapshot::{Connection, Decision, LinkState, Managed, Snapshot, SubflowState, Totals};
 
 /// What one run of the driver needs.

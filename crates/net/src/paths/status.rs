@@ -1,6 +1,7 @@
 //! What `marline paths` does now, as the control socket answers it and `status`, `watch` and `explain` print it.
 //!
-//! In: a [`Snapshot`] of the driver, and what the run was started with ([`About`]). Out: JSON that reads back as the same
+//! In: a [`Snapshot`] of the driver, what the policy knows of radios and budgets, and what the run was started with
+//! ([`About`]). Out: JSON that reads back as the same
 //! values.
 //!
 //! 1. Names carry their unit, as everywhere in JSON (`docs/json.md`); `None` is "not known" or "never", never zero.
@@ -15,8 +16,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use marline_core::energy::{Account, State};
 use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::{Policy, Profile};
+use marline_core::paths::{ConnId, LinkTerms, Paths, Policy, Profile};
 use marline_core::units::{Bitrate, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,8 @@ use super::{Managed, Snapshot};
 /// What a run was started with, as far as a status tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct About {
+    /// The terms of its links.
+    pub links: Vec<LinkTerms>,
     /// Who decides.
     pub policy: Policy,
     /// What for.
@@ -99,6 +103,8 @@ pub struct Link {
     pub name: String,
     /// What it is taken for.
     pub kind: LinkKind,
+    /// Whether its bytes cost money.
+    pub metered: bool,
     /// Whether it can carry subflows now.
     pub up: bool,
     /// Subflows that may carry data.
@@ -111,7 +117,13 @@ pub struct Link {
     pub sent_bytes: u64,
     /// What came in the last second.
     pub down_mbps: f64,
-    /// What its radio has drawn since the start; none: the model has no such radio.
+    /// What is left of its budget; none: it has none.
+    #[serde(default)]
+    pub budget_left_bytes: Option<u64>,
+    /// `idle`, `promotion`, `active` or `tail`; none: the model has no such radio.
+    #[serde(default)]
+    pub radio: Option<String>,
+    /// What that radio has drawn since the start, the tail that is on included.
     #[serde(default)]
     pub energy_j: Option<f64>,
 }
@@ -135,6 +147,9 @@ pub struct Connection {
     pub sent_bytes: u64,
     /// What comes now.
     pub down_mbps: f64,
+    /// In a word or two: `waiting`, `idle`, or the names of the links that carry it; empty where nothing is decided.
+    #[serde(default)]
+    pub state: String,
     /// Why it is carried as it is; empty before the first decision.
     pub reason: String,
     /// Its subflows.
@@ -209,8 +224,8 @@ pub struct Explained {
 }
 
 impl Status {
-    /// As the driver sees it, with `at_most` connections.
-    pub fn new(about: &About, snapshot: &Snapshot, at_most: Option<usize>) -> Self {
+    /// As the driver and the policy see it, with `at_most` connections.
+    pub fn new(about: &About, snapshot: &Snapshot, policy: &Paths, at_most: Option<usize>) -> Self {
         let mut connections: Vec<Connection> =
             snapshot.connections.iter().map(|c| connection(c, snapshot.at, &snapshot.links)).collect();
         let count = |wanted: fn(&Connection) -> bool| connections.iter().filter(|c| wanted(c)).count() as u64;
@@ -225,10 +240,16 @@ impl Status {
             refused: snapshot.totals.refused,
             resynchronised: snapshot.totals.resynchronised,
         };
-        let links = snapshot.links.iter().map(|state| link(state, &connections)).collect();
+        let spent = policy.spent(snapshot.at);
+        let links: Vec<Link> =
+            snapshot.links.iter().map(|state| link(state, &connections, about, policy, &spent)).collect();
         connections
             .sort_by(|a, b| b.down_mbps.total_cmp(&a.down_mbps).then(b.received_bytes.cmp(&a.received_bytes)));
         connections.truncate(at_most.unwrap_or(usize::MAX));
+        for connection in &mut connections {
+            connection.state = state(policy, connection.token);
+        }
+        let joules: Vec<f64> = links.iter().filter_map(|link| link.energy_j).collect();
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -237,7 +258,7 @@ impl Status {
             policy: about.policy,
             profile: about.profile,
             energy_model: about.energy_model.clone(),
-            energy_j: None,
+            energy_j: (!joules.is_empty()).then(|| joules.iter().sum()),
             links,
             counts,
             connections,
@@ -248,28 +269,55 @@ impl Status {
 
 impl Explained {
     /// As the driver keeps it; `snapshot` is of the same moment, for its clock and the names of links.
-    pub fn new(of: &snapshot::Connection, decisions: &[snapshot::Decision], snapshot: &Snapshot) -> Self {
+    pub fn new(
+        of: &snapshot::Connection,
+        decisions: &[snapshot::Decision],
+        snapshot: &Snapshot,
+        policy: &Paths,
+    ) -> Self {
         let decisions = decisions.iter().map(|decision| Decision {
             ago_s: seconds(snapshot.at.since(decision.at)),
             what: decision.what.clone(),
         });
-        Self { connection: connection(of, snapshot.at, &snapshot.links), decisions: decisions.collect() }
+        let connection = connection(of, snapshot.at, &snapshot.links);
+        let state = state(policy, connection.token);
+        Self { connection: Connection { state, ..connection }, decisions: decisions.collect() }
     }
 }
 
-fn link(state: &snapshot::LinkState, connections: &[Connection]) -> Link {
+fn state(policy: &Paths, token: u32) -> String {
+    policy.view(ConnId(token)).map(|view| view.state).unwrap_or_default()
+}
+
+fn link(
+    state: &snapshot::LinkState,
+    connections: &[Connection],
+    about: &About,
+    policy: &Paths,
+    spent: &Account,
+) -> Link {
+    let view = policy.links().find(|view| view.link == state.link);
+    let radio = view.as_ref().and_then(|view| view.radio).map(|radio| match radio {
+        State::Idle => "idle",
+        State::Promotion => "promotion",
+        State::Active => "active",
+        State::Tail(_) => "tail",
+    });
     let over = || connections.iter().flat_map(|c| &c.subflows).filter(|s| s.link.as_ref() == Some(&state.name));
     let active = over().filter(|subflow| subflow.state == SubflowState::Active).count();
     Link {
         name: state.name.clone(),
         kind: state.kind,
+        metered: about.links.iter().any(|terms| terms.link == state.link && terms.metered),
         up: state.up,
         active: active as u64,
         suspended: (over().count() - active) as u64,
         received_bytes: state.received.bytes(),
         sent_bytes: state.sent.bytes(),
         down_mbps: state.rate.as_mbps_f64(),
-        energy_j: None,
+        budget_left_bytes: view.and_then(|view| view.budget_left).map(|left| left.bytes()),
+        radio: radio.map(str::to_owned),
+        energy_j: spent.link(state.link).map(|bill| bill.total().as_joules_f64()),
     }
 }
 
@@ -285,6 +333,7 @@ fn connection(of: &snapshot::Connection, at: Instant, links: &[snapshot::LinkSta
         received_bytes: subflows.iter().map(|s| s.received_bytes).sum(),
         sent_bytes: subflows.iter().map(|s| s.sent_bytes).sum(),
         down_mbps: subflows.iter().filter_map(|s| s.down_mbps).sum(),
+        state: String::new(),
         reason: of.reason.clone(),
         subflows,
     }
@@ -317,18 +366,48 @@ fn seconds(time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use marline_core::paths::{ConnId, Counters, SubflowId};
-    use marline_core::units::DataSize;
+    use marline_core::energy::{Draw, Model, RadioModel, Together};
+    use marline_core::paths::{Config, ConnId, Counters, SubflowId};
+    use marline_core::units::{DataSize, EnergyPerBit, Power};
 
     use super::*;
 
     fn about() -> About {
         About {
+            links: Vec::new(),
             policy: Policy::WifiFirst,
             profile: Profile::Metered,
             energy_model: Some("typical".into()),
             notes: Vec::new(),
         }
+    }
+
+    /// A policy that has a radio for Wi-Fi and none for LTE, and one connection.
+    fn policy() -> Paths {
+        let terms = |number, name: &str, kind, budget| LinkTerms {
+            link: LinkId(number),
+            name: name.into(),
+            kind,
+            metered: false,
+            budget,
+        };
+        let draw = Draw { base: Power::from_milliwatts(1000), per_bit: EnergyPerBit::ZERO };
+        let radios = [(LinkKind::Wifi, RadioModel::new(draw))].into();
+        let model = Model::new("one", radios, Together::default(), Power::ZERO).unwrap();
+        let links = vec![
+            terms(0, "wlan0", LinkKind::Wifi, None),
+            terms(1, "wwan0", LinkKind::Lte, Some(DataSize::from_bytes(5))),
+        ];
+        Paths::new(Config::new(model, links))
+    }
+
+    #[test]
+    fn radios_and_budgets_are_the_policys() {
+        let status = Status::new(&about(), &snapshot(), &policy(), None);
+        let [wlan, wwan] = &status.links[..] else { panic!("{status:?}") };
+        assert_eq!((wlan.radio.as_deref(), wlan.energy_j, wlan.budget_left_bytes), (Some("idle"), Some(0.0), None));
+        assert_eq!((wwan.radio.as_deref(), wwan.energy_j, wwan.budget_left_bytes), (None, None, Some(5)));
+        assert_eq!(status.energy_j, Some(0.0));
     }
 
     fn link(number: u16, name: &str) -> snapshot::LinkState {
@@ -391,7 +470,7 @@ mod tests {
 
     #[test]
     fn the_busiest_connections_come_first_and_all_are_counted() {
-        let status = Status::new(&about(), &snapshot(), Some(1));
+        let status = Status::new(&about(), &snapshot(), &policy(), Some(1));
         assert_eq!(status.connections.iter().map(|c| c.token).collect::<Vec<_>>(), [2]);
         assert_eq!((status.counts.managed, status.counts.unmanaged, status.counts.active), (2, 1, 1));
         assert_eq!((status.links[0].active, status.links[0].suspended), (2, 0));
@@ -405,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_status_reads_back_as_it_was_written() {
-        let status = Status::new(&about(), &snapshot(), None);
+        let status = Status::new(&about(), &snapshot(), &policy(), None);
         let text = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
         for part in [r#""policy":"wifi-first""#, r#""managed":"older""#, r#""state":"draining""#] {
@@ -415,7 +494,8 @@ mod tests {
 
     #[test]
     fn what_an_older_daemon_does_not_say_has_its_default() {
-        let status = Status { counts: Counts::default(), ..Status::new(&about(), &Snapshot::default(), None) };
+        let status =
+            Status { counts: Counts::default(), ..Status::new(&about(), &Snapshot::default(), &policy(), None) };
         let mut value = serde_json::to_value(&status).unwrap();
         value.as_object_mut().unwrap().remove("notes");
         value["counts"] = serde_json::json!({});

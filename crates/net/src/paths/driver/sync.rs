@@ -42,7 +42,6 @@ struct Socket {
 impl<M: Policy> Driver<M> {
     /// Makes the table as the kernel has it. `adopt`: what is new was there before the driver.
     pub(super) fn resync(&mut self, adopt: bool) -> Result<(), PathsError> {
-        let began = self.now();
         let found = self.dump()?;
         self.totals.plain_now = found.plain;
         self.end_missing(&found);
@@ -53,9 +52,6 @@ impl<M: Policy> Driver<M> {
                 self.subflow(*conn, socket.local, socket.remote, socket.link, initial);
             }
         }
-        let now = self.now();
-        self.next_resync = None;
-        self.rested = now + now.since(began) * REST;
         tracing::debug!(connections = self.table.conns.len(), new, "read everything again");
         Ok(())
     }
@@ -71,7 +67,7 @@ impl<M: Policy> Driver<M> {
             found.connections.insert(ConnId(connection.token), socket);
         });
         connections.map_err(told)?;
-        let subflows = self.sockets.subflows(state::OPEN, |socket| {
+        let subflows = self.sockets.subflows(state::OPEN, false, |socket| {
             let Some(subflow) = socket.subflow else { return };
             found.subflows.entry(ConnId(subflow.token)).or_default().push(*socket);
         });
@@ -156,10 +152,6 @@ impl<M: Policy> Driver<M> {
         }
     }
 }
-
-/// So many times as long as a dump takes, the next one waits. chosen: a fifth of a core at most, and with ten thousand
-/// connections less than a second.
-const REST: u32 = 4;
 
 /// Ids that the kernel has for addresses and [`id_of`] would not give.
 fn ids(subflows: &[diag::Socket]) -> Vec<(std::net::IpAddr, u8)> {

@@ -70,23 +70,7 @@ impl Host {
 
 impl Ground for Host {
     fn lay(&mut self, mode: Mode) -> Result<(), PathsError> {
-        let settings = Settings::system();
-        if !settings.has_mptcp() {
-            return Err(PathsError::NoMptcp(io::ErrorKind::NotFound.into()));
-        }
-        if !may_administer() {
-            return Err(PathsError::NotPermitted { what: "steering this network".to_owned() });
-        }
-        let mut ledger = Ledger::open(&self.run_dir).map_err(unwritten)?;
-        // Set by a run of ours that crashed, it says nothing of others.
-        let ours = ledger.changes().settings.iter().any(|entry| entry.name != ENABLED);
-        let userspace = settings.is_userspace() && !ours;
-        if let Some(other) = rival(&listeners(), userspace) {
-            return Err(PathsError::Ground(format!(
-                "another path manager is active: {}; stop it first (`marline paths doctor` says how)",
-                other.shown()
-            )));
-        }
+        let (settings, mut ledger) = checked(&self.run_dir)?;
         match settings.lay(mode, &mut ledger) {
             Ok(lines) => self.tell(lines),
             Err((name, error)) => {
@@ -124,6 +108,36 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.restore();
     }
+}
+
+/// Whether a run could begin: kernel, privilege, other path managers. Nothing is changed.
+///
+/// # Errors
+/// One line that says what stands in the way.
+pub fn check(run_dir: &Path) -> Result<(), PathsError> {
+    checked(run_dir).map(drop)
+}
+
+/// The settings and the ledger of a machine on which a run may begin.
+fn checked(run_dir: &Path) -> Result<(Settings, Ledger), PathsError> {
+    let settings = Settings::system();
+    if !settings.has_mptcp() {
+        return Err(PathsError::NoMptcp(io::ErrorKind::NotFound.into()));
+    }
+    if !may_administer() {
+        return Err(PathsError::NotPermitted { what: "steering this network".to_owned() });
+    }
+    let ledger = Ledger::open(run_dir).map_err(unwritten)?;
+    // Set by a run of ours that crashed, it says nothing of others.
+    let ours = ledger.changes().settings.iter().any(|entry| entry.name != ENABLED);
+    let userspace = settings.is_userspace() && !ours;
+    if let Some(other) = rival(&listeners(), userspace) {
+        return Err(PathsError::Ground(format!(
+            "another path manager is active: {}; stop it first (`marline paths doctor` says how)",
+            other.shown()
+        )));
+    }
+    Ok((settings, ledger))
 }
 
 /// Puts back what a run that crashed has left behind; `claim` says that none is on. Returns a line for each thing that

@@ -1,0 +1,72 @@
+//! `marline paths doctor`: findings as a list for people, or as JSON.
+
+use std::path::Path;
+
+use marline_net::links::Interface;
+use marline_net::paths::doctor::{self, Report, State};
+
+use super::{json_of, print, say};
+use crate::Exit;
+
+/// Examines this machine.
+pub(super) fn run(probe: &[String], run_dir: &Path, json: bool) -> Result<(), Exit> {
+    let servers: Vec<_> =
+        probe.iter().map(|server| doctor::addresses(server)).collect::<Result<_, _>>().map_err(Exit::usage)?;
+    let facts = doctor::gather(run_dir).map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
+    let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
+    if !servers.is_empty() && links.is_empty() {
+        say("--probe: no link can be used, so nothing is tried");
+    }
+    let probed: Vec<_> = servers.iter().flat_map(|server| doctor::probe(&links, server)).collect();
+    let report = doctor::examine(&facts, &probed);
+    print(&if json { json_of(&report)? } else { text(&report) })?;
+    if report.fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    let width = report.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
+    for finding in &report.findings {
+        let mark = match finding.state {
+            State::Ok => "ok   ",
+            State::Note => "note ",
+            State::Blocks => "WRONG",
+        };
+        text += &format!("{mark}  {:<width$}  {}\n", finding.name, finding.says);
+        if !finding.remedy.is_empty() {
+            text += &format!("{:width$}  what helps: {}\n", "", finding.remedy, width = width + 7);
+        }
+    }
+    text += if report.fit {
+        "\nNothing stands in the way of `marline paths`.\n"
+    } else {
+        "\nWhat is marked WRONG stands in the way of `marline paths`.\n"
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline_net::paths::doctor::Finding;
+
+    #[test]
+    fn each_finding_has_a_line_and_below_it_what_helps() {
+        let finding = |name, state, says: &str, remedy: &str| Finding {
+            name,
+            state,
+            says: says.into(),
+            remedy: remedy.into(),
+        };
+        let findings = vec![
+            finding("kernel", State::Ok, "Linux 6.18", ""),
+            finding("path manager", State::Blocks, "another one is active", "stop it"),
+        ];
+        assert_eq!(
+            text(&Report { fit: false, findings }),
+            "ok     kernel        Linux 6.18\n\
+             WRONG  path manager  another one is active\n                     what helps: stop it\n\n\
+             What is marked WRONG stands in the way of `marline paths`.\n"
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! `marline paths eib`: the energy information base of a device, as eMPTCP's Table 2 has it.
+
+use std::path::Path;
+
+use marline_core::energy::{Base, Row};
+use marline_core::link::LinkKind;
+use marline_core::units::Bitrate;
+use serde::Serialize;
+
+use super::{json_of, print};
+use crate::{ConfigFile, Exit, energy};
+
+/// One line. Serialises to one element of `rows` of `--json`.
+#[derive(Serialize)]
+struct Line {
+    second_mbps: f64,
+    second_below_mbps: f64,
+    first_above_mbps: Option<f64>,
+    both: bool,
+}
+
+/// Prints the base.
+pub(super) fn run(
+    model: Option<&str>,
+    (first, second): (LinkKind, LinkKind),
+    json: bool,
+    config: Option<&Path>,
+) -> Result<(), Exit> {
+    let configured = ConfigFile::read(config)?.energy_model;
+    let none = || Exit::usage("the configuration says no energy model: name one with --energy-model");
+    let model = energy::chosen(model, configured.as_deref())?.ok_or_else(none)?;
+    let Some(base) = Base::new(&model, first, second) else {
+        let missing = if model.radio(first).is_none() { first } else { second };
+        return Err(Exit::usage(format!(
+            "the model {} has no {missing} radio; `marline energy show {0}` shows those it has",
+            model.name()
+        )));
+    };
+    let lines: Vec<Line> = base.rows(&rates()).iter().map(line).collect();
+    if json {
+        let value = serde_json::json!({ "model": model.name(), "first": first, "second": second, "rows": lines });
+        return print(&json_of(&value)?);
+    }
+    print(&table(model.name(), first, second, &lines))
+}
+
+/// Mbit/s of the second link: the paper's own four, and what links of today carry.
+fn rates() -> Vec<Bitrate> {
+    let kbps = [500, 1000, 1500, 2000, 3000, 5000, 8000, 12_000, 20_000, 50_000, 100_000];
+    kbps.map(|kbps: u64| Bitrate::from_bits_per_sec(kbps * 1000)).into()
+}
+
+fn line(row: &Row) -> Line {
+    Line {
+        second_mbps: row.second.as_mbps_f64(),
+        second_below_mbps: row.second_below.as_mbps_f64(),
+        first_above_mbps: row.first_above.map(Bitrate::as_mbps_f64),
+        both: row.both,
+    }
+}
+
+fn table(model: &str, first: LinkKind, second: LinkKind, lines: &[Line]) -> String {
+    let mut rows = vec![
+        [
+            format!("{second}, Mbit/s"),
+            format!("{second} alone below"),
+            "both".into(),
+            format!("{first} alone above"),
+        ]
+        .to_vec(),
+    ];
+    let shown = |rate: f64| format!("{rate:.3}");
+    for line in lines {
+        let above = line.first_above_mbps.map_or_else(|| "never".to_owned(), shown);
+        let both = match line.first_above_mbps {
+            _ if !line.both => "nowhere".to_owned(),
+            Some(above) => format!("{} to {}", shown(line.second_below_mbps), shown(above)),
+            None => format!("from {}", shown(line.second_below_mbps)),
+        };
+        rows.push(vec![format!("{:.1}", line.second_mbps), shown(line.second_below_mbps), both, above]);
+    }
+    format!(
+        "{model}: what costs the fewest joules a byte, by the rate of the {first} link in Mbit/s\n\n{}",
+        energy::table(&rows)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_where_both_are_best() {
+        let line = |both, above| Line { second_mbps: 1.0, second_below_mbps: 0.234, first_above_mbps: above, both };
+        let text = table("m", LinkKind::Wifi, LinkKind::Lte, &[line(true, Some(0.502)), line(false, None)]);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "lte, Mbit/s  lte alone below  both            wifi alone above",
+                "1.0          0.234            0.234 to 0.502  0.502",
+                "1.0          0.234            nowhere         never",
+            ]
+        );
+    }
+}

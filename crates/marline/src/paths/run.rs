@@ -1,0 +1,283 @@
+//! `marline paths run`: from words to a driver that runs until it is stopped.
+//!
+//! 1. Order: the command line and the files that it names are read; links are looked for; privilege, kernel and other
+//!    path managers are checked; the claim is taken, the socket is there; only then is anything changed.
+//! 2. SIGINT, SIGTERM and SIGHUP end it well: all is put back, and the exit code is 0.
+
+use std::path::{Path, PathBuf};
+
+use marline_core::energy::{Model, Together};
+use marline_core::link::LinkId;
+use marline_core::paths::{Config, LinkTerms, Policy, Profile};
+use marline_core::units::Power;
+use marline_net::links::{Choice, MeteredHints, Named, choose, coming, survey};
+use marline_net::paths::control::Control;
+use marline_net::paths::forward::{self, Cgroup, Scope};
+use marline_net::paths::ground::{self, Claim, Host, RUN_DIR, Roads, Role};
+use marline_net::paths::status::About;
+use marline_net::paths::{Ground, Job, Mode, Shared, Untouched, drive};
+use serde::Deserialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::args::RunArgs;
+use super::{exit, own_run_dir, say};
+use crate::config::Interface;
+use crate::{ConfigFile, Exit, energy};
+
+/// `[paths]` of the configuration file; the command line wins, field by field.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PathsTerms {
+    /// As `--profile`.
+    pub profile: Option<Profile>,
+    /// As `--policy`.
+    pub policy: Option<Policy>,
+    /// As `--link`, by name alone: their terms are below `[link.NAME]`.
+    pub links: Vec<Interface>,
+    /// As `--kernel-pm`.
+    pub kernel_pm: bool,
+    /// As `--transparent`.
+    pub transparent: bool,
+    /// As `--run-dir`.
+    pub run_dir: Option<PathBuf>,
+}
+
+/// What a run is to do, before anything of it is tried.
+struct Plan {
+    config: Config,
+    named: bool,
+    mode: Mode,
+    run_dir: Option<PathBuf>,
+    scope: Option<Scope>,
+    trace: Option<PathBuf>,
+    quiet: bool,
+    lines: Vec<String>,
+}
+
+/// Steers until stopped.
+pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), Exit> {
+    let file = ConfigFile::read(config)?;
+    let plan = plan(args, &file)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let ended = runtime.block_on(steer(plan));
+    runtime.shutdown_background();
+    ended
+}
+
+/// Everything that can be found wrong without changing anything is found here.
+fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
+    for (n, link) in args.link.iter().enumerate() {
+        if args.link[..n].iter().any(|other| other.name == link.name) {
+            return Err(Exit::usage(format!("--link {}: named twice", link.name)));
+        }
+        if link.limit.is_some() {
+            return Err(Exit::usage(format!(
+                "--link {}: limit= is for downloads of our own; other programs' connections cannot be slowed down",
+                link.name
+            )));
+        }
+    }
+    if args.trace.as_deref() == Some(Path::new("-")) {
+        return Err(Exit::usage("--trace -: the log needs a file; name one"));
+    }
+    let scope =
+        (args.transparent || (file.paths.transparent && !args.dry_run)).then(|| scope(&args)).transpose()?;
+    let model = energy::chosen(args.energy_model.as_deref(), file.energy_model.as_deref())?;
+    let model = model.map_or_else(without_radios, Ok)?;
+    let mode = match (args.dry_run, args.kernel_pm || file.paths.kernel_pm) {
+        (true, _) => Mode::DryRun,
+        (false, true) => Mode::KernelPm,
+        (false, false) => Mode::Userspace,
+    };
+    let named: Vec<Named> = if args.link.is_empty() {
+        file.paths.links.iter().map(|link| file.complete(Named::new(link.name()))).collect()
+    } else {
+        args.link.into_iter().map(|link| file.complete(link)).collect()
+    };
+    let is_named = !named.is_empty();
+    let (terms, lines) = links(named, args.bypass_vpn, file)?;
+    let mut config = Config::new(model, terms);
+    config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
+    config.profile = args.profile.or(file.paths.profile).unwrap_or_default();
+    let run_dir = args.daemon.run_dir.or_else(|| file.paths.run_dir.clone());
+    Ok(Plan {
+        config,
+        // A link below a VPN that is to be bypassed may go beside it, as a named one may.
+        named: is_named || args.bypass_vpn,
+        mode,
+        run_dir: if mode == Mode::DryRun { run_dir.or_else(own_run_dir) } else { run_dir.or(Some(RUN_DIR.into())) },
+        scope,
+        trace: args.trace,
+        quiet: args.quiet,
+        lines,
+    })
+}
+
+fn scope(args: &RunArgs) -> Result<Scope, Exit> {
+    let cgroup = args.cgroup.as_deref().map(Cgroup::find).transpose();
+    let cgroup = cgroup.map_err(|why| Exit::usage(format!("--cgroup: {why}")))?;
+    Ok(Scope { cgroup, ports: args.port.clone() })
+}
+
+/// `--energy-model none`: every link is as cheap as another.
+fn without_radios() -> Result<Model, Exit> {
+    Model::new("none", [].into(), Together::default(), Power::ZERO).map_err(|error| Exit::failed(error.to_string()))
+}
+
+/// The links, in the order of their numbers, and lines that the user should read.
+fn links(named: Vec<Named>, bypass_vpn: bool, file: &ConfigFile) -> Result<(Vec<LinkTerms>, Vec<String>), Exit> {
+    let gone = |error: &dyn std::fmt::Display| Exit::new(Exit::NETWORK, error.to_string());
+    let survey = survey().map_err(|error| gone(&error))?;
+    if let Some(unknown) = named.iter().find(|link| survey.named(&link.name).is_none()) {
+        return Err(gone(&format!(
+            "link {}: no such interface; `marline links` lists those there are",
+            unknown.name
+        )));
+    }
+    let hints = MeteredHints::ask(&survey);
+    let is_named = !named.is_empty();
+    let choice =
+        if is_named { Choice::Named(named.clone()) } else { Choice::Auto { bypass_vpn, known: file.known() } };
+    let chosen = choose(&survey, &choice, &hints).map_err(|error| gone(&error))?;
+    let mut lines: Vec<String> = chosen.vpn.into_iter().collect();
+    let mut profiles: Vec<_> = chosen.links.into_iter().map(|(_, profile)| profile).collect();
+    // What cannot be used yet may come to be used while it runs.
+    let later = if is_named {
+        let waits = |link: &Named| !profiles.iter().any(|profile| profile.name == link.name);
+        named.iter().filter(|link| waits(link)).cloned().collect()
+    } else if survey.vpn.is_some() {
+        Vec::new()
+    } else {
+        coming(&survey).map(|name| file.complete(Named::new(name))).collect::<Vec<Named>>()
+    };
+    for link in later {
+        if let Some(interface) = survey.named(&link.name) {
+            if is_named {
+                lines.push(format!("link {}: {}; it is used when that changes", link.name, interface.verdict));
+            }
+            profiles.push(link.on(interface, &hints));
+        }
+    }
+    let terms = profiles.into_iter().zip(0..).map(|(profile, number)| LinkTerms {
+        link: LinkId(number),
+        name: profile.name,
+        kind: profile.kind,
+        metered: profile.metered,
+        budget: profile.budget,
+    });
+    Ok((terms.collect(), lines))
+}
+
+async fn steer(plan: Plan) -> Result<(), Exit> {
+    // Before anything is changed: whoever starts it may stop it at once.
+    let mut signals = Vec::new();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
+    }
+    let dry = plan.mode == Mode::DryRun;
+    if !dry {
+        ground::check(plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR))).map_err(exit)?;
+    }
+    let claim = Claim::take(if dry { Role::Look } else { Role::Steer }).map_err(|e| Exit::failed(e.to_string()))?;
+    let about = About {
+        links: plan.config.links.clone(),
+        policy: plan.config.policy,
+        profile: plan.config.profile,
+        energy_model: Some(plan.config.energy.name().to_owned()),
+        notes: plan.lines.clone(),
+    };
+    let policy = Shared::new(plan.config.clone());
+    let (driver, asked) = mpsc::channel(16);
+    let control = control(&plan, about, policy.clone(), driver)?;
+    if !plan.quiet {
+        plan.lines.iter().for_each(|line| say(line));
+        say(&beginning(&plan.config, plan.mode));
+        if control.is_none() {
+            say("there is no run directory, so `marline paths status` cannot ask: name one with --run-dir");
+        }
+    }
+    let roads =
+        Roads { links: plan.config.links.iter().map(|link| link.name.clone()).collect(), named: plan.named };
+    let quiet = plan.quiet;
+    let tell = Box::new(move |line: &str| {
+        if !quiet {
+            say(line);
+        }
+    });
+    let (ground, _look): (Box<dyn Ground>, Option<Claim>) = match &plan.run_dir {
+        Some(run_dir) if !dry => (Box::new(Host::new(claim, run_dir, roads, tell)), None),
+        _ => (Box::new(Untouched), Some(claim)),
+    };
+    let job = Job { config: plan.config, mode: plan.mode, trace: plan.trace, control: asked, ground };
+    let forwarding = async {
+        match plan.scope {
+            Some(scope) => {
+                let config = forward::Config { scope, ..forward::Config::default() };
+                let Err(error) = forward::run(config, std::sync::Arc::default()).await;
+                error
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let mut failed = None;
+    let stop = async {
+        tokio::select! {
+            () = std::future::poll_fn(|cx| {
+                let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+                if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            }) => {}
+            error = forwarding => failed = Some(error),
+        }
+    };
+    let ended = drive(policy, job, stop).await;
+    drop(control);
+    ended.map_err(exit)?;
+    if let Some(error) = failed {
+        let code =
+            if matches!(error, forward::ForwardError::NotPermitted) { Exit::PRIVILEGE } else { Exit::FAILED };
+        return Err(Exit::new(code, error.to_string()));
+    }
+    if !quiet && !dry {
+        say("stopped; everything is as it was before");
+    }
+    Ok(())
+}
+
+/// The socket at which `status` asks; none: a dry run without a place for it.
+fn control(
+    plan: &Plan,
+    about: About,
+    policy: Shared,
+    driver: mpsc::Sender<marline_net::paths::Ask>,
+) -> Result<Option<Control>, Exit> {
+    let Some(run_dir) = &plan.run_dir else { return Ok(None) };
+    ground::run_directory(run_dir).map_err(exit)?;
+    let listening = Control::listen(run_dir, about, policy, driver);
+    listening.map(Some).map_err(|error| {
+        Exit::failed(format!(
+            "{}: {error}: the control socket cannot be made; name another directory with --run-dir",
+            run_dir.display()
+        ))
+    })
+}
+
+/// `steering wlan0 (wifi) and wwan0 (lte, metered), policy marline, profile energy; Ctrl-C stops it`.
+fn beginning(config: &Config, mode: Mode) -> String {
+    let links: Vec<String> = config
+        .links
+        .iter()
+        .map(|link| format!("{} ({}{})", link.name, link.kind, if link.metered { ", metered" } else { "" }))
+        .collect();
+    let what = match mode {
+        Mode::Userspace => "steering MPTCP over",
+        Mode::KernelPm => "steering all MPTCP connections together over",
+        Mode::DryRun => "dry run, nothing is changed: looking at MPTCP over",
+    };
+    let only = if links.len() < 2 { " (there is only one link: nothing to choose between yet)" } else { "" };
+    let (policy, profile) = (super::show::word(&config.policy), super::show::word(&config.profile));
+    format!("{what} {}{only}; policy {policy}, profile {profile}; Ctrl-C stops it", links.join(", "))
+}
