@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub(crate) model: &'static str,
     /// The links that it may use.
     pub(crate) links: Vec<String>,
-    /// Where its log of decisions goes, for `marline replay`.
+    /// The file for its log of decisions, for `marline replay`.
     pub(crate) trace: Option<PathBuf>,
 }
 
@@ -60,6 +60,9 @@ impl Daemon {
         command.args(["--energy-model", self.settings.model]);
         command.args(self.settings.links.iter().flat_map(|link| ["--link", link]));
         if let Some(trace) = &self.settings.trace {
+            if let Some(folder) = trace.parent() {
+                std::fs::create_dir_all(folder).map_err(LabError::at(format!("{}", folder.display())))?;
+            }
             command.arg("--trace").arg(trace);
         }
         command.stdin(Stdio::null()).stdout(errors.try_clone().map_err(LabError::at("a file"))?).stderr(errors);

@@ -77,7 +77,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) seed: u64,
     /// marline's executable.
     pub(crate) program: &'a Path,
-    /// Where the daemon's log goes.
+    /// The file for the daemon's log.
     pub(crate) trace: Option<PathBuf>,
 }
 

@@ -57,7 +57,7 @@ pub(super) struct PathsArgs {
     /// Write everything that was measured to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the daemon's decisions into this folder, for `marline replay`.
+    /// Write the daemon's decisions into files in this folder, for `marline replay`.
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
 }
@@ -82,13 +82,18 @@ impl Bench<'_> {
             keeps_window: !self.args.restart,
             seed: u64::from(run) + 1,
             program: &self.program,
-            trace: self.args.trace.clone(),
+            trace: None,
         }
     }
 
     /// A place in which somebody decides; none: it could not be had, which is told.
     fn stage(&self, sheet: &mut Sheet, case: &str, scene: &Scene<'_>, (who, run): (Who, u32)) -> Option<Stage> {
-        let stage = Stage::start(scene, who);
+        let mut scene = scene.clone();
+        if let Some(folder) = &self.args.trace {
+            let label = format!("{case} {} {run}.ndjson", who.name(scene.links));
+            scene.trace = Some(folder.join(label.replace([' ', '/', ':', '+'], "-")));
+        }
+        let stage = Stage::start(&scene, who);
         stage.map_err(|why| sheet.problem(case, &who.name(scene.links), run, &why)).ok()
     }
 

@@ -139,7 +139,8 @@ impl Workshop {
             }
             _ => (self.folder.path().to_path_buf(), ENDLESS.to_owned(), None),
         };
-        let trace = self.trace.as_ref().map(|trace| trace.join(label.replace([' ', '/', ':', '%'], "-")));
+        let file = || format!("{}.ndjson", label.replace([' ', '/', ':', '%', ','], "-"));
+        let trace = self.trace.as_ref().map(|folder| folder.join(file()));
         let scene = Scene {
             links: &setting.links,
             events: &[],
