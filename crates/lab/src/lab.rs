@@ -101,6 +101,14 @@ impl Lab {
         })
     }
 
+    /// Runs a command at the server's end and gives its output: to look at the sender's sockets (`ss -tin`).
+    ///
+    /// # Errors
+    /// Those of starting a program.
+    pub fn at_server(&self, command: &mut Command) -> io::Result<std::process::Output> {
+        self.networks.server.run(|| command.output())
+    }
+
     /// Runs `work` on a thread at the client's end: its sockets are there, its children are not in the room.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use marline_core::units::{DataSize, Duration};
 use marline_sim::link::Stats;
 use serde_json::{Value, json};
 
-use crate::{CongestionReport, Emulation, LinkRun, Run};
+use crate::{CongestionReport, Emulation, LinkRun, Priority, Run};
 
 /// The table that `marline lab exec` prints.
 pub(crate) fn table(run: &Run, congestion: &CongestionReport) -> String {
@@ -111,7 +111,27 @@ fn link_json(link: &LinkRun) -> Value {
         "unseen_packets": link.unseen,
         "down_timeline_bytes": slots(&link.down_timeline),
         "up_timeline_bytes": slots(&link.up_timeline),
+        "payload_timeline_bytes": payload(link),
+        "priorities": link.priorities.iter().map(priority_json).collect::<Vec<_>>(),
     })
+}
+
+/// TCP's payload, both ways, by slots.
+fn payload(link: &LinkRun) -> Vec<u64> {
+    let mut slots = Vec::new();
+    for sign in &link.signs {
+        let slot = usize::try_from(sign.at.as_nanos() / Emulation::SLOT.as_nanos()).unwrap_or(0);
+        slots.resize(slots.len().max(slot + 1), 0);
+        if let Some(slot) = slots.get_mut(slot) {
+            *slot += u64::from(sign.payload);
+        }
+    }
+    slots
+}
+
+/// A request of the client for another priority of an MPTCP subflow.
+fn priority_json(asked: &Priority) -> Value {
+    json!({"at_s": asked.at.as_secs_f64(), "backup": asked.backup, "lost": asked.lost})
 }
 
 fn stats_json(stats: &Stats) -> Value {

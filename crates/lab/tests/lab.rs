@@ -5,14 +5,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test without the standard harness is not known as one to clippy")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use marline_core::units::DataSize;
-use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Service, Task, check, cli, prepare};
+use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Sender, Service, Task, check, cli, prepare};
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// This program is also the `marline lab` that some tests start as a process of its own.
 #[derive(Parser)]
@@ -23,7 +25,7 @@ struct Program {
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 14] = [
+const TESTS: [Test; 16] = [
     (
         "a_download_arrives_whole_over_the_link_that_was_chosen",
         a_download_arrives_whole_over_the_link_that_was_chosen,
@@ -38,6 +40,14 @@ const TESTS: [Test; 14] = [
     ("a_change_from_outside_takes_effect", a_change_from_outside_takes_effect),
     ("the_same_seed_loses_the_same_packets", the_same_seed_loses_the_same_packets),
     ("each_congestion_control_is_what_connections_get", each_congestion_control_is_what_connections_get),
+    (
+        "every_mptcp_subflow_has_the_congestion_control_that_was_asked_for",
+        every_mptcp_subflow_has_the_congestion_control_that_was_asked_for,
+    ),
+    (
+        "a_request_for_another_priority_is_seen_and_may_be_lost",
+        a_request_for_another_priority_is_seen_and_may_be_lost,
+    ),
     ("a_client_sees_its_links_only", a_client_sees_its_links_only),
     ("a_server_of_ones_own", a_server_of_ones_own),
     ("what_cannot_be_served_is_said", what_cannot_be_served_is_said),
@@ -49,6 +59,9 @@ const TESTS: [Test; 14] = [
 fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|verb| verb == "exec" || verb == "check") {
         return ExitCode::from(cli::run(Program::parse().lab));
+    }
+    if std::env::args().nth(1).is_some_and(|verb| verb == "fetch-over-mptcp") {
+        return fetch_over_mptcp();
     }
     let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     if let Err(error) = prepare() {
@@ -239,6 +252,105 @@ fn each_congestion_control_is_what_connections_get() {
         let lab = Lab::start(&LabSpec { congestion, ..spec(&TWO, Service::None) }).unwrap();
         assert!(lab.congestion().is_granted(), "{:?}", lab.congestion());
     }
+}
+
+/// This program as a client: reads what port 80 has, over MPTCP, and throws it away.
+fn fetch_over_mptcp() -> ExitCode {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).unwrap();
+    socket.connect(&SocketAddr::from(([10, 99, 0, 1], 80)).into()).unwrap();
+    let mut stream = std::net::TcpStream::from(socket);
+    let path = std::env::args().nth(2).unwrap();
+    write!(stream, "GET /{path} HTTP/1.0\r\n\r\n").unwrap();
+    let count = std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+    println!("{count}");
+    ExitCode::SUCCESS
+}
+
+fn has_mptcp() -> bool {
+    let enabled = std::fs::read_to_string("/proc/sys/net/mptcp/enabled").unwrap_or_default().trim() == "1";
+    if !enabled {
+        eprintln!("skipped: this kernel has no MPTCP, or it is switched off");
+    }
+    enabled && ["nginx", "ip", "ss"].into_iter().all(has)
+}
+
+/// Lets LTE join, fetches, and meanwhile does what `then` says.
+fn joined(then: &str, path: &str) -> Task {
+    let client = std::env::current_exe().unwrap();
+    let words = format!(
+        "ip mptcp limits set subflows 2 && ip mptcp endpoint add 10.2.0.2 id 7 dev lte subflow && \
+         {{ {} fetch-over-mptcp {path} & }} && {then}; wait",
+        client.display()
+    );
+    Task::new("sh").args(["-c", &words]).output(Output::Capture).limit(Duration::from_secs(60))
+}
+
+fn every_mptcp_subflow_has_the_congestion_control_that_was_asked_for() {
+    if !has_mptcp() {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_bytes(6_000_000)).unwrap();
+    for congestion in [Congestion::Cubic, Congestion::Bbr] {
+        let sender = Sender { mptcp: true, keeps_window: true };
+        let spec = LabSpec {
+            congestion,
+            sender,
+            ..spec(&["wifi,rate=8Mbit/s,rtt=20ms", "lte,rate=8Mbit/s,rtt=50ms"], Service::Files(payload.path()))
+        };
+        let lab = Lab::start(&spec).unwrap();
+        if !lab.congestion().is_granted() {
+            eprintln!("skipped: {congestion} is not there");
+            continue;
+        }
+        let seen = std::thread::scope(|scope| {
+            let client = scope.spawn(|| lab.run(&joined("true", "random-6000000")).unwrap());
+            let mut both = None;
+            while !client.is_finished() && both.is_none() {
+                let output = lab.at_server(Command::new("ss").args(["-Htin", "state", "established"])).unwrap();
+                let text = String::from_utf8(output.stdout).unwrap();
+                both = (text.contains("10.1.0.2") && text.contains("10.2.0.2")).then_some(text);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let run = client.join().unwrap();
+            assert!(run.stdout.starts_with(b"6000"), "{}", String::from_utf8_lossy(&run.stderr));
+            assert!(run.emulation.links.iter().all(|link| link.down.delivered.packets > 100));
+            both.expect("both subflows are established at once")
+        });
+        let details: Vec<&str> = seen.lines().filter(|line| line.contains("wscale")).collect();
+        assert!(details.len() >= 2, "{seen}");
+        assert!(details.iter().all(|line| line.trim().starts_with(congestion.name())), "{seen}");
+        let idle = lab.at_server(Command::new("cat").arg("/proc/sys/net/ipv4/tcp_slow_start_after_idle")).unwrap();
+        assert_eq!(idle.stdout, b"0\n", "windows survive a pause");
+    }
+}
+
+fn a_request_for_another_priority_is_seen_and_may_be_lost() {
+    if !has_mptcp() {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_bytes(6_000_000)).unwrap();
+    let sender = Sender { mptcp: true, keeps_window: false };
+    let links = ["wifi,rate=8Mbit/s,rtt=20ms", "lte,rate=8Mbit/s,rtt=50ms"];
+    let lab = Lab::start(&LabSpec { sender, ..spec(&links, Service::Files(payload.path())) }).unwrap();
+    let change = |word| format!("ip mptcp endpoint change 10.2.0.2 id 7 dev lte {word}");
+    let then = format!("sleep 1; {}; sleep 1; {}", change("backup"), change("nobackup"));
+    for lost in [false, true] {
+        let run = std::thread::scope(|scope| {
+            if lost {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(300));
+                    lab.lose_priorities("lte", 1).unwrap();
+                });
+            }
+            lab.run(&joined(&format!("{{ {then}; ip mptcp endpoint flush; }}"), "random-6000000")).unwrap()
+        });
+        let said = String::from_utf8_lossy(&run.stderr);
+        let asked: Vec<(bool, bool)> =
+            run.emulation.links[1].priorities.iter().map(|asked| (asked.backup, asked.lost)).collect();
+        assert_eq!(asked, [(true, lost), (false, false)], "{said}");
+        assert!(run.emulation.links[0].priorities.is_empty());
+    }
+    assert!(lab.lose_priorities("umts", 1).is_err());
 }
 
 fn a_client_sees_its_links_only() {

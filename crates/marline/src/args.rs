@@ -143,6 +143,9 @@ pub struct GetArgs {
     /// Accepted for the sake of habit and without effect: a download is always continued.
     #[arg(short = 'c', long = "continue")]
     pub resume: bool,
+    /// Ask for MPTCP; where the server speaks it, one connection is left to the kernel's paths.
+    #[arg(long)]
+    pub mptcp: bool,
     /// Give up after this time; what has arrived is kept.
     #[arg(long, value_name = "TIME", value_parser = positive_duration)]
     pub max_time: Option<Duration>,

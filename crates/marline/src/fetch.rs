@@ -112,6 +112,7 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
         max_time: args.max_time,
         trace: args.trace,
         energy: Accounting { model, supplies },
+        mptcp: args.mptcp,
     })
 }
 

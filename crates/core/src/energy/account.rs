@@ -24,6 +24,9 @@ pub struct Sums {
     pub idle: Duration,
     /// Bytes carried.
     pub carried: [DataSize; 2],
+    /// Of those: bytes that came faster than the first line of the radio's power reaches ([`super::Beyond`]), on the mean
+    /// of a transfer.
+    pub excess: [DataSize; 2],
     /// How often it left idle.
     pub wakes: u32,
     /// Active while another radio was active already, which therefore pays what both share.
@@ -39,6 +42,8 @@ impl Sums {
         let [came, went] = self.carried;
         let drawn = held(model.down.base, down) + held(model.up.base, up);
         let bits = price(model.down.per_bit, came) + price(model.up.per_bit, went);
+        let more = |draw: super::Draw| draw.beyond.map(|beyond| beyond.more).unwrap_or_default();
+        let bits = bits + price(more(model.down), self.excess[0]) + price(more(model.up), self.excess[1]);
         let crowded = price(together.extra, self.crowded);
         let active = (drawn + bits + crowded).saturating_sub(held(together.shared, self.shared)) / 1_000_000;
         let mut tail = [Energy::ZERO; Tail::MAX];
@@ -54,14 +59,14 @@ impl Sums {
     }
 }
 
-/// Microwatts times nanoseconds: femtojoules. A quarter of the range, so that four of them can be added.
+/// Microwatts times nanoseconds: femtojoules. A part of the range, so that several of them can be added.
 fn held(power: Power, time: Duration) -> u128 {
-    u128::from(power.microwatts()).saturating_mul(time.as_nanos()).min(u128::MAX / 8)
+    u128::from(power.microwatts()).saturating_mul(time.as_nanos()).min(u128::MAX / 16)
 }
 
 /// Picojoules per bit times bytes, in femtojoules.
 fn price(per_bit: EnergyPerBit, size: DataSize) -> u128 {
-    (u128::from(per_bit.picojoules()) * u128::from(size.bytes())).saturating_mul(8000).min(u128::MAX / 8)
+    (u128::from(per_bit.picojoules()) * u128::from(size.bytes())).saturating_mul(8000).min(u128::MAX / 16)
 }
 
 /// What one radio drew, by state.

@@ -210,6 +210,19 @@ mod tests {
     }
 
     #[test]
+    fn above_its_range_the_phone_keeps_the_ratios_it_has_reached() {
+        let model = emptcp();
+        let base = Base::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
+        let at_5 = base.row(Bitrate::from_mbps(5));
+        for times in [2, 4, 10] {
+            let row = base.row(Bitrate::from_mbps(5 * times));
+            let times_5 = |rate: Bitrate| rate.bits_per_sec() * times / 1000;
+            assert!(near(row.second_below, times_5(at_5.second_below), 1), "{row:?} {at_5:?}");
+            assert!(near(row.first_above.unwrap(), times_5(at_5.first_above.unwrap()), 1), "{row:?} {at_5:?}");
+        }
+    }
+
+    #[test]
     fn powers_that_add_up_leave_no_room_for_both() {
         let model = greenbag();
         let base = Base::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();

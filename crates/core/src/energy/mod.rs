@@ -12,6 +12,8 @@
 //! 3. Active power is affine in the rate: `base + per_bit × rate`. Over a transfer that is `base × active time + per_bit
 //!    × bits`, whatever the rate did in between. The meter keeps only these sums (times and bytes, as integers), so its
 //!    answer does not depend on how the bytes were cut into pieces, and is equal on every machine.
+//!    A model may go on with a steeper line above the rates that it was measured at ([`Beyond`]); there the mean rate of
+//!    each transfer counts, which again is a matter of sums.
 //! 4. What is not decided is not counted: until the next sign comes or the gap is over, nobody knows whether the time
 //!    since the last sign was active or tail. Energy so far therefore never falls.
 //! 5. Devices whose radios share a part of their base power (eMPTCP's Galaxy S3) pay it once while several are active
@@ -32,6 +34,6 @@ mod written;
 pub use account::{Account, Bill, Sums};
 pub use base::{Base, Best, Row};
 pub use meter::{Load, Meter};
-pub use model::{Direction, Draw, Model, ModelError, RadioModel, Stage, Tail, Together};
+pub use model::{Beyond, Direction, Draw, Model, ModelError, RadioModel, Stage, Tail, Together};
 pub use radio::{Radio, State};
 pub use written::{BUILT_IN, Origin, Written, WrittenError};

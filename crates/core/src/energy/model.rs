@@ -41,17 +41,43 @@ pub struct Draw {
     pub base: Power,
     /// For each bit (α of the papers: mW per Mbit/s are nJ per bit).
     pub per_bit: EnergyPerBit,
+    /// Where the line ends that was measured, and how it goes on; none: it never ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<Beyond>,
+}
+
+/// How a power goes on above the rates that it was measured at: on another line, which begins where the first one ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beyond {
+    /// The highest rate of the first line.
+    pub rate: Bitrate,
+    /// What each bit beyond it costs more than one below.
+    pub more: EnergyPerBit,
 }
 
 impl Draw {
     /// The power at a steady rate.
     pub fn at(self, rate: Bitrate) -> Power {
-        self.base + self.per_bit * rate
+        let line = self.base + self.per_bit * rate;
+        self.beyond.map_or(line, |beyond| line + beyond.more * (rate - beyond.rate))
     }
 
     /// A whole transfer at a steady rate, without promotion and tail (GreenBag eq. 5). At rate zero it never ends.
     pub fn transfer(self, size: DataSize, rate: Bitrate) -> Energy {
-        self.base * (size / rate) + self.per_bit * size
+        let time = size / rate;
+        let line = self.base * time + self.per_bit * size;
+        self.beyond.map_or(line, |beyond| line + beyond.more * (size - beyond.rate * time))
+    }
+
+    /// Of so many bytes in so much active time: those that lie beyond the first line.
+    pub(super) fn excess(self, size: DataSize, time: Duration) -> DataSize {
+        self.beyond.map_or(DataSize::ZERO, |beyond| size - beyond.rate * time)
+    }
+
+    /// The power that another second costs, whatever it makes of bytes that lay beyond the first line.
+    fn least(self) -> Power {
+        self.base - self.beyond.map_or(Power::ZERO, |beyond| beyond.more * beyond.rate)
     }
 }
 
@@ -206,7 +232,8 @@ impl Model {
     /// measured.
     ///
     /// # Errors
-    /// When a radio's base power is less than what it shares: two radios would draw less than one.
+    /// When a radio's base power is less than what it shares: two radios would draw less than one. A line that begins at
+    /// [`Beyond::rate`] counts with the base power that it would have.
     pub fn new(
         name: &str,
         radios: BTreeMap<LinkKind, RadioModel>,
@@ -214,7 +241,7 @@ impl Model {
         platform: Power,
     ) -> Result<Self, ModelError> {
         for (kind, radio) in &radios {
-            let base = radio.down.base.min(radio.up.base);
+            let base = radio.down.least().min(radio.up.least());
             if base < together.shared {
                 return Err(ModelError { kind: *kind, base, shared: together.shared });
             }

@@ -36,6 +36,15 @@ pub struct Radio {
     /// The newest time heard of.
     latest: Instant,
     sums: Sums,
+    /// What was in the sums when the transfer under way began: active time, bytes, and the excess of those before it.
+    begun: Begun,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Begun {
+    active: [Duration; 2],
+    carried: [DataSize; 2],
+    excess: [DataSize; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +65,14 @@ pub(super) type Active = (Instant, Instant);
 impl Radio {
     /// A radio that is idle since `start`.
     pub fn new(model: RadioModel, start: Instant) -> Self {
-        Self { model, phase: Phase::Idle, settled: start, latest: start, sums: Sums::default() }
+        Self {
+            model,
+            phase: Phase::Idle,
+            settled: start,
+            latest: start,
+            sums: Sums::default(),
+            begun: Begun::default(),
+        }
     }
 
     /// A sign of traffic: bytes came or went, or (with none) a connection or a request was begun.
@@ -163,6 +179,12 @@ impl Radio {
     }
 
     pub(super) fn sign(&mut self, now: Instant, direction: Direction, size: DataSize) -> Option<Active> {
+        let active = self.signed(now, direction, size);
+        self.weigh();
+        active
+    }
+
+    fn signed(&mut self, now: Instant, direction: Direction, size: DataSize) -> Option<Active> {
         let now = now.max(self.latest);
         self.latest = now;
         self.settle(now, false);
@@ -210,6 +232,7 @@ impl Radio {
             add(&mut self.sums.active[direction.index()], to - last);
             self.phase = Phase::Awake { last: to };
             self.settled = to;
+            self.weigh();
             return Some((before.map_or(last, |(from, _)| from), to));
         }
         before
@@ -246,6 +269,15 @@ impl Radio {
         copy
     }
 
+    /// How much of the transfer under way came faster than the first line of the power reaches.
+    fn weigh(&mut self) {
+        for (at, draw) in [self.model.down, self.model.up].into_iter().enumerate() {
+            let (size, time) = (self.sums.carried[at] - self.begun.carried[at], self.sums.active[at]);
+            let time = time.saturating_sub(self.begun.active[at]);
+            self.sums.excess[at] = self.begun.excess[at] + draw.excess(size, time);
+        }
+    }
+
     /// Puts everything up to `now` into the sums, a gap apart that is still open.
     fn settle(&mut self, now: Instant, decided: bool) {
         if let Phase::Promotion { until } = self.phase {
@@ -261,6 +293,8 @@ impl Radio {
             if !decided && now.since(last) <= self.model.gap {
                 return;
             }
+            // The transfer is over: the next one has a mean rate of its own.
+            self.begun = Begun { active: self.sums.active, carried: self.sums.carried, excess: self.sums.excess };
             let mut begins = last;
             for (sum, stage) in self.sums.tail.iter_mut().zip(self.model.tail.stages()) {
                 let ends = begins + stage.time;

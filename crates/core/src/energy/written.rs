@@ -15,9 +15,9 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Draw, Model, ModelError, RadioModel, Stage, Tail, Together};
+use super::{Beyond, Draw, Model, ModelError, RadioModel, Stage, Tail, Together};
 use crate::link::LinkKind;
-use crate::units::{Duration, EnergyPerBit, Power, Ratio, parse_duration};
+use crate::units::{Bitrate, Duration, EnergyPerBit, Power, Ratio, parse_duration};
 
 /// The models that come along, with their files' text: the default first, then by age of the device.
 pub const BUILT_IN: [(&str, &str); 9] = [
@@ -166,11 +166,23 @@ struct WrittenDraw {
     base: Power,
     #[serde(deserialize_with = "word")]
     per_bit: EnergyPerBit,
+    beyond: Option<WrittenBeyond>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenBeyond {
+    #[serde(deserialize_with = "word")]
+    rate: Bitrate,
+    #[serde(deserialize_with = "word")]
+    per_bit: EnergyPerBit,
 }
 
 impl WrittenDraw {
+    /// What goes on less steeply than it began goes on as it began.
     fn draw(&self) -> Draw {
-        Draw { base: self.base, per_bit: self.per_bit }
+        let more = |beyond: &WrittenBeyond| Beyond { rate: beyond.rate, more: beyond.per_bit - self.per_bit };
+        Draw { base: self.base, per_bit: self.per_bit, beyond: self.beyond.as_ref().map(more) }
     }
 }
 

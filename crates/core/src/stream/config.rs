@@ -183,7 +183,7 @@ impl Radio {
 
     /// As the energy room has it.
     pub fn model(&self) -> RadioModel {
-        let mut model = RadioModel::new(Draw { base: self.power, per_bit: self.per_bit });
+        let mut model = RadioModel::new(Draw { base: self.power, per_bit: self.per_bit, ..Draw::default() });
         model.tail = Tail::new(&[Stage { power: self.tail_power, time: self.tail }]).unwrap_or_default();
         model
     }

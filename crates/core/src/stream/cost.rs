@@ -30,7 +30,7 @@ impl Stream {
 }
 
 fn for_each_bit(per_bit: EnergyPerBit) -> RadioModel {
-    RadioModel::new(Draw { base: Power::ZERO, per_bit })
+    RadioModel::new(Draw { base: Power::ZERO, per_bit, ..Draw::default() })
 }
 
 /// A unit is a nanojoule a bit, which is 8 J a gigabyte: of the order of what radios cost.

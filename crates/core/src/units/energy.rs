@@ -144,6 +144,13 @@ impl Add for EnergyPerBit {
     }
 }
 
+impl Sub for EnergyPerBit {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
 impl Mul<DataSize> for EnergyPerBit {
     type Output = Energy;
     /// What these bytes cost, rounded down to a nanojoule.

@@ -53,7 +53,7 @@ mod tests {
     fn packet(options: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, TCP, 0, 0, 10, 2, 0, 2, 10, 99, 0, 1];
         packet.extend([0; 12]);
-        packet.push(((20 + options.len().next_multiple_of(4)) / 4 << 4) as u8);
+        packet.push((((20 + options.len().next_multiple_of(4)) / 4) << 4) as u8);
         packet.extend([0x10, 0, 0, 0, 0, 0, 0]);
         packet.extend(options);
         packet.resize(packet.len().next_multiple_of(4), 0);

@@ -127,6 +127,23 @@ mod tests {
     }
 
     #[test]
+    fn the_built_in_phone_of_emptcp_gives_its_table_2_within_six_percent() {
+        use marline_core::energy::Base;
+        let kbps = |rate: u64| Bitrate::from_bits_per_sec(rate * 1000);
+        let near = |found: Bitrate, kbps: u64| found.bits_per_sec().abs_diff(kbps * 1000) <= kbps * 60;
+        let model = find("emptcp-s3").unwrap().model;
+        let base = Base::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
+        // The first threshold of all, 43, fits no line.
+        for (lte, below, above) in
+            [(500, None, 234), (1000, Some(134), 502), (1500, Some(209), 803), (2000, Some(304), 1070)]
+        {
+            let row = base.row(kbps(lte));
+            assert!(row.both && below.is_none_or(|below| near(row.second_below, below)), "{row:?}");
+            assert!(near(row.first_above.unwrap(), above), "{row:?}");
+        }
+    }
+
+    #[test]
     fn up_is_as_down_unless_it_is_said() {
         let text = "device='d'\nsource='s'\nconfidence='50%'\n[radio.lte]\ndown={base='1W',per_bit='2nJ/bit'}\n";
         let radio = *parse(text, "m", "m").unwrap().model.radio(LinkKind::Lte).unwrap();

@@ -78,7 +78,11 @@ pub(super) fn model(file: &ModelFile, as_json: bool) -> Result<String, Exit> {
 }
 
 fn draw(draw: Draw) -> String {
-    format!("{} + {}", draw.base, draw.per_bit)
+    let line = format!("{} + {}", draw.base, draw.per_bit);
+    match draw.beyond {
+        Some(beyond) => format!("{line}, {} from {}", draw.per_bit + beyond.more, beyond.rate),
+        None => line,
+    }
 }
 
 fn stages(stages: &[Stage]) -> String {
@@ -119,6 +123,11 @@ struct ShownRadio {
 struct ShownDraw {
     base_w: f64,
     nj_per_bit: f64,
+    /// From this rate on each bit costs the other price.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beyond_mbps: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beyond_nj_per_bit: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -147,6 +156,8 @@ impl ShownRadio {
         let draw = |draw: Draw| ShownDraw {
             base_w: draw.base.as_watts_f64(),
             nj_per_bit: draw.per_bit.picojoules() as f64 / 1e3,
+            beyond_mbps: draw.beyond.map(|beyond| beyond.rate.as_mbps_f64()),
+            beyond_nj_per_bit: draw.beyond.map(|beyond| (draw.per_bit + beyond.more).picojoules() as f64 / 1e3),
         };
         let stage =
             |stage: &Stage| ShownStage { power_w: stage.power.as_watts_f64(), time_s: stage.time.as_secs_f64() };

@@ -39,6 +39,8 @@ pub struct Job {
     pub trace: Option<PathBuf>,
     /// What its energy is measured by.
     pub energy: Accounting,
+    /// Ask for MPTCP, and leave it to that where the server speaks it.
+    pub mptcp: bool,
 }
 
 /// What the energy of a download is measured by; nothing at all by default.
@@ -198,6 +200,7 @@ mod tests {
             max_time: None,
             trace: None,
             energy: Accounting::default(),
+            mptcp: false,
         };
         let text = format!("{job:?}");
         assert!(text.contains("MASKED") && text.contains("X-Token") && !text.contains("secret"), "{text}");

@@ -15,6 +15,7 @@ mod limit;
 mod lines;
 mod links;
 mod log;
+mod mptcp;
 mod network;
 mod origins;
 mod place;
@@ -55,6 +56,7 @@ use crate::store::{self, Store};
 use limit::Limits;
 use links::Uplinks;
 use log::Logged;
+use mptcp::Together;
 use origins::Origins;
 use place::Place;
 use pump::Pump;
@@ -82,7 +84,8 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     if job.config.metered == MeteredUse::Never {
         uplinks.refuse_metered()?;
     }
-    let sockets = Sockets::new(trust);
+    let mut sockets = Sockets::new(trust);
+    sockets.mptcp = job.mptcp;
     // The file before the log: an older log stays until this run may write at all.
     let place = place_of(&job);
     if let Some(path) = job.trace.as_deref().filter(|log| is_target(log, place.as_deref())) {
@@ -117,6 +120,9 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     links.iter().for_each(|link| pump.introduce(*link));
     // Those that cost nothing first: a metered link is told of when it is clear whether it is needed.
     links.sort_by_key(|link| pump.uplinks.profile(*link).is_some_and(|profile| profile.metered));
+    if let Some(first) = links.first().filter(|_| job.mptcp) {
+        pump.together = Together::over(*first);
+    }
     links.into_iter().for_each(|link| pump.link_up(link));
     pump.takes_encoded = true;
     let mut seconds = None;
@@ -214,7 +220,7 @@ fn finish(
     seconds: f64,
 ) -> Result<Report, GetError> {
     let status = pump.logged.machine.status();
-    let Pump { logged, place, tallies, watcher, resumed, .. } = pump;
+    let Pump { logged, place, tallies, watcher, resumed, together, .. } = pump;
     let total = total_of(&status);
     let mut progress =
         tally::progress(&status, &tallies, |_| None, resumed, Instant::ZERO + Duration::from_secs_f64(seconds));
@@ -229,7 +235,9 @@ fn finish(
         return Err(error.with_kept(kept));
     }
     let path = store.finish()?;
-    let metered = logged.joules.as_ref().map(|joules| (joules.account(), joules.meter().model().name().to_owned()));
+    // Which links the subflows of a connection went over is not known here, so nor are their joules.
+    let joules = logged.joules.as_ref().filter(|_| !together.is_shared());
+    let metered = joules.map(|joules| (joules.account(), joules.meter().model().name().to_owned()));
     let bill = |link| metered.as_ref().and_then(|(account, _)| account.link(link));
     let links: Vec<LinkReport> = tallies
         .iter()
@@ -246,6 +254,7 @@ fn finish(
         seconds,
         goodput_mbps: tally::mbps(total.saturating_sub(resumed), Duration::from_secs_f64(seconds)),
         policy,
+        mptcp: together.word(),
         energy_j: metered
             .as_ref()
             .filter(|_| links.iter().any(|link| link.energy_j.is_some()))

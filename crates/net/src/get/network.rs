@@ -158,6 +158,7 @@ impl Network {
         let answer = self.resolver.resolve(&host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
+            mptcp: false,
             addresses: answer.addresses.iter().map(|ip| (*ip, port).into()).collect(),
             server_name: host,
             tls,
@@ -185,6 +186,7 @@ impl Network {
         let answer = self.resolver.resolve(host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
+            mptcp: false,
             addresses: answer.addresses.iter().map(|ip| (*ip, port).into()).collect(),
             server_name: host.to_owned(),
             tls: None,

@@ -26,12 +26,14 @@ use marline_core::fetch::{Ask, ConnId, Input, Notice, OriginId, Output, ReqId, T
 use marline_core::link::LinkId;
 use marline_core::stream::{Mode, Said};
 use marline_core::units::{DataSize, Instant};
+use marline_sys::mptcp::Spoken;
 use tokio::time::Sleep;
 
 use super::driven::{Driven, Order};
 use super::limit::Limits;
 use super::links::Uplinks;
 use super::log::Logged;
+use super::mptcp::Together;
 use super::origins::Origins;
 use super::place::Place;
 use super::sockets::{Happening, Refused, Sockets};
@@ -59,6 +61,8 @@ pub(super) struct Pump<'a, M> {
     pub(super) takes_encoded: bool,
     pub(super) sockets: Sockets,
     pub(super) limits: Limits,
+    /// Which links wait because one connection may carry all of them.
+    pub(super) together: Together,
     /// Bytes that the machine has not heard of yet, and since when.
     unheard: Vec<(ReqId, DataSize)>,
     unheard_since: Instant,
@@ -114,6 +118,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             served: ConnId(u32::MAX),
             sockets,
             limits: Limits::default(),
+            together: Together::default(),
             unheard: Vec::new(),
             unheard_since: Instant::ZERO,
             next_sample: Instant::ZERO,
@@ -138,6 +143,9 @@ impl<'a, M: Driven> Pump<'a, M> {
     pub(super) fn link_up(&mut self, link: LinkId) {
         let Some(profile) = self.uplinks.profile(link).cloned() else { return };
         self.introduce(link);
+        if !self.together.admits(link) {
+            return;
+        }
         if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
             tally.profile = profile.clone();
         }
@@ -280,23 +288,45 @@ impl<'a, M: Driven> Pump<'a, M> {
             return Poll::Ready(());
         }
         match happening {
-            Happening::Open { protocol, handshake, peer } => {
+            Happening::Open { protocol, handshake, peer, spoken } => {
                 if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                     tally.connections += 1;
                     tally.rtt(handshake);
                     tally.dns = self.sockets.named_by(id);
                 }
                 self.tell(Input::Connected { conn: id, protocol, handshake, peer: Some(peer) });
+                self.spoke(spoken);
             }
             Happening::Failed(Refused { trouble, denied }) => {
                 let why = trouble.clone();
                 self.told = false;
                 self.tell(Input::Closed { conn: id, trouble });
                 self.failed(link, &why, denied);
+                self.let_go();
             }
             Happening::Event(event) => self.event(id, link, origin, event),
         }
         Poll::Ready(())
+    }
+
+    /// What a connection speaks may let further links in.
+    fn spoke(&mut self, spoken: Spoken) {
+        let (links, line) = self.together.spoke(spoken);
+        if let Some(line) = line {
+            self.watcher.line(line);
+        }
+        self.let_in(links);
+    }
+
+    /// What one link was to carry does not come.
+    fn let_go(&mut self) {
+        let links = self.together.let_go();
+        self.let_in(links);
+    }
+
+    fn let_in(&mut self, links: Vec<LinkId>) {
+        self.sockets.mptcp = self.together.holds();
+        links.into_iter().for_each(|link| self.link_up(link));
     }
 
     /// How many bytes the store takes of what comes on a connection. When there is none, the look at the store sees to
@@ -549,6 +579,8 @@ impl<'a, M: Driven> Pump<'a, M> {
         self.sockets.forget_names();
         for link in changes.gone {
             self.tell(Input::LinkDown { link });
+            let others = self.together.gone(link);
+            self.let_in(others);
         }
         for link in changes.come {
             self.link_up(link);
@@ -581,6 +613,9 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     fn sample(&mut self) {
+        if self.sockets.has_fallen_back() {
+            self.spoke(Spoken::FellBack);
+        }
         for (conn, link, path) in self.sockets.paths() {
             if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
                 tally.rtt(path.min_rtt);

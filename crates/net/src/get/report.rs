@@ -59,6 +59,11 @@ pub struct Report {
     pub goodput_mbps: f64,
     /// The policy.
     pub policy: &'static str,
+    /// With `--mptcp`: `spoken`, `fell-back` (the server, or something on the way, does not speak it), `stripped` (it
+    /// was spoken, and then taken out on the way), `unavailable` (this machine has none) or `unknown` (no connection
+    /// stood). Null: it was not asked for. Where it was spoken, what came over all links is counted with the first one,
+    /// and energy is null.
+    pub mptcp: Option<&'static str>,
     /// Each link, in the order of the run.
     pub links: Vec<LinkReport>,
     /// Seconds between the last bytes of the first and of the last link to end; null with fewer than two links in use.

@@ -19,6 +19,7 @@ use std::time::Duration;
 use marline_core::fetch::{ConnId, OriginId, PathSample, Protocol, ReqId, Trouble, TroubleKind};
 use marline_core::link::LinkId;
 use marline_core::units::DataSize;
+use marline_sys::mptcp::Spoken;
 use url::Url;
 
 use super::origins::host_of;
@@ -37,6 +38,8 @@ pub(super) struct Sockets {
     trust: Trust,
     /// Idle connections that outlive the run; none: there are no others.
     warm: Option<Warm>,
+    /// Whether connections ask for MPTCP.
+    pub(super) mptcp: bool,
     scratch: Vec<u8>,
 }
 
@@ -87,6 +90,8 @@ pub(super) enum Happening {
         handshake: Duration,
         /// The address where it ends.
         peer: IpAddr,
+        /// Whether it speaks MPTCP.
+        spoken: Spoken,
     },
     /// It never stood, and is forgotten.
     Failed(Refused),
@@ -109,6 +114,7 @@ impl Sockets {
             resolver,
             trust,
             warm,
+            mptcp: false,
             scratch: vec![0; SCRATCH],
         }
     }
@@ -162,7 +168,7 @@ impl Sockets {
         let port = url.port_or_known_default().unwrap_or(80);
         let tls = (url.scheme() == "https").then(|| self.trust.config()).transpose();
         let known = self.names.get(&(link, name.clone())).cloned();
-        let resolver = Rc::clone(&self.resolver);
+        let (resolver, mptcp) = (Rc::clone(&self.resolver), self.mptcp);
         async move {
             let tls = match tls {
                 Ok(tls) => tls,
@@ -183,6 +189,7 @@ impl Sockets {
             let named = answer.iter().flat_map(|answer| &answer.addresses);
             let dial = Dial {
                 device: interface.map(|interface| interface.name),
+                mptcp,
                 addresses: at.iter().chain(named).map(|ip| (*ip, port).into()).collect(),
                 server_name: name,
                 tls,
@@ -240,9 +247,9 @@ impl Sockets {
                 Poll::Ready(match dialed {
                     Ok(connection) => {
                         let (protocol, handshake) = (connection.protocol(), connection.handshake());
-                        let peer = connection.peer_addr().ip();
+                        let (peer, spoken) = (connection.peer_addr().ip(), connection.spoken());
                         slot.state = State::Open(Box::new(connection));
-                        Happening::Open { protocol, handshake, peer }
+                        Happening::Open { protocol, handshake, peer, spoken }
                     }
                     Err(refused) => {
                         self.names.remove(&name);
@@ -365,6 +372,12 @@ impl Sockets {
             _ => None,
         });
         open.collect()
+    }
+
+    /// Whether a connection that was asked to speak MPTCP does not.
+    pub(super) fn has_fallen_back(&self) -> bool {
+        let fallen = |slot: &Slot| matches!(&slot.state, State::Open(c) if c.spoken() == Spoken::FellBack);
+        self.mptcp && self.slots.values().any(fallen)
     }
 
     fn of(&mut self, req: ReqId) -> Option<&mut Connection> {

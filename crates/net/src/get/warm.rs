@@ -205,6 +205,7 @@ mod tests {
     async fn dial(listener: &TcpListener) -> Connection {
         let dial = Dial {
             device: None,
+            mptcp: false,
             addresses: vec![listener.local_addr().unwrap()],
             server_name: "localhost".into(),
             tls: None,

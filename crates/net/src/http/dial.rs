@@ -39,6 +39,8 @@ use super::{Connection, Exchange, Windows, path_of, socket_trouble, tls, trouble
 pub struct Dial {
     /// The interface to bind to; none: wherever the routing table leads.
     pub device: Option<String>,
+    /// Ask for MPTCP: where the other end, or this kernel, does not speak it, the connection is TCP.
+    pub mptcp: bool,
     /// The server's addresses, the preferred one first.
     pub addresses: Vec<SocketAddr>,
     /// The name that the certificate must prove: a host name, or an address without brackets.
@@ -127,7 +129,7 @@ impl Dial {
                 let due = running.is_empty() || pause.as_mut().poll(cx).is_ready();
                 match if due { waiting.next() } else { None } {
                     Some(&address) => {
-                        running.push((address, Box::pin(attempt(self.device.as_deref(), address))));
+                        running.push((address, Box::pin(attempt(self.device.as_deref(), self.mptcp, address))));
                         pause.as_mut().reset(tokio::time::Instant::now() + STAGGER);
                     }
                     None if running.is_empty() => return Poll::Ready(Err(self.hopeless(&failed))),
@@ -148,8 +150,10 @@ impl Dial {
 }
 
 /// One socket to one address.
-async fn attempt(device: Option<&str>, address: SocketAddr) -> io::Result<Connected> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+async fn attempt(device: Option<&str>, mptcp: bool, address: SocketAddr) -> io::Result<Connected> {
+    let socket = |protocol| Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(protocol));
+    let socket =
+        if mptcp { socket(Protocol::MPTCP).or_else(|_| socket(Protocol::TCP)) } else { socket(Protocol::TCP) }?;
     if let Some(device) = device {
         socket.bind_device(Some(device.as_bytes()))?;
     }

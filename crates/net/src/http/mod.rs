@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use marline_core::fetch::{Head, PathSample, Protocol, ReqId, Trouble, TroubleKind};
 use marline_core::units::DataSize;
+use marline_sys::mptcp::Spoken;
 use marline_sys::tcp_info::TcpInfo;
 
 pub use dial::Dial;
@@ -177,6 +178,11 @@ impl Connection {
     /// What the kernel knows of the path now; all zero if it does not tell.
     pub fn path(&self) -> PathSample {
         path_of(self.socket())
+    }
+
+    /// Whether MPTCP is spoken on it.
+    pub fn spoken(&self) -> Spoken {
+        Spoken::of(self.socket()).unwrap_or(Spoken::Never)
     }
 
     /// This end.

@@ -49,6 +49,7 @@ fn runtime() -> Runtime {
 pub(crate) fn to(address: SocketAddr) -> Dial {
     Dial {
         device: None,
+        mptcp: false,
         addresses: vec![address],
         server_name: "localhost".into(),
         tls: None,

@@ -4,8 +4,8 @@
 //! best schedule on the grid, and a bound that no schedule stays below ([`Least`]).
 //!
 //! 1. At each moment some of the links are active, at their full rates (a *mode*); a mode has a power (base powers, less
-//!    what is shared by all but one, plus the price of the bits) and a rate. Slower than full never pays: powers are
-//!    affine in the rate.
+//!    what is shared by all but one, plus the price of the bits) and a rate. Slower than full never pays: the power over
+//!    the rate falls with the rate, also where its line goes on with a steeper one.
 //! 2. Within a bin of time, rates do not change. What a bin's bytes cost at least is therefore the lower hull of its modes,
 //!    and a few sliding minima carry it from one bin to the next ([`super::energy`]).
 //! 3. One link may have a tail. Its state is how many bins of it are left; a bin in which the link is used begins it
@@ -19,7 +19,7 @@
 //! [`super::energy`] itself was not used: its links cost each by itself, and here what one costs depends on the others.
 
 use marline_core::energy::{RadioModel, Together};
-use marline_core::units::{DataSize, Duration, Energy};
+use marline_core::units::{Bitrate, DataSize, Duration, Energy};
 
 use super::energy::{Grid, Least, Range, lower};
 use super::{Supply, bits};
@@ -90,13 +90,13 @@ impl Transfer {
                 if on().any(|link| carried[link] <= 0.0) {
                     continue;
                 }
-                let base: f64 = on().map(|link| radios[link].down.base.as_watts_f64()).sum();
-                let price: f64 =
-                    on().map(|link| radios[link].down.per_bit.picojoules() as f64 * 1e-12 * carried[link]).sum();
+                let rate = |link: usize| Bitrate::from_bits_per_sec((carried[link] / (to - from)) as u64);
+                let power = |link: usize| radios[link].down.at(rate(link)).as_watts_f64();
+                let power: f64 = on().map(power).sum();
                 let others = on().count().saturating_sub(1) as f64;
                 made.modes.push(Mode {
                     bits: on().map(|link| carried[link]).sum(),
-                    joules: (base - shared * others) * made.seconds + price,
+                    joules: (power - shared * others) * made.seconds,
                     tailed: on().any(|link| has_tail(&radios[link])),
                 });
             }

@@ -5,16 +5,16 @@ mod properties;
 
 use alloc::collections::BTreeMap;
 
-use super::{Draw, Model, RadioModel, Stage, Tail, Together};
+use super::{Beyond, Draw, Model, RadioModel, Stage, Tail, Together};
 use crate::link::LinkKind;
-use crate::units::{Duration, Instant, Power};
+use crate::units::{Bitrate, Duration, Instant, Power};
 
 pub(crate) fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
 fn draw(base: &str, per_bit: &str) -> Draw {
-    Draw { base: base.parse().unwrap(), per_bit: per_bit.parse().unwrap() }
+    Draw { base: base.parse().unwrap(), per_bit: per_bit.parse().unwrap(), beyond: None }
 }
 
 fn stage(power: &str, micros: u64) -> Stage {
@@ -60,6 +60,8 @@ pub(crate) fn huang() -> Model {
 /// The fit to eMPTCP Table 2: two radios share 298.5 mW.
 pub(crate) fn emptcp() -> Model {
     let (wifi, lte) = (draw("469.1mW", "112.6nJ/bit"), draw("1288.04mW", "51.97nJ/bit"));
+    let beyond = Beyond { rate: Bitrate::from_mbps(5), more: "60.63nJ/bit".parse().unwrap() };
+    let lte = Draw { beyond: Some(beyond), ..lte };
     let lte = radio(lte, lte, stage("1210.7mW", 260_100), &[stage("1060mW", 11_576_000)]);
     let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);
     let together = Together { shared: "298.44mW".parse().unwrap(), ..Together::default() };

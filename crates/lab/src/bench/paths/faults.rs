@@ -234,7 +234,7 @@ fn events(lab: &Lab, daemon: &mut Daemon, _: Duration) -> Result<Mended, String>
         std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..FLOOD.0).map(|_| scope.spawn(|| (0..FLOOD.1).try_for_each(|_| open().map(drop)))).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Ok(())))
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
         })?;
         open()
     });

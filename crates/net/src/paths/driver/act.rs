@@ -330,7 +330,7 @@ impl<M: Policy> Driver<M> {
         }
         let Some(manager) = self.manager.as_ref().filter(|_| !stale.is_empty()) else { return };
         let mut ends = Vec::new();
-        let listed = self.sockets.subflows(1 << state::SYN_SENT, false, |socket| {
+        let listed = self.sockets.subflows(1 << state::SYN_SENT, |socket| {
             let token = socket.subflow.map_or(0, |subflow| subflow.token);
             if stale.contains_key(&(token, socket.local.ip())) {
                 let tuple = Tuple { token, local: socket.local, remote: socket.remote };

@@ -8,6 +8,7 @@
 
 use std::future::pending;
 use std::io;
+use std::time::Duration;
 
 use marline_core::paths::{ConnId, Input, Subflow, SubflowId, Why};
 use marline_core::wire::netlink::mptcp::{Event, Path};
@@ -85,7 +86,12 @@ impl<M: Policy> Driver<M> {
         let conn = ConnId(path.token);
         let Some(of) = self.table.conn(conn) else { return };
         match of.take(path.local, path.remote) {
-            Some(sub) => self.gone(conn, &sub, why(path.error)),
+            Some(sub) => {
+                // Of a join that the server did not want the kernel tells no error at all.
+                let young = !sub.initial && self.now().since(sub.since) < REFUSED_BY;
+                let refused = path.reset || (young && path.error == 0 && sub.counters.received.is_zero());
+                self.gone(conn, &sub, if refused { Why::Reset } else { why(path.error) });
+            }
             // It was never established.
             None => of.pending.retain(|pending| pending.local != path.local.ip()),
         }
@@ -143,7 +149,7 @@ impl<M: Policy> Driver<M> {
         let now = self.now();
         let id = self.table.add(conn, |id| {
             let mut sub = Sub::new(id, local, remote, via);
-            (sub.link, sub.initial) = (link, initial);
+            (sub.link, sub.initial, sub.since) = (link, initial, now);
             if let Some(counters) = counters {
                 sub.saw(now, counters);
             }
@@ -224,6 +230,10 @@ fn why(error: i32) -> Why {
         _ => Why::Other,
     }
 }
+
+/// chosen: a refusal comes with the answer to the join's last packet, one round trip later; the longest of today's are
+/// 0.6 s (satellite).
+const REFUSED_BY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

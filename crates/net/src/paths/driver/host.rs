@@ -289,7 +289,7 @@ impl<M: Policy> Driver<M> {
             }
         } else {
             let table = &mut self.table;
-            let told = self.sockets.subflows(state::OPEN, true, |socket| {
+            let told = self.sockets.subflows(state::OPEN, |socket| {
                 let (Some(subflow), Some(counters)) = (socket.subflow, counters(socket)) else { return };
                 let of = table.conn(ConnId(subflow.token));
                 let same = |sub: &&mut Sub| sub.local == socket.local && sub.remote == socket.remote;

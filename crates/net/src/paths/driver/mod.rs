@@ -69,6 +69,12 @@ struct Driver<M> {
     fallback: Fallback,
     next_second: Instant,
     next_guard: Instant,
+    /// Events were lost: when everything is read again.
+    next_resync: Option<Instant>,
+    /// Before this the driver rests from the last dump.
+    rested: Instant,
+    /// Connections became plain TCP since the last dump.
+    fell_back_lately: bool,
     /// Interfaces are not surveyed again before this.
     next_survey: Instant,
 }
@@ -77,10 +83,20 @@ struct Driver<M> {
 ///
 /// # Errors
 /// See [`PathsError`]; the ground is restored in any case.
-pub async fn drive<M: Policy>(machine: M, mut job: Job, stop: impl Future<Output = ()>) -> Result<M, PathsError> {
+pub async fn drive<M: Policy>(machine: M, job: Job, stop: impl Future<Output = ()>) -> Result<M, PathsError> {
+    drive_with(machine, job, ROOM, stop).await
+}
+
+/// The same with so many bytes of room for events that wait.
+async fn drive_with<M: Policy>(
+    machine: M,
+    mut job: Job,
+    room: usize,
+    stop: impl Future<Output = ()>,
+) -> Result<M, PathsError> {
     job.ground.lay(job.mode)?;
     let mut control = job.control;
-    let opened = Parts::open(job.mode);
+    let opened = Parts::open(job.mode, room);
     let (parts, log) =
         match opened.and_then(|parts| Ok((parts, Logged::new(machine, job.config.clone(), job.trace)?))) {
             Ok(both) => both,
@@ -107,6 +123,9 @@ pub async fn drive<M: Policy>(machine: M, mut job: Job, stop: impl Future<Output
         fallback: fell_back(),
         next_second: Instant::ZERO,
         next_guard: Instant::ZERO + GUARD,
+        next_resync: None,
+        rested: Instant::ZERO,
+        fell_back_lately: false,
         next_survey: Instant::ZERO,
     };
     let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
@@ -127,14 +146,14 @@ struct Parts {
 }
 
 impl Parts {
-    fn open(mode: Mode) -> Result<Self, PathsError> {
+    fn open(mode: Mode, room: usize) -> Result<Self, PathsError> {
         let told = PathsError::kernel;
         let (mut manager, mut events) = (None, None);
         if mode != Mode::DryRun {
             let found = PathManager::open()?;
             let missing = || PathsError::NoMptcp(std::io::Error::other("it has no group of events"));
             let group = found.events().ok_or_else(missing)?;
-            let joined = Events::join(found.family(), group, ROOM);
+            let joined = Events::join(found.family(), group, room);
             events = Some(joined.map_err(|e| told("listening to MPTCP's path manager", e))?);
             manager = Some(found);
         }
@@ -180,9 +199,8 @@ impl<M: Policy> Driver<M> {
                     let heard = heard.map_err(|e| PathsError::kernel("MPTCP's events", e))?;
                     self.hear(heard.events);
                     if heard.lost {
-                        self.totals.resynchronised += 1;
-                        tracing::warn!("events of MPTCP were lost; reading everything again");
-                        self.resync(false)?;
+                        // In a storm of events the dumps themselves must not take all the time.
+                        self.next_resync = Some(self.next_resync.unwrap_or(self.rested));
                     }
                 }
                 ask = control.recv(), if asked_for => match ask {
@@ -228,9 +246,14 @@ impl<M: Policy> Driver<M> {
                 self.resync(false)?;
             }
         }
-        if now >= self.next_guard {
+        if self.next_resync.is_some_and(|at| at <= now) {
+            self.totals.resynchronised += 1;
+            tracing::warn!("events of MPTCP were lost; reading everything again");
+            self.resync(false)?;
+        } else if now >= self.next_guard {
             self.next_guard = now + GUARD;
-            if !self.table.conns.is_empty() || fell_back().established > 0 {
+            if !self.table.conns.is_empty() || self.fell_back_lately || fell_back().established > 0 {
+                self.fell_back_lately = false;
                 self.resync(false)?;
             }
         }
@@ -240,6 +263,7 @@ impl<M: Policy> Driver<M> {
     /// When something is due next.
     fn next(&self, now: Instant) -> Instant {
         let mut next = self.next_second.min(self.next_guard);
+        next = self.next_resync.map_or(next, |at| next.min(at));
         if self.next_survey > now {
             next = next.min(self.next_survey);
         }
@@ -261,6 +285,9 @@ impl<M: Policy> Driver<M> {
         let fallback = fell_back().connections.saturating_sub(self.fallback.connections);
         if fallback > self.totals.fell_back {
             tracing::warn!(connections = fallback, "connections fell back to plain TCP");
+            // How many of them are open only a dump can tell.
+            self.fell_back_lately = true;
+            self.next_guard = self.next_guard.min(self.rested + SOON);
         }
         self.totals.fell_back = fallback;
         self.drop_stale_joins();
@@ -319,6 +346,8 @@ impl<M: Policy> Driver<M> {
 const SECOND: Duration = Duration::from_secs(1);
 /// chosen: a dump of ten thousand connections takes 0.15 s, so that this costs half a percent of a core there.
 const GUARD: Duration = Duration::from_secs(30);
+/// chosen: a host whose servers all lack MPTCP falls back all the time.
+const SOON: Duration = Duration::from_secs(3);
 /// chosen: a burst of changes (DHCP) is one; a lost carrier waits no longer than this.
 const BETWEEN_SURVEYS: Duration = Duration::from_millis(50);
 /// Bytes of events that wait. An event takes some 800 of them: enough for 5,000 at once.

@@ -65,6 +65,8 @@ pub(super) struct Sub {
     /// The interface that it goes over; 0: not known.
     pub(super) index: u32,
     pub(super) initial: bool,
+    /// Since when it is known.
+    pub(super) since: Instant,
     pub(super) counters: Counters,
     seen: Option<Instant>,
     rate: Option<Bitrate>,
@@ -186,6 +188,7 @@ impl Sub {
             remote,
             index,
             initial: false,
+            since: Instant::ZERO,
             counters: Counters::default(),
             seen: None,
             rate: None,

@@ -71,14 +71,17 @@ impl Events {
     }
 }
 
-/// Takes what is there, but not more than a turn's worth; would block if there is nothing.
+/// Takes what is there, but not more than a turn's worth; would block if there is nothing. An overflowed socket is
+/// emptied to the last event: until then the kernel throws away all others, and does not say so again.
 fn drain(socket: &Socket, family: u16, buffer: &mut [u8]) -> io::Result<Heard> {
     let mut heard = Heard::default();
-    for turn in 0..A_TURN {
+    let mut turn = 0;
+    while turn < A_TURN || heard.lost {
+        turn += 1;
         match socket.event_in(buffer) {
             Ok(bytes) => heard.events.extend(messages(bytes).filter_map(|m| Event::parse(&m, family))),
             Err(error) if is_overflow(&error) => heard.lost = true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && turn > 0 => break,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && turn > 1 => break,
             Err(error) => return Err(error),
         }
     }

@@ -52,14 +52,9 @@ impl Sockets {
     }
 
     /// All TCP sockets in these states that are subflows.
-    pub(crate) fn subflows(
-        &self,
-        states: u32,
-        counters: bool,
-        mut each: impl FnMut(&diag::Socket),
-    ) -> io::Result<()> {
+    pub(crate) fn subflows(&self, states: u32, mut each: impl FnMut(&diag::Socket)) -> io::Result<()> {
         for family in [family::V4, family::V6] {
-            self.socket.dump(&diag::all(family, states, counters).finish(1), |message| {
+            self.socket.dump(&diag::all(family, states).finish(1), |message| {
                 let found = messages(message).find_map(|m| diag::Socket::parse(&m));
                 if let Some(found) = found.filter(|found| found.subflow.is_some()) {
                     each(&found);

@@ -5,7 +5,7 @@
 //!
 //! 1. A question about one costs ten microseconds, a dump of twenty thousand a tenth of a second: who asks often asks
 //!    for those that he wants.
-//! 2. The counters are asked for or not; the MPTCP part comes with every socket that is a subflow.
+//! 2. The counters are always asked for: without them the kernel leaves out the MPTCP part as well.
 //! 3. Structures are read by offset, as far as the kernel wrote them; a shorter one is an older kernel's.
 
 mod info;
@@ -19,7 +19,7 @@ use super::{Attributes, Message, Request, aligned, family, u8_at, u16_at, u32_at
 /// Asks for one TCP socket by its addresses and ports; `link` is the number of the interface that it is bound to, or
 /// may be. The reply is one message with its counters, or `ENOENT`.
 pub fn one(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
-    let mut body = question(family_of(local.ip()), COUNTERS, 0);
+    let mut body = question(family_of(local.ip()), 0);
     body[8..10].copy_from_slice(&local.port().to_be_bytes());
     body[10..12].copy_from_slice(&remote.port().to_be_bytes());
     put(&mut body, 12, local.ip());
@@ -30,16 +30,15 @@ pub fn one(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
     Request::new(BY_FAMILY, Request::ASK, &body)
 }
 
-/// Asks for all TCP sockets of an address family in these states (`1 << state`), with or without counters.
-pub fn all(family: u8, states: u32, counters: bool) -> Request {
-    let body = question(family, if counters { COUNTERS } else { 0 }, states);
-    Request::new(BY_FAMILY, Request::DUMP, &body)
+/// Asks for all TCP sockets of an address family in these states (`1 << state`), with their counters.
+pub fn all(family: u8, states: u32) -> Request {
+    Request::new(BY_FAMILY, Request::DUMP, &question(family, states))
 }
 
 /// Asks for all MPTCP sockets of an address family in these states, those that fell back to TCP included. Answered by
 /// messages for [`Socket::parse_mptcp`].
 pub fn all_mptcp(family: u8, states: u32) -> Request {
-    let mut request = Request::new(BY_FAMILY, Request::DUMP, &question(family, COUNTERS, states));
+    let mut request = Request::new(BY_FAMILY, Request::DUMP, &question(family, states));
     request.u32(REQ_PROTOCOL, 262);
     request
 }
@@ -77,7 +76,7 @@ pub struct Socket {
     pub unacknowledged: u32,
     /// Its inode; 0: no program holds it any more.
     pub inode: u32,
-    /// Its counters, if they were asked for.
+    /// Its counters; none: a socket that has none yet or any more.
     pub tcp: Option<Tcp>,
     /// Its place in an MPTCP connection; none: it is no subflow.
     pub subflow: Option<Subflow>,
@@ -133,9 +132,9 @@ impl Socket {
 }
 
 /// `struct inet_diag_req_v2`, with its first fields.
-fn question(family: u8, extensions: u8, states: u32) -> [u8; 56] {
+fn question(family: u8, states: u32) -> [u8; 56] {
     let mut body = [0; 56];
-    body[..3].copy_from_slice(&[family, TCP, extensions]);
+    body[..3].copy_from_slice(&[family, TCP, COUNTERS]);
     body[4..8].copy_from_slice(&states.to_ne_bytes());
     body
 }

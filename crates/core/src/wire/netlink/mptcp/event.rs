@@ -70,6 +70,8 @@ pub struct Path {
     pub peer_backup: bool,
     /// Why it is closed, by the number in `errno.h`; 0: in order, or not told.
     pub error: i32,
+    /// The other end reset it: it refused the join, or gave the subflow up.
+    pub reset: bool,
     /// This host is the server.
     pub server_side: bool,
     /// The other end lets nobody join the address of its first subflow.
@@ -117,6 +119,7 @@ struct Said {
     backup: Option<u8>,
     error: Option<u32>,
     flags: Option<u16>,
+    reset: Option<u32>,
     server: Option<u8>,
 }
 
@@ -136,6 +139,7 @@ impl Said {
                 ERROR => said.error = widened(&attribute),
                 FLAGS => said.flags = attribute.u16(),
                 IF_IDX => said.link = attribute.u32(),
+                RESET_REASON => said.reset = widened(&attribute),
                 SERVER_SIDE => said.server = attribute.u8(),
                 _ => {}
             }
@@ -155,13 +159,14 @@ impl Said {
             link: self.link.unwrap_or(0),
             peer_backup: self.backup.is_some_and(|backup| backup != 0),
             error: self.error.unwrap_or(0).cast_signed().saturating_abs(),
+            reset: self.reset.is_some(),
             server_side: flags & SERVER != 0 || self.server.is_some_and(|server| server != 0),
             deny_join_id0: flags & DENY_JOIN_ID0 != 0,
         })
     }
 }
 
-/// An error is told in one byte today, and was in four.
+/// An error or a reason is told in one byte or in four, as the kernel's version goes.
 fn widened(attribute: &Attribute<'_>) -> Option<u32> {
     attribute.u32().or_else(|| attribute.u8().map(u32::from))
 }
@@ -192,6 +197,7 @@ const BACKUP: u16 = 11;
 const ERROR: u16 = 12;
 const FLAGS: u16 = 13;
 const IF_IDX: u16 = 15;
+const RESET_REASON: u16 = 16;
 const SERVER_SIDE: u16 = 18;
 
 // Flags of a connection.

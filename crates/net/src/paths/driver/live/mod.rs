@@ -26,8 +26,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::{Ask, Ground, Job, Mode, PathsError, Snapshot, Untouched};
-use super::drive;
+use super::drive_with;
 use crate::links::Survey;
+
+mod other;
+mod recovery;
+mod steering;
 
 const FIRST: LinkId = LinkId(0);
 const SECOND: LinkId = LinkId(1);
@@ -42,6 +46,16 @@ fn run(program: &str, arguments: &str) {
 
 fn ip(arguments: &str) {
     run("ip", arguments);
+}
+
+/// `ip` in the server's network.
+fn on(server: &Network, arguments: &str) {
+    server
+        .run(|| {
+            ip(arguments);
+            Ok(())
+        })
+        .unwrap();
 }
 
 /// The client's and the server's network, joined by two cables of 20 Mbit/s; the server has one address behind both.
@@ -231,7 +245,12 @@ struct Running {
 }
 
 impl Running {
-    fn start(mode: Mode, trace: Option<std::path::PathBuf>) -> Self {
+    fn start(mode: Mode) -> Self {
+        Self::with(mode, super::ROOM, None)
+    }
+
+    /// With so much room for events, and with a log.
+    fn with(mode: Mode, room: usize, trace: Option<std::path::PathBuf>) -> Self {
         let terms =
             |link, name: &str, kind| LinkTerms { link, name: name.into(), kind, metered: false, budget: None };
         let links = vec![terms(FIRST, "c1", LinkKind::Wifi), terms(SECOND, "c2", LinkKind::Lte)];
@@ -251,7 +270,7 @@ impl Running {
             let job = Job { config, mode, trace, control: asked, ground };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let stop = async { drop(stopped.await) };
-            runtime.block_on(drive(machine, job, stop)).map(drop)
+            runtime.block_on(drive_with(machine, job, room, stop)).map(drop)
         });
         let running = Self { script, next: 0, control, stop: Some(stop), thread: Some(thread) };
         running.hears("both links up", |heard| {
@@ -268,7 +287,10 @@ impl Running {
             if let Some(found) = condition(&lines.heard) {
                 return found;
             }
-            assert!(started.elapsed() < PATIENCE, "{what}: never; heard {:#?}", lines.heard);
+            if started.elapsed() > PATIENCE {
+                let heard = lines.heard.iter().filter(|input| !matches!(input, Input::Traffic { .. }));
+                panic!("{what}: never; heard {:?}", heard.collect::<Vec<_>>());
+            }
             drop(lines);
             thread::sleep(Duration::from_millis(5));
         }
@@ -389,59 +411,4 @@ fn stands_still(driver: &Running, conn: ConnId, still: SubflowId, moving: Subflo
         }
         assert!(started.elapsed() < PATIENCE, "a suspended subflow still receives: {again:?}");
     }
-}
-
-#[test]
-fn a_connection_is_joined_suspended_resumed_and_left() {
-    between_two_networks(|server| {
-        let address = serve(server, "10.9.0.1:5001");
-        let mut driver = Running::start(Mode::Userspace, None);
-        let (_client, read) = Client::download(address);
-        let (conn, first) = driver.opened(0);
-        assert_eq!((first.link, first.initial, first.backup), (Some(FIRST), true, false));
-        assert!(first.rtt.is_some());
-        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
-        let second = driver.up(conn, SECOND, &[]);
-        assert!(!second.initial && !second.backup && second.rtt.is_some(), "{second:?}");
-        driver.sees("bytes over the joined subflow", conn, second.id, |seen| seen.received.bytes() > 100_000);
-
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }), None);
-        stands_still(&driver, conn, second.id, first.id);
-        assert!(driver.looks(conn, &[second.id])[&second.id].backup);
-
-        // The third state: the first subflow rests, the second carries.
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: false }), None);
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: true }), None);
-        stands_still(&driver, conn, first.id, second.id);
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: false }), None);
-
-        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), None);
-        assert_eq!(driver.down(second.id), Why::Closed);
-        assert_eq!(
-            driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }),
-            Some(Refusal::NoSubflow)
-        );
-        // Again, at once as a backup, under the same id.
-        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
-        let again = driver.up(conn, SECOND, &[second.id]);
-        assert!(again.backup);
-        // And a second one over a link that has one: how a path is probed.
-        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
-        let probe = driver.up(conn, SECOND, &[second.id, again.id]);
-        assert_eq!(driver.commands(conn, Command::Destroy { subflow: again.id }), None);
-        assert!(driver.looks(conn, &[probe.id]).contains_key(&probe.id));
-        // The first one ends and comes back under id 0.
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: probe.id, backup: false }), None);
-        assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None);
-        assert_eq!(driver.commands(conn, Command::Join { link: FIRST, backup: false }), None);
-        let back = driver.up(conn, FIRST, &[first.id]);
-        assert!(back.initial, "the first address has id 0");
-        let before = read.load(Ordering::Relaxed);
-        driver.sees("bytes over the first link again", conn, back.id, |seen| seen.received.bytes() > 100_000);
-        assert!(read.load(Ordering::Relaxed) > before);
-        let snapshot = driver.snapshot();
-        assert_eq!((snapshot.connections.len(), snapshot.connections[0].subflows.len()), (1, 2));
-        assert_eq!(snapshot.totals.refused, 1);
-        driver.stop();
-    });
 }

@@ -1,0 +1,390 @@
+//! Programs that know nothing of MPTCP and speak it: `marline run`, and `marline get --mptcp`.
+//!
+//! Servers listen on the loopback, with MPTCP or without; what a client spoke is what the accepted socket is: the kernel
+//! gives the server a plain TCP socket where the client did not ask for MPTCP. What is not there (MPTCP, a compiler, Go)
+//! is named by the test that is skipped.
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::net::ipproto::MPTCP;
+use rustix::net::sockopt::socket_protocol;
+use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn marline(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(words).env("HOME", "/nonexistent").env_remove("MARLINE_LOG").stdin(Stdio::null());
+    command
+}
+
+/// `marline run -- words…`.
+fn run(words: &[&str]) -> Command {
+    let mut all = vec!["run", "--"];
+    all.extend(words);
+    marline(&all)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn heard(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Whether `marline run` can do its work here; says why not.
+fn can_run() -> bool {
+    static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
+    let why_not = WHY_NOT.get_or_init(|| {
+        let output = run(&["true"]).output().unwrap();
+        (!output.status.success()).then(|| said(&output))
+    });
+    if let Some(why_not) = why_not {
+        eprintln!("skipped: {why_not}");
+    }
+    why_not.is_none()
+}
+
+const BODY: &[u8] = b"a body that is not long\n";
+
+/// A server for so many connections, one after the other; it gives what each of them spoke.
+struct Server {
+    url: String,
+    port: String,
+    spoken: JoinHandle<Vec<bool>>,
+}
+
+/// None: this machine has no MPTCP, which was said.
+fn server(mptcp: bool, connections: usize) -> Option<Server> {
+    let Ok(fd) = socket(AddressFamily::INET, SocketType::STREAM, mptcp.then_some(MPTCP)) else {
+        eprintln!("skipped: this kernel has no MPTCP");
+        return None;
+    };
+    bind(&fd, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listen(&fd, 8).unwrap();
+    let listener = TcpListener::from(fd);
+    let port = listener.local_addr().unwrap().port();
+    let spoken = thread::spawn(move || {
+        let serve = |_| {
+            let (mut client, _) = listener.accept().unwrap();
+            let spoken = socket_protocol(&client).unwrap() == Some(MPTCP);
+            let mut lines = BufReader::new(client.try_clone().unwrap()).lines();
+            // To the empty line behind the head, or the end.
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", BODY.len());
+            let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(BODY));
+            spoken
+        };
+        (0..connections).map(serve).collect()
+    });
+    Some(Server { url: format!("http://127.0.0.1:{port}/file"), port: port.to_string(), spoken })
+}
+
+/// The C program that says what its sockets are, built with `flags`; none: no compiler, or it cannot do that.
+fn protocols(folder: &Path, flags: &[&str]) -> Option<PathBuf> {
+    let (source, program) = (folder.join("protocols.c"), folder.join("protocols"));
+    fs::write(&source, PROTOCOLS).unwrap();
+    let built = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).output();
+    match built {
+        Ok(output) if output.status.success() => Some(program),
+        Ok(output) => {
+            eprintln!("skipped: cc {flags:?}: {}", said(&output));
+            None
+        }
+        Err(error) => {
+            eprintln!("skipped: cc: {error}");
+            None
+        }
+    }
+}
+
+/// Family, type and flags asked for; protocol, O_NONBLOCK and FD_CLOEXEC got. Then connects to a port, or tells the
+/// congestion control.
+const PROTOCOLS: &str = r#"
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static void tell(const char *name, int family, int type, int protocol) {
+    int fd = socket(family, type, protocol), got = -1;
+    socklen_t length = sizeof got;
+    if (fd < 0) { perror(name); return; }
+    getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &got, &length);
+    printf("%s=%d,%d,%d\n", name, got, !!(fcntl(fd, F_GETFL) & O_NONBLOCK), fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    close(fd);
+}
+int main(int count, char **words) {
+    tell("inet", AF_INET, SOCK_STREAM, 0);
+    tell("tcp", AF_INET, SOCK_STREAM | SOCK_NONBLOCK, IPPROTO_TCP);
+    tell("cloexec", AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    tell("udp", AF_INET, SOCK_DGRAM, 0);
+    if (count == 1) {
+        char name[16] = "";
+        socklen_t length = sizeof name;
+        getsockopt(socket(AF_INET, SOCK_STREAM, 0), IPPROTO_TCP, TCP_CONGESTION, name, &length);
+        printf("%s\n", name);
+    } else {
+        struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(atoi(words[1])) };
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        if (connect(fd, (struct sockaddr *)&to, sizeof to)) { perror("connect"); return 1; }
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn curl_speaks_mptcp_where_the_server_does_and_tcp_where_it_does_not() {
+    if !can_run() {
+        return;
+    }
+    for mptcp in [true, false] {
+        let Some(server) = server(mptcp, 1) else { return };
+        let output = run(&["curl", "-sS", &server.url]).output().unwrap();
+        assert_eq!((said(&output).as_str(), output.stdout.as_slice()), ("", BODY));
+        assert_eq!(server.spoken.join().unwrap(), vec![mptcp]);
+    }
+}
+
+#[test]
+fn a_static_program_gets_the_same_sockets_with_the_flags_that_it_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(server) = server(true, 1).filter(|_| can_run()) else { return };
+    let Some(program) = protocols(folder.path(), &["-static"]) else { return };
+    let output = run(&[program.to_str().unwrap(), &server.port]).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(heard(&output), "inet=262,0,0\ntcp=262,1,0\ncloexec=262,0,1\nudp=17,0,0\n");
+    assert_eq!(server.spoken.join().unwrap(), vec![true]);
+}
+
+#[test]
+fn a_program_of_go_speaks_it_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(server) = server(true, 1).filter(|_| can_run()) else { return };
+    let (source, program) = (folder.path().join("get.go"), folder.path().join("get"));
+    let text = "package main\nimport (\"io\"; \"net\"; \"os\")\nfunc main() {\n\
+        c, err := net.Dial(\"tcp\", os.Args[1])\nif err != nil { panic(err) }\n\
+        io.WriteString(c, \"GET / HTTP/1.0\\r\\n\\r\\n\")\nio.Copy(os.Stdout, c)\n}\n";
+    fs::write(&source, text).unwrap();
+    let mut go = Command::new("go");
+    go.arg("build").arg("-o").arg(&program).arg(&source).current_dir(folder.path());
+    let built = go.env("CGO_ENABLED", "0").env("GO111MODULE", "off").output();
+    match built {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return eprintln!("skipped: go build: {}", said(&output)),
+        Err(error) => return eprintln!("skipped: go: {error}"),
+    }
+    let output = run(&[program.to_str().unwrap(), &format!("127.0.0.1:{}", server.port)]).output().unwrap();
+    assert!(output.stdout.ends_with(BODY), "{}", said(&output));
+    assert_eq!(server.spoken.join().unwrap(), vec![true]);
+}
+
+#[test]
+fn the_commands_end_is_the_commands_own() {
+    if !can_run() {
+        return;
+    }
+    assert_eq!(run(&["sh", "-c", "exit 42"]).status().unwrap().code(), Some(42));
+    assert_eq!(run(&["sh", "-c", "kill -TERM $$"]).status().unwrap().signal(), Some(Signal::TERM.as_raw()));
+    // The process that was started is the command itself, and has no children that it did not make.
+    let child = run(&["sh", "-c", "echo $$; cat /proc/$$/task/$$/children; exec cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    let lines: Vec<String> = heard(&output).lines().map(|line| line.trim().to_owned()).collect();
+    assert_eq!(lines[0], id.to_string());
+    // The one child is the `cat` that looks.
+    assert_eq!(lines[1].split(' ').count(), 1, "{lines:?}");
+}
+
+#[test]
+fn what_cannot_be_run_ends_as_in_a_shell_and_what_is_written_wrongly_before_anything_starts() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("ran");
+    let touch = ["touch", trace.to_str().unwrap()];
+    let table: &[(&[&str], i32, &str)] = &[
+        (&["run", "--", "no-such-command-anywhere"], 127, "no-such-command-anywhere: command not found"),
+        (&["run", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
+        (&["run", "--", "/etc"], 126, "/etc: "),
+        (&["run"], 64, "<COMMAND>"),
+        (&["run", "--", ""], 64, "say which command to run"),
+        (&["run", "--no-such-option", touch[0], touch[1]], 64, "--no-such-option"),
+        (&["run", "--cc", "", "--", touch[0], touch[1]], 64, "is no congestion control"),
+        (&["run", "--cc", "a-name-that-is-too-long", "--", touch[0], touch[1]], 64, "is no congestion control"),
+        (&["run", "--cc", "nosuch", "--", touch[0], touch[1]], 1, "congestion control nosuch: "),
+    ];
+    for (words, code, line) in table {
+        let output = marline(words).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(*code), "{words:?}: {said}");
+        assert!(said.contains(line) && said.lines().count() == 1, "{words:?}: {said}");
+    }
+    assert!(!trace.exists(), "the command ran in spite of a wrong option");
+}
+
+#[test]
+fn within_another_run_the_command_just_runs() {
+    if !can_run() {
+        return;
+    }
+    let inner = env!("CARGO_BIN_EXE_marline");
+    let output = run(&[inner, "run", "--", "echo", "inside"]).output().unwrap();
+    assert_eq!((heard(&output).as_str(), said(&output).as_str()), ("inside\n", ""));
+    let output = run(&[inner, "run", "--cc", "cubic", "--", "echo", "inside"]).output().unwrap();
+    assert_eq!((output.status.code(), heard(&output).as_str()), (Some(1), ""));
+    assert!(said(&output).contains("the outer `marline run` decides"), "{}", said(&output));
+}
+
+/// The processes of this name that were started with `MARLINE_TEST=mark`, and their parents.
+fn keepers(mark: &str) -> Vec<(i32, i32)> {
+    let wanted = format!("MARLINE_TEST={mark}\0");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let read = |name| fs::read(entry.path().join(name)).unwrap_or_default();
+        let (environment, stat) = (read("environ"), String::from_utf8_lossy(&read("stat")).into_owned());
+        let ours = environment.windows(wanted.len()).any(|window| window == wanted.as_bytes());
+        if ours && stat.contains("(marline-run)") {
+            let parent = stat.rsplit(") ").next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+            found.push((pid, parent));
+        }
+    }
+    found
+}
+
+fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !ready() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what} did not come");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_keeper_that_is_killed_is_replaced_and_both_end_with_the_command() {
+    if !can_run() {
+        return;
+    }
+    let Some(server) = server(true, 1) else { return };
+    let mark = format!("killed-{}", std::process::id());
+    let script = format!("echo ready; read line; exec curl -sS {}", server.url);
+    let mut command = run(&["sh", "-c", &script]);
+    let mut child =
+        command.env("MARLINE_TEST", &mark).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    let answering = |keepers: &[(i32, i32)]| {
+        keepers.iter().find(|(_, parent)| keepers.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
+    };
+    wait_for("the keeper", || answering(&keepers(&mark)).is_some());
+    let first = answering(&keepers(&mark)).unwrap();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL] {
+        kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();
+    }
+    wait_for("another keeper", || answering(&keepers(&mark)).is_some_and(|pid| pid != first));
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let mut body = Vec::new();
+    lines.read_to_end(&mut body).unwrap();
+    assert_eq!(body, BODY);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(server.spoken.join().unwrap(), vec![true]);
+    wait_for("their end", || keepers(&mark).is_empty());
+}
+
+#[test]
+fn what_a_command_leaves_behind_speaks_mptcp_and_nobody_waits_for_the_keeper() {
+    if !can_run() {
+        return;
+    }
+    let Some(server) = server(true, 1) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // The one that stays has let go of the standard streams, and waits for a word.
+    let script = "(read line <$1; exec curl -sS $2 -o $3) </dev/null >/dev/null 2>&1 & echo left";
+    let body = folder.path().join("body");
+    let words = ["sh", "-c", script, "sh", fifo.to_str().unwrap(), &server.url, body.to_str().unwrap()];
+    let output = run(&words).output().unwrap();
+    assert_eq!(heard(&output), "left\n", "the pipe is at its end while the other process lives");
+    fs::write(&fifo, "go\n").unwrap();
+    assert_eq!(server.spoken.join().unwrap(), vec![true]);
+    wait_for("the body", || fs::read(&body).is_ok_and(|bytes| bytes == BODY));
+}
+
+#[test]
+fn in_another_network_a_command_gets_sockets_of_that_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
+    let output = run(&["unshare", "-n", program.to_str().unwrap()]).output().unwrap();
+    if !output.status.success() {
+        return eprintln!("skipped: {}", said(&output));
+    }
+    assert!(heard(&output).starts_with("inet=6,0,0\ntcp=6,1,0\ncloexec=6,0,1\nudp=17,0,0\n"), "{}", heard(&output));
+}
+
+#[test]
+fn each_socket_has_the_congestion_control_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
+    // `reno` is part of every kernel, and the default of none.
+    let output = marline(&["run", "--cc", "reno", "--", program.to_str().unwrap()]).output().unwrap();
+    assert!(heard(&output).starts_with("inet=262,0,0\n"), "{}", said(&output));
+    assert!(heard(&output).ends_with("\nreno\n"), "{}", heard(&output));
+}
+
+#[test]
+fn privileges_are_given_up_only_where_there_are_none() {
+    if !can_run() {
+        return;
+    }
+    let asked = ["grep", "NoNewPrivs", "/proc/self/status"];
+    if !rustix::process::geteuid().is_root() {
+        return assert_eq!(heard(&run(&asked).output().unwrap()), "NoNewPrivs:\t1\n");
+    }
+    assert_eq!(heard(&run(&asked).output().unwrap()), "NoNewPrivs:\t0\n");
+    // The program may lie in a folder that only root enters: then the copy does.
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let copy = folder.path().join("marline");
+    fs::copy(env!("CARGO_BIN_EXE_marline"), &copy).unwrap();
+    let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    fs::set_permissions(folder.path(), open).unwrap();
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    let output = nobody.arg(&copy).args(["run", "--"]).args(asked).output().unwrap();
+    assert_eq!(heard(&output), "NoNewPrivs:\t1\n", "{}", said(&output));
+}
+
+#[test]
+fn get_says_what_was_spoken() {
+    for (words, mptcp, expected) in [
+        (&["--mptcp"][..], true, "\"mptcp\":\"spoken\""),
+        (&["--mptcp"], false, "\"mptcp\":\"fell-back\""),
+        (&[], true, "\"mptcp\":null"),
+    ] {
+        let Some(server) = server(mptcp, 1) else { return };
+        let output = marline(&["get", "--json", "--quiet", "-o", "-", &server.url]).args(words).output().unwrap();
+        assert_eq!(output.stdout, BODY, "{}", said(&output));
+        assert!(said(&output).contains(expected), "{}", said(&output));
+        assert_eq!(server.spoken.join().unwrap(), vec![mptcp && !words.is_empty()]);
+    }
+}

@@ -1,0 +1,123 @@
+//! `marline paths` and `marline run` over kernel MPTCP: a real nginx and a real curl in a lab, with links that die and
+//! links that are suspended.
+//!
+//! No timed figure decides: bytes, packets and states do. Where the machine permits no lab, or its kernel has no MPTCP, the
+//! reason is printed and the test is passed over.
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What the client does: the daemon, then curl as an MPTCP program, then the daemon's end.
+const CLIENT: &str = r#"
+"$MARLINE" paths run --policy marline --energy-model emptcp-s3 --run-dir "$PLACE/run" \
+    --link wifi,kind=wifi --link lte,kind=lte >"$PLACE/daemon.log" 2>&1 &
+daemon=$!
+for turn in $(seq 100); do
+    "$MARLINE" paths status --run-dir "$PLACE/run" --json >"$PLACE/status.json" 2>"$PLACE/status.log" && break
+    kill -0 $daemon 2>/dev/null || { cat "$PLACE/daemon.log" >&2; exit 99; }
+    sleep 0.1
+done
+"$MARLINE" run -- curl -sS --max-time 100 -o "$PLACE/out" "$MARLINE_LAB_URL"
+code=$?
+sleep 1
+"$MARLINE" paths status --run-dir "$PLACE/run" --json >"$PLACE/status.json"
+kill $daemon
+wait $daemon
+sha256sum "$PLACE/out" | cut -d' ' -f1 >"$PLACE/sum"
+echo "$MARLINE_LAB_SHA256" | cmp - "$PLACE/sum" >&2 || exit 98
+exit $code
+"#;
+
+/// A download in a lab; the lab's record of it. None: it cannot be had here.
+fn download(place: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
+    if !has_mptcp() {
+        return None;
+    }
+    let record = place.path().join("record.json");
+    std::fs::create_dir(place.path().join("run")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(["lab", "exec", "--mptcp", "--keep-window", "--serve", size, "--json"]).arg(&record);
+    command.args(links.iter().flat_map(|link| ["--link", link]));
+    command.args(events.iter().flat_map(|event| ["--at", event]));
+    command.args(["--", "sh", "-c", CLIENT]);
+    command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place.path()).env("HOME", place.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let log = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
+    match output.status.code() {
+        Some(77) => eprintln!("skipped: {said}"),
+        Some(99) if ["not permitted", "no MPTCP", "CAP_NET_ADMIN"].iter().any(|word| said.contains(word)) => {
+            eprintln!("skipped: marline paths: {said}");
+        }
+        Some(0) => return Some(serde_json::from_str(&std::fs::read_to_string(&record).unwrap()).unwrap()),
+        code => panic!("{code:?}: {said}\nthe daemon: {}\n{}", log("daemon.log"), log("status.log")),
+    }
+    None
+}
+
+fn has_mptcp() -> bool {
+    let enabled = std::fs::read_to_string("/proc/sys/net/mptcp/enabled").unwrap_or_default();
+    let managers = std::fs::read_to_string("/proc/sys/net/mptcp/available_path_managers").unwrap_or_default();
+    let ok = enabled.trim() == "1" && (managers.contains("userspace") || managers.is_empty());
+    if !ok {
+        eprintln!("skipped: this kernel has no MPTCP with path managers in user space");
+    }
+    let curl = ["/usr/bin/curl", "/bin/curl", "/usr/local/bin/curl"].iter().any(|file| Path::new(file).is_file());
+    if ok && !curl {
+        eprintln!("skipped: curl is not installed");
+    }
+    ok && curl
+}
+
+fn link<'a>(record: &'a Value, name: &str) -> &'a Value {
+    record["run"]["links"].as_array().unwrap().iter().find(|link| link["name"] == name).unwrap()
+}
+
+#[test]
+fn a_download_is_whole_when_its_first_link_dies_in_the_middle() {
+    let place = tempfile::tempdir().unwrap();
+    let links = ["wifi,rate=8Mbit/s,rtt=30ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
+    let Some(record) = download(&place, links, &["4s:wifi=down"], "16MB") else { return };
+    // Of 16 MB no more than four seconds' worth came over Wi-Fi.
+    let bytes = |name| link(&record, name)["down"]["bytes"].as_u64().unwrap();
+    assert!(bytes("wifi") > 1_000_000 && bytes("wifi") < 5_000_000, "{}", bytes("wifi"));
+    assert!(bytes("lte") > 11_000_000, "{}", bytes("lte"));
+}
+
+#[test]
+fn a_small_download_never_touches_lte() {
+    let place = tempfile::tempdir().unwrap();
+    let links = ["wifi,rate=16Mbit/s,rtt=40ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
+    let Some(record) = download(&place, links, &[], "256kB") else { return };
+    for way in ["down", "up"] {
+        assert_eq!(link(&record, "lte")[way]["offered_packets"], 0, "{way}");
+        assert!(link(&record, "wifi")[way]["offered_packets"].as_u64().unwrap() > 10);
+    }
+}
+
+#[test]
+fn a_suspended_link_carries_no_payload() {
+    let place = tempfile::tempdir().unwrap();
+    let links = ["wifi,rate=1Mbit/s,rtt=40ms,up=5Mbit/s,queue=60kB", "lte,rate=8Mbit/s,rtt=60ms,up=5Mbit/s"];
+    let Some(record) = download(&place, links, &["7s:wifi=rate=20Mbit/s"], "45MB") else { return };
+    let lte = link(&record, "lte");
+    let asked = lte["priorities"].as_array().unwrap().iter().rfind(|asked| asked["lost"] == false);
+    let Some(asked) = asked else {
+        // Given up altogether, it carries nothing either; but then it was used before.
+        assert!(lte["down"]["bytes"].as_u64().unwrap() > 100_000, "LTE was never used");
+        return;
+    };
+    assert_eq!(asked["backup"], true, "Wi-Fi is good, and LTE is suspended: {}", lte["priorities"]);
+    // Two seconds are time enough for the queue of a tenth of a second.
+    let from = ((asked["at_s"].as_f64().unwrap() + 2.0) * 10.0) as usize;
+    let slots: Vec<u64> =
+        lte["payload_timeline_bytes"].as_array().unwrap().iter().map(|slot| slot.as_u64().unwrap()).collect();
+    let before: u64 = slots.iter().take(from).sum();
+    let after: u64 = slots.iter().skip(from).sum();
+    assert!(before > 1_000_000, "LTE helped before: {before}");
+    assert_eq!(after, 0, "{slots:?}");
+}

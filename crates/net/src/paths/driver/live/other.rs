@@ -1,0 +1,143 @@
+//! The other modes, servers without MPTCP, and the log.
+
+use std::io::BufRead;
+use std::net::TcpListener;
+
+use marline_core::replay::Record;
+
+use super::super::super::{Managed, PathsRecord};
+use super::*;
+
+#[test]
+fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let endpoints = || {
+            let list = Process::new("ip").args(["mptcp", "endpoint", "show"]).output().unwrap();
+            let text = String::from_utf8_lossy(&list.stdout).into_owned();
+            text.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let mut driver = Running::start(Mode::KernelPm);
+        let (_one, _) = Client::download(address);
+        let (host, first) = driver.opened(0);
+        assert_eq!(host, ConnId(0));
+        let (_two, _) = Client::download(address);
+        assert_eq!(driver.commands(host, Command::Join { link: SECOND, backup: false }), None);
+        let second = driver.up(host, SECOND, &[]);
+        driver.sees("bytes over both", host, second.id, |seen| seen.received.bytes() > 200_000);
+        let snapshot = driver.snapshot();
+        let subflows: usize = snapshot.connections.iter().map(|conn| conn.subflows.len()).sum();
+        assert_eq!((snapshot.connections.len(), subflows), (2, 4), "{snapshot:?}");
+        assert!(snapshot.connections.iter().all(|conn| conn.managed == Managed::No));
+
+        assert_eq!(driver.commands(host, Command::Prioritise { subflow: second.id, backup: true }), None);
+        stands_still(&driver, host, second.id, first.id);
+        assert_eq!(driver.commands(host, Command::Prioritise { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.commands(host, Command::Prioritise { subflow: first.id, backup: true }), None);
+        stands_still(&driver, host, first.id, second.id);
+        assert_eq!(driver.commands(host, Command::Prioritise { subflow: first.id, backup: false }), None);
+        assert_eq!(driver.commands(host, Command::Destroy { subflow: second.id }), None);
+        driver.down(second.id);
+        assert!(!endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", endpoints());
+        driver.stop();
+        assert_eq!(endpoints(), [""; 0]);
+    });
+}
+
+#[test]
+fn a_dry_run_sees_all_and_does_nothing() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::DryRun);
+        let (_client, _) = Client::download(address);
+        let (conn, first) = driver.opened(0);
+        driver.sees("bytes", conn, first.id, |seen| seen.received.bytes() > 100_000);
+        let refused = driver.commands(conn, Command::Join { link: SECOND, backup: false });
+        assert_eq!(refused, Some(Refusal::NotPermitted));
+        let (to, answer) = oneshot::channel();
+        driver.control.blocking_send(Ask::Explain(conn, to)).unwrap();
+        let (connection, decisions) = answer.blocking_recv().unwrap().unwrap();
+        assert_eq!((connection.managed, connection.subflows.len()), (Managed::No, 1));
+        assert_eq!(decisions.iter().map(|d| d.what.as_str()).collect::<Vec<_>>(), ["would join over c2"]);
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_connection_to_a_server_without_mptcp_is_counted_and_not_told_of() {
+    between_two_networks(|server| {
+        let listener = server.run(|| TcpListener::bind("10.9.0.1:5001")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let driver = Running::start(Mode::Userspace);
+        let _client = Client::connect(address);
+        let started = Clock::now();
+        loop {
+            let totals = driver.snapshot().totals;
+            if (totals.fell_back, totals.plain_now) == (1, 1) {
+                break;
+            }
+            assert!(started.elapsed() < PATIENCE, "{totals:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+        let opened = driver.hears("what was opened", |heard| {
+            Some(heard.iter().filter(|input| matches!(input, Input::Opened { .. })).count())
+        });
+        assert_eq!(opened, 0);
+        driver.stop();
+    });
+}
+
+#[test]
+fn what_goes_over_no_link_and_what_this_host_serves_is_left_alone() {
+    between_two_networks(|server| {
+        let driver = Running::start(Mode::Userspace);
+        // Over the loopback, which is none of the links: both sides are this host.
+        let address: SocketAddr = "127.0.0.1:5009".parse().unwrap();
+        let listener = mptcp(address);
+        listener.bind(&address.into()).unwrap();
+        listener.listen(4).unwrap();
+        let echo = thread::spawn(move || {
+            let (peer, _) = listener.accept().unwrap();
+            let mut peer: TcpStream = peer.into();
+            peer.read_exact(&mut [0]).unwrap();
+            peer.write_all(b"k").unwrap();
+        });
+        let _inside = Client::greet(address);
+        echo.join().unwrap();
+        // One that is ours shows that the events of the others have passed.
+        let there = serve(server, "10.9.0.1:5001");
+        let _ours = Client::greet(there);
+        let (conn, _) = driver.opened(0);
+        let connections = driver.snapshot().connections;
+        assert_eq!(connections.iter().map(|c| c.conn).collect::<Vec<_>>(), [conn]);
+        driver.stop();
+    });
+}
+
+#[test]
+fn the_log_holds_the_configuration_every_input_and_every_output() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("paths.log");
+        let mut driver = Running::with(Mode::Userspace, super::super::ROOM, Some(path.clone()));
+        let _client = Client::greet(address);
+        let (conn, _) = driver.opened(0);
+        driver.commands(conn, Command::Join { link: SECOND, backup: true });
+        let heard = driver.script.clone();
+        driver.stop();
+        let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
+        let records: Vec<PathsRecord> =
+            file.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        assert!(matches!(&records[0], Record::Start { config, .. } if config.links.len() == 2));
+        let inputs: Vec<Input> = records
+            .iter()
+            .filter_map(|record| match record {
+                Record::In { input, .. } => Some(input.clone()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(inputs, heard.0.lock().unwrap().heard);
+        assert_eq!(records.iter().filter(|record| matches!(record, Record::Out { .. })).count(), 1);
+    });
+}

@@ -1,0 +1,103 @@
+//! What is found again: after a restart, after lost events, and what cannot be steered.
+
+use super::super::super::Managed;
+use super::*;
+
+#[test]
+fn running_connections_are_adopted_with_their_subflows_and_priorities() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, _) = Client::download(address);
+        let (conn, _) = driver.opened(0);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
+        driver.up(conn, SECOND, &[]);
+        driver.stop();
+
+        let mut driver = Running::start(Mode::Userspace);
+        let (adopted, first) = driver.opened(0);
+        assert_eq!(adopted, conn);
+        driver.hears("that it is adopted", |heard| {
+            heard.contains(&Input::Opened { conn, adopted: true, only_announced: false }).then_some(())
+        });
+        let second = driver.up(conn, SECOND, &[]);
+        assert_eq!((first.link, first.initial, first.backup), (Some(FIRST), true, false));
+        assert_eq!((second.initial, second.backup), (false, true));
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), None);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let again = driver.up(conn, SECOND, &[second.id]);
+        driver.sees("bytes over the new subflow", conn, again.id, |seen| seen.received.bytes() > 100_000);
+        driver.stop();
+    });
+}
+
+#[test]
+fn lost_events_are_made_up_for_by_a_dump() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        // Room for one event: the two of a new connection do not fit.
+        let driver = Running::with(Mode::Userspace, 0, None);
+        let clients: Vec<Client> = (0..40).map(|_| Client::greet(address)).collect();
+        let opened = |count: usize| {
+            driver.hears("all connections", |heard| {
+                let opened = heard.iter().filter(|input| matches!(input, Input::Opened { .. })).count();
+                let subflows = heard.iter().filter(|input| matches!(input, Input::SubflowUp { .. })).count();
+                (opened == count && subflows == count).then_some(())
+            });
+        };
+        opened(40);
+        let first = driver.opened(0).0;
+        assert!(driver.looks(first, &[]).is_empty());
+        assert!(driver.snapshot().totals.resynchronised > 0, "nothing was lost: the test shows nothing");
+        drop(clients);
+        driver.hears("that all are closed", |heard| {
+            (heard.iter().filter(|input| matches!(input, Input::Closed { .. })).count() == 40).then_some(())
+        });
+        assert_eq!(driver.snapshot().connections, []);
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_socket_older_than_the_path_manager_is_told_and_left_alone() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        std::fs::write("/proc/sys/net/mptcp/path_manager", "kernel").unwrap();
+        let _old = Client::greet(address);
+        let driver = Running::start(Mode::Userspace);
+        let _new = Client::greet(address);
+        let (conn, _) = driver.opened(0);
+        let snapshot = driver.snapshot();
+        let managed = |of: Managed| snapshot.connections.iter().filter(|c| c.managed == of).count();
+        assert_eq!((managed(Managed::Yes), managed(Managed::Older), snapshot.totals.unmanaged), (1, 1, 1));
+        let opened = driver.hears("what was opened", |heard| {
+            Some(heard.iter().filter(|input| matches!(input, Input::Opened { .. })).cloned().collect::<Vec<_>>())
+        });
+        assert_eq!(opened, [Input::Opened { conn, adopted: false, only_announced: false }]);
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_join_without_an_answer_is_given_up() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, _) = Client::download(address);
+        let (conn, _) = driver.opened(0);
+        // A neighbour that is somebody else: all looks well, and nothing comes back.
+        ip("neigh replace 10.2.0.1 lladdr 02:00:00:00:00:99 dev c2 nud permanent");
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let waiting = || {
+            let list = Process::new("ss").args(["-tn", "state", "syn-sent"]).output().unwrap();
+            String::from_utf8_lossy(&list.stdout).matches("10.9.0.1").count()
+        };
+        assert_eq!(waiting(), 1);
+        let started = Clock::now();
+        while waiting() > 0 {
+            assert!(started.elapsed() < PATIENCE, "the SYN is still being sent");
+            thread::sleep(Duration::from_millis(50));
+        }
+        driver.stop();
+    });
+}

@@ -1,0 +1,202 @@
+//! Joins, suspensions, ends: what the policy can do with a connection.
+
+use super::*;
+
+#[test]
+fn a_connection_is_joined_suspended_resumed_and_left() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, read) = Client::download(address);
+        let (conn, first) = driver.opened(0);
+        assert_eq!((first.link, first.initial, first.backup), (Some(FIRST), true, false));
+        assert!(first.rtt.is_some());
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let second = driver.up(conn, SECOND, &[]);
+        assert!(!second.initial && !second.backup && second.rtt.is_some(), "{second:?}");
+        driver.sees("bytes over the joined subflow", conn, second.id, |seen| seen.received.bytes() > 100_000);
+
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }), None);
+        stands_still(&driver, conn, second.id, first.id);
+        assert!(driver.looks(conn, &[second.id])[&second.id].backup);
+
+        // The third state: the first subflow rests, the second carries.
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: true }), None);
+        stands_still(&driver, conn, first.id, second.id);
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: false }), None);
+
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), None);
+        assert_eq!(driver.down(second.id), Why::Closed);
+        assert_eq!(
+            driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }),
+            Some(Refusal::NoSubflow)
+        );
+        // Again, at once as a backup, under the same id.
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
+        let again = driver.up(conn, SECOND, &[second.id]);
+        assert!(again.backup);
+        // And a second one over a link that has one: how a path is probed.
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
+        let probe = driver.up(conn, SECOND, &[second.id, again.id]);
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: again.id }), None);
+        assert!(driver.looks(conn, &[probe.id]).contains_key(&probe.id));
+        // The first one ends and comes back under id 0.
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: probe.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None);
+        assert_eq!(driver.commands(conn, Command::Join { link: FIRST, backup: false }), None);
+        let back = driver.up(conn, FIRST, &[first.id]);
+        assert!(back.initial, "the first address has id 0");
+        let before = read.load(Ordering::Relaxed);
+        driver.sees("bytes over the first link again", conn, back.id, |seen| seen.received.bytes() > 100_000);
+        assert!(read.load(Ordering::Relaxed) > before);
+        let snapshot = driver.snapshot();
+        assert_eq!((snapshot.connections.len(), snapshot.connections[0].subflows.len()), (1, 2));
+        assert_eq!(snapshot.totals.refused, 1);
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_link_that_goes_down_leaves_the_connection_on_the_other() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, read) = Client::download(address);
+        let (conn, first) = driver.opened(0);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
+        let second = driver.up(conn, SECOND, &[]);
+        ip("link set c1 down");
+        driver.hears("the link is down", |heard| heard.contains(&Input::LinkDown { link: FIRST }).then_some(()));
+        // This is what a policy says then: the server need not find out by itself.
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None);
+        let before = read.load(Ordering::Relaxed);
+        driver.sees("the other link carries", conn, second.id, |seen| seen.received.bytes() > 500_000);
+        assert!(read.load(Ordering::Relaxed) > before, "the application goes on");
+        assert_eq!(
+            driver.commands(conn, Command::Join { link: FIRST, backup: false }),
+            Some(Refusal::NoAddress),
+            "a link that is down is not joined"
+        );
+        ip("link set c1 up");
+        driver.hears("the link is up again", |heard| {
+            let ups = heard.iter().filter(|input| **input == Input::LinkUp { link: FIRST }).count();
+            (ups == 2).then_some(())
+        });
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_subflow_from_an_address_that_is_gone_is_ended() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, _) = Client::download(address);
+        let (conn, _) = driver.opened(0);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let second = driver.up(conn, SECOND, &[]);
+        ip("address add 10.2.0.77/24 dev c2");
+        ip("address del 10.2.0.2/24 dev c2");
+        // The new address was a secondary of the old one's network, and goes with it.
+        ip("address replace 10.2.0.77/24 dev c2");
+        assert_eq!(driver.down(second.id), Why::Unreachable);
+        ip("route replace default via 10.2.0.1 dev c2 metric 200");
+        ip("route replace default via 10.2.0.1 dev c2 table 2");
+        ip("rule add from 10.2.0.77 table 2");
+        let again = driver_joins(&mut driver, conn);
+        driver.sees("bytes from the new address", conn, again.id, |seen| seen.received.bytes() > 50_000);
+        driver.stop();
+    });
+}
+
+/// Joins over the second link as soon as the driver knows an address there.
+fn driver_joins(driver: &mut Running, conn: ConnId) -> Subflow {
+    let started = Clock::now();
+    let known: Vec<SubflowId> = driver.hears("subflows", |heard| {
+        let ids = heard.iter().filter_map(|input| match input {
+            Input::SubflowUp { subflow, .. } => Some(subflow.id),
+            _ => None,
+        });
+        Some(ids.collect())
+    });
+    while driver.commands(conn, Command::Join { link: SECOND, backup: false }).is_some() {
+        assert!(started.elapsed() < PATIENCE, "the link has no address");
+        thread::sleep(Duration::from_millis(20));
+    }
+    driver.up(conn, SECOND, &known)
+}
+
+#[test]
+fn ipv6_and_mapped_ipv4_connections_are_joined_alike() {
+    between_two_networks(|server| {
+        let six = serve(server, "[fd00:9::1]:5001");
+        let four = serve(server, "10.9.0.1:5001");
+        let mapped: SocketAddr = format!("[::ffff:10.9.0.1]:{}", four.port()).parse().unwrap();
+        let mut driver = Running::start(Mode::Userspace);
+        for (known, address) in [six, mapped].into_iter().enumerate() {
+            let (_client, _) = Client::download(address);
+            let (conn, first) = driver.opened(known);
+            assert_eq!(first.link, Some(FIRST));
+            assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None, "{address}");
+            let second = driver.up(conn, SECOND, &[]);
+            driver.sees("bytes over both", conn, second.id, |seen| seen.received.bytes() > 100_000);
+            assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: true }), None);
+            stands_still(&driver, conn, first.id, second.id);
+        }
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_server_that_refuses_a_join_ends_the_subflow_and_not_the_connection() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        on(server, "mptcp limits set subflows 0");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, read) = Client::download(address);
+        let (conn, first) = driver.opened(0);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let second = driver.up(conn, SECOND, &[]);
+        assert_eq!(driver.down(second.id), Why::Reset);
+        let before = read.load(Ordering::Relaxed);
+        driver.sees("the first carries on", conn, first.id, |seen| seen.received.bytes() > before + 100_000);
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        server
+            .run(|| {
+                std::fs::write("/proc/sys/net/mptcp/allow_join_initial_addr_port", "0")?;
+                ip("address add 10.9.0.2/32 dev lo");
+                Ok(())
+            })
+            .unwrap();
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, _) = Client::download(address);
+        let (conn, _) = driver.opened(0);
+        driver.hears("the server's wish", |heard| {
+            heard.contains(&Input::Opened { conn, adopted: false, only_announced: true }).then_some(())
+        });
+        let join = Command::Join { link: SECOND, backup: false };
+        assert_eq!(driver.commands(conn, join), Some(Refusal::NoAddress));
+        // The listener of the new address is the kernel's own.
+        on(server, "mptcp endpoint add 10.9.0.2 signal port 5002");
+        let started = Clock::now();
+        while driver.commands(conn, join).is_some() {
+            assert!(started.elapsed() < PATIENCE, "nothing was announced");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let second = driver.up(conn, SECOND, &[]);
+        driver.sees("bytes over the announced address", conn, second.id, |seen| seen.received.bytes() > 50_000);
+        let snapshot = driver.snapshot();
+        let remotes: Vec<String> = snapshot.connections[0].subflows.iter().map(|s| s.remote.to_string()).collect();
+        assert_eq!(remotes, ["10.9.0.1:5001", "10.9.0.2:5002"]);
+        driver.stop();
+    });
+}
