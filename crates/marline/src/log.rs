@@ -5,22 +5,23 @@
 //! 1. A log is never held: one of any length needs one line of memory.
 //! 2. It begins with its version and configuration, and does so once.
 //! 3. A last line without a line end is where the run was killed; everything before it still counts.
-//! 4. The first line tells whether a download or a stream wrote it. A download's lines are given as a stream's, of which
-//!    they are a part.
+//! 4. The first line tells whether a download, a stream or MPTCP's policy wrote it. A download's lines are given as a
+//!    stream's, of which they are a part.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use marline_core::replay::Record;
-use marline_core::{fetch, stream};
+use marline_core::{fetch, paths, stream};
 use marline_net::get::{FetchRecord, StreamRecord};
+use marline_net::paths::PathsRecord;
 use serde::Serialize;
 
 use crate::Exit;
 
 /// A line of the log.
-pub(crate) type Line = Record<Config, stream::Input, stream::Output>;
+pub(crate) type Line = Record<Config, Input, Output>;
 
 /// What the machine was made from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -30,6 +31,36 @@ pub(crate) enum Config {
     Fetch(Box<fetch::Config>),
     /// A stream.
     Stream(Box<stream::Config>),
+    /// MPTCP's policy.
+    Paths(Box<paths::Config>),
+}
+
+/// What the driver reported.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Input {
+    /// Of a stream, or of a download.
+    Stream(stream::Input),
+    /// Of MPTCP.
+    Paths(paths::Input),
+}
+
+/// What the machine asked for.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Output {
+    /// Of a stream, or of a download.
+    Stream(stream::Output),
+    /// Of MPTCP.
+    Paths(paths::Output),
+}
+
+/// Who wrote a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Writer {
+    Fetch,
+    Stream,
+    Paths,
 }
 
 /// The log in this file; `-` is standard input.
@@ -49,14 +80,14 @@ pub(crate) struct Log<R> {
     text: Vec<u8>,
     line: u64,
     begun: bool,
-    /// It is a stream's.
-    streams: bool,
+    /// None: nothing has been read yet.
+    writer: Option<Writer>,
     broken_off: Option<u64>,
 }
 
 impl<R: BufRead> Log<R> {
     pub(crate) fn new(from: R) -> Self {
-        Self { from, text: Vec::new(), line: 0, begun: false, streams: false, broken_off: None }
+        Self { from, text: Vec::new(), line: 0, begun: false, writer: None, broken_off: None }
     }
 
     /// The next record; none: the log is over. Trouble comes with its line, counted from 1.
@@ -95,21 +126,23 @@ impl<R: BufRead> Log<R> {
 
     /// The line as it was read.
     fn parse(&mut self) -> serde_json::Result<Line> {
-        if !self.streams {
-            match serde_json::from_slice(&self.text) {
-                Ok(record) => return Ok(of_fetch(record)),
-                Err(error) if self.begun => return Err(error),
-                // Nothing has been read yet: what it is shows here.
-                Err(error) => match serde_json::from_slice::<StreamRecord>(&self.text) {
-                    Ok(record) => {
-                        self.streams = true;
-                        return Ok(of_stream(record));
+        match self.writer {
+            Some(writer) => parse(writer, &self.text),
+            // What it is shows in the first line; the commonest one says what is wrong.
+            None => {
+                let mut error = None;
+                for writer in [Writer::Fetch, Writer::Stream, Writer::Paths] {
+                    match parse(writer, &self.text) {
+                        Ok(line) => {
+                            self.writer = Some(writer);
+                            return Ok(line);
+                        }
+                        Err(other) => error = error.or(Some(other)),
                     }
-                    Err(_) => return Err(error),
-                },
+                }
+                error.map_or_else(|| parse(Writer::Fetch, &self.text), Err)
             }
         }
-        serde_json::from_slice(&self.text).map(of_stream)
     }
 
     /// The line of the newest record.
@@ -123,21 +156,41 @@ impl<R: BufRead> Log<R> {
     }
 }
 
-fn of_fetch(record: FetchRecord) -> Line {
-    match record {
-        Record::Start { version, config } => Record::Start { version, config: Config::Fetch(Box::new(config)) },
-        Record::In { at, input } => Record::In { at, input: input.into() },
-        Record::Tick { at } => Record::Tick { at },
-        Record::Out { output } => Record::Out { output: stream::Output::Fetch(output) },
-    }
+fn parse(writer: Writer, text: &[u8]) -> serde_json::Result<Line> {
+    Ok(match writer {
+        Writer::Fetch => of(
+            serde_json::from_slice::<FetchRecord>(text)?,
+            |config| Config::Fetch(Box::new(config)),
+            |input| Input::Stream(input.into()),
+            |output| Output::Stream(stream::Output::Fetch(output)),
+        ),
+        Writer::Stream => of(
+            serde_json::from_slice::<StreamRecord>(text)?,
+            |config| Config::Stream(Box::new(config)),
+            Input::Stream,
+            Output::Stream,
+        ),
+        Writer::Paths => of(
+            serde_json::from_slice::<PathsRecord>(text)?,
+            |config| Config::Paths(Box::new(config)),
+            Input::Paths,
+            Output::Paths,
+        ),
+    })
 }
 
-fn of_stream(record: StreamRecord) -> Line {
+/// One machine's record as any machine's.
+fn of<C, I, O>(
+    record: Record<C, I, O>,
+    config_of: impl Fn(C) -> Config,
+    input_of: impl Fn(I) -> Input,
+    output_of: impl Fn(O) -> Output,
+) -> Line {
     match record {
-        Record::Start { version, config } => Record::Start { version, config: Config::Stream(Box::new(config)) },
-        Record::In { at, input } => Record::In { at, input },
+        Record::Start { version, config } => Record::Start { version, config: config_of(config) },
+        Record::In { at, input } => Record::In { at, input: input_of(input) },
         Record::Tick { at } => Record::Tick { at },
-        Record::Out { output } => Record::Out { output },
+        Record::Out { output } => Record::Out { output: output_of(output) },
     }
 }
 

@@ -1,4 +1,5 @@
-//! `marline replay`: runs the decisions of a recorded download or stream again and proves that they come out the same.
+//! `marline replay`: runs the decisions of a recorded run (a download, a stream, MPTCP's policy) again and proves that
+//! they come out the same.
 //!
 //! A log of `--trace` goes in, one JSON object a line (`docs/replay-log.md`); one line comes out: how much was equal,
 //! or the first line that was not.
@@ -12,13 +13,14 @@ use std::io::{BufRead, Write};
 
 use marline_core::fetch::Fetch;
 use marline_core::machine::Machine;
+use marline_core::paths::Paths;
 use marline_core::replay::{Record, Replayer};
-use marline_core::stream::{Input, Output, Stream};
+use marline_core::stream::{self, Stream};
 use marline_core::units::Instant;
 
 use crate::Exit;
 use crate::args::ReplayArgs;
-use crate::log::{self, Config, Line, Log};
+use crate::log::{self, Config, Input, Line, Log, Output};
 
 /// How a replay went.
 #[derive(Debug, PartialEq, Eq)]
@@ -84,6 +86,7 @@ fn feed(replayer: &mut Replayer<Recorded>, record: Line, line: u64) -> Result<()
 enum Recorded {
     Fetch(Box<Fetch>),
     Stream(Box<Stream>),
+    Paths(Box<Paths>),
 }
 
 impl From<Config> for Recorded {
@@ -91,6 +94,7 @@ impl From<Config> for Recorded {
         match config {
             Config::Fetch(config) => Self::Fetch(Box::new(Fetch::new(*config))),
             Config::Stream(config) => Self::Stream(Box::new(Stream::new(*config))),
+            Config::Paths(config) => Self::Paths(Box::new(Paths::new(*config))),
         }
     }
 }
@@ -102,10 +106,11 @@ impl Machine for Recorded {
 
     fn handle(&mut self, now: Instant, input: Input) {
         match (self, input) {
-            (Self::Fetch(fetch), Input::Fetch(input)) => fetch.handle(now, input),
-            // No download's log has such a line: reading it has failed before.
-            (Self::Fetch(_), Input::Viewer(_)) => {}
-            (Self::Stream(stream), input) => stream.handle(now, input),
+            (Self::Fetch(fetch), Input::Stream(stream::Input::Fetch(input))) => fetch.handle(now, input),
+            (Self::Stream(stream), Input::Stream(input)) => stream.handle(now, input),
+            (Self::Paths(paths), Input::Paths(input)) => paths.handle(now, input),
+            // No log has a line of another machine: reading it has failed before.
+            _ => {}
         }
     }
 
@@ -113,13 +118,15 @@ impl Machine for Recorded {
         match self {
             Self::Fetch(fetch) => fetch.tick(now),
             Self::Stream(stream) => stream.tick(now),
+            Self::Paths(paths) => paths.tick(now),
         }
     }
 
     fn poll(&mut self) -> Option<Output> {
         match self {
-            Self::Fetch(fetch) => fetch.poll().map(Output::Fetch),
-            Self::Stream(stream) => stream.poll(),
+            Self::Fetch(fetch) => fetch.poll().map(|output| Output::Stream(stream::Output::Fetch(output))),
+            Self::Stream(stream) => stream.poll().map(Output::Stream),
+            Self::Paths(paths) => paths.poll().map(Output::Paths),
         }
     }
 
@@ -127,6 +134,7 @@ impl Machine for Recorded {
         match self {
             Self::Fetch(fetch) => fetch.deadline().map(|(at, _)| (at, ())),
             Self::Stream(stream) => stream.deadline().map(|(at, _)| (at, ())),
+            Self::Paths(paths) => paths.deadline().map(|(at, _)| (at, ())),
         }
     }
 }
@@ -134,9 +142,11 @@ impl Machine for Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marline_core::energy::{Model, Together};
     use marline_core::link::{LinkId, LinkKind, LinkProfile};
     use marline_core::units::Duration;
-    use marline_core::{fetch, stream};
+    use marline_core::units::Power;
+    use marline_core::{fetch, paths};
     use std::io::BufReader;
 
     /// The log of a run on one link that is up, with what the machine really does.
@@ -145,10 +155,14 @@ mod tests {
     }
 
     fn log_of(config: Config) -> Vec<String> {
+        let profile = LinkProfile::new("eth0", LinkKind::Ethernet);
+        let up = fetch::Input::LinkUp { link: LinkId(0), profile };
+        log_with(config, Input::Stream(up.into()))
+    }
+
+    fn log_with(config: Config, up: Input) -> Vec<String> {
         let mut machine = Recorded::from(config.clone());
         let mut records = vec![Line::Start { version: "0.0.0".into(), config }];
-        let profile = LinkProfile::new("eth0", LinkKind::Ethernet);
-        let up = Input::Fetch(fetch::Input::LinkUp { link: LinkId(0), profile });
         machine.handle(Instant::ZERO, up.clone());
         records.push(Line::In { at: Instant::ZERO, input: up });
         while let Some(output) = machine.poll() {
@@ -180,6 +194,16 @@ mod tests {
         let config = stream::Config { policy: stream::Policy::GreenbagE, ..stream::Config::default() };
         let equal = replayed(&log_of(Config::Stream(Box::new(config)))).unwrap();
         assert!(equal.outputs > 0);
+    }
+
+    #[test]
+    fn a_log_of_mptcps_policy_replays_equal_too() {
+        let model =
+            Model::new("none", std::collections::BTreeMap::new(), Together::default(), Power::ZERO).unwrap();
+        let config = paths::Config::new(model, Vec::new());
+        let opened = paths::Input::Opened { conn: paths::ConnId(7), adopted: false, only_announced: false };
+        let equal = replayed(&log_with(Config::Paths(Box::new(config)), Input::Paths(opened))).unwrap();
+        assert!(equal.records > 2);
     }
 
     #[test]

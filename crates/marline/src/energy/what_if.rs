@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::{json, table};
 use crate::Exit;
-use crate::log::{self, Log};
+use crate::log::{self, Config, Input, Log, Output};
 
 /// Counts the log at `path` under every model.
 pub(super) fn run(path: &Path, models: Vec<Model>, as_json: bool) -> Result<String, Exit> {
@@ -64,11 +64,18 @@ fn count(log: impl BufRead, models: Vec<Model>) -> Result<Counted, (u64, String)
     while let Some(record) = log.next()? {
         for joules in &mut joules {
             match &record {
-                Record::Start { .. } => {}
-                Record::In { at, input: stream::Input::Fetch(input) } => joules.input(*at, input),
-                Record::In { at, input: stream::Input::Viewer(_) } | Record::Tick { at } => joules.tick(*at),
-                Record::Out { output: stream::Output::Fetch(output) } => joules.output(output),
-                Record::Out { output: stream::Output::Stream(_) } => {}
+                Record::Start { config: Config::Paths(_), .. } => {
+                    // Its bytes are only seen where the policy looked: what it knows of joules it tells itself.
+                    let what = "this is a log of `marline paths`: `marline paths status` says what its run drew";
+                    return Err((log.line(), what.to_owned()));
+                }
+                Record::Start { .. } | Record::In { input: Input::Paths(_), .. } => {}
+                Record::In { at, input: Input::Stream(stream::Input::Fetch(input)) } => joules.input(*at, input),
+                Record::In { at, input: Input::Stream(stream::Input::Viewer(_)) } | Record::Tick { at } => {
+                    joules.tick(*at);
+                }
+                Record::Out { output: Output::Stream(stream::Output::Fetch(output)) } => joules.output(output),
+                Record::Out { .. } => {}
             }
         }
     }
