@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 use std::process::Command as Process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,18 +19,20 @@ use marline_core::energy::{Model, Together};
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::machine::Machine;
 use marline_core::paths::{
-    Command, CommandId, Config, ConnId, Counters, Input, LinkTerms, Output, Refusal, Subflow, SubflowId, Why,
+    Command, CommandId, Config, ConnId, Counters, Input, LinkTerms, Output, Paths, Refusal, Subflow, SubflowId, Why,
 };
 use marline_core::units::{Instant, Power};
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::{Ask, Ground, Job, Mode, PathsError, Snapshot, Untouched};
-use super::drive_with;
+use super::{drive, drive_with};
 use crate::links::Survey;
 
 mod other;
+mod policy;
 mod recovery;
 mod steering;
 
@@ -191,6 +194,13 @@ impl Client {
     }
 }
 
+impl Drop for Client {
+    /// The reader's half of it ends too.
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
 /// A machine without a mind: it keeps what it hears, and says what the test gives it.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<Lines>>);
@@ -235,6 +245,16 @@ impl Ground for Switched {
     fn restore(&mut self) {}
 }
 
+/// The links of all tests, and a device that draws nothing.
+fn config() -> Config {
+    let terms = |link, name: &str, kind| LinkTerms { link, name: name.into(), kind, metered: false, budget: None };
+    let links = vec![terms(FIRST, "c1", LinkKind::Wifi), terms(SECOND, "c2", LinkKind::Lte)];
+    Config::new(Model::new("nothing", BTreeMap::new(), Together::default(), Power::ZERO).unwrap(), links)
+}
+
+/// What ends a driver.
+type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;
+
 /// A driver that runs on a thread of its own, in the same network.
 struct Running {
     script: Script,
@@ -250,15 +270,35 @@ impl Running {
     }
 
     /// With so much room for events, and with a log.
-    fn with(mode: Mode, room: usize, trace: Option<std::path::PathBuf>) -> Self {
-        let terms =
-            |link, name: &str, kind| LinkTerms { link, name: name.into(), kind, metered: false, budget: None };
-        let links = vec![terms(FIRST, "c1", LinkKind::Wifi), terms(SECOND, "c2", LinkKind::Lte)];
-        let model = Model::new("nothing", BTreeMap::new(), Together::default(), Power::ZERO).unwrap();
-        let (control, asked) = mpsc::channel(8);
-        let (stop, stopped) = oneshot::channel();
+    fn with(mode: Mode, room: usize, trace: Option<PathBuf>) -> Self {
         let script = Script::default();
         let machine = script.clone();
+        let running = Self::of(config(), mode, trace, move |runtime, job, stop| {
+            runtime.block_on(drive_with(machine, job, room, stop)).map(drop)
+        });
+        let running = Self { script, ..running };
+        running.hears("both links up", |heard| {
+            [FIRST, SECOND].iter().all(|link| heard.contains(&Input::LinkUp { link: *link })).then_some(())
+        });
+        running
+    }
+
+    /// With a real policy; nothing is said or heard.
+    fn policy(config: Config, trace: Option<PathBuf>) -> Self {
+        let machine = Paths::new(config.clone());
+        Self::of(config, Mode::Userspace, trace, move |runtime, job, stop| {
+            runtime.block_on(drive(machine, job, stop)).map(drop)
+        })
+    }
+
+    fn of(
+        config: Config,
+        mode: Mode,
+        trace: Option<PathBuf>,
+        work: impl FnOnce(&Runtime, Job, Stop) -> Result<(), PathsError> + Send + 'static,
+    ) -> Self {
+        let (control, asked) = mpsc::channel(8);
+        let (stop, stopped) = oneshot::channel();
         // A new thread begins in the namespaces of the one that starts it.
         let thread = thread::spawn(move || {
             let ground: Box<dyn Ground> = match mode {
@@ -266,17 +306,11 @@ impl Running {
                 Mode::KernelPm => Box::new(Switched("kernel")),
                 Mode::DryRun => Box::new(Untouched),
             };
-            let config = Config::new(model, links);
             let job = Job { config, mode, trace, control: asked, ground };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let stop = async { drop(stopped.await) };
-            runtime.block_on(drive_with(machine, job, room, stop)).map(drop)
+            work(&runtime, job, Box::pin(async { drop(stopped.await) }))
         });
-        let running = Self { script, next: 0, control, stop: Some(stop), thread: Some(thread) };
-        running.hears("both links up", |heard| {
-            [FIRST, SECOND].iter().all(|link| heard.contains(&Input::LinkUp { link: *link })).then_some(())
-        });
-        running
+        Self { script: Script::default(), next: 0, control, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Waits until the condition gives something of what was heard so far.
