@@ -1,0 +1,93 @@
+//! `--mptcp` over two links, to servers that speak it, that do not, and to links that go.
+//!
+//! The kernel's own path manager has an endpoint on `lte0`; the server's side of each link is made slow, so that one
+//! link is not enough. What came over a link is counted at its interface.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::process::Command;
+
+use rustix::net::ipproto::MPTCP;
+use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
+
+use crate::network::Network;
+use crate::program::link;
+use crate::server::{Resource, Server};
+
+const SIZE: usize = 3_000_000;
+
+/// Two links with an endpoint, and a server of a file. None: this machine has no MPTCP, which was said.
+fn world(mptcp: bool) -> Option<(Network, Resource, Server)> {
+    let network = Network::two_links()?;
+    if socket(AddressFamily::INET, SocketType::STREAM, Some(MPTCP)).is_err() {
+        eprintln!("skipped: this kernel has no MPTCP");
+        return None;
+    }
+    for (link, net) in [("wifi0", 1), ("lte0", 2)] {
+        network.client_ip(&format!(
+            "route add default via 10.77.{net}.1 dev {link} table {net}0\nrule add from 10.77.{net}.2 table {net}0\n"
+        ));
+        let slow =
+            format!("-n {} qdisc add dev peer{net} root tbf rate 20mbit burst 40k limit 150k", network.server());
+        assert!(Command::new("tc").args(slow.split(' ')).status().unwrap().success());
+    }
+    network.client_ip("mptcp endpoint add 10.77.2.2 dev lte0 subflow\n");
+    let listener = network.inside(move || {
+        let fd = socket(AddressFamily::INET, SocketType::STREAM, mptcp.then_some(MPTCP))?;
+        bind(&fd, &SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 9), 0))?;
+        listen(&fd, 64)?;
+        Ok(TcpListener::from(fd))
+    });
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    Some((network, resource, Server::on(listener, move |asked| all.answer(asked))))
+}
+
+/// What has come over a link of the client's.
+fn came(network: &Network, link: &str) -> u64 {
+    let path = format!("/sys/class/net/{link}/statistics/rx_bytes");
+    let words = ["netns", "exec", &network.client(), "cat", &path];
+    let output = Command::new("ip").args(words).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn where_the_server_speaks_it_one_connection_uses_both_links() {
+    let Some((network, resource, server)) = world(true) else { return };
+    let program = network.program();
+    let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
+    let report = ended.report();
+    assert!(fs::read(program.path("out")).unwrap() == *resource.data);
+    assert_eq!(report["mptcp"], "spoken", "{report}");
+    assert!(
+        server.asked().iter().all(super::server::Asked::over_wifi),
+        "the other link has connections of its own"
+    );
+    assert_eq!(link(&report, "lte0")["connections"], 0, "{report}");
+    assert!(came(&network, "lte0") > 200_000, "the subflow was not used: {}", came(&network, "lte0"));
+}
+
+#[test]
+fn where_it_does_not_each_link_has_its_own() {
+    let Some((network, resource, server)) = world(false) else { return };
+    let program = network.program();
+    let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
+    let report = ended.report();
+    assert!(fs::read(program.path("out")).unwrap() == *resource.data);
+    assert_eq!(report["mptcp"], "fell-back", "{report}");
+    ended.says("speaks no MPTCP; each link has connections of its own");
+    assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn when_the_first_link_goes_the_other_one_brings_the_rest() {
+    let Some((network, resource, server)) = world(true) else { return };
+    let program = network.program();
+    let running = program.start(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
+    server.wait_sent(500_000);
+    network.client_ip("link del wifi0\n");
+    let report = running.wait().report();
+    assert!(fs::read(program.path("out")).unwrap() == *resource.data);
+    assert_eq!(report["mptcp"], "spoken", "{report}");
+    assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 0, "{report}");
+}
