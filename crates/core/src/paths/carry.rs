@@ -62,12 +62,16 @@ impl Conn {
             }
         }
         if self.is_ready(choice.active, now) {
-            let ends = |link: usize| choice.destroy.has(link);
+            // What is suspended and drained holds nothing up, and stays as a stand-by; unless it must cost nothing.
+            let ends = |link: usize, sub: &Sub| {
+                let holds = !sub.backup || sub.checking().is_some();
+                choice.destroy.has(link) && (holds || !choice.spare.has(link))
+            };
             let mut asked = alloc::vec::Vec::new();
             for sub in self.subs.iter().filter(|sub| !sub.leaving) {
                 match sub.link {
                     Some(link) if choice.active.has(link) || !host.up().has(link) => {}
-                    Some(link) if ends(link) => asked.push((sub.id, true)),
+                    Some(link) if ends(link, sub) => asked.push((sub.id, true)),
                     Some(_) if !sub.backup => asked.push((sub.id, false)),
                     _ => {}
                 }

@@ -13,7 +13,7 @@ use super::pace::Pace;
 use super::reason::Reason;
 use super::subflow::Sub;
 use crate::predict::Holt;
-use crate::units::{Bitrate, Duration, Instant};
+use crate::units::{Bitrate, Duration, Instant, Ratio};
 
 /// A connection.
 #[derive(Clone, Debug)]
@@ -65,22 +65,33 @@ pub(super) enum Pulse {
     Idle,
 }
 
-/// Fewer links on trial (see `decide::guard`).
+/// Fewer links on trial, and a look at the home link (see `decide::guard`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Trial {
-    /// Since when, on which link, and how fast all together were before.
-    pub(super) open: Option<(Instant, usize, Bitrate)>,
-    /// What carried it before.
-    pub(super) before: Links,
-    /// What all brought together when one was found better.
-    pub(super) both: Bitrate,
-    /// The link that proved better alone, until when it is left alone.
-    pub(super) alone: Option<(usize, Instant)>,
+    /// One link alone.
+    pub(super) open: Option<Alone>,
     /// Not before.
     pub(super) next: Instant,
     pub(super) failed: u8,
-    /// How often one alone was found better in a row.
-    pub(super) found: u8,
+    /// A link that is slower than this part of the fastest one was found to hold it up, until then.
+    pub(super) drag: Option<(Ratio, Instant)>,
+    /// A glance at the home link: since when, and the bytes that it had carried by then.
+    pub(super) glance: Option<(Instant, u64)>,
+    pub(super) next_glance: Instant,
+}
+
+/// One link alone, to see what it can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Alone {
+    pub(super) since: Instant,
+    pub(super) link: usize,
+    /// What carried the connection before, and how fast.
+    pub(super) before: Links,
+    pub(super) both: Bitrate,
+    /// What the others brought of it.
+    pub(super) slow: Bitrate,
+    /// It was never measured before: there is nothing to compare, only to learn.
+    pub(super) first: bool,
 }
 
 /// A link, as this connection sees it.
@@ -88,6 +99,8 @@ pub(super) struct Trial {
 pub(super) struct Path {
     pub(super) pace: Pace,
     pub(super) holt: Holt,
+    /// Samples since it was asked to carry, up to 255.
+    pub(super) samples: u8,
     pub(super) share: Share,
     /// The present stretch: since when, and the bytes in it.
     pub(super) from: Instant,
@@ -103,6 +116,8 @@ pub(super) struct Path {
     pub(super) proved: Option<Instant>,
     /// How fast it was when nothing else carried the connection.
     pub(super) alone: Option<Bitrate>,
+    /// In a glance: when its first bytes had come.
+    pub(super) glanced: Option<Instant>,
     /// Kept away: it would slow the others down.
     pub(super) away: Option<Away>,
 }

@@ -73,12 +73,12 @@ impl Links {
 pub(super) struct Link {
     pub(super) terms: LinkTerms,
     pub(super) up: bool,
-    /// Bits per second of all connections that use it now, by the median of their last seconds.
+    /// Bits per second of all connections that use it now, by their last two seconds.
     total: u64,
     users: u32,
     /// The same of their forecasts.
     forecast: u64,
-    /// The last sum of medians and of forecasts that was not nothing.
+    /// The last sum of rates and of forecasts that was not nothing.
     known: Option<Bitrate>,
     known_forecast: Option<Bitrate>,
     /// Payload that connections carried over it, both ways.
@@ -112,7 +112,7 @@ impl Link {
 
     /// A connection's part in the sums has changed; none: it does not use the link (any more).
     pub(super) fn on_share(&mut self, before: Share, after: Share) {
-        self.total = self.total.saturating_sub(before.median).saturating_add(after.median);
+        self.total = self.total.saturating_sub(before.rate).saturating_add(after.rate);
         self.forecast = self.forecast.saturating_sub(before.forecast).saturating_add(after.forecast);
         self.users = self.users.saturating_sub(before.uses.into()).saturating_add(after.uses.into());
         if self.users > 0 && after.uses {
@@ -207,6 +207,6 @@ const fn side(direction: Direction) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Share {
     pub(super) uses: bool,
-    pub(super) median: u64,
+    pub(super) rate: u64,
     pub(super) forecast: u64,
 }

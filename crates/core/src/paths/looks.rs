@@ -15,6 +15,7 @@ use super::config::Policy;
 use super::conn::{Conn, Pulse};
 use super::host::Host;
 use super::links::{Links, Share};
+use super::pace::Pace;
 use super::subflow::{Sub, Verdict};
 use super::{Command, Counters, SubflowId};
 use crate::units::{DataSize, Duration, Instant};
@@ -94,6 +95,9 @@ impl Conn {
                 Some(sub) => sub.rtt().clamp(INTERVAL, MUTE),
                 None => INTERVAL,
             };
+            // Before the first byte nobody knows whether the sender had anything to give it: data that waits in the
+            // other path's queue comes first.
+            let proven = self.on(at).is_some_and(|sub| sub.proven);
             let Some(path) = self.paths.get_mut(at) else { continue };
             path.bytes = path.bytes.saturating_add(fresh);
             if fresh > 0 {
@@ -101,12 +105,16 @@ impl Conn {
             }
             let time = now.since(path.from);
             // The first look after a pause only starts the clock: nobody knows when the bytes began.
-            if !carrying.has(at) || began || (now < path.mute && !emptcp) {
+            if !carrying.has(at) {
+                path.samples = 0;
+            }
+            if !carrying.has(at) || began || now < path.mute || !proven {
                 (path.bytes, path.from) = (0, now);
             } else if time >= least {
                 let rate = DataSize::from_bytes(path.bytes) / time;
                 path.pace.on_stretch(rate, time);
                 path.holt.on_sample(rate);
+                path.samples = path.samples.saturating_add(1);
                 if carrying.len() == 1 && path.pace.seen() >= ALONE {
                     path.alone = path.pace.median();
                 }
@@ -147,8 +155,10 @@ impl Conn {
         for (at, path) in self.paths.iter_mut().enumerate() {
             let uses = busy && carrying.has(at) && path.holt.samples() > 0;
             let bits = |rate: Option<crate::units::Bitrate>| rate.map_or(0, |rate| rate.bits_per_sec());
+            // Beside another path bursts and pauses alternate, and a median is one or the other.
+            let rate = if carrying.len() > 1 { path.pace.mean(Pace::MEMORY) } else { path.pace.median() };
             let share = match uses {
-                true => Share { uses, median: bits(path.pace.median()), forecast: bits(path.holt.forecast()) },
+                true => Share { uses, rate: bits(rate), forecast: bits(path.holt.forecast()) },
                 false => Share::default(),
             };
             if share != path.share {
@@ -194,6 +204,7 @@ impl Conn {
         };
         let checked = self.subs.iter().any(|sub| sub.checking().is_some());
         let own = if checked { own.min(INTERVAL) } else { own };
+        let own = if self.trial.glance.is_some() { own / 2 } else { own };
         own.max(PAUSE * u32::try_from(host.busy).unwrap_or(u32::MAX) / PER_SECOND)
     }
 }

@@ -44,6 +44,12 @@ impl Pace {
         }
     }
 
+    /// A rate that is known to be the path's now, whatever it was.
+    pub(super) fn begin_anew(&mut self, rate: Bitrate) {
+        self.len = 0;
+        self.on_stretch(rate, Self::MEMORY / 2);
+    }
+
     /// The path was dead, and not slow: forgets that nothing came lately.
     pub(super) fn forget_silence(&mut self) {
         while self.len > 0 && self.stretches.get(self.len - 1).is_some_and(|stretch| stretch.rate < SILENCE) {

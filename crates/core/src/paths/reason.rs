@@ -34,8 +34,6 @@ pub(super) enum Reason {
         fixed: Energy,
         rest: DataSize,
     },
-    /// Together they were slower.
-    Collapse { link: usize, alone: Bitrate, both: Bitrate },
     /// Fewer links, on trial.
     Trial { link: usize, both: Bitrate },
     /// To see whether one has become faster.
@@ -68,7 +66,6 @@ impl Reason {
             Self::New => Links::NONE,
             Self::Waiting { link, .. }
             | Self::Only { link }
-            | Self::Collapse { link, .. }
             | Self::Trial { link, .. }
             | Self::Shortest { link, .. } => Links::one(link),
             Self::Fixed(_, links)
@@ -109,12 +106,9 @@ impl Reason {
                     names(other),
                 )
             }
-            Self::Collapse { link, alone, both } => {
-                format!("{} alone: {alone}, all together brought {both}", name(link))
-            }
-            Self::Trial { link, both } => format!("{} alone on trial: all together bring {both}", name(link)),
+            Self::Trial { link, both } => format!("{} alone on trial: before it was {both}", name(link)),
             Self::Again { links, link } => {
-                format!("{} again, to see what they do beside {}", names(links), name(link))
+                format!("{} again, to see what {} brings now", names(links), name(link))
             }
             Self::Fastest { links, rate } => format!("{}: {rate} together", names(links)),
             Self::Away { links, slow, slow_rate, rate } => {

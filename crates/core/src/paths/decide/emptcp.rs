@@ -7,7 +7,8 @@
 //! 3. From then on the base says when the other one is suspended (MP_PRIO) and used again, 10 % beyond its thresholds
 //!    (§3.4). Using the other one alone is not done: "eMPTCP does not typically switch to using a cellular interface
 //!    only" (§3.4).
-//! 4. With more than two links each is weighed against the first one by itself; the paper has two. Links that the model
+//! 4. A path that was just begun is judged after φ = 10 samples, the first of which follows its first bytes (eq. 1, §4.1).
+//! 5. With more than two links each is weighed against the first one by itself; the paper has two. Links that the model
 //!    does not describe cost nothing, and are used.
 //!
 //! Two things of §3.6 are the sender's and cannot be had from here: no window reset after idleness (a sysctl of the
@@ -48,6 +49,8 @@ impl Conn {
                 }
                 (false, _) => limit.is_none_or(|limit| first <= limit),
                 (true, carries) if still => carries,
+                // φ of eq. 1: so many samples before a path that was just begun is judged.
+                (true, true) if self.paths.get(at).is_none_or(|path| path.samples < SAMPLES) => true,
                 (true, true) => base.next(Best::Both, first, second, config.safety) != Best::First,
                 (true, false) => base.next(Best::First, first, second, config.safety) == Best::Both,
             };
@@ -64,6 +67,9 @@ impl Conn {
         Choice::new(links, reason)
     }
 }
+
+/// φ (§4.1): "ten bandwidth samples".
+const SAMPLES: u8 = 10;
 
 /// Equation 1: how long a timer must wait until slow start is over and `samples` were taken.
 pub fn least_wait(rate: Bitrate, rtt: Duration, window: DataSize, samples: u32) -> Duration {

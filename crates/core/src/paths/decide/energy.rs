@@ -15,7 +15,7 @@
 //!    seconds: a dip does not wake a radio.
 //! 5. A change must save [`SAVING`] of all that is to come, beside its own cost; that is eMPTCP's 10 % of a rate, in
 //!    joules. Changes come [`DWELL`] apart, but for broken links.
-//! 6. One link instead of more for energy alone may cost time (that is the profile); but a set that leaves out the home
+//! 6. A link that would hold up a faster one adds nothing (`guard`). One link instead of more for energy alone may cost time (that is the profile); but a set that leaves out the home
 //!    link must keep [`PACE`] of the rate, because nothing tells when the home link is good again; and of links whose
 //!    rates were measured.
 //!
@@ -25,7 +25,7 @@ use super::super::conn::Conn;
 use super::super::host::Host;
 use super::super::links::Links;
 use super::super::reason::Reason;
-use super::{Choice, guard};
+use super::Choice;
 use crate::energy::{Direction, State};
 use crate::link::LinkKind;
 use crate::units::{Bitrate, DataSize, Duration, Energy, Ratio};
@@ -73,34 +73,38 @@ impl Conn {
         if !self.admitted {
             return Choice::new(now, Reason::Waiting { link: home, volume: DataSize::from_bytes(self.volume) });
         }
-        if let Some(choice) = self.guarded(host, usable, now, guard::Aim::Energy) {
-            return choice;
+        let glancing = self.trial.glance.is_some();
+        let now = if glancing { now.without(Links::one(home)) } else { now };
+        if let Some(choice) = self.guarded(host, usable, now, true).or_else(|| self.glance(host, now, home)) {
+            let others = usable.without(choice.active);
+            // On trial nothing may wait in the others' queues.
+            let destroy = if self.trial.open.is_some() { others } else { Links::NONE };
+            return Choice { spare: others.and(self.joined()), destroy, ..choice };
         }
         let rest = DataSize::from_bytes(host.rest.max(self.expected().bytes()));
-        let stay = plan(host, now, rest);
-        let all = plans(host, usable, rest);
+        let glanced = glancing.then_some((home, self.lately(home)));
+        let view = View { host, conn: self, rest, glanced };
+        let (stay, all) = (view.plan(now), view.plans(usable));
         let known = |links: Links| links.iter().all(|at| host.link(at).is_some_and(|link| link.known().is_some()));
         let fit = |plan: &&Plan| {
-            let home_too = plan.rate + host.link(home).map(|link| link.rate(&host.config)).unwrap_or_default();
+            let home_too = view.plan(plan.links.with(home)).rate;
             plan.links.has(home) || known(plan.links) && plan.rate >= home_too.share(PACE)
         };
         let best = all.iter().filter(fit).min_by_key(|plan| (plan.cost, plan.links.len())).copied().unwrap_or(stay);
         let worth = best.cost + stay.cost_share() < stay.cost;
         // A path that has just been given a subflow has no rate yet that could speak against it.
-        let young = host.now.since(self.since) < DWELL || self.is_still(host.now, interval);
+        let young = host.now.since(self.since) < DWELL && !glancing || self.is_still(host.now, interval);
         if best.links == now || young || !worth {
             let other = all.iter().filter(|plan| plan.links != now).min_by_key(|plan| plan.cost).unwrap_or(&stay);
-            return Choice::new(now, reason(&stay, other, rest));
+            let reason = reason(&stay, other, rest);
+            let (spare, destroy) = (view.spare(usable, now, home), view.held_up(usable, now));
+            return Choice { spare, destroy, ..Choice::new(now, reason) };
         }
         let reason = reason(&best, &stay, rest);
-        if now.has(home)
-            && !best.links.has(home)
-            && let Some(link) = best.links.first()
-        {
-            // Nobody sees what the home link does meanwhile: for a while only.
-            self.alone(host, now, link, stay.rate, best.rate);
-        }
-        Choice::new(best.links, reason)
+        let new = best.links.without(now).iter().find(|at| host.link(*at).is_some_and(|link| link.known().is_none()));
+        let (spare, destroy) = (view.spare(usable, best.links, home), view.held_up(usable, best.links));
+        let met = new.and_then(|link| self.meet(host, link, home, best.links));
+        met.unwrap_or(Choice { spare, destroy, ..Choice::new(best.links, reason) })
     }
 }
 
@@ -122,44 +126,78 @@ impl Plan {
     }
 }
 
-/// All sets, or the best of each size where there are too many.
-fn plans(host: &Host, usable: Links, rest: DataSize) -> Vec<Plan> {
-    if usable.len() > ENUMERATED {
-        return grown(host, usable, rest);
-    }
-    let places: Vec<usize> = usable.iter().collect();
-    let sets = 1..1_u32 << places.len();
-    let set = |bits: u32| {
-        let chosen = places.iter().enumerate().filter(|(n, _)| bits & (1 << n) != 0);
-        chosen.fold(Links::NONE, |links, (_, at)| links.with(*at))
-    };
-    sets.map(|bits| plan(host, set(bits), rest)).collect()
+/// What plans are made from.
+struct View<'a> {
+    host: &'a Host,
+    conn: &'a Conn,
+    rest: DataSize,
+    /// What a glance has just found.
+    glanced: Option<(usize, Bitrate)>,
 }
 
-fn grown(host: &Host, usable: Links, rest: DataSize) -> Vec<Plan> {
-    let (mut found, mut links) = (Vec::new(), Links::NONE);
-    while links != usable {
-        let more = usable.without(links).iter().map(|at| plan(host, links.with(at), rest));
-        let Some(best) = more.min_by_key(|plan| plan.cost) else { break };
-        links = best.links;
-        found.push(best);
-    }
-    found
-}
-
-fn plan(host: &Host, links: Links, rest: DataSize) -> Plan {
-    let mut loads: Vec<(LinkKind, Direction, Bitrate)> = Vec::new();
-    let mut fixed = Energy::ZERO;
-    for link in links.iter().filter_map(|at| host.link(at)) {
-        loads.push((link.terms.kind, Direction::Down, link.rate(&host.config)));
-        let Some(radio) = host.meter.radio(link.terms.link) else { continue };
-        fixed += match radio.state(host.now) {
-            State::Idle => radio.model().one_packet(),
-            _ => radio.model().tail.energy() - radio.tail_cost(host.now),
+impl View<'_> {
+    /// All sets, or the best of each size where there are too many.
+    fn plans(&self, usable: Links) -> Vec<Plan> {
+        if usable.len() > ENUMERATED {
+            return self.grown(usable);
+        }
+        let places: Vec<usize> = usable.iter().collect();
+        let sets = 1..1_u32 << places.len();
+        let set = |bits: u32| {
+            let chosen = places.iter().enumerate().filter(|(n, _)| bits & (1 << n) != 0);
+            chosen.fold(Links::NONE, |links, (_, at)| links.with(*at))
         };
+        sets.map(|bits| self.plan(set(bits))).collect()
     }
-    let rate: Bitrate = loads.iter().map(|(.., rate)| *rate).sum();
-    let power = host.config.energy.active_power(&loads);
-    let cost = if rate.is_zero() { Energy::MAX } else { power * (rest / rate) + fixed };
-    Plan { links, rate, cost, fixed }
+
+    fn grown(&self, usable: Links) -> Vec<Plan> {
+        let (mut found, mut links) = (Vec::new(), Links::NONE);
+        while links != usable {
+            let more = usable.without(links).iter().map(|at| self.plan(links.with(at)));
+            let Some(best) = more.min_by_key(|plan| plan.cost) else { break };
+            links = best.links;
+            found.push(best);
+        }
+        found
+    }
+
+    /// Links that stay joined though they do not carry: the home link, which is to be seen again.
+    fn spare(&self, usable: Links, set: Links, home: usize) -> Links {
+        Links::one(home).and(usable).without(set)
+    }
+
+    /// Links that would hold the set up with what is queued on them: their subflows go, so that it comes over the others.
+    fn held_up(&self, usable: Links, set: Links) -> Links {
+        let fast = set.iter().map(|at| self.rate(at)).max().unwrap_or_default();
+        let slow = usable.without(set).iter().filter(|at| self.conn.drags(self.rate(*at), fast, self.host.now));
+        slow.fold(Links::NONE, Links::with)
+    }
+
+    fn rate(&self, at: usize) -> Bitrate {
+        let glanced = self.glanced.filter(|(link, _)| *link == at).map(|(_, rate)| rate);
+        glanced.or_else(|| Some(self.host.link(at)?.rate(&self.host.config))).unwrap_or_default()
+    }
+
+    fn plan(&self, links: Links) -> Plan {
+        let host = self.host;
+        let mut loads: Vec<(LinkKind, Direction, Bitrate)> = Vec::new();
+        let (mut fixed, mut rate) = (Energy::ZERO, Bitrate::ZERO);
+        let fast = links.iter().map(|at| self.rate(at)).max().unwrap_or_default();
+        for at in links.iter() {
+            let Some(link) = host.link(at) else { continue };
+            let own = self.rate(at);
+            loads.push((link.terms.kind, Direction::Down, own));
+            if !self.conn.drags(own, fast, host.now) {
+                rate = rate + own;
+            }
+            let Some(radio) = host.meter.radio(link.terms.link) else { continue };
+            fixed += match radio.state(host.now) {
+                State::Idle => radio.model().one_packet(),
+                _ => radio.model().tail.energy() - radio.tail_cost(host.now),
+            };
+        }
+        let power = host.config.energy.active_power(&loads);
+        let cost = if rate.is_zero() { Energy::MAX } else { power * (self.rest / rate) + fixed };
+        Plan { links, rate, cost, fixed }
+    }
 }

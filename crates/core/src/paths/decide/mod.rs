@@ -62,6 +62,7 @@ impl Conn {
             choice.reason = Reason::Refused { links: choice.active, link };
         }
         choice.destroy = choice.destroy.or(spent);
+        choice.spare = choice.spare.without(spent);
         choice
     }
 

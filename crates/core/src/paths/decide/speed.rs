@@ -13,7 +13,7 @@ use super::super::conn::{Away, Conn};
 use super::super::host::Host;
 use super::super::links::Links;
 use super::super::reason::Reason;
-use super::{Choice, guard};
+use super::Choice;
 use crate::units::{Bitrate, Duration};
 
 /// A path of less than this part of the fastest one's rate is not worth its trouble. Measured: 5 + 50 bring 0.56 to 0.9 of
@@ -35,16 +35,19 @@ impl Conn {
         let fast = judged.iter().max_by_key(|at| self.lately(*at));
         let rate = fast.map_or(Bitrate::ZERO, |at| self.lately(at));
         let (mut links, mut away) = (usable, None);
+        let trial = self.trial;
+        let found = trial.drag.filter(|(_, until)| now < *until).map(|(share, _)| share);
+        let drags = |slow: Bitrate| found.is_some_and(|share| slow < rate.share(share));
         for at in usable.iter().filter(|at| Some(*at) != fast) {
             let (ready, slow) = (judged.has(at), self.lately(at));
             let Some(path) = self.paths.get_mut(at) else { continue };
-            if ready && fast.is_some() && slow * FEW < rate {
+            if (ready || found.is_some()) && fast.is_some() && (slow * FEW < rate || drags(slow)) && path.away.is_none_or(|away| now >= away.until) {
                 let times = path.away.map_or(0, |away| away.times.saturating_add(1));
                 let until = now + AWAY.saturating_mul(1 << u32::from(times).min(4));
                 path.away = Some(Away { rate: slow, until, times });
             }
             let known = host.link(at).and_then(|link| link.known()).filter(|_| !carrying.has(at));
-            let small = |known: Bitrate| known * FEW < rate;
+            let small = |known: Bitrate| known * FEW < rate || drags(known);
             let kept = path.away.is_some_and(|away| now < away.until && small(away.rate));
             // What another connection knows of it counts while nothing is known here.
             if kept || path.away.is_none() && path.pace.seen().is_zero() && known.is_some_and(small) {
@@ -56,11 +59,7 @@ impl Conn {
             links = usable;
         }
         let destroy = usable.without(links);
-        if links.len() > 1
-            && let Some(choice) = self.guarded(host, links, links, guard::Aim::Throughput)
-        {
-            let stays = self.trial.alone.is_some();
-            let destroy = if stays { destroy.or(links.without(choice.active)) } else { destroy };
+        if let Some(choice) = self.guarded(host, usable, links, false) {
             return Choice { destroy, ..choice };
         }
         let reason = match away {
