@@ -84,6 +84,11 @@ impl Receiver {
         }
         ready
     }
+
+    /// What came out of order and waits: the other end knows that it came, and MPTCP does not have it.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = Data> + '_ {
+        self.beyond.values().copied()
+    }
 }
 
 #[cfg(test)]

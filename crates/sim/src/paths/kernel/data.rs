@@ -177,6 +177,11 @@ impl Kernel {
     pub(super) fn reset(&mut self, at: usize) {
         if std::mem::take(&mut self.subs[at].there) {
             self.give_back(at);
+            // What had come out of order was acknowledged to the subflow's sender, and is gone with the subflow.
+            let waiting: Vec<Data> = self.subs[at].receiver.waiting().collect();
+            let conn = &mut self.conns[self.subs[at].conn];
+            conn.again.extend(waiting);
+            conn.again.make_contiguous().sort_by_key(|data| data.at);
             self.push(self.subs[at].conn);
         }
     }
