@@ -9,10 +9,11 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::thread;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// Whether this process may make network namespaces and configure them as it is: effective CAP_SYS_ADMIN and
@@ -104,6 +105,25 @@ impl AsFd for Network {
     }
 }
 
+/// The network namespace of a thread, by its number as this process sees it: without `/proc`, which may be that of
+/// another PID namespace, where the same number is somebody else.
+///
+/// # Errors
+/// `ESRCH`: there is no such thread. `EACCES`: this process may not look at it. `ENOTTY`, `EINVAL`: a kernel before
+/// 6.11.
+pub fn network_of_thread(thread: u32) -> io::Result<OwnedFd> {
+    let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+    let pidfd = pidfd_open(thread, PidfdFlags::from_bits_retain(PIDFD_THREAD))?;
+    // SAFETY: this request takes no argument but zero.
+    let fd = super::check(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_NET_NAMESPACE, 0_usize) })?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `linux/pidfd.h`: the thread, and not its process (Linux 6.9); its network namespace (Linux 6.11).
+const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
+const PIDFD_GET_NET_NAMESPACE: libc::Ioctl = 0xff04;
+
 /// Separates the calling thread's part of the process from the rest.
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: only namespaces and the thread's working directory are ever separated here, never the table of
@@ -133,6 +153,25 @@ mod tests {
         let devices = network.run(|| fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
         assert_eq!(devices.lines().skip(2).count(), 1, "{devices}");
         assert!(devices.contains("lo:"));
+    }
+
+    #[test]
+    fn the_network_of_each_thread_is_told_apart() {
+        let number = |fd: io::Result<OwnedFd>| fd.and_then(|fd| Ok(rustix::fs::fstat(fd)?.st_ino));
+        let own = match number(network_of_thread(std::process::id())) {
+            Ok(own) => own,
+            Err(error) => return eprintln!("skipped: a kernel before 6.11: {error}"),
+        };
+        assert_eq!(own, rustix::fs::stat("/proc/self/ns/net").unwrap().st_ino);
+        assert!(network_of_thread(0).is_err() && network_of_thread(u32::MAX).is_err());
+        if !is_privileged() {
+            return eprintln!("skipped: needs CAP_SYS_ADMIN");
+        }
+        let inside = Network::new().unwrap().run(|| {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            number(network_of_thread(thread.unsigned_abs()))
+        });
+        assert_ne!(inside.unwrap(), own);
     }
 
     #[test]
