@@ -343,6 +343,20 @@ fn in_another_network_a_command_gets_sockets_of_that_network() {
 }
 
 #[test]
+fn a_proc_that_is_another_pid_namespaces_misleads_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
+    // Processes get small numbers, which mean others in the `/proc` that is still mounted.
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", env!("CARGO_BIN_EXE_marline"), "run", "--"]).arg(program);
+    let output = inside.output().unwrap();
+    if !output.status.success() {
+        return eprintln!("skipped (before Linux 6.11, or no privilege): {}", said(&output));
+    }
+    assert!(heard(&output).starts_with("inet=262,0,0\ntcp=262,1,0\n"), "{}", heard(&output));
+}
+
+#[test]
 fn each_socket_has_the_congestion_control_that_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };

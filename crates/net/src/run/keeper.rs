@@ -17,6 +17,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use marline_sys::detached;
+use marline_sys::namespace::network_of_thread;
 use marline_sys::seccomp::{Call, Listener};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_congestion;
@@ -28,7 +29,7 @@ use rustix::process::{WaitOptions, waitpid};
 
 use super::{LONGEST_NAME, Options, mptcp_socket};
 
-/// A network namespace, as two files of `/proc` are compared: device and inode.
+/// A network namespace, as two files are compared: device and inode.
 pub(super) type Network = (u64, u64);
 
 /// Gives the keeper at the other end of `near` its work, and waits until it has it.
@@ -139,21 +140,42 @@ fn make(call: Call, congestion: Option<&str>) -> Option<(OwnedFd, bool)> {
 
 /// The network namespace of this process.
 pub(super) fn network_of_this_process() -> io::Result<Network> {
-    network_at("/proc/self/ns/net")
+    network_of(std::process::id())
 }
 
 /// The network namespace of a thread.
 fn network_of(thread: u32) -> io::Result<Network> {
+    match network_of_thread(thread) {
+        Ok(fd) => {
+            let stat = rustix::fs::fstat(fd)?;
+            Ok((stat.st_dev, stat.st_ino))
+        }
+        Err(error) if is_unknown(&error) => network_by_proc(thread),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an older kernel does not know what it was asked.
+fn is_unknown(error: &io::Error) -> bool {
+    let unknown = [Errno::NOTTY, Errno::INVAL, Errno::NOSYS].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|number| unknown.contains(&number))
+}
+
+/// The same from `/proc`, if that is the one of this process's own PID namespace.
+fn network_by_proc(thread: u32) -> io::Result<Network> {
+    let mut own = [0; 16];
+    let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, "/proc/self", own.as_mut_slice())?;
+    if own.get(..length).and_then(|own| std::str::from_utf8(own).ok()).and_then(|own| own.parse().ok())
+        != Some(std::process::id())
+    {
+        return Err(io::Error::other("/proc is that of another PID namespace"));
+    }
     let mut path = [0; 32];
     let mut rest = path.as_mut_slice();
     write!(rest, "/proc/{thread}/ns/net")?;
     let unused = rest.len();
     let written = path.len() - unused;
-    network_at(std::str::from_utf8(path.get(..written).unwrap_or_default()).unwrap_or_default())
-}
-
-fn network_at(path: &str) -> io::Result<Network> {
-    let stat = rustix::fs::stat(path)?;
+    let stat = rustix::fs::stat(path.get(..written).unwrap_or_default())?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
@@ -189,6 +211,8 @@ mod tests {
     fn the_network_of_a_thread_is_known_and_that_of_nobody_is_not() {
         let own = network_of_this_process().unwrap();
         assert_eq!(network_of(std::process::id()).unwrap(), own);
+        assert_eq!(network_by_proc(std::process::id()).unwrap(), own, "told otherwise by /proc");
+        assert!(network_by_proc(0).is_err());
         assert!(network_of(0).is_err());
         assert!(network_of(u32::MAX).is_err());
     }

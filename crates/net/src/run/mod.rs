@@ -114,7 +114,8 @@ pub fn start(options: &Options) -> Result<Started, RunError> {
         return Ok(Started::Before);
     }
     let broken = |what: &'static str| move |why: io::Error| RunError::Broken { what, why };
-    keeper::network_of_this_process().map_err(broken("/proc/self/ns/net"))?;
+    keeper::network_of_this_process()
+        .map_err(broken("the network namespace of this process (/proc, or Linux 6.11)"))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (near, far) = pair.map_err(|errno| broken("a pair of sockets")(errno.into()))?;
     detached::start(far, keeper::keep).map_err(broken("a process beside the command"))?;
