@@ -5,7 +5,7 @@
 //!
 //! 1. The kernel and the network are `kernel`: handshakes, MPTCP's scheduler, MP_PRIO, backups, reassembly. A subflow's
 //!    sender is `sender`, a link `lane` on a [`Course`]; [`World`] drives the machine as its driver is to do it
-//!    (`core/paths/event.rs`), and this is all that it does.
+//!    (`core/paths/event.rs`), and this is all that it does. [`history`] lets everything happen that can.
 //! 2. Downloads only, as in eMPTCP's evaluation (§3.6). From the client go requests, options and acknowledgements; they
 //!    take half a round trip and no bandwidth.
 //! 3. Everything is an event at its time, a few packets at a time; nothing happens in steps. A quarter of a gigabyte
@@ -18,6 +18,7 @@
 
 mod conn;
 mod course;
+pub mod history;
 mod kernel;
 mod lane;
 mod outcome;

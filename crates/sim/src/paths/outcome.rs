@@ -27,6 +27,8 @@ pub struct Outcome {
     /// What the machine asked for that makes no sense: subflows and connections that it was never told of, or that it was
     /// told the end of.
     pub nonsense: Vec<String>,
+    /// The longest time for which a suspended subflow went on to bring data because the server had not heard of it.
+    pub unheard: Duration,
     /// When each flow had its last byte.
     pub flows: Vec<Option<Duration>>,
 }
@@ -42,7 +44,8 @@ pub struct LinkOutcome {
     pub wakes: u32,
     /// What its radio drew, with its tail.
     pub energy: Energy,
-    /// Payload that came over a subflow that both ends held for a backup while another worked, after it was drained.
+    /// Payload that a subflow brought although the server had heard that it is a backup and something else worked; what it
+    /// held before is not counted.
     pub leaked: DataSize,
 }
 

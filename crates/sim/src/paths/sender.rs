@@ -133,14 +133,6 @@ impl Sender {
         }
     }
 
-    /// All that it holds, sent or not, in MPTCP's order.
-    pub(super) fn data(&self) -> Vec<Data> {
-        let sent = self.on_way.iter().map(|sent| sent.piece.data).chain(self.again.iter().map(|piece| piece.data));
-        let mut all: Vec<Data> = sent.chain(self.queue.iter().copied()).collect();
-        all.sort_by_key(|data| data.at);
-        all
-    }
-
     /// What to send now, if anything may be.
     pub(super) fn next(&mut self, now: Instant) -> Option<Piece> {
         if self.queued == 0 {

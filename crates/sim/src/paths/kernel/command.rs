@@ -66,7 +66,9 @@ impl Kernel {
             Command::Join { link, backup } => self.join(conn, usize::from(link.0), backup),
             Command::Prioritise { subflow, backup } => {
                 let at = self.subflow(conn, subflow)?;
-                self.subs[at].backup = backup;
+                let sub = &mut self.subs[at];
+                sub.backup = backup;
+                sub.unheard = if backup && !sub.heard { sub.unheard.or(Some(self.now)) } else { None };
                 let lost = self.random.happens(self.scene.prio_loss);
                 if let Some(then) = self.control(self.subs[at].link).filter(|_| !lost) {
                     self.plan(then, Event::Prio(at, backup));

@@ -23,7 +23,11 @@ impl Kernel {
     /// Gives data to subflows, and lets them send.
     pub(super) fn push(&mut self, at: usize) {
         while let Some((sub, data)) = self.schedule(at) {
-            self.subs[sub].given += data.len;
+            let chosen = &mut self.subs[sub];
+            chosen.given += data.len;
+            chosen.mapped.push_back(data);
+            // A backup gets something only where nothing else works.
+            chosen.drained = chosen.drained.map(|_| chosen.given);
             self.subs[sub].sender.take(data);
             self.pump(sub);
         }
@@ -115,8 +119,10 @@ impl Kernel {
             return;
         }
         self.came[link] += piece.data.len;
-        let late = self.subs[at].drained.is_some_and(|from| piece.seq >= from);
-        if late && self.another_works(at) {
+        if let Some(since) = self.subs[at].unheard {
+            self.unheard = self.unheard.max(self.now.since(since));
+        }
+        if self.subs[at].drained.is_some_and(|from| piece.seq >= from) {
             self.leaked[link] += piece.data.len;
         }
         for data in self.subs[at].receiver.take(piece.seq, piece.data) {
@@ -133,19 +139,15 @@ impl Kernel {
         }
     }
 
-    /// Whether the server holds another subflow of this connection for usable that is no backup.
-    fn another_works(&self, at: usize) -> bool {
-        self.conns[self.subs[at].conn].subs.iter().any(|other| {
-            let sub = &self.subs[*other];
-            *other != at && sub.there && sub.here && !sub.heard && !sub.sender.is_stale()
-        })
-    }
-
     pub(super) fn acked(&mut self, at: usize, number: u64, upto: u64) {
         let conn = self.subs[at].conn;
         self.conns[conn].acknowledged = self.conns[conn].acknowledged.max(upto);
-        if self.subs[at].there {
-            self.subs[at].sender.on_ack(self.now, number);
+        let (acknowledged, sub) = (self.conns[conn].acknowledged, &mut self.subs[at]);
+        if sub.there {
+            sub.sender.on_ack(self.now, number);
+            while sub.mapped.front().is_some_and(|data| data.at + data.len <= acknowledged) {
+                sub.mapped.pop_front();
+            }
         }
         if self.conns[conn].stage != Stage::Closed {
             self.push(conn);
@@ -186,11 +188,11 @@ impl Kernel {
         }
     }
 
-    /// What a subflow held goes to others.
+    /// What a subflow was given goes to others, also what has come there behind a gap and was acknowledged selectively.
     fn give_back(&mut self, at: usize) {
         let conn = &mut self.conns[self.subs[at].conn];
         let acknowledged = conn.acknowledged;
-        for data in self.subs[at].sender.data() {
+        for data in &self.subs[at].mapped {
             let from = data.at.max(acknowledged);
             let end = data.at + data.len;
             if end > from {
@@ -203,6 +205,7 @@ impl Kernel {
     pub(super) fn prio(&mut self, at: usize, backup: bool) {
         let sub = &mut self.subs[at];
         sub.heard = backup;
+        sub.unheard = sub.unheard.filter(|_| !backup);
         sub.drained = backup.then_some(sub.given);
         self.push(self.subs[at].conn);
     }

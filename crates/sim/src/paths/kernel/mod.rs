@@ -63,6 +63,7 @@ pub(super) struct Kernel {
     samples: Vec<Sample>,
     notes: Vec<(Instant, String)>,
     nonsense: Vec<String>,
+    unheard: Duration,
 }
 
 /// Both ends of one connection.
@@ -107,11 +108,15 @@ struct Sub {
     /// What this end has asked for, and what the server has heard.
     backup: bool,
     heard: bool,
+    /// Since when this end has wanted a backup and the server has not heard of it.
+    unheard: Option<Instant>,
     sender: Sender,
     receiver: Receiver,
     /// Pieces from here on were given to it while it was a backup.
     drained: Option<u64>,
     given: u64,
+    /// What it was given that the client has not acknowledged in order, on whatever subflow.
+    mapped: VecDeque<Data>,
     /// Requests that went over it.
     asked: u64,
     timer: bool,
@@ -196,6 +201,7 @@ impl Kernel {
             samples: Vec::new(),
             notes: Vec::new(),
             nonsense: Vec::new(),
+            unheard: Duration::ZERO,
             links,
             scene,
         };
@@ -388,10 +394,12 @@ impl Kernel {
             told: false,
             backup,
             heard: backup,
+            unheard: None,
             sender: Sender::new(now, rtt, mss, self.scene.server.keeps_window),
             receiver: Receiver::default(),
             drained: backup.then_some(0),
             given: 0,
+            mapped: VecDeque::new(),
             asked: 0,
             timer: false,
         });
@@ -486,6 +494,7 @@ impl Kernel {
             samples: self.samples.clone(),
             notes: self.notes.clone(),
             nonsense: self.nonsense.clone(),
+            unheard: self.unheard,
             flows,
         }
     }

@@ -1,0 +1,76 @@
+//! MPTCP's policies in virtual time: random histories, promises in plain scenes, and the contract.
+//!
+//! `PATHS_SEED=n` runs one history with each policy and prints the first that is wrong; `HISTORY_CASES=n` runs more than
+//! usual. `cargo test -p marline-sim --test paths survey -- --ignored --nocapture` sorts what it finds in many.
+
+use std::collections::BTreeMap;
+
+use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::paths::Policy;
+use marline_sim::history::Defect;
+use marline_sim::paths::history::history;
+use proptest::prelude::*;
+
+const POLICIES: [Policy; 4] = [Policy::Marline, Policy::Emptcp, Policy::WifiFirst, Policy::Mptcp];
+
+fn phone() -> Model {
+    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
+    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn cases(usual: u32) -> u32 {
+    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
+}
+
+#[test]
+fn a_named_history_runs_again() {
+    let Some(seed) = number("PATHS_SEED") else { return };
+    for policy in POLICIES.into_iter().rev() {
+        match history(seed, policy, &phone()) {
+            Ok(()) => println!("seed {seed}, policy {policy:?}: good"),
+            Err(defect) => panic!("{}\n{defect}", defect.log.join("\n")),
+        }
+    }
+}
+
+#[test]
+#[ignore = "the properties below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test paths survey -- --ignored --nocapture"]
+fn survey() {
+    let mut sorts: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    let (first, phone) = (number("HISTORY_FIRST").unwrap_or(0), phone());
+    for seed in first..first + u64::from(cases(1000)) {
+        let other = POLICIES[1 + usize::try_from(seed % 3).unwrap_or(0)];
+        for defect in [Policy::Marline, other].into_iter().filter_map(|policy| history(seed, policy, &phone).err()) {
+            let sort = format!("{} {}", defect.policy, defect.wrong);
+            let sort = sort.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+            let (count, shortest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));
+            *count += 1;
+            if defect.log.len() < shortest.log.len() {
+                *shortest = defect;
+            }
+        }
+    }
+    for (count, shortest) in sorts.values() {
+        println!("{count} times; in {} records: {shortest}", shortest.log.len());
+    }
+    assert!(sorts.is_empty(), "{} sorts of defects", sorts.len());
+}
+
+proptest! {
+    // A seed cannot be shrunk.
+    #![proptest_config(ProptestConfig {
+        cases: cases(100),
+        max_shrink_iters: 0,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn connections_survive_any_history(seed: u64, policy in prop::sample::select(POLICIES.to_vec())) {
+        history(seed, policy, &phone()).map_err(|defect| TestCaseError::fail(defect.to_string()))?;
+    }
+}
