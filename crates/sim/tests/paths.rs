@@ -44,7 +44,8 @@ fn survey() {
     let (first, phone) = (number("HISTORY_FIRST").unwrap_or(0), phone());
     for seed in first..first + u64::from(cases(1000)) {
         let other = POLICIES[1 + usize::try_from(seed % 3).unwrap_or(0)];
-        for defect in [Policy::Marline, other].into_iter().filter_map(|policy| history(seed, policy, &phone).err()) {
+        for defect in [Policy::Marline, other].into_iter().filter_map(|policy| history(seed, policy, &phone).err())
+        {
             let sort = format!("{} {}", defect.policy, defect.wrong);
             let sort = sort.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
             let (count, shortest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));

@@ -1,5 +1,5 @@
 //! What a clairvoyant could do: the least playback time of a video, and the least energy within a playback time; and
-//! the least energy of a plain [`transfer`] within a time.
+//! the least energy of a plain [`transfer`] within a time. And one published scheduler that knows only chances ([`mdp`]).
 //!
 //! In: a [`Case`]: what each link carries at each moment, the video, the player's low threshold. Out: P*
 //! ([`Case::least_playback`]) and E*(P) ([`Case::least_energy`]), which no policy beats.
@@ -16,6 +16,7 @@
 //! A linear program was not used: tails are paid per burst, which is not convex.
 
 pub mod energy;
+pub mod mdp;
 mod playback;
 mod supply;
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! best schedule on the grid, and a bound that no schedule stays below ([`Least`]).
 //!
 //! 1. At each moment some of the links are active, at their full rates (a *mode*); a mode has a power (base powers, less
-//!    what is shared by all but one, plus the price of the bits) and a rate. Slower than full never pays: the power over
-//!    the rate falls with the rate, also where its line goes on with a steeper one.
+//!    what is shared by all but one, plus the price of the bits) and a rate. Slower than full never pays: powers
+//!    above their base grow no faster than in proportion to the rate.
 //! 2. Within a bin of time, rates do not change. What a bin's bytes cost at least is therefore the lower hull of its modes,
 //!    and a few sliding minima carry it from one bin to the next ([`super::energy`]).
 //! 3. One link may have a tail. Its state is how many bins of it are left; a bin in which the link is used begins it
@@ -14,7 +14,9 @@
 //! 4. The bound comes from Lagrange: for any price λ of a byte, the least of (energy − λ × bytes) over all schedules plus
 //!    λ × size is below every schedule's energy. Without the size to keep, bins hang together by the tail alone, so that
 //!    is a walk over bins and tails with no grains at all; the best λ is found by ternary search (the bound is concave).
-//!    There the tail is a bin shorter, so that bytes may lie anywhere in their bins.
+//!    There the tail is a bin shorter, so that bytes may lie anywhere in their bins, and a power with a knee counts by its
+//!    first line alone, because the meter judges a transfer by its mean rate. The schedule's energy is by the power at the
+//!    rate of the moment, which is what the meter says where rates are steady.
 //!
 //! [`super::energy`] itself was not used: its links cost each by itself, and here what one costs depends on the others.
 
@@ -90,13 +92,20 @@ impl Transfer {
                 if on().any(|link| carried[link] <= 0.0) {
                     continue;
                 }
-                let rate = |link: usize| Bitrate::from_bits_per_sec((carried[link] / (to - from)) as u64);
-                let power = |link: usize| radios[link].down.at(rate(link)).as_watts_f64();
-                let power: f64 = on().map(power).sum();
+                let rate = |link: usize| carried[link] / (to - from);
+                let power = |link: usize| {
+                    radios[link].down.at(Bitrate::from_bits_per_sec(rate(link) as u64)).as_watts_f64()
+                };
+                let line = |link: usize| {
+                    let draw = radios[link].down;
+                    draw.base.as_watts_f64() + draw.per_bit.picojoules() as f64 * 1e-12 * rate(link)
+                };
+                let (power, line): (f64, f64) = (on().map(power).sum(), on().map(line).sum());
                 let others = on().count().saturating_sub(1) as f64;
                 made.modes.push(Mode {
                     bits: on().map(|link| carried[link]).sum(),
                     joules: (power - shared * others) * made.seconds,
+                    least: (line - shared * others) * made.seconds,
                     tailed: on().any(|link| has_tail(&radios[link])),
                 });
             }
@@ -123,8 +132,16 @@ struct Bin {
 struct Mode {
     bits: f64,
     joules: f64,
+    /// By the first line of each power alone: the meter takes the mean rate of a transfer, which may be below the knee.
+    least: f64,
     /// Whether the link with the tail is among them.
     tailed: bool,
+}
+
+impl Mode {
+    fn by_line(self) -> Self {
+        Self { joules: self.least, ..self }
+    }
 }
 
 /// What the link with the tail does in a bin.
@@ -241,7 +258,8 @@ impl Walk {
         states[0] = 0.0;
         for bin in bins {
             let best = |used: Use| {
-                let values = self.points(bin, used).into_iter().map(|(bits, joules)| joules - price * bits);
+                let lines = Bin { modes: bin.modes.iter().map(|mode| mode.by_line()).collect(), ..*bin };
+                let values = self.points(&lines, used).into_iter().map(|(bits, joules)| joules - price * bits);
                 values.fold(f64::INFINITY, f64::min)
             };
             let mut next = vec![f64::INFINITY; states.len()];
@@ -312,7 +330,7 @@ impl Hull {
 mod tests {
     use marline_core::energy::{BUILT_IN, Direction, Meter, Model, Written};
     use marline_core::link::{LinkId, LinkKind};
-    use marline_core::units::{Bitrate, Instant};
+    use marline_core::units::Instant;
 
     use super::*;
     use crate::rng::{Purpose, Stream};

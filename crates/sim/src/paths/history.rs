@@ -120,12 +120,7 @@ fn bearable(log: &Log<Config, Paths>, flows: usize) -> Result<(), String> {
 /// What lasts from then on lasts for ever.
 const FOREVER: Duration = Duration::from_secs(2500);
 
-fn weather(
-    chance: &mut Stream,
-    seed: u64,
-    policy: Policy,
-    model: &Model,
-) -> (Scene, Config, Option<Duration>) {
+fn weather(chance: &mut Stream, seed: u64, policy: Policy, model: &Model) -> (Scene, Config, Option<Duration>) {
     let count = 2 + usize::try_from(chance.below(2)).unwrap_or(0);
     let honest = usize::try_from(chance.below(count as u64)).unwrap_or(0);
     let names = [("wifi", LinkKind::Wifi), ("lte", LinkKind::Lte), ("eth", LinkKind::Ethernet)];

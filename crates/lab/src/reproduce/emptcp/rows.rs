@@ -1,0 +1,148 @@
+//! eMPTCP's figures as rows: what the text of its paper says beside ours.
+//!
+//! 1. Of every case and client: time, energy, energy per megabyte, bytes over each link, how often LTE was woken; means over
+//!    the repetitions with their standard deviation. The paper plots these without numbers.
+//! 2. Of every sentence that has a number: the paper's percentage (the middle of its range) and ours.
+//! 3. Of the courses (figures 7, 9 and 12): every [`EVERY`]th point of the first repetition.
+//! 4. Ours beside the clairvoyant's wherever it was looked for.
+
+use super::floors::Floor;
+use super::paper::{NEAR, SAID, Said};
+use super::real::{Point, STEP_S};
+use super::runner::Done;
+use super::setting::Who;
+use super::simulate::Played;
+use crate::evidence::{By, Row, stats};
+
+/// What is measured in every case: name, unit, and how.
+type Metric = (&'static str, &'static str, fn(&Played) -> Option<f64>);
+
+pub(super) const METRICS: [Metric; 7] = [
+    ("time", "s", |played| Some(played.seconds)),
+    ("energy", "J", |played| Some(played.energy)),
+    ("energy_per_megabyte", "J/MB", |played| Some(played.per_megabyte())),
+    ("bytes_wifi", "MB", |played| Some(played.carried[0] / 1e6)),
+    ("bytes_lte", "MB", |played| Some(played.carried[1] / 1e6)),
+    ("wakes_lte", "1", |played| played.wakes),
+    ("rate_after_5s", "Mbit/s", |played| played.later),
+];
+
+/// All rows of what was made so.
+pub(super) fn rows(done: &[Done], floors: &[Floor], by: By, scale: f64) -> Vec<Row> {
+    let mut rows: Vec<Row> = done.iter().flat_map(plain).collect();
+    rows.extend(done.iter().flat_map(said));
+    rows.extend(courses(done));
+    rows.extend(floors.iter().map(of_floor));
+    for row in &mut rows {
+        (row.by, row.scale) = (by, scale);
+    }
+    rows
+}
+
+pub(super) fn row(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str) -> Row {
+    Row {
+        artefact: artefact.into(),
+        case: case.into(),
+        policy: policy.into(),
+        metric: metric.into(),
+        unit: unit.into(),
+        paper: None,
+        ours: None,
+        spread: None,
+        clairvoyant: None,
+        by: By::Sim,
+        scale: 1.0,
+        note: None,
+    }
+}
+
+fn plain(done: &Done) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (who, _) in &done.runs {
+        let empty = |metric, unit| row(done.artefact, &done.case, who.name(), metric, unit);
+        let Some(played) = done.played(*who) else {
+            rows.push(Row { note: done.problems().next(), ..empty("energy", "J") });
+            continue;
+        };
+        for (metric, unit, of) in METRICS {
+            let values: Option<Vec<f64>> = played.iter().map(|played| of(played)).collect();
+            let Some(values) = values else { continue };
+            let least: Option<Vec<f64>> = played.iter().map(|played| Some(played.least?.0)).collect();
+            let least = least.filter(|_| metric == "energy").and_then(|values| stats::mean(&values));
+            rows.push(Row {
+                ours: stats::mean(&values).map(rounded),
+                spread: stats::sigma(&values).map(rounded),
+                clairvoyant: least.map(rounded),
+                ..empty(metric, unit)
+            });
+        }
+    }
+    rows
+}
+
+/// By how many percent one is off another.
+fn said(done: &Done) -> Vec<Row> {
+    let of = |said: &Said| {
+        let ours = said.ours(done)?;
+        let outside = (said.from - ours).max(ours - said.to);
+        let range = match said.from == said.to {
+            true => format!("§{}", said.section),
+            false => format!("§{}: {} to {} %", said.section, said.from, said.to),
+        };
+        let why = if outside > NEAR && !said.why.is_empty() { format!("; {}", said.why) } else { String::new() };
+        let metric = format!("{} against {}", said.what.name(), said.than.name());
+        Some(Row {
+            paper: Some((said.from + said.to) / 2.0),
+            ours: Some((ours * 10.0).round() / 10.0),
+            note: Some(format!("{range}{why}")),
+            ..row(done.artefact, &done.case, said.who.name(), &metric, "%")
+        })
+    };
+    SAID.iter().filter_map(of).collect()
+}
+
+/// The figures over time, and whose course they are.
+pub(super) const COURSES: [(&str, &str, &str); 3] =
+    [("F7", "F8", ""), ("F9", "F10", "n=2 λoff=0.025"), ("F12", "F13", "")];
+/// Points of a course between two that are shown.
+const EVERY: usize = 5;
+
+fn courses(done: &[Done]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (artefact, of, case) in COURSES {
+        let Some(done) = done.iter().find(|done| done.artefact == of && done.case.starts_with(case)) else { continue };
+        for (who, runs) in &done.runs {
+            let Some(Ok(first)) = runs.first() else { continue };
+            for (at, points) in (1_u32..).zip(first.course.chunks(EVERY)) {
+                let seconds = at * STEP_S * EVERY as u32;
+                let mut push = |metric: &str, unit: &str, value: f64| {
+                    let empty = row(artefact, &format!("at {seconds} s"), who.name(), metric, unit);
+                    rows.push(Row { ours: Some(rounded(value)), ..empty });
+                };
+                let mean = |link: usize| {
+                    points.iter().map(|point: &Point| point.mbps[link]).sum::<f64>() / points.len() as f64
+                };
+                push("energy", "J", points.last().map_or(0.0, |point| point.joules));
+                push("rate_wifi", "Mbit/s", mean(0));
+                push("rate_lte", "Mbit/s", mean(1));
+            }
+        }
+    }
+    rows
+}
+
+fn of_floor(floor: &Floor) -> Row {
+    let empty = row(floor.artefact, &floor.case, floor.who.name(), floor.metric, floor.unit);
+    Row { ours: Some(rounded(floor.ours)), note: Some(format!("floor: {}", floor.line())), ..empty }
+}
+
+/// Mean energy over the clairvoyant's mean energy, each no later than the other.
+pub(super) fn over_clairvoyant(done: &Done, who: Who) -> Option<f64> {
+    let least: Option<Vec<f64>> = done.played(who)?.iter().map(|played| Some(played.least?.0)).collect();
+    Some(done.mean(who, |played| played.energy)? / stats::mean(&least?)?)
+}
+
+/// To a thousandth.
+pub(super) fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

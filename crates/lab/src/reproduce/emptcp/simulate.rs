@@ -1,0 +1,226 @@
+//! One case in virtual time, and what a clairvoyant would have needed.
+//!
+//! In: a [`Setting`], who decides. Out: [`Played`].
+//!
+//! 1. The machine is the one of `marline paths`, over sim's model of kernel MPTCP ([`marline_sim::paths`]); TCP over one
+//!    link is the same without anybody who decides.
+//! 2. The paper's RFC 2861 switch (§3.6: a suspended subflow keeps its window) is the server's and not the client's; here
+//!    eMPTCP's server has it and nobody else's. Its second change of the sender, a round trip of zero for a subflow that
+//!    is used again, cannot be had upstream, and the upstream scheduler does not look at round trips.
+//! 3. The MDP's schedule is computed from the course of the rates. Where it never chooses LTE, what it does is TCP over
+//!    Wi-Fi; where it does, this says so and has no figures.
+//! 4. The clairvoyant knows all rates, needs no round trips, and ends no later than who is compared with it.
+
+use std::time::Duration;
+
+use marline_core::energy::{Model, RadioModel};
+use marline_core::link::{LinkId, LinkKind};
+use marline_core::paths::{Config, LinkTerms, Paths, Policy, Profile};
+use marline_core::units::{DataSize, Instant};
+use marline_sim::optimum::mdp::{Chain, Schedule};
+use marline_sim::optimum::{Grid, Transfer};
+use marline_sim::paths::{Course, Nobody, Outcome, PAYLOAD, Scene, World, download, page};
+use marline_sim::spec::LinkSpec;
+
+use super::real::{Measured, Point, STEP_S};
+use super::setting::{Setting, Who, Work};
+use crate::mptcp::page;
+
+/// What came of a case, in whatever time. Times in seconds, energies in joules.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Played {
+    pub(super) seconds: f64,
+    /// Payload.
+    pub(super) bytes: f64,
+    pub(super) energy: f64,
+    /// Bytes of IP packets over each link: Wi-Fi, LTE.
+    pub(super) carried: [f64; 2],
+    /// How often LTE's radio left idle; none: not known.
+    pub(super) wakes: Option<f64>,
+    /// Mbit/s that the application got from the fifth second on.
+    pub(super) later: Option<f64>,
+    pub(super) course: Vec<Point>,
+    /// The clairvoyant's energy at the same time and for the same bytes, and below what nobody can be; none: nobody asked.
+    pub(super) least: Option<(f64, f64)>,
+}
+
+impl Played {
+    /// Joules for each million bytes.
+    pub(super) fn per_megabyte(&self) -> f64 {
+        self.energy / (self.bytes / 1e6).max(1e-9)
+    }
+
+    /// Seconds for each million bytes: what compares walks, which end when they end.
+    pub(super) fn pace(&self) -> f64 {
+        self.seconds / (self.bytes / 1e6).max(1e-9)
+    }
+}
+
+impl From<&Measured> for Played {
+    fn from(measured: &Measured) -> Self {
+        let carried = |at: usize| measured.links.get(at).map_or(0.0, |link| link.carried_bytes as f64);
+        Self {
+            seconds: measured.seconds,
+            bytes: measured.bytes as f64,
+            energy: measured.energy_j,
+            carried: [carried(0), carried(1)],
+            wakes: None,
+            later: measured.later_mbps,
+            course: measured.course.clone(),
+            least: None,
+        }
+    }
+}
+
+/// Does it.
+pub(super) fn play(setting: &Setting, who: Who, model: &Model, seed: u64) -> Result<Played, String> {
+    let alone = match who {
+        Who::TcpWifi => Some(0),
+        Who::TcpLte => Some(1),
+        Who::Mdp => {
+            let (used, of) = mdp(setting, model);
+            if used > 0 {
+                return Err(format!("the schedule uses LTE in {used} of {of} states and cannot be played"));
+            }
+            Some(0)
+        }
+        _ => None,
+    };
+    let links: Vec<LinkSpec> = match alone {
+        Some(at) => setting.links.get(at..=at).unwrap_or_default().to_vec(),
+        None => setting.links.clone(),
+    };
+    let work = match setting.work {
+        Work::File(size) => download(size),
+        // More than any link carries by then.
+        Work::Stay { .. } => download(DataSize::from_bytes(1 << 50)),
+        Work::Page => page(&page::objects(), page::CONNECTIONS),
+    };
+    let mut scene = Scene::new(model.clone(), links, work);
+    scene.seed = seed;
+    scene.mptcp = alone.is_none();
+    scene.server.keeps_window = who == Who::Emptcp;
+    scene.sample = Duration::from_secs(1);
+    scene.limit = match setting.work {
+        Work::Stay { length } => length,
+        _ => LIMIT,
+    };
+    let limit = scene.limit;
+    let outcome = match alone {
+        Some(_) => World::new(scene, Nobody).run().0,
+        None => World::new(scene, Paths::new(config(setting, who, model))).run().0,
+    };
+    if let Some(nonsense) = outcome.nonsense.first() {
+        return Err(nonsense.clone());
+    }
+    let time = match (outcome.finished, setting.work) {
+        (Some(time), _) => time,
+        (None, Work::Stay { .. }) => limit,
+        (None, _) => return Err(format!("only {} within {limit:?}", outcome.delivered)),
+    };
+    Ok(played(&outcome, time, alone))
+}
+
+fn played(outcome: &Outcome, time: Duration, alone: Option<usize>) -> Played {
+    let mut carried = [0.0; 2];
+    for (at, link) in outcome.links.iter().enumerate() {
+        carried[alone.unwrap_or(at).min(1)] = link.bytes.bytes() as f64 / PAYLOAD;
+    }
+    let from = outcome.delivered_between(Duration::ZERO, LATER);
+    let rest = (outcome.delivered - from).bytes() as f64 * 8e-6;
+    let wakes = |at: usize| outcome.links.get(at).map_or(0.0, |link| f64::from(link.wakes));
+    let step = STEP_S as usize;
+    let course = outcome.samples.chunks(step).zip(1..).filter_map(|(chunk, at): (_, usize)| {
+        let last = chunk.last()?;
+        let before = (at - 1) * step;
+        let mbps = |link: usize| {
+            let upto = |at: usize| {
+                let sample = at.checked_sub(1).and_then(|at| outcome.samples.get(at));
+                sample.and_then(|sample| sample.links.get(link)).map_or(0, |size| size.bytes())
+            };
+            let bytes = upto(before + chunk.len()).saturating_sub(upto(before)) as f64;
+            bytes * 8e-6 / PAYLOAD / chunk.len() as f64
+        };
+        let mbps = match alone {
+            Some(0) => [mbps(0), 0.0],
+            Some(_) => [0.0, mbps(0)],
+            None => [mbps(0), mbps(1)],
+        };
+        Some(Point { mbps, joules: last.spent.as_joules_f64() })
+    });
+    Played {
+        seconds: time.as_secs_f64(),
+        bytes: outcome.delivered.bytes() as f64,
+        energy: outcome.energy().as_joules_f64(),
+        carried,
+        wakes: Some(match alone {
+            Some(0) => 0.0,
+            Some(_) => wakes(0),
+            None => wakes(1),
+        }),
+        later: (time > LATER * 2).then(|| rest / (time - LATER).as_secs_f64()),
+        course: course.collect(),
+        least: None,
+    }
+}
+
+fn config(setting: &Setting, who: Who, model: &Model) -> Config {
+    let terms = (0..).map(LinkId).zip(&setting.links).map(|(link, spec)| LinkTerms {
+        link,
+        name: spec.name.clone(),
+        kind: spec.kind,
+        metered: false,
+        budget: None,
+    });
+    let mut config = Config::new(model.clone(), terms.collect());
+    config.policy = match who {
+        Who::Emptcp => Policy::Emptcp,
+        Who::WifiFirst => Policy::WifiFirst,
+        Who::Marline | Who::Throughput => Policy::Marline,
+        Who::Mptcp | Who::TcpWifi | Who::TcpLte | Who::Mdp => Policy::Mptcp,
+    };
+    if who == Who::Throughput {
+        config.profile = Profile::Throughput;
+    }
+    config
+}
+
+/// In how many of its states the MDP's schedule uses LTE, and of how many.
+pub(super) fn mdp(setting: &Setting, model: &Model) -> (usize, usize) {
+    let length = 1000;
+    let chain = |spec: &LinkSpec| {
+        let course = Course::new(spec, &[], Duration::from_secs(length));
+        let rates: Vec<_> = (0..length).map(|at| course.rate(Instant::from_millis(at * 1000))).collect();
+        Chain::new(&rates, LEVELS)
+    };
+    let radios = (model.radio(LinkKind::Wifi), model.radio(LinkKind::Lte));
+    match (setting.links.as_slice(), radios) {
+        ([wifi, lte], (Some(first), Some(second))) => {
+            Schedule::new((&chain(wifi), first), (&chain(lte), second)).uses_second()
+        }
+        _ => (0, 0),
+    }
+}
+
+/// The least energy for so many bytes of payload by then, and its bound.
+pub(super) fn least(setting: &Setting, model: &Model, bytes: f64, seconds: f64) -> Option<(f64, f64)> {
+    let by = Duration::from_secs_f64(seconds);
+    let bin = (by / 240).clamp(Duration::from_millis(50), Duration::from_secs(1));
+    let supply = |spec: &LinkSpec| Course::new(spec, &[], by).supply(1.0, bin, by + bin);
+    // Everything is counted on the wire.
+    let size = DataSize::from_bytes((bytes / PAYLOAD) as u64);
+    let transfer = Transfer { links: setting.links.iter().map(supply).collect(), size };
+    let radios: Vec<RadioModel> = setting.links.iter().filter_map(|spec| model.radio(spec.kind)).copied().collect();
+    let grid = Grid { bin, grain: size / GRAINS };
+    let least = transfer.least_energy(&radios, model.together(), by, grid)?;
+    Some((least.energy.as_joules_f64(), least.bound.as_joules_f64()))
+}
+
+/// When slow start is over.
+const LATER: Duration = Duration::from_secs(5);
+/// TCP over bad Wi-Fi needs 45 minutes for a quarter of a gigabyte.
+const LIMIT: Duration = Duration::from_secs(6000);
+/// Of the MDP's rates.
+const LEVELS: usize = 10;
+/// Of a clairvoyant's transfer.
+const GRAINS: u64 = 2000;

@@ -1,0 +1,133 @@
+//! eMPTCP's figures for people: one table per artefact, then courses, then what the paper's text says, then the floors.
+
+use super::floors::Floor;
+use super::paper::SAID;
+use super::rows::COURSES;
+use crate::evidence::Row;
+use crate::page::Table;
+
+/// One artefact: a line per case and client; with the clairvoyant's energy where it is known.
+pub(super) fn table(rows: &[Row], artefact: &str) -> Table {
+    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact && row.paper.is_none()).collect();
+    let known = of.iter().any(|row| row.clairvoyant.is_some());
+    let mut head = vec!["case", "client", "time s", "energy J", "J/MB", "MB Wi-Fi", "MB LTE", "LTE wakes"];
+    if artefact == "X-unequal" {
+        head.push("Mbit/s after 5 s");
+    }
+    if known {
+        head.extend(["clairvoyant J", "gap"]);
+    }
+    let energies = of.iter().filter(|row| row.metric == "energy" && row.unit == "J" && row.note.is_none());
+    let lines = energies.map(|energy| {
+        let other = |metric: &str| {
+            let same = |row: &&&Row| row.case == energy.case && row.policy == energy.policy && row.metric == metric;
+            of.iter().find(same).copied()
+        };
+        let value = |metric: &str, digits: usize| number(other(metric).and_then(|row| row.ours), digits);
+        let mut line = vec![energy.case.clone(), energy.policy.clone()];
+        line.push(other("time").map_or("–".into(), with_spread));
+        line.push(with_spread(energy));
+        line.extend([value("energy_per_megabyte", 3), value("bytes_wifi", 1), value("bytes_lte", 1)]);
+        line.push(value("wakes_lte", 1));
+        if artefact == "X-unequal" {
+            line.push(value("rate_after_5s", 1));
+        }
+        if known {
+            let gap = energy.ours.zip(energy.clairvoyant).map(|(ours, least)| (ours / least - 1.0) * 100.0);
+            line.push(number(energy.clairvoyant, 1));
+            line.push(gap.map_or("–".into(), |gap| format!("{gap:+.1} %")));
+        }
+        line
+    });
+    Table { head: head.into_iter().map(String::from).collect(), rows: lines.collect(), note: None }
+}
+
+/// A course: a line per moment, a column per client.
+pub(super) fn course(rows: &[Row], artefact: &str) -> Option<Table> {
+    COURSES.iter().find(|(course, ..)| *course == artefact)?;
+    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact).collect();
+    let mut clients: Vec<&str> = Vec::new();
+    let mut moments: Vec<&str> = Vec::new();
+    for row in &of {
+        if !clients.contains(&row.policy.as_str()) {
+            clients.push(&row.policy);
+        }
+        if !moments.contains(&row.case.as_str()) {
+            moments.push(&row.case);
+        }
+    }
+    let energy = artefact != "F9";
+    let cell = |moment: &str, client: &str| {
+        let value = |metric: &str| {
+            let same = |row: &&&Row| row.case == moment && row.policy == client && row.metric == metric;
+            of.iter().find(same).and_then(|row| row.ours)
+        };
+        match energy {
+            true => number(value("energy"), 1),
+            false => format!("{} + {}", number(value("rate_wifi"), 1), number(value("rate_lte"), 1)),
+        }
+    };
+    let line = |moment: &&str| {
+        std::iter::once((*moment).to_string()).chain(clients.iter().map(|client| cell(moment, client))).collect()
+    };
+    let head = std::iter::once("").chain(clients.iter().copied()).map(String::from).collect();
+    // A client that is done leaves the table; the last ones would fill pages.
+    let lines: Vec<Vec<String>> = moments.iter().take(LINES).map(line).collect();
+    (!lines.is_empty()).then_some(Table { head, rows: lines, note: None })
+}
+
+/// Of a course.
+const LINES: usize = 26;
+
+fn with_spread(row: &Row) -> String {
+    let spread = row.spread.map(|spread| format!(" ± {spread:.1}")).unwrap_or_default();
+    format!("{}{spread}", number(row.ours, 1))
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("–".into(), |value| format!("{value:.digits$}"))
+}
+
+/// What the paper's text says in numbers: the paper's and ours.
+pub(super) fn said(rows: &[Row]) -> Option<Table> {
+    let with = rows.iter().filter(|row| row.paper.is_some() && SAID.iter().any(|said| said.artefact == row.artefact));
+    let line = |row: &Row| {
+        let value = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:+.0} %"));
+        let note = row.note.clone().unwrap_or_default();
+        vec![
+            row.artefact.clone(),
+            row.case.clone(),
+            format!("{}: {}", row.policy, row.metric),
+            value(row.paper),
+            value(row.ours),
+            note,
+        ]
+    };
+    let lines: Vec<Vec<String>> = with.map(line).collect();
+    let head = ["artefact", "case", "what", "paper", "ours", "where it says so, and why ours is another"];
+    (!lines.is_empty()).then(|| Table { head: head.map(String::from).into(), rows: lines, note: None })
+}
+
+/// The floors.
+pub(super) fn floors(floors: &[Floor]) -> Option<Table> {
+    let line = |floor: &Floor| {
+        let met = if floor.met() { "met" } else { "NOT MET" };
+        let bound = if floor.least { "least" } else { "most" };
+        vec![
+            floor.artefact.into(),
+            floor.case.clone(),
+            floor.metric.into(),
+            floor.says.into(),
+            format!("{:.3}", floor.ours),
+            format!("at {bound} {:.3}", floor.bound),
+            met.into(),
+        ]
+    };
+    let missed = floors.iter().filter(|floor| !floor.met()).count();
+    let head = ["artefact", "case", "metric", "marline", "ours", "floor", ""];
+    (!floors.is_empty()).then(|| Table {
+        head: head.map(String::from).into(),
+        rows: floors.iter().map(line).collect(),
+        note: Some(format!("{} of {} floors are met.", floors.len() - missed, floors.len())),
+    })
+}

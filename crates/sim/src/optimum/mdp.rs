@@ -1,0 +1,189 @@
+//! The scheduler of Pluntke et al. (MobiArch 2011): which interface to use in each second, by a Markov decision process.
+//!
+//! In: how each link's rate changes from second to second, and what its radio draws. Out: for each pair of rates, and
+//! whether the second radio is awake, which interface costs least in the long run ([`Schedule`]).
+//!
+//! 1. The unit of time is a second (as there, and as eMPTCP §4.6 has it). A link's rates are cut into levels; how often
+//!    one follows another in its course is the probability that it does.
+//! 2. Using an interface for a second costs what it draws at its rate, a promotion if it slept, and a tail's power while it
+//!    is awake and another one is used. It falls asleep with a probability that makes the mean of its tail.
+//! 3. Costs to come count [`DISCOUNT`] less for each second; value iteration ends when nothing changes by a microjoule.
+//!
+//! What a second brings is no part of the cost there: an interface is cheap that draws little, however slow it is. That
+//! is why this scheduler never wakes a radio whose power is above the other's (eMPTCP §4.6).
+
+use marline_core::energy::RadioModel;
+use marline_core::units::Bitrate;
+
+/// How a link's rate changes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Chain {
+    /// The mean of each level.
+    pub levels: Vec<Bitrate>,
+    /// From each level to each.
+    pub next: Vec<Vec<f64>>,
+}
+
+/// Which of two interfaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The first.
+    First,
+    /// The second.
+    Second,
+}
+
+/// What to use: by the first link's level, the second's, and whether the second's radio is awake.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Schedule {
+    choices: Vec<Choice>,
+}
+
+impl Chain {
+    /// Of a course of rates, one a second, in at most so many levels of equal width.
+    pub fn new(course: &[Bitrate], count: usize) -> Self {
+        let rate = |rate: &Bitrate| rate.bits_per_sec() as f64;
+        let most = course.iter().map(rate).fold(1.0, f64::max);
+        let level = |r: &Bitrate| ((rate(r) / most * count as f64) as usize).min(count.saturating_sub(1));
+        let mut sums = vec![(0.0, 0_u32); count];
+        let mut next = vec![vec![0.0; count]; count];
+        for r in course {
+            let sum = &mut sums[level(r)];
+            *sum = (sum.0 + rate(r), sum.1 + 1);
+        }
+        for pair in course.windows(2) {
+            next[level(&pair[0])][level(&pair[1])] += 1.0;
+        }
+        for (at, row) in next.iter_mut().enumerate() {
+            let all: f64 = row.iter().sum();
+            match all > 0.0 {
+                true => row.iter_mut().for_each(|share| *share /= all),
+                // Never seen, or seen last: it stays.
+                false => row[at] = 1.0,
+            }
+        }
+        let mean = |(sum, n): &(f64, u32)| Bitrate::from_bits_per_sec((sum / f64::from((*n).max(1))) as u64);
+        Self { levels: sums.iter().map(mean).collect(), next }
+    }
+}
+
+impl Schedule {
+    /// The cheapest for these two.
+    pub fn new(first: (&Chain, &RadioModel), second: (&Chain, &RadioModel)) -> Self {
+        let (rows, columns) = (first.0.levels.len(), second.0.levels.len());
+        let place = |a: usize, b: usize, awake: usize| (a * columns + b) * 2 + awake;
+        let model = second.1;
+        let tail = model.tail.time().as_secs_f64();
+        let tail_watts = model.tail.energy().as_joules_f64() / tail.max(1e-9);
+        let asleep = (1.0 / tail.max(1.0)).min(1.0);
+        let cost = |a: usize, b: usize, awake: usize, choice: Choice| match choice {
+            Choice::First => {
+                first.1.down.at(first.0.levels[a]).as_watts_f64() + if awake == 1 { tail_watts } else { 0.0 }
+            }
+            Choice::Second => {
+                let wake = if awake == 0 { model.promotion.energy().as_joules_f64() } else { 0.0 };
+                model.down.at(second.0.levels[b]).as_watts_f64() + wake
+            }
+        };
+        let mut values = vec![0.0_f64; rows * columns * 2];
+        loop {
+            // What is to come from each pair of levels, awake and asleep.
+            let mut ahead = vec![0.0; values.len()];
+            for a in 0..rows {
+                for b in 0..columns {
+                    for (c, p) in first.0.next[a].iter().enumerate().filter(|(_, p)| **p > 0.0) {
+                        for (d, q) in second.0.next[b].iter().enumerate().filter(|(_, q)| **q > 0.0) {
+                            for awake in 0..2 {
+                                ahead[place(a, b, awake)] += p * q * values[place(c, d, awake)];
+                            }
+                        }
+                    }
+                }
+            }
+            let of = |a: usize, b: usize, awake: usize, choice: Choice| {
+                let (wake, sleep) = (ahead[place(a, b, 1)], ahead[place(a, b, 0)]);
+                let later = match (choice, awake) {
+                    (Choice::Second, _) => wake,
+                    (Choice::First, 1) => wake * (1.0 - asleep) + sleep * asleep,
+                    (Choice::First, _) => sleep,
+                };
+                cost(a, b, awake, choice) + DISCOUNT * later
+            };
+            let (mut choices, mut new) = (Vec::with_capacity(values.len()), Vec::with_capacity(values.len()));
+            for a in 0..rows {
+                for b in 0..columns {
+                    for awake in 0..2 {
+                        let both = [Choice::First, Choice::Second].map(|choice| of(a, b, awake, choice));
+                        choices.push(if both[1] < both[0] { Choice::Second } else { Choice::First });
+                        new.push(both[0].min(both[1]));
+                    }
+                }
+            }
+            let change = values.iter().zip(&new).map(|(old, new)| (old - new).abs()).fold(0.0, f64::max);
+            values = new;
+            if change < 1e-6 {
+                return Self { choices };
+            }
+        }
+    }
+
+    /// In how many of its states the second is used, and of how many.
+    pub fn uses_second(&self) -> (usize, usize) {
+        (self.choices.iter().filter(|choice| **choice == Choice::Second).count(), self.choices.len())
+    }
+}
+
+/// Of a second's cost in the one before. chosen: a horizon of half a minute, longer than any tail.
+const DISCOUNT: f64 = 0.97;
+
+#[cfg(test)]
+mod tests {
+    use marline_core::energy::{Draw, Stage, Tail};
+    use marline_core::units::{Duration, EnergyPerBit, Power};
+
+    use super::*;
+
+    fn radio(base: u64, per_bit: u64) -> RadioModel {
+        let draw = Draw {
+            base: Power::from_milliwatts(base),
+            per_bit: EnergyPerBit::from_picojoules(per_bit * 1000),
+            ..RadioModel::new(Draw::default()).down
+        };
+        RadioModel::new(draw)
+    }
+
+    fn with_tail(model: RadioModel) -> RadioModel {
+        let stage = Stage { power: Power::from_milliwatts(1000), time: Duration::from_secs(10) };
+        RadioModel { tail: Tail::new(&[stage]).unwrap(), ..model }
+    }
+
+    fn on_off() -> Chain {
+        let course: Vec<Bitrate> =
+            (0..400).map(|second| Bitrate::from_mbps(if second / 20 % 2 == 0 { 1 } else { 15 })).collect();
+        Chain::new(&course, 8)
+    }
+
+    #[test]
+    fn a_chain_stays_where_its_course_stays() {
+        let chain = on_off();
+        assert_eq!(chain.levels[7], Bitrate::from_mbps(15));
+        assert!((chain.next[0][0] - 0.95).abs() < 0.01 && (chain.next[0][7] - 0.05).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_radio_that_always_draws_more_is_never_woken() {
+        let lte = Chain::new(&vec![Bitrate::from_mbps(10); 100], 4);
+        let (used, of) =
+            Schedule::new((&on_off(), &radio(500, 0)), (&lte, &with_tail(radio(1288, 0)))).uses_second();
+        assert_eq!((used, of), (0, 64));
+    }
+
+    #[test]
+    fn one_that_draws_less_at_high_rates_is_used_there() {
+        // As 3G and Wi-Fi in Pluntke et al.: the first draws much when it is fast.
+        let second = Chain::new(&vec![Bitrate::from_mbps(10); 100], 4);
+        let (used, of) =
+            Schedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0))).uses_second();
+        assert!(used > 0 && used < of, "{used} of {of}");
+    }
+}
