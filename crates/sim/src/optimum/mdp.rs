@@ -182,8 +182,7 @@ mod tests {
     fn one_that_draws_less_at_high_rates_is_used_there() {
         // As 3G and Wi-Fi in Pluntke et al.: the first draws much when it is fast.
         let second = Chain::new(&vec![Bitrate::from_mbps(10); 100], 4);
-        let (used, of) =
-            Schedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0))).uses_second();
+        let (used, of) = Schedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0))).uses_second();
         assert!(used > 0 && used < of, "{used} of {of}");
     }
 }

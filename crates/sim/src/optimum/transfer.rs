@@ -103,6 +103,7 @@ impl Transfer {
                 let (power, line): (f64, f64) = (on().map(power).sum(), on().map(line).sum());
                 let others = on().count().saturating_sub(1) as f64;
                 made.modes.push(Mode {
+                    mask,
                     bits: on().map(|link| carried[link]).sum(),
                     joules: (power - shared * others) * made.seconds,
                     least: (line - shared * others) * made.seconds,
@@ -130,6 +131,8 @@ struct Bin {
 /// Some links active for a whole bin.
 #[derive(Clone, Copy, Debug)]
 struct Mode {
+    /// Which links, a bit for each.
+    mask: usize,
     bits: f64,
     joules: f64,
     /// By the first line of each power alone: the meter takes the mean rate of a transfer, which may be below the knee.
@@ -196,10 +199,10 @@ impl Walk {
     }
 
     /// What a bin's modes cost in this use: points of bits and joules.
-    fn points(&self, bin: &Bin, used: Use) -> Vec<(f64, f64)> {
+    fn points(&self, bin: &Bin, used: Use) -> Vec<Point> {
         let of = |mode: &Mode| {
             let idle = if used == Use::Kept && !mode.tailed { self.watts * bin.seconds } else { 0.0 };
-            (mode.bits, mode.joules + idle)
+            Point { mask: mode.mask, bits: mode.bits, joules: mode.joules + idle }
         };
         let may = |mode: &&Mode| used != Use::Not || !mode.tailed || !self.has_tail;
         bin.modes.iter().filter(may).map(of).collect()
@@ -211,14 +214,17 @@ impl Walk {
         let mut states: Vec<Vec<f64>> = (0..=self.whole()).map(|_| nowhere()).collect();
         let mut next = states.clone();
         states[0][0] = 0.0;
-        let (mut carried, mut range) = (0.0, Range { low: 0, top: 0 });
+        // Each mode's grains are rounded on the sum of what it could have carried so far, so that none is lost for ever.
+        let masks = bins.iter().flat_map(|bin| &bin.modes).map(|mode| mode.mask).max().unwrap_or(0);
+        let mut before = vec![0.0; masks + 1];
+        let mut range = Range { low: 0, top: 0 };
+        let mut most = 0;
         for bin in bins {
-            let most: f64 = bin.modes.iter().map(|mode| mode.bits).fold(0.0, f64::max);
-            let before = carried / grain;
-            carried += most;
-            range.top = ((carried / grain + 1e-6) as usize).min(total);
+            let full = bin.modes.iter().max_by(|a, b| a.bits.total_cmp(&b.bits));
+            most += full.map_or(0, |mode| place(before[mode.mask], mode.bits, grain));
+            range.top = most.min(total);
             next.iter_mut().for_each(|state| state.fill(f64::INFINITY));
-            let hull = |used: Use| Hull::new(&self.points(bin, used), before, grain);
+            let hull = |used: Use| Hull::new(self.points(bin, used), &before, grain);
             let idle = hull(Use::Not);
             for (left, state) in states.iter().enumerate() {
                 let moved = idle.apply(state, range);
@@ -231,6 +237,9 @@ impl Walk {
                 }
                 lower(&mut next[self.whole()], &hull(Use::Begun).apply(&states[0], range), self.wake, range);
                 lower(&mut next[self.whole()], &hull(Use::Kept).apply(&warm, range), 0.0, range);
+            }
+            for mode in &bin.modes {
+                before[mode.mask] += mode.bits;
             }
             std::mem::swap(&mut states, &mut next);
         }
@@ -259,7 +268,7 @@ impl Walk {
         for bin in bins {
             let best = |used: Use| {
                 let lines = Bin { modes: bin.modes.iter().map(|mode| mode.by_line()).collect(), ..*bin };
-                let values = self.points(&lines, used).into_iter().map(|(bits, joules)| joules - price * bits);
+                let values = self.points(&lines, used).into_iter().map(|point| point.joules - price * point.bits);
                 values.fold(f64::INFINITY, f64::min)
             };
             let mut next = vec![f64::INFINITY; states.len()];
@@ -290,31 +299,43 @@ struct Hull {
     parts: Vec<(usize, f64)>,
 }
 
+/// A mode's bits and what they cost.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    mask: usize,
+    bits: f64,
+    joules: f64,
+}
+
+/// Grains of so many bits behind those that there were before.
+fn place(before: f64, bits: f64, grain: f64) -> usize {
+    (((before + bits) / grain + 1e-6) as usize).saturating_sub((before / grain + 1e-6) as usize)
+}
+
 impl Hull {
-    /// `before`: grains that could have come before the bin, so that what is rounded off is not lost.
-    fn new(points: &[(f64, f64)], before: f64, grain: f64) -> Self {
-        let mut points = points.to_vec();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let mut hull: Vec<(f64, f64)> = Vec::new();
+    /// `before`: bits that each mode could have carried before the bin.
+    fn new(mut points: Vec<Point>, before: &[f64], grain: f64) -> Self {
+        points.sort_by(|a, b| a.bits.total_cmp(&b.bits).then(a.joules.total_cmp(&b.joules)));
+        let mut hull: Vec<Point> = Vec::new();
         for point in points {
             while let [.., a, b] = hull.as_slice() {
                 // b lies above the line from a to the new point.
-                let above = (b.1 - a.1) * (point.0 - a.0) >= (point.1 - a.1) * (b.0 - a.0);
-                if !above {
+                let rise = (b.joules - a.joules) * (point.bits - a.bits);
+                if rise < (point.joules - a.joules) * (b.bits - a.bits) {
                     break;
                 }
                 hull.pop();
             }
-            if hull.last().is_none_or(|last| point.0 > last.0) {
+            if hull.last().is_none_or(|last| point.bits > last.bits) {
                 hull.push(point);
             }
         }
-        let place = |bits: f64| ((before + bits / grain + 1e-6) as usize).saturating_sub((before + 1e-6) as usize);
+        let grains = |point: &Point| place(before.get(point.mask).copied().unwrap_or(0.0), point.bits, grain);
         let parts = hull.windows(2).map(|pair| {
-            let price = (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0) * grain;
-            (place(pair[1].0) - place(pair[0].0), price)
+            let price = (pair[1].joules - pair[0].joules) / (pair[1].bits - pair[0].bits) * grain;
+            (grains(&pair[1]).saturating_sub(grains(&pair[0])), price)
         });
-        Self { nothing: hull.first().map_or(0.0, |first| first.1), parts: parts.collect() }
+        Self { nothing: hull.first().map_or(0.0, |first| first.joules), parts: parts.collect() }
     }
 
     fn apply(&self, from: &[f64], range: Range) -> Vec<f64> {

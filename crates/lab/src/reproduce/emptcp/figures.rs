@@ -9,6 +9,7 @@
 //! | F15, F16 | four categories (§5.2, §5.3) | 256 KB, 16 MB | 10 |
 //! | F17 | a page of 107 objects (§5.4) | page | 10 |
 //! | X-unequal | links that are far from equal, for throughput | 100 MB | 3 |
+//! | X-traces | pairs of recorded links, in virtual time | 48 MB | 1 |
 //! | X-suspend | bad Wi-Fi that becomes good | 160 MB | 3 |
 //!
 //! §4.6's two further schedulers stand in every case of §4: MPTCP with Wi-Fi First by itself; the MDP's outcome is TCP
@@ -34,6 +35,39 @@ pub(super) struct Figure {
 pub(super) const ARTEFACTS: [&str; 9] = ["F5", "F6", "F8", "F10", "F13", "F15", "F16", "F17", "X-unequal"];
 /// Beside them.
 pub(super) const SUSPEND: &str = "X-suspend";
+
+/// Those that need no links at all: the energy information base.
+pub(super) const BASE: [&str; 3] = ["T2", "F3", "F4"];
+/// Pairs of recorded links, in virtual time.
+pub(super) const TRACES: &str = "X-traces";
+/// The mean over all that a clairvoyant was asked for.
+pub(super) const CLAIRVOYANT: &str = "X-clairvoyant";
+
+/// What has to be done for an artefact: the courses are those of others, and the clairvoyant's mean is over many.
+pub(super) fn needs(name: &str) -> Vec<&str> {
+    match name {
+        "F7" => vec!["F8"],
+        "F9" => vec!["F10"],
+        "F12" => vec!["F13"],
+        CLAIRVOYANT => super::floors::KNOWN.into_iter().chain([TRACES]).collect(),
+        name => vec![name],
+    }
+}
+
+impl Figure {
+    /// Whether the paper speaks of the schedulers that are computed and not run (§4.6).
+    pub(super) fn is_computed(&self) -> bool {
+        self.who.contains(&Who::WifiFirst)
+    }
+}
+
+/// A pair of recorded links.
+pub(super) fn recorded(case: String, setting: Setting) -> Figure {
+    Figure { artefact: TRACES, case, who: WILD.to_vec(), settings: vec![setting] }
+}
+
+/// What is downloaded over recorded links. chosen: a minute or so.
+pub(super) const RECORDED: Work = Work::File(DataSize::from_bytes(48_000_000));
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]

@@ -89,7 +89,13 @@ fn of(done: &Done) -> Option<Vec<Floor>> {
             let pace = |who| done.mean(who, Played::pace);
             let theirs = Who::Emptcp;
             vec![
-                make("energy", "per byte, at most eMPTCP's + 3 %", per_byte(ours)?, per_byte(theirs)? * 1.03, "J/MB"),
+                make(
+                    "energy",
+                    "per byte, at most eMPTCP's + 3 %",
+                    per_byte(ours)?,
+                    per_byte(theirs)? * 1.03,
+                    "J/MB",
+                ),
                 make("time", "per byte, at most eMPTCP's + 3 %", pace(ours)?, pace(theirs)? * 1.03, "s/MB"),
             ]
         }

@@ -84,7 +84,8 @@ const ON_TCP: (Who, Who) = (Emptcp, TcpWifi);
 /// The paper's energies are of the whole phone's radios as measured, ours of a model that was fitted to its thresholds.
 const FITTED: &str = "the model's watts hang on Huang's LTE base; the thresholds fix only ratios";
 const LTE_RATE: &str = "LTE's rate is not told; 10 Mbit/s here";
-const COLLAPSE: &str = "upstream MPTCP is slower than LTE alone on links this unequal (head of line), the paper's was not";
+const COLLAPSE: &str =
+    "upstream MPTCP is slower than LTE alone on links this unequal (head of line), the paper's was not";
 const DRAWN: &str = "the paper's rates are those of its places; here 2 to 6 and 12 to 20 Mbit/s";
 
 /// All that the text says.

@@ -199,7 +199,8 @@ const LIMIT: Duration = Duration::from_secs(4500);
 /// The same client on the lab's stage.
 fn of(who: Who) -> stage::Who {
     match who {
-        Who::TcpWifi => stage::Who::Single(0),
+        // What the MDP's scheduler comes to (§4.6); it is computed in virtual time.
+        Who::TcpWifi | Who::Mdp => stage::Who::Single(0),
         Who::TcpLte => stage::Who::Single(1),
         Who::Mptcp => stage::Who::Mptcp,
         Who::WifiFirst => stage::Who::WifiFirst,

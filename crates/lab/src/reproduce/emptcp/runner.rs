@@ -77,7 +77,11 @@ pub(super) fn gather(
     let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not done".into()));
     let of = |figure: &Figure| {
         let mut repeated = |who: &Who| (*who, figure.settings.iter().map(|_| next()).collect());
-        Done { artefact: figure.artefact, case: figure.case.clone(), runs: figure.who.iter().map(&mut repeated).collect() }
+        Done {
+            artefact: figure.artefact,
+            case: figure.case.clone(),
+            runs: figure.who.iter().map(&mut repeated).collect(),
+        }
     };
     figures.iter().map(of).collect()
 }

@@ -7,11 +7,14 @@
 //!    that every client meets the same links.
 //! 3. Queues are of fixed size: what a bad second's rate would make of them would let no window grow.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_sim::rng::{Purpose, Stream};
+use marline_sim::scenario;
 use marline_sim::spec::{Carrier, LinkSpec, QueueLimit, Uplink};
+use marline_sim::trace::TraceError;
 
 /// Who brings the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,6 +27,8 @@ pub(super) enum Who {
     Mptcp,
     /// MPTCP with LTE as a backup (Raiciu et al.).
     WifiFirst,
+    /// The scheduler of a Markov decision process (Pluntke et al.; §4.6).
+    Mdp,
     /// eMPTCP as published.
     Emptcp,
     /// Ours, for energy.
@@ -40,6 +45,7 @@ impl Who {
             Self::TcpLte => "single:lte",
             Self::Mptcp => "mptcp",
             Self::WifiFirst => "wifi-first",
+            Self::Mdp => "mdp",
             Self::Emptcp => "emptcp",
             Self::Marline => "marline",
             Self::Throughput => "marline throughput",
@@ -75,6 +81,13 @@ impl Setting {
     pub(super) fn new(wifi: &[f64], lte: &[f64], rtt: [u64; 2], work: Work) -> Self {
         let links = vec![link("wifi", wifi, rtt[0], WIFI_QUEUE), link("lte", lte, rtt[1], LTE_QUEUE)];
         Self { links, work }
+    }
+
+    /// A pair of recorded links, Wi-Fi first.
+    pub(super) fn recorded(case: &scenario::Case, traces: &[PathBuf], work: Work) -> Result<Self, TraceError> {
+        let mut case = case.clone();
+        case.load(traces)?;
+        Ok(Self { links: case.links, work })
     }
 
     /// The same with so much of the work.

@@ -224,3 +224,38 @@ const LIMIT: Duration = Duration::from_secs(6000);
 const LEVELS: usize = 10;
 /// Of a clairvoyant's transfer.
 const GRAINS: u64 = 2000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::setting::NEAR;
+    use super::*;
+    use crate::evidence::joules::device;
+    use crate::mptcp::stage::DEVICE;
+
+    #[test]
+    fn tcp_over_wifi_costs_what_its_time_and_bits_do() {
+        let model = device(DEVICE);
+        let setting = Setting::new(&[12.0], &[10.0], NEAR, Work::File(DataSize::from_bytes(30_000_000)));
+        let played = play(&setting, Who::TcpWifi, &model, 1).unwrap();
+        assert!((20.7..21.5).contains(&played.seconds), "{}", played.seconds);
+        // 469.1 mW, and 112.6 nJ for each bit on the wire.
+        let by_hand = 0.4691 * played.seconds + 112.6e-9 * 8.0 * 30e6 / 1448.0 * 1500.0;
+        assert!((played.energy / by_hand - 1.0).abs() < 0.02, "{} instead of {by_hand}", played.energy);
+        assert_eq!((played.carried[1], played.wakes), (0.0, Some(0.0)));
+        let (least, bound) = least(&setting, &model, played.bytes, played.seconds).unwrap();
+        assert!(bound <= least && least <= played.energy * 1.01, "{bound} {least} {}", played.energy);
+    }
+
+    #[test]
+    fn mptcp_uses_both_and_a_walk_ends_when_it_ends() {
+        let model = device(DEVICE);
+        let length = Duration::from_secs(40);
+        let setting = Setting::new(&[12.0], &[10.0], NEAR, Work::Stay { length });
+        let both = play(&setting, Who::Mptcp, &model, 1).unwrap();
+        let wifi = play(&setting, Who::TcpWifi, &model, 1).unwrap();
+        assert_eq!((both.seconds, wifi.seconds), (40.0, 40.0));
+        assert!(both.bytes > 1.6 * wifi.bytes && both.wakes == Some(1.0));
+        assert_eq!(both.course.len(), 20);
+        assert!((both.course[10].mbps[1] - 10.0).abs() < 0.5, "{:?}", both.course[10]);
+    }
+}

@@ -42,6 +42,24 @@ pub(super) fn table(rows: &[Row], artefact: &str) -> Table {
     Table { head: head.into_iter().map(String::from).collect(), rows: lines.collect(), note: None }
 }
 
+/// The energy information base: the paper's figure and ours.
+pub(super) fn base(rows: &[Row], artefact: &str) -> Option<Table> {
+    let line = |row: &Row| {
+        let note = row.note.clone().unwrap_or_default();
+        vec![
+            row.case.clone(),
+            row.metric.clone(),
+            number(row.paper, 3),
+            number(row.ours, 3),
+            row.unit.clone(),
+            note,
+        ]
+    };
+    let lines: Vec<Vec<String>> = rows.iter().filter(|row| row.artefact == artefact).map(line).collect();
+    let head = ["case", "metric", "paper", "ours", "unit", ""].map(String::from).into();
+    (!lines.is_empty()).then_some(Table { head, rows: lines, note: None })
+}
+
 /// A course: a line per moment, a column per client.
 pub(super) fn course(rows: &[Row], artefact: &str) -> Option<Table> {
     COURSES.iter().find(|(course, ..)| *course == artefact)?;
@@ -90,7 +108,8 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 /// What the paper's text says in numbers: the paper's and ours.
 pub(super) fn said(rows: &[Row]) -> Option<Table> {
-    let with = rows.iter().filter(|row| row.paper.is_some() && SAID.iter().any(|said| said.artefact == row.artefact));
+    let with =
+        rows.iter().filter(|row| row.paper.is_some() && SAID.iter().any(|said| said.artefact == row.artefact));
     let line = |row: &Row| {
         let value = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:+.0} %"));
         let note = row.note.clone().unwrap_or_default();
