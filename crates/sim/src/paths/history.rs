@@ -25,8 +25,8 @@ use crate::history::Defect;
 use crate::rng::{Purpose, Stream};
 use crate::spec::{Change, Event, LinkSpec};
 
-/// Commands for one connection within a minute. chosen: a switch every three seconds is flapping.
-const MOST_COMMANDS: usize = 40;
+/// Commands for one connection within a minute. chosen: a switch every two seconds, with its repetition, is flapping.
+const MOST_COMMANDS: usize = 60;
 /// Calls of the machine within a second for each connection, on the average of a run: a look every 50 ms, its answers,
 /// and as much again.
 const MOST_TICKS: usize = 150;

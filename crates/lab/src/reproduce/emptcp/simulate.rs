@@ -242,8 +242,21 @@ mod tests {
         let by_hand = 0.4691 * played.seconds + 112.6e-9 * 8.0 * 30e6 / 1448.0 * 1500.0;
         assert!((played.energy / by_hand - 1.0).abs() < 0.02, "{} instead of {by_hand}", played.energy);
         assert_eq!((played.carried[1], played.wakes), (0.0, Some(0.0)));
-        let (least, bound) = least(&setting, &model, played.bytes, played.seconds).unwrap();
-        assert!(bound <= least && least <= played.energy * 1.01, "{bound} {least} {}", played.energy);
+    }
+
+    #[test]
+    fn nobody_is_better_than_the_clairvoyant() {
+        let model = device(DEVICE);
+        for (rates, rtt) in [([12.0, 10.0], NEAR), ([3.3, 4.1], [80, 110]), ([2.2, 14.0], NEAR)] {
+            let file = Work::File(DataSize::from_bytes(16_777_216));
+            let setting = Setting::new(&rates[..1], &rates[1..], rtt, file);
+            for who in [Who::Mptcp, Who::Emptcp, Who::WifiFirst, Who::Marline] {
+                let played = play(&setting, who, &model, 1).unwrap();
+                let (least, bound) = least(&setting, &model, played.bytes, played.seconds).unwrap();
+                assert!(bound <= least, "{rates:?} {who:?}: {bound} {least}");
+                assert!(least <= played.energy * 1.005, "{rates:?} {who:?}: {least} {}", played.energy);
+            }
+        }
     }
 
     #[test]
