@@ -31,7 +31,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 22] = [
+pub const TARGETS: [Target; 24] = [
     Target { name: "http_answers", run: http::answers },
     Target { name: "http_chunks", run: http::chunks },
     Target { name: "http_fields", run: http::fields },
@@ -39,6 +39,8 @@ pub const TARGETS: [Target; 22] = [
     Target { name: "dns_reply", run: names::dns_reply },
     Target { name: "dns_question", run: names::dns_question },
     Target { name: "netlink", run: kernel::netlink },
+    Target { name: "mptcp", run: kernel::mptcp },
+    Target { name: "diag", run: kernel::diag },
     Target { name: "dbus", run: kernel::dbus },
     Target { name: "journal", run: stored::journal },
     Target { name: "replay", run: replay::log },

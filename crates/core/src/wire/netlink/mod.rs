@@ -18,6 +18,8 @@ mod address;
 mod attribute;
 pub mod diag;
 mod generic;
+#[cfg(test)]
+mod golden;
 mod link;
 pub mod mptcp;
 mod route;
