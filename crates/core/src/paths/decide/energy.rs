@@ -101,7 +101,8 @@ impl Conn {
             return Choice { spare, destroy, ..Choice::new(now, reason) };
         }
         let reason = reason(&best, &stay, rest);
-        let new = best.links.without(now).iter().find(|at| host.link(*at).is_some_and(|link| link.known().is_none()));
+        let new =
+            best.links.without(now).iter().find(|at| host.link(*at).is_some_and(|link| link.known().is_none()));
         let (spare, destroy) = (view.spare(usable, best.links, home), view.held_up(usable, best.links));
         let met = new.and_then(|link| self.meet(host, link, home, best.links));
         met.unwrap_or(Choice { spare, destroy, ..Choice::new(best.links, reason) })

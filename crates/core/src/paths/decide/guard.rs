@@ -133,7 +133,8 @@ impl Conn {
                 path.glanced = Some(time);
                 self.trial.glance = Some((since, volume));
             }
-            let enough = rtt >= GLANCE / 3 && came >= GLANCED.bytes() || rtt >= GLANCE || time.since(since) >= GLANCE * 2;
+            let enough =
+                rtt >= GLANCE / 3 && came >= GLANCED.bytes() || rtt >= GLANCE || time.since(since) >= GLANCE * 2;
             if !enough {
                 let links = now.with(home);
                 return Some(Choice::new(links, Reason::Again { links, link: home }));

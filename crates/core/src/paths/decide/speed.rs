@@ -41,7 +41,11 @@ impl Conn {
         for at in usable.iter().filter(|at| Some(*at) != fast) {
             let (ready, slow) = (judged.has(at), self.lately(at));
             let Some(path) = self.paths.get_mut(at) else { continue };
-            if (ready || found.is_some()) && fast.is_some() && (slow * FEW < rate || drags(slow)) && path.away.is_none_or(|away| now >= away.until) {
+            if (ready || found.is_some())
+                && fast.is_some()
+                && (slow * FEW < rate || drags(slow))
+                && path.away.is_none_or(|away| now >= away.until)
+            {
                 let times = path.away.map_or(0, |away| away.times.saturating_add(1));
                 let until = now + AWAY.saturating_mul(1 << u32::from(times).min(4));
                 path.away = Some(Away { rate: slow, until, times });

@@ -1,0 +1,175 @@
+//! MPTCP's policies on the main cases of eMPTCP's evaluation, as a reviewed table: a change of a policy shows here.
+//!
+//! `UPDATE_TABLES=1 cargo test -p marline-sim --test paths_tables` writes the table anew; what changes is to be looked at.
+//! Figures are rounded, so that only a change of behaviour changes them.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::link::LinkId;
+use marline_core::paths::{Config, LinkTerms, Paths, Policy};
+use marline_core::units::{DataSize, Duration};
+use marline_sim::contract::{Checked, clamp, replay};
+use marline_sim::paths::{Outcome, Scene, World, download, page};
+use marline_sim::spec::LinkSpec;
+
+const POLICIES: [(&str, Policy); 4] = [
+    ("mptcp", Policy::Mptcp),
+    ("wifi-first", Policy::WifiFirst),
+    ("emptcp", Policy::Emptcp),
+    ("marline", Policy::Marline),
+];
+
+fn phone() -> Model {
+    let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
+    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+}
+
+struct Case {
+    name: &'static str,
+    wifi: &'static str,
+    lte: &'static str,
+    /// Kilobytes; none: a page of 107 objects.
+    kilobytes: Option<u64>,
+    events: &'static [&'static str],
+}
+
+const NEAR: &str = "lte,rate=10Mbit/s,rtt=60ms";
+
+const CASES: &[Case] = &[
+    Case { name: "256 KB", wifi: "wifi,rate=4Mbit/s,rtt=40ms", lte: NEAR, kilobytes: Some(262), events: &[] },
+    Case { name: "page", wifi: "wifi,rate=15Mbit/s,rtt=40ms", lte: NEAR, kilobytes: None, events: &[] },
+    Case {
+        name: "good Wi-Fi",
+        wifi: "wifi,rate=15Mbit/s,rtt=30ms",
+        lte: NEAR,
+        kilobytes: Some(64_000),
+        events: &[],
+    },
+    Case {
+        name: "bad Wi-Fi",
+        wifi: "wifi,rate=800kbit/s,rtt=30ms",
+        lte: NEAR,
+        kilobytes: Some(64_000),
+        events: &[],
+    },
+    Case {
+        name: "both bad, 16 MB",
+        wifi: "wifi,rate=3Mbit/s,rtt=40ms",
+        lte: "lte,rate=4Mbit/s,rtt=70ms",
+        kilobytes: Some(16_000),
+        events: &[],
+    },
+    Case {
+        name: "on and off",
+        wifi: "wifi,rate=800kbit/s,steps=30s:15Mbit/s+60s:800kbit/s+100s:15Mbit/s,rtt=30ms,queue=60kB",
+        lte: NEAR,
+        kilobytes: Some(128_000),
+        events: &[],
+    },
+    Case {
+        name: "out of range",
+        wifi: "wifi,rate=15Mbit/s,steps=20s:4Mbit/s+23s:300kbit/s+40s:15Mbit/s,rtt=30ms,queue=60kB",
+        lte: NEAR,
+        kilobytes: Some(100_000),
+        events: &[],
+    },
+    Case {
+        name: "dies in silence",
+        wifi: "wifi,rate=15Mbit/s,rtt=30ms",
+        lte: NEAR,
+        kilobytes: Some(64_000),
+        events: &["10s:wifi=down"],
+    },
+];
+
+/// Runs a case under watch and puts the log to the proof.
+fn run(case: &Case, policy: Policy, model: &Model) -> Outcome {
+    let links: Vec<LinkSpec> = [case.wifi, case.lte].map(|line| line.parse().expect("a link")).into();
+    let terms = (0..).map(LinkId).zip(&links).map(|(link, spec)| LinkTerms {
+        link,
+        name: spec.name.clone(),
+        kind: spec.kind,
+        metered: false,
+        budget: None,
+    });
+    let mut config = Config::new(model.clone(), terms.collect());
+    config.policy = policy;
+    let objects: Vec<DataSize> = (0..107).map(|at| DataSize::from_bytes(3000 + at % 17 * 2500)).collect();
+    let work = match case.kilobytes {
+        Some(kilobytes) => download(DataSize::from_bytes(kilobytes * 1000)),
+        None => page(&objects, 6),
+    };
+    let mut scene = Scene::new(model.clone(), links, work);
+    scene.events = case.events.iter().map(|event| event.parse().expect("an event")).collect();
+    scene.limit = Duration::from_secs(1500);
+    let make = |config: &Config| Paths::new(config.clone());
+    let (outcome, watched) = World::new(scene, Checked::new(config.clone(), make(&config))).run();
+    let log = watched.into_parts().1;
+    replay(make, &log).unwrap_or_else(|found| panic!("{}: rule 4: {found}", case.name));
+    clamp(make, &log).unwrap_or_else(|found| panic!("{}: rule 2: {found}", case.name));
+    assert!(outcome.nonsense.is_empty(), "{}: {:?}", case.name, outcome.nonsense);
+    outcome
+}
+
+/// To two figures that count.
+fn coarse(value: f64) -> String {
+    match value {
+        _ if value >= 99.5 => format!("{:.0}", (value / 10.0).round() * 10.0),
+        _ if value >= 9.95 => format!("{value:.0}"),
+        _ => format!("{value:.1}"),
+    }
+}
+
+#[test]
+fn the_main_cases_are_as_reviewed() {
+    let model = phone();
+    let mut table = String::from(
+        "MPTCP by policy, Wi-Fi first; energy by emptcp-s3 with tails (commands: joins + priorities + ends)\n\n",
+    );
+    let head = ["case", "policy", "s", "J", "MB LTE", "wakes", "commands"];
+    writeln!(
+        table,
+        "{:18}{:12}{:>8}{:>8}{:>9}{:>7}{:>11}",
+        head[0], head[1], head[2], head[3], head[4], head[5], head[6]
+    )
+    .expect("text");
+    for case in CASES {
+        for (name, policy) in POLICIES {
+            let outcome = run(case, policy, &model);
+            let lte = &outcome.links[1];
+            let time = outcome.finished.map_or_else(|| "–".into(), |time| coarse(time.as_secs_f64()));
+            let [joins, prios, ends] = outcome.commands;
+            writeln!(
+                table,
+                "{:18}{name:12}{time:>8}{:>8}{:>9}{:>7}{:>11}",
+                case.name,
+                coarse(outcome.energy().as_joules_f64()),
+                coarse(lte.bytes.bytes() as f64 / 1e6),
+                lte.wakes,
+                format!("{joins}+{prios}+{ends}"),
+            )
+            .expect("text");
+            assert_eq!(lte.leaked, DataSize::ZERO, "{} {name}", case.name);
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables/paths.txt");
+    if std::env::var_os("UPDATE_TABLES").is_some() {
+        std::fs::write(&path, table).expect("the table can be written");
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(kept, table, "paths.txt changes; if the new table is better, run again with UPDATE_TABLES=1");
+}
+
+#[test]
+fn a_radio_sleeps_where_one_link_is_enough() {
+    let model = phone();
+    for (name, policy) in [("emptcp", Policy::Emptcp), ("marline", Policy::Marline)] {
+        for case in CASES.iter().filter(|case| ["256 KB", "page", "good Wi-Fi"].contains(&case.name)) {
+            let outcome = run(case, policy, &model);
+            assert_eq!(outcome.links[1].wakes, 0, "{name}: {}", case.name);
+        }
+    }
+}
