@@ -120,6 +120,7 @@ impl Conn {
         let (link, rtt) = (sub.link, sub.rtt());
         host.command(self.id, Command::Prioritise { subflow: id, backup });
         let Some(link) = link else { return };
+        let expect = self.expectation(host, link);
         if !backup {
             if let Some(known) = host.link(link) {
                 let id = known.terms.link;
@@ -127,12 +128,24 @@ impl Conn {
             }
             if let Some(path) = self.paths.get_mut(link) {
                 path.mute = now + MUTE + rtt;
+                path.expect = expect;
             }
         }
     }
 
+    /// What a path is believed to bring until its window is open.
+    fn expectation(&self, host: &Host, link: usize) -> u64 {
+        let own = self.paths.get(link).and_then(|path| path.pace.median());
+        let link = host.link(link).map(|link| link.rate(&host.config, host.now));
+        own.filter(|rate| !rate.is_zero()).or(link).unwrap_or_default().bits_per_sec()
+    }
+
     pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
         let conn = self.id;
+        // The last one stays whatever it is.
+        if !self.subs.iter().any(|sub| sub.id != id && !sub.leaving) {
+            return;
+        }
         if let Some(sub) = self.sub_mut(id).filter(|sub| !sub.leaving) {
             sub.leaving = true;
             host.command(conn, Command::Destroy { subflow: id });
@@ -153,19 +166,19 @@ impl Conn {
             self.home = link.or(self.home);
         }
         let mut ends = alloc::vec::Vec::new();
+        let expect = link.filter(|_| !subflow.initial).map_or(0, |at| self.expectation(host, at));
         if let (Some(at), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
             if let Some(known) = host.links.get_mut(at) {
                 known.alive = Some(now);
             }
             let wanted = !matches!(path.join, Join::Asked(_, Purpose::Prove) | Join::Coming(_, Purpose::Prove));
             let was_dead = path.dead.take().is_some();
-            (path.join, path.proved) = (Join::No, Some(now));
+            (path.join, path.proved, path.expect) = (Join::No, Some(now), expect);
             (path.bytes, path.from, path.mute) = (0, now, now + MUTE + sub.rtt());
             if !rivals.is_empty() {
                 // The old one's sender has backed off: the new one takes over. Otherwise the old one is alive.
-                if wanted || was_dead {
-                    ends = rivals;
-                } else {
+                // It goes when the new one has shown that it stays (`tidy`).
+                if !wanted && !was_dead {
                     sub.leaving = true;
                     ends.push(subflow.id);
                 }
@@ -184,6 +197,21 @@ impl Conn {
         }
         if let Some(sub) = self.sub_mut(subflow.id) {
             sub.leaving |= leaving;
+        }
+    }
+
+    /// Of two subflows on one link the older one goes, once the newer one carries or has stood by for a while: a server that
+    /// refuses resets it at once, and then the older one is still there.
+    pub(super) fn tidy(&mut self, host: &mut Host) {
+        let now = host.now;
+        let old = |sub: &&Sub| {
+            let newer = sub.link.and_then(|link| self.on(link));
+            newer.is_some_and(|newer| newer.id != sub.id && (newer.proven || now.since(newer.up) > REFUSED))
+        };
+        let ends: alloc::vec::Vec<_> =
+            self.subs.iter().filter(|sub| !sub.leaving).filter(old).map(|sub| sub.id).collect();
+        for id in ends {
+            self.destroy(host, id);
         }
     }
 
@@ -222,7 +250,7 @@ impl Conn {
         let now = host.now;
         match what {
             Command::Join { link, .. } => {
-                let rtt = self.rtt();
+                let rtt = host.place(link).and_then(|at| self.on(at)).map_or_else(|| self.rtt(), Sub::handshake);
                 let Some(path) = host.place(link).and_then(|at| self.paths.get_mut(at)) else { return };
                 let purpose = match path.join {
                     Join::Asked(asked, purpose) if asked == command => purpose,

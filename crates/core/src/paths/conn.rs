@@ -101,6 +101,8 @@ pub(super) struct Path {
     pub(super) holt: Holt,
     /// Samples since it was asked to carry, up to 255.
     pub(super) samples: u8,
+    /// What it was expected to bring when it was asked to carry: what is believed until its window is open.
+    pub(super) expect: u64,
     pub(super) share: Share,
     /// The present stretch: since when, and the bytes in it.
     pub(super) from: Instant,

@@ -11,7 +11,7 @@
 
 use super::config::{Config, LinkTerms};
 use crate::energy::{Direction, Meter};
-use crate::units::{Bitrate, DataSize, Duration, Instant};
+use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// Links by their place in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -79,13 +79,15 @@ pub(super) struct Link {
     /// The same of their forecasts.
     forecast: u64,
     /// The last sum of rates and of forecasts that was not nothing.
-    known: Option<Bitrate>,
+    known: Option<(Instant, Bitrate)>,
     known_forecast: Option<Bitrate>,
     /// Payload that connections carried over it, both ways.
     pub(super) carried: DataSize,
     /// What was told to the meter, down and up, and where the interface's counters stood then.
     fed: [DataSize; 2],
     base: Option<[DataSize; 2]>,
+    /// When the interface's counters came last.
+    counted: Option<Instant>,
     /// The last time at which anything came over it.
     pub(super) alive: Option<Instant>,
     /// The last time at which a proof of life failed while nothing else came over it.
@@ -105,19 +107,20 @@ impl Link {
             carried: DataSize::ZERO,
             fed: [DataSize::ZERO; 2],
             base: None,
+            counted: None,
             alive: None,
             lost: None,
         }
     }
 
     /// A connection's part in the sums has changed; none: it does not use the link (any more).
-    pub(super) fn on_share(&mut self, before: Share, after: Share) {
+    pub(super) fn on_share(&mut self, now: Instant, before: Share, after: Share) {
         self.total = self.total.saturating_sub(before.rate).saturating_add(after.rate);
         self.forecast = self.forecast.saturating_sub(before.forecast).saturating_add(after.forecast);
         self.users = self.users.saturating_sub(before.uses.into()).saturating_add(after.uses.into());
-        if self.users > 0 && after.uses {
+        if self.users > 0 && after.uses && after.ripe {
             if self.total > 0 {
-                self.known = Some(Bitrate::from_bits_per_sec(self.total));
+                self.known = Some((now, Bitrate::from_bits_per_sec(self.total)));
             }
             self.known_forecast = Some(Bitrate::from_bits_per_sec(self.forecast));
         }
@@ -129,9 +132,15 @@ impl Link {
     }
 
     /// What is to be expected of it: now, last, or assumed.
-    pub(super) fn rate(&self, config: &Config) -> Bitrate {
-        match self.users {
-            0 => self.known.unwrap_or(config.assumed),
+    pub(super) fn rate(&self, config: &Config, now: Instant) -> Bitrate {
+        match (self.users, self.known) {
+            (0, None) => config.assumed,
+            // What was bad is not bad for ever: it fades towards what is assumed, so that it is tried again.
+            (0, Some((at, known))) if known < config.assumed => {
+                let share = Ratio::of(now.since(at).as_millis() as u64, FADES.as_millis() as u64);
+                known + (config.assumed - known).share(share.min(Ratio::ONE))
+            }
+            (0, Some((_, known))) => known,
             _ => Bitrate::from_bits_per_sec(self.total),
         }
     }
@@ -145,15 +154,25 @@ impl Link {
     }
 
     /// What was measured of it last; none: it was never used.
-    pub(super) const fn known(&self) -> Option<Bitrate> {
-        self.known
+    pub(super) fn known(&self) -> Option<Bitrate> {
+        self.known.map(|(_, rate)| rate)
     }
 
     /// A connection saw bytes on it.
-    pub(super) fn on_payload(&mut self, meter: &mut Meter, now: Instant, direction: Direction, size: DataSize) {
+    pub(super) fn on_payload(
+        &mut self,
+        meter: &mut Meter,
+        (from, now): (Instant, Instant),
+        direction: Direction,
+        size: DataSize,
+    ) {
         self.carried += size;
         self.fed[side(direction)] += size;
-        meter.on_bytes(now, self.terms.link, direction, size);
+        // Bytes of a look have come all through the time since the last one, if that was a moment ago.
+        match now.since(from) <= SPAN && size >= FLOW {
+            true => meter.carry(from, now, self.terms.link, direction, size),
+            false => meter.on_bytes(now, self.terms.link, direction, size),
+        }
         if direction == Direction::Down {
             self.alive = Some(now);
         }
@@ -172,11 +191,17 @@ impl Link {
             }
             let more = (counted[at] - base[at]) - self.fed[at];
             if !more.is_zero() {
-                meter.on_bytes(now, self.terms.link, direction, more);
+                match self.counted {
+                    Some(from) if now.since(from) <= SPAN && more >= FLOW * 4 => {
+                        meter.carry(from, now, self.terms.link, direction, more);
+                    }
+                    _ => meter.on_bytes(now, self.terms.link, direction, more),
+                }
                 self.fed[at] += more;
                 unexplained += more;
             }
         }
+        self.counted = Some(now);
         unexplained
     }
 
@@ -196,6 +221,14 @@ impl Link {
 /// queue. chosen: the widest interval of active connections, and half a second of queue.
 const IN_FLIGHT: Duration = Duration::from_millis(800);
 
+/// Counters no further apart than this tell of a span of time in which bytes flowed, if there were some packets: between
+/// two of them a radio's gap (0.5 s) would otherwise pass.
+const SPAN: Duration = Duration::from_millis(1500);
+const FLOW: DataSize = DataSize::from_bytes(6000);
+
+/// How long a bad rate of a link that rests is believed, less and less. chosen: the paper's mean of Wi-Fi's states, thrice.
+const FADES: Duration = Duration::from_secs(120);
+
 const fn side(direction: Direction) -> usize {
     match direction {
         Direction::Down => 0,
@@ -207,6 +240,8 @@ const fn side(direction: Direction) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Share {
     pub(super) uses: bool,
+    /// Whether these were measured with an open window.
+    pub(super) ripe: bool,
     pub(super) rate: u64,
     pub(super) forecast: u64,
 }

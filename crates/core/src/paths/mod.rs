@@ -282,7 +282,8 @@ impl Conn {
 
 /// Chooses and goes there.
 fn weigh_anew(conn: &mut Conn, host: &mut Host) {
-    if conn.subs.is_empty() {
+    // Of one that ran before, all subflows are told one after another: its first look knows them.
+    if conn.subs.is_empty() || conn.adopted && conn.subs.iter().any(|sub| sub.seen.is_none()) {
         return;
     }
     conn.on_silence(host);

@@ -17,7 +17,7 @@ pub(super) enum Reason {
     /// The policy is fixed.
     Fixed(&'static str, Links),
     /// It may end soon.
-    Waiting { link: usize, volume: DataSize },
+    Waiting { link: usize },
     /// Nothing moves.
     Idle { links: Links },
     /// There is only one.
@@ -64,7 +64,7 @@ impl Reason {
     fn links(&self) -> Links {
         match *self {
             Self::New => Links::NONE,
-            Self::Waiting { link, .. }
+            Self::Waiting { link }
             | Self::Only { link }
             | Self::Trial { link, .. }
             | Self::Shortest { link, .. } => Links::one(link),
@@ -88,8 +88,8 @@ impl Reason {
         match *self {
             Self::New => "nothing was decided yet".to_string(),
             Self::Fixed(rule, links) => format!("{}: {rule}", names(links)),
-            Self::Waiting { link, volume } => {
-                format!("{} alone: only {volume} so far, it may end before another radio pays", name(link))
+            Self::Waiting { link } => {
+                format!("{} alone: it may end before another radio pays", name(link))
             }
             Self::Idle { links } => format!("{}: nothing moves", names(links)),
             Self::Only { link } => format!("{} alone: no other link can carry it now", name(link)),

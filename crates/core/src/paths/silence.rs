@@ -42,7 +42,7 @@ impl Conn {
             let Some(sub) = self.subs.get(at) else { continue };
             let Some(link) = sub.link.filter(|_| !sub.backup && !sub.leaving) else { continue };
             let (Some(path), Some(known)) = (self.paths.get(link), host.link(link)) else { continue };
-            let limit = LEAST.max(sub.rtt() * 4);
+            let limit = LEAST.max(sub.handshake() * 4);
             let urgent = sub.timeouts > 0 || sub.outstanding > DataSize::ZERO;
             let flowed = sub.moved.is_some() || urgent;
             if self.silent(sub, now) < limit || !flowed || !known.up || path.dead.is_some() || path.join != Join::No

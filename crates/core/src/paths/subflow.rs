@@ -31,6 +31,10 @@ pub(super) struct Sub {
     handshake: Option<Duration>,
     queued: Option<Duration>,
     counted: Option<Counters>,
+    /// When it was looked at last.
+    pub(super) seen: Option<Instant>,
+    /// What it had carried when it was last found to be suspended.
+    held: u64,
     /// When its bytes last grew.
     pub(super) moved: Option<Instant>,
     /// Whether the look under way was answered for it.
@@ -45,7 +49,9 @@ pub(super) struct Sub {
 /// A priority that was asked for and has not shown yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check {
-    /// From when on it must show.
+    /// When it was asked for first.
+    asked: Instant,
+    /// From when on it is looked whether it shows.
     from: Instant,
     /// How long what is queued takes to come.
     drain: Duration,
@@ -90,6 +96,8 @@ impl Sub {
             handshake: subflow.rtt,
             queued: None,
             counted: None,
+            seen: None,
+            held: 0,
             moved: None,
             answered: false,
             fresh: 0,
@@ -114,6 +122,7 @@ impl Sub {
         self.timeouts = counters.timeouts;
         self.outstanding = counters.outstanding;
         self.answered = true;
+        self.seen = Some(now);
         let moved = (came + went).bytes();
         self.fresh = self.fresh.saturating_add(moved);
         if moved > 0 {
@@ -150,52 +159,56 @@ impl Sub {
             (self.active, self.proven) = (now, false);
         }
         self.backup = backup;
-        let tries = self.check.filter(|_| again).map_or(0, |check| check.tries.saturating_add(1));
-        let drain = if backup { self.drain() } else { RESUME.max(self.rtt() * 2) };
-        self.check = Some(Check { from: now + drain, drain, mark: None, tries });
+        let before = self.check.filter(|_| again);
+        let tries = before.map_or(0, |check| check.tries.saturating_add(1));
+        let drain = before.map_or_else(|| self.drain(), |check| check.drain);
+        let wait =
+            if backup { self.handshake().max(SHORTEST_DRAIN).min(RESUME) } else { RESUME.max(self.rtt() * 2) };
+        let asked = before.map_or(now, |check| check.asked);
+        self.check = Some(Check { asked, from: now + wait, drain, mark: None, tries });
     }
 
     /// Whether what was asked for has happened, at a whole look. `others`: active subflows have moved since the last one.
     pub(super) fn judge(&mut self, now: Instant, others: bool) -> Verdict {
         let volume = self.volume();
         let Some(check) = &mut self.check else {
+            if !self.backup || !others {
+                self.held = volume;
+                return Verdict::Open;
+            }
             // A suspended one that begins to carry again while others move has lost its flag at the server.
-            let leaks = self.backup && others && self.fresh > Check::SLACK;
+            let leaks = volume.saturating_sub(self.held) > Check::SLACK;
             return if leaks { Verdict::Again } else { Verdict::Open };
         };
         if !self.backup {
-            if self.proven {
+            if self.proven || check.tries >= Check::TRIES {
                 self.check = None;
                 return Verdict::Held;
             }
-            if now < check.from || !others {
-                return Verdict::Open;
-            }
-            if check.tries >= Check::TRIES {
-                self.check = None;
-                return Verdict::Held;
-            }
-            return Verdict::Again;
-        }
-        if now < check.from {
-            return Verdict::Open;
+            return if now < check.from || !others { Verdict::Open } else { Verdict::Again };
         }
         match check.mark {
+            _ if now < check.from => Verdict::Open,
             None => {
                 check.mark = Some((now, volume));
                 Verdict::Open
             }
             Some((since, _)) if now.since(since) < Check::WATCH => Verdict::Open,
             Some((_, before)) if volume.saturating_sub(before) <= Check::SLACK => {
-                self.check = None;
+                (self.check, self.held) = (None, volume);
                 Verdict::Held
             }
             Some(_) if !others => {
                 check.mark = Some((now, volume));
                 Verdict::Open
             }
-            Some(_) if check.tries >= Check::TRIES => Verdict::Deaf,
-            Some(_) => Verdict::Again,
+            // Asking once too often costs a packet, so the whole drain is not waited for; it is before the last resort.
+            Some(_) if check.tries < Check::TRIES => Verdict::Again,
+            Some(_) if now.since(check.asked) < check.drain * 2 + LAST => {
+                check.mark = Some((now, volume));
+                Verdict::Open
+            }
+            Some(_) => Verdict::Deaf,
         }
     }
 
@@ -220,6 +233,8 @@ const DRAIN_IN_RTTS: u32 = 3;
 const SHORTEST_DRAIN: Duration = Duration::from_millis(130);
 /// "2-3 s on a 1 Mbit/s LTE".
 const LONGEST_DRAIN: Duration = Duration::from_secs(3);
+/// What a subflow gets beyond its drain before it is destroyed.
+const LAST: Duration = Duration::from_secs(1);
 /// First data after a resumption came after 3 to 8 ms beside the round trip; doubled for a window that starts anew.
 const RESUME: Duration = Duration::from_millis(300);
 

@@ -129,7 +129,7 @@ impl Paths {
             link: link.terms.link,
             name: link.terms.name.clone(),
             up: link.up,
-            rate: link.rate(&self.host.config),
+            rate: link.rate(&self.host.config, self.host.now),
             used: link.used(),
             carried: link.carried,
             budget_left: link.allowance(),

@@ -44,7 +44,7 @@ impl Conn {
             let joined = self.joined().has(at);
             let uses = match (joined, self.carrying().has(at)) {
                 (false, _) if !self.admitted || still => {
-                    reason = Reason::Waiting { link: home, volume: DataSize::from_bytes(self.volume) };
+                    reason = Reason::Waiting { link: home };
                     self.active.has(at)
                 }
                 (false, _) => limit.is_none_or(|limit| first <= limit),

@@ -71,7 +71,7 @@ impl Conn {
             return Choice::new(usable, Reason::Only { link: home });
         }
         if !self.admitted {
-            return Choice::new(now, Reason::Waiting { link: home, volume: DataSize::from_bytes(self.volume) });
+            return Choice::new(now, Reason::Waiting { link: home });
         }
         let glancing = self.trial.glance.is_some();
         let now = if glancing { now.without(Links::one(home)) } else { now };
@@ -176,7 +176,7 @@ impl View<'_> {
 
     fn rate(&self, at: usize) -> Bitrate {
         let glanced = self.glanced.filter(|(link, _)| *link == at).map(|(_, rate)| rate);
-        glanced.or_else(|| Some(self.host.link(at)?.rate(&self.host.config))).unwrap_or_default()
+        glanced.or_else(|| Some(self.host.link(at)?.rate(&self.host.config, self.host.now))).unwrap_or_default()
     }
 
     fn plan(&self, links: Links) -> Plan {

@@ -52,7 +52,11 @@ impl Conn {
             }
             let known = host.link(at).and_then(|link| link.known()).filter(|_| !carrying.has(at));
             let small = |known: Bitrate| known * FEW < rate || drags(known);
-            let kept = path.away.is_some_and(|away| now < away.until && small(away.rate));
+            // Only when the others have become no faster than it was would it be missed.
+            let kept = path.away.is_some_and(|away| {
+                now < away.until && away.rate < rate + rate.share(crate::units::Ratio::from_percent(20))
+                    || now < away.until && fast.is_none()
+            });
             // What another connection knows of it counts while nothing is known here.
             if kept || path.away.is_none() && path.pace.seen().is_zero() && known.is_some_and(small) {
                 links = links.without(Links::one(at));
@@ -74,7 +78,7 @@ impl Conn {
     }
 
     pub(super) fn shortest(&self, _host: &Host, usable: Links, home: usize) -> Choice {
-        let rtt = |at: usize| self.on(at).filter(|sub| sub.proven || sub.backup).map(|sub| sub.rtt());
+        let rtt = |at: usize| self.on(at).filter(|sub| sub.proven || sub.backup).map(|sub| sub.handshake());
         let now = self.active.and(usable).first().unwrap_or(home);
         let current = rtt(now).unwrap_or(Duration::MAX);
         let best = usable.iter().filter_map(|at| Some((rtt(at)?, at))).min();
