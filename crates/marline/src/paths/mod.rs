@@ -61,7 +61,12 @@ fn restore(daemon: &Daemon, quiet: bool) -> Result<(), Exit> {
         }
         error => Exit::failed(error.to_string()),
     })?;
-    let lines = ground::restore(&run_dir(daemon), &claim).map_err(exit)?;
+    let lines = ground::restore(&run_dir(daemon), &claim).map_err(|error| match error {
+        PathsError::NotPermitted { what } => {
+            Exit::new(Exit::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
+        }
+        error => exit(error),
+    })?;
     if !quiet {
         let lines = if lines.is_empty() { vec!["there is nothing to put back".to_owned()] } else { lines };
         for line in lines {

@@ -192,6 +192,8 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     };
     let policy = Shared::new(plan.config.clone());
     let (driver, asked) = mpsc::channel(16);
+    let made = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(exit)? == Some(true);
+    let made = plan.run_dir.clone().filter(|_| made);
     let control = control(&plan, about, policy.clone(), driver)?;
     if !plan.quiet {
         plan.lines.iter().for_each(|line| say(line));
@@ -235,6 +237,10 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     };
     let ended = drive(policy, job, stop).await;
     drop(control);
+    if let Some(made) = made {
+        // Where something is left in it, it is needed.
+        let _ = std::fs::remove_dir(made);
+    }
     ended.map_err(exit)?;
     if let Some(error) = failed {
         let code =
@@ -255,7 +261,6 @@ fn control(
     driver: mpsc::Sender<marline_net::paths::Ask>,
 ) -> Result<Option<Control>, Exit> {
     let Some(run_dir) = &plan.run_dir else { return Ok(None) };
-    ground::run_directory(run_dir).map_err(exit)?;
     let listening = Control::listen(run_dir, about, policy, driver);
     listening.map(Some).map_err(|error| {
         Exit::failed(format!(

@@ -92,7 +92,7 @@ fn manager(facts: &Facts) -> Finding {
     }
     if let Some(other) = rival(&facts.listeners, userspace) {
         let remedy = if other.name == "mptcpd" {
-            "`systemctl disable --now mptcpd.service`".to_owned()
+            "`systemctl disable --now mptcp.service`".to_owned()
         } else {
             "stop it, for two of them would undo each other's work".to_owned()
         };

@@ -151,6 +151,8 @@ pub fn restore(run_dir: &Path, _claim: &Claim) -> Result<Vec<String>, PathsError
     }
     let mut ledger = Ledger::open(run_dir).map_err(unwritten)?;
     let (lines, troubles) = put_back(&mut ledger);
+    // Nobody listens at it: whoever did would hold the claim.
+    let _ = std::fs::remove_file(super::control::socket(run_dir));
     if troubles.is_empty() { Ok(lines) } else { Err(PathsError::Ground(troubles.join("; "))) }
 }
 
@@ -180,13 +182,16 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     lines
 }
 
-/// Makes the run directory if it is not there.
+/// Makes the run directory if it is not there; says whether it was made.
 ///
 /// # Errors
 /// One line that says what to do.
-pub fn run_directory(path: &Path) -> Result<(), PathsError> {
+pub fn run_directory(path: &Path) -> Result<bool, PathsError> {
+    if path.is_dir() {
+        return Ok(false);
+    }
     match DirBuilder::new().mode(0o755).recursive(true).create(path) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
         Err(error) => Err(PathsError::Ground(format!(
             "{}: {error}: the run directory cannot be made; name another one with --run-dir",
             path.display()

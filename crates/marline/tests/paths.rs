@@ -1,0 +1,254 @@
+//! `marline paths` as an operator meets it: one line for what is wrong and nothing changed, and everything put back after
+//! a run, however it ended.
+//!
+//! Most cases run in a network namespace of their own (root, `unshare`, `ip`), with two links that lead nowhere; they say
+//! so where that cannot be had.
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+
+/// A home and a run directory.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear().env("HOME", self.0.path()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn marline(&self, words: &[&str]) -> Output {
+        self.command(MARLINE).arg("paths").args(words).output().unwrap()
+    }
+
+    /// What the script prints in a network with `eth0` and `eth1`; none: there can be no such network here.
+    fn in_a_network(&self, script: &str) -> Option<Vec<String>> {
+        let can = self.command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
+        if !can.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: needs root, unshare and ip");
+            return None;
+        }
+        if !std::path::Path::new("/proc/sys/net/mptcp").exists() {
+            eprintln!("skipped: this kernel has no MPTCP");
+            return None;
+        }
+        let script = format!("{NETWORK}{script}");
+        let mut command = self.command("timeout");
+        // All that the script has started ends with it, whatever goes wrong.
+        command.args(["60", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["sh", "-ec", &script]).env("MARLINE", MARLINE);
+        let output = command.env("RUN", self.0.path().join("run")).stderr(Stdio::piped()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{:?}\n{text}\n{said}", output.status);
+        Some(text.lines().map(str::to_owned).collect())
+    }
+}
+
+/// Two links, of which the first is the kernel's choice; and words for the scripts below.
+const NETWORK: &str = r#"
+ip link set lo up
+for n in 0 1; do
+    ip link add eth$n type veth peer name far$n
+    ip address add 10.$n.0.2/24 dev eth$n
+    ip address add 2001:db8:$n::2/64 dev eth$n nodad
+    ip link set eth$n up
+    ip link set far$n up
+done
+for n in 0 1; do
+    until ip -br link show eth$n | grep -q LOWER_UP; do sleep 0.01; done
+    ip route add default via 10.$n.0.1 dev eth$n metric 10$n
+    ip -6 route add default via 2001:db8:$n::1 dev eth$n metric 10$n
+done
+until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
+state() { ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; sysctl net.mptcp; ls "$RUN" 2>&1 || true; }
+paths() { "$MARLINE" paths "$@"; }
+steer="$MARLINE paths --run-dir $RUN --link eth0,kind=wifi --link eth1,kind=lte"
+started() { until paths status --run-dir "$RUN" >/dev/null 2>&1; do sleep 0.02; kill -0 $1; done; }
+# The exit code and what was said of a command that must change nothing.
+refused() {
+    state >before; code=0; "$@" >said 2>&1 || code=$?; state >after
+    echo "$code $(cat said)"; cmp before after
+}
+"#;
+
+#[test]
+fn what_is_written_wrongly_ends_with_64_and_one_line() {
+    let place = Place::new();
+    std::fs::write(
+        place.0.path().join("model.toml"),
+        "device = 'd'\nsource = 's'\nconfidence = '50%'\nplattform = '1W'\n",
+    )
+    .unwrap();
+    std::fs::write(place.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
+    let table: &[(&[&str], &str)] = &[
+        (&["--profile", "fast"], "`fast` is no profile: energy, throughput, latency or metered"),
+        (&["--policy", "tcp"], "`tcp` is no policy: marline, emptcp, wifi-first or mptcp"),
+        (&["--link", "eth0,buget=2GB"], "`buget=2GB`: after the interface come kind="),
+        (&["--link", "eth0", "--link", "eth0"], "--link eth0: named twice"),
+        (&["--link", "eth0,limit=1Mbit/s"], "--link eth0: limit= is for downloads"),
+        (&["--trace", "-"], "--trace -: the log needs a file"),
+        (&["--dry-run", "--kernel-pm"], "cannot be used with"),
+        (&["--energy-model", "./model.toml"], "--energy-model: ./model.toml:4: unknown field `plattform`"),
+        (&["--energy-model", "./absent.toml"], "./absent.toml: No such file"),
+        (&["--config", "m.toml"], "m.toml:2: unknown field `profil`"),
+        (&["--cgroup", "x"], "--transparent"),
+        (&["explain", "nonsense"], "a token is up to eight hexadecimal digits"),
+        (&["eib", "--kinds", "wifi"], "name two kinds of links"),
+        (&["eib", "--kinds", "wifi,tunnel"], "has no tunnel radio"),
+        (&["doctor", "--probe", "nowhere"], "--probe nowhere: "),
+        (&["stauts"], "unrecognized subcommand 'stauts'"),
+    ];
+    for (words, expected) in table {
+        let output = place.marline(words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+        assert_eq!(said.matches('\n').count(), 1, "{words:?}: {said}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn without_a_daemon_questions_end_with_1_and_the_way_to_one() {
+    let place = Place::new();
+    let run = place.0.path().display().to_string();
+    for words in [&["status"][..], &["status", "--json"], &["watch"], &["explain", "7b9c2f7a"]] {
+        let output = place.marline(&[words, &["--run-dir", &run]].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("marline: no `marline paths` runs here (") && output.stdout.is_empty(), "{said}");
+    }
+}
+
+#[test]
+fn the_energy_information_base_is_printed_for_people_and_programs() {
+    let place = Place::new();
+    let text = String::from_utf8(place.marline(&["eib", "--energy-model", "emptcp-s3"]).stdout).unwrap();
+    assert!(text.starts_with("emptcp-s3: what costs the fewest joules a byte"), "{text}");
+    let json = place.marline(&["eib", "--energy-model", "emptcp-s3", "--json"]).stdout;
+    let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    // Table 2 of eMPTCP, its third line: below 0.234 LTE alone, above 0.803 Wi-Fi alone.
+    let row = value["rows"].as_array().unwrap().iter().find(|row| row["second_mbps"] == 1.5).unwrap();
+    assert!((row["first_above_mbps"].as_f64().unwrap() / 0.803 - 1.0).abs() < 0.06, "{row}");
+}
+
+#[test]
+fn what_cannot_be_steered_is_one_line_and_nothing_is_changed() {
+    let place = Place::new();
+    let script = r#"
+refused $steer --link eth9
+refused setpriv --bounding-set=-net_admin --inh-caps=-net_admin "$MARLINE" paths --run-dir "$RUN"
+cp "$(command -v ip)" ./mptcpd; ./mptcpd mptcp monitor >/dev/null & other=$!
+until grep -qE " 16 +[0-9]+ +0*[1-9a-f]" /proc/net/netlink; do sleep 0.01; done
+refused $steer
+kill $other; wait $other || true
+paths --run-dir /proc/none >said 2>&1 || echo "$? $(cat said)"
+mount -t tmpfs none /proc/sys/net/mptcp
+refused $steer
+umount /proc/sys/net/mptcp
+ip link set eth0 down; ip link set eth1 down
+refused paths --run-dir "$RUN"
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let expected = [
+        "69 marline: link eth9: no such interface; `marline links` lists those there are",
+        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN",
+        "1 marline: another path manager is active: mptcpd (process ",
+        "1 marline: /proc/none: ",
+        "1 marline: this kernel has no MPTCP path manager",
+        "69 marline: no link can be used: ",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{lines:#?}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{lines:#?}");
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_or_killed_leaves_nothing_behind() {
+    let place = Place::new();
+    let script = r#"
+state >before
+for signal in TERM INT HUP; do
+    $steer 2>said & daemon=$!
+    started $daemon
+    state >while; cmp -s before while && echo "nothing was changed"
+    ip rule | grep -c "from 10.1.0.2 .*proto 109"
+    kill -$signal $daemon; code=0; wait $daemon || code=$?
+    state >after; cmp before after; echo "$signal $code $(tail -n 1 said)"
+done
+for way in restore restart; do
+    $steer 2>said & daemon=$!
+    started $daemon
+    kill -KILL $daemon; wait $daemon || true
+    state >crashed; cmp -s before crashed && echo "nothing was left"
+    if [ $way = restore ]; then
+        paths restore --run-dir "$RUN"
+    else
+        $steer 2>said & daemon=$!
+        started $daemon
+        refused $steer
+        kill $daemon; wait $daemon
+    fi
+    rmdir "$RUN" 2>/dev/null || true
+    state >after; cmp before after; echo "$way"
+done
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let stopped = |signal: &str| format!("{signal} 0 marline: stopped; everything is as it was before");
+    // IPv4 of the second link has two rules.
+    let runs = ["TERM", "INT", "HUP"].into_iter().flat_map(|signal| ["2".to_owned(), stopped(signal)]);
+    let mut expected: Vec<String> = runs.collect();
+    expected.push("restore".into());
+    assert_eq!(lines[..7], expected, "{lines:#?}");
+    assert!(lines[7].starts_with("1 marline: a `marline paths` (process "), "{lines:#?}");
+    assert_eq!(lines[8..], ["restart"], "{lines:#?}");
+}
+
+#[test]
+fn a_dry_run_needs_no_privilege_and_changes_nothing() {
+    let place = Place::new();
+    let script = r#"
+chmod 755 .; mkdir -m 777 "$RUN"; cp "$MARLINE" ./marline
+state >before
+setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
+    ./marline paths --dry-run --run-dir "$RUN" --link eth0,kind=wifi --link eth1,kind=lte 2>said & daemon=$!
+started $daemon
+paths status --run-dir "$RUN" --json
+kill $daemon; code=0; wait $daemon || code=$?
+state >after; cmp before after; echo "$code"
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let (last, json) = lines.split_last().unwrap();
+    assert_eq!(last, "0");
+    let status: serde_json::Value = serde_json::from_str(&json.join("\n")).unwrap();
+    assert_eq!((status["mode"].as_str(), status["links"].as_array().unwrap().len()), (Some("dry-run"), 2));
+}
+
+#[test]
+fn the_doctor_tells_what_is_wrong_and_ends_with_1() {
+    let place = Place::new();
+    let script = r#"
+paths doctor --run-dir "$RUN" >said; echo "fit $?"
+sysctl -q net.mptcp.enabled=0
+code=0; paths doctor --run-dir "$RUN" --json >said || code=$?; echo "$code"; cat said
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    assert_eq!(lines[..2], ["fit 0", "1"], "{lines:#?}");
+    let report: serde_json::Value = serde_json::from_str(&lines[2..].join("\n")).unwrap();
+    assert_eq!(report["fit"], false);
+    let findings = report["findings"].as_array().unwrap();
+    let wrong: Vec<&str> =
+        findings.iter().filter(|f| f["state"] == "blocks").map(|f| f["name"].as_str().unwrap()).collect();
+    assert_eq!(wrong, ["MPTCP"], "{report}");
+}
