@@ -53,10 +53,8 @@ impl Conn {
             let known = host.link(at).and_then(|link| link.known()).filter(|_| !carrying.has(at));
             let small = |known: Bitrate| known * FEW < rate || drags(known);
             // Only when the others have become no faster than it was would it be missed.
-            let kept = path.away.is_some_and(|away| {
-                now < away.until && away.rate < rate + rate.share(crate::units::Ratio::from_percent(20))
-                    || now < away.until && fast.is_none()
-            });
+            let missed = |was: Bitrate| fast.is_some() && was >= rate + rate / 5;
+            let kept = path.away.is_some_and(|away| now < away.until && !missed(away.rate));
             // What another connection knows of it counts while nothing is known here.
             if kept || path.away.is_none() && path.pace.seen().is_zero() && known.is_some_and(small) {
                 links = links.without(Links::one(at));
