@@ -9,7 +9,7 @@
 //!    each time twice as late. A subflow that the server resets at once was refused, and is left alone for longer.
 //! 4. A connection that the driver says only takes announced addresses is not joined until one is announced.
 
-use super::config::Config;
+use super::config::{Config, Profile};
 use super::conn::{Conn, Dead, Join, Pulse, Purpose};
 use super::decide::Choice;
 use super::event::{Command, Output, Refusal, Subflow, Why};
@@ -174,7 +174,9 @@ impl Conn {
             let wanted = !matches!(path.join, Join::Asked(_, Purpose::Prove) | Join::Coming(_, Purpose::Prove));
             let was_dead = path.dead.take().is_some();
             (path.join, path.proved, path.expect) = (Join::No, Some(now), expect);
-            (path.bytes, path.from, path.mute) = (0, now, now + MUTE + sub.rtt());
+            // Where speed is the aim it counts how soon a path is seen to be the faster one.
+            let mute = if host.config.profile == Profile::Throughput { Duration::ZERO } else { MUTE };
+            (path.bytes, path.from, path.mute) = (0, now, now + mute + sub.rtt());
             if !rivals.is_empty() {
                 // The old one's sender has backed off: the new one takes over. Otherwise the old one is alive.
                 // It goes when the new one has shown that it stays (`tidy`).

@@ -52,6 +52,7 @@ impl Conn {
                 // φ of eq. 1: so many samples before a path that was just begun is judged.
                 (true, true) if self.paths.get(at).is_none_or(|path| path.samples < SAMPLES) => true,
                 (true, true) => base.next(Best::Both, first, second, config.safety) != Best::First,
+                (true, false) if host.now.since(self.since) < interval * SAMPLES.into() => false,
                 (true, false) => base.next(Best::First, first, second, config.safety) == Best::Both,
             };
             if uses {

@@ -9,7 +9,7 @@
 //! Latency: the path with the shortest round trip alone, every other one joined as a backup: it takes over at once. A
 //! scheduler that sends each segment twice would be redundancy proper; it is the sender's, and cannot be asked for.
 
-use super::super::conn::{Away, Conn};
+use super::super::conn::{Away, Conn, Path};
 use super::super::host::Host;
 use super::super::links::Links;
 use super::super::reason::Reason;
@@ -20,19 +20,28 @@ use crate::units::{Bitrate, Duration};
 /// the sum, 2 + 20 less than 20 alone; 4 + 20 a fifth more.
 const FEW: u64 = 5;
 /// How long a path is measured before it is judged: slow start is over.
-const JUDGED: Duration = Duration::from_millis(600);
+const JUDGED: Duration = Duration::from_millis(400);
+/// How long the fast one must have been seen for that.
+const AT_LEAST: Duration = Duration::from_millis(200);
 /// The first time for which it is kept away in any case.
 const AWAY: Duration = Duration::from_secs(60);
+/// The time between changes of the shortest path.
+const STAYS: Duration = Duration::from_secs(2);
 /// Another path must be that much shorter, in percent, before one changes to it.
 const SHORTER: u64 = 70;
 
 impl Conn {
     pub(super) fn fastest(&mut self, host: &Host, usable: Links) -> Choice {
         let now = host.now;
-        let seen = |at: &usize| self.paths.get(*at).is_some_and(|path| path.pace.seen() >= JUDGED);
+        let seen = |time: Duration| move |path: &Path| path.pace.seen() >= time;
+        let judged = |links: Links, time: Duration| {
+            let seen = |at: &usize| self.paths.get(*at).is_some_and(seen(time));
+            links.iter().filter(seen).fold(Links::NONE, Links::with)
+        };
         let carrying = self.carrying().and(usable);
-        let judged = carrying.iter().filter(seen).fold(Links::NONE, Links::with);
-        let fast = judged.iter().max_by_key(|at| self.lately(*at));
+        // What a path in slow start brings, it brings at least.
+        let fast = judged(carrying, AT_LEAST).iter().max_by_key(|at| self.lately(*at));
+        let judged = judged(carrying, JUDGED);
         let rate = fast.map_or(Bitrate::ZERO, |at| self.lately(at));
         let (mut links, mut away) = (usable, None);
         let trial = self.trial;
@@ -75,11 +84,12 @@ impl Conn {
         Choice { destroy, ..Choice::new(links, reason) }
     }
 
-    pub(super) fn shortest(&self, _host: &Host, usable: Links, home: usize) -> Choice {
-        let rtt = |at: usize| self.on(at).filter(|sub| sub.proven || sub.backup).map(|sub| sub.handshake());
+    pub(super) fn shortest(&self, host: &Host, usable: Links, home: usize) -> Choice {
+        let rtt = |at: usize| self.on(at).map(|sub| sub.handshake());
         let now = self.active.and(usable).first().unwrap_or(home);
         let current = rtt(now).unwrap_or(Duration::MAX);
-        let best = usable.iter().filter_map(|at| Some((rtt(at)?, at))).min();
+        let settled = host.now.since(self.since) >= STAYS || self.joined().and(self.active).is_empty();
+        let best = usable.iter().filter(|_| settled).filter_map(|at| Some((rtt(at)?, at))).min();
         let shorter = |(other, _): &(Duration, usize)| {
             other.as_nanos().saturating_mul(100) < current.as_nanos().saturating_mul(SHORTER.into())
         };
