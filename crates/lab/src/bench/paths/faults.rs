@@ -22,6 +22,7 @@ use super::{Bench, is_stopped, link};
 use crate::mptcp::daemon::Daemon;
 use crate::mptcp::fetch::{self, Connection, Got, Speaks, Until};
 use crate::mptcp::stage::Who;
+use crate::runner::command::say;
 use crate::server::Payload;
 use crate::{Emulation, Lab, LabError};
 
@@ -149,7 +150,7 @@ fn one(
         sheet.problem(&case, &name_of, run, &"the bytes are others");
         return Ok(());
     }
-    let time = mended.and_then(|mended| when(&mended, &emulation).ok_or_else(|| "it was never mended".into()));
+    let time = mended.and_then(|mended| when(&mended, &emulation));
     let ours = Who::MARLINE.name(&links);
     match time {
         Ok(time) => {
@@ -183,21 +184,30 @@ fn in_the_middle(lab: &Lab, daemon: &mut Daemon, fault: &Fault, file: &Path) -> 
     }))
 }
 
-fn when(mended: &Mended, emulation: &Emulation) -> Option<Duration> {
-    let lte = emulation.links.get(1)?;
+/// How long it took; none: LTE was in use when Wi-Fi failed, so that nothing was to be mended.
+fn when(mended: &Mended, emulation: &Emulation) -> Result<Option<Duration>, String> {
+    let lte = emulation.links.get(1).ok_or("there is no LTE")?;
     match mended {
-        Mended::After(time) => Some(*time),
+        Mended::After(time) => Ok(Some(*time)),
         Mended::OverLte(since) => {
-            let first = lte.signs.iter().find(|sign| sign.at > *since && sign.down > 0 && sign.payload > 0)?;
-            Some(first.at - *since)
+            let payload = || lte.signs.iter().filter(|sign| sign.down > 0 && sign.payload > 0);
+            if payload().any(|sign| sign.at <= *since && sign.at + JUST_NOW > *since) {
+                return Ok(None);
+            }
+            let first = payload().find(|sign| sign.at > *since).ok_or("nothing came over LTE")?;
+            Ok(Some(first.at - *since))
         }
         Mended::Asked => {
-            let lost = lte.priorities.iter().find(|priority| priority.lost)?;
+            let lost = lte.priorities.iter().find(|asked| asked.lost).ok_or("nobody asked for another priority")?;
             let again = |other: &&crate::Priority| other.at > lost.at && other.backup == lost.backup && !other.lost;
-            Some(lte.priorities.iter().find(again)?.at - lost.at)
+            let again = lte.priorities.iter().find(again).ok_or("it was not asked again")?;
+            Ok(Some(again.at - lost.at))
         }
     }
 }
+
+/// A link over which nothing came for so long is not in use.
+const JUST_NOW: Duration = Duration::from_secs(1);
 
 fn carrier(lab: &Lab, _: &mut Daemon, now: Duration) -> Result<Mended, String> {
     lab.set_device("wifi", false).map(|()| Mended::OverLte(now)).map_err(|error| error.to_string())
