@@ -153,9 +153,10 @@ fn one(
     let time = mended.and_then(|mended| when(&mended, &emulation));
     let ours = Who::MARLINE.name(&links);
     match time {
-        Ok(time) => {
-            sheet.add(&case, fault.what, (&ours, &Floor::AtMost(fault.floor)), &name_of, time.as_secs_f64())
+        Ok(Some(time)) => {
+            sheet.add(&case, fault.what, (&ours, &Floor::AtMost(fault.floor)), &name_of, time.as_secs_f64());
         }
+        Ok(None) => say(&format!("{case}, {name_of}, run {run}: LTE was in use already")),
         Err(why) => sheet.problem(&case, &name_of, run, &why),
     }
     sheet.add(&case, "s in which nothing came", (&ours, &Floor::Stated), &name_of, got.pause.as_secs_f64());
