@@ -76,8 +76,8 @@ steer="$MARLINE paths --run-dir $RUN --link eth0,kind=wifi --link eth1,kind=lte"
 started() { until paths status --run-dir "$RUN" >/dev/null 2>&1; do sleep 0.02; kill -0 $1; done; }
 # The exit code and what was said of a command that must change nothing.
 refused() {
-    state >before; code=0; "$@" >said 2>&1 || code=$?; state >after
-    echo "$code $(cat said)"; cmp before after
+    state >was; code=0; "$@" >refusal 2>&1 || code=$?; state >is
+    echo "$code $(cat refusal)"; cmp was is
 }
 "#;
 
