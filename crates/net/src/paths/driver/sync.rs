@@ -11,8 +11,8 @@
 //!
 //! Whether the server denies joins to its first address cannot be seen in a dump: of adopted connections it is not known.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use marline_core::paths::{ConnId, Why};
 use marline_core::wire::netlink::diag::{self, state};
@@ -20,15 +20,34 @@ use marline_core::wire::netlink::mptcp::Tuple;
 
 use super::super::PathsError;
 use super::super::snapshot::Managed;
-use super::table::{Conn, id_of};
+use super::table::{Conn, Sub, id_of};
 use super::{Driver, Mode, Policy};
 
-/// What the kernel has.
+/// What the kernel has. There may be ten thousands: nothing is kept that is not needed, and nothing in small pieces.
 #[derive(Debug, Default)]
 struct Found {
     connections: BTreeMap<ConnId, Socket>,
-    subflows: BTreeMap<ConnId, Vec<diag::Socket>>,
+    /// By connection.
+    subflows: Vec<(ConnId, Part)>,
     plain: u64,
+}
+
+/// A TCP socket that is a subflow.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    local: SocketAddr,
+    remote: SocketAddr,
+    link: u32,
+    subflow: diag::Subflow,
+}
+
+impl Found {
+    /// The subflows of a connection.
+    fn of(&self, conn: ConnId) -> &[(ConnId, Part)] {
+        let from = self.subflows.partition_point(|(of, _)| *of < conn);
+        let rest = self.subflows.get(from..).unwrap_or(&[]);
+        rest.get(..rest.partition_point(|(of, _)| *of == conn)).unwrap_or(&[])
+    }
 }
 
 /// An MPTCP socket: its addresses are those of the first subflow, also after that has gone.
@@ -47,11 +66,9 @@ impl<M: Policy> Driver<M> {
         self.totals.plain_now = found.plain;
         self.end_missing(&found);
         let new = self.begin_new(&found, adopt);
-        for (conn, sockets) in &found.subflows {
-            for socket in sockets {
-                let initial = socket.subflow.is_some_and(|subflow| subflow.local_id == Some(0));
-                self.subflow(*conn, socket.local, socket.remote, socket.link, initial);
-            }
+        for (conn, part) in &found.subflows {
+            let initial = part.subflow.local_id == Some(0);
+            self.subflow(*conn, part.local, part.remote, part.link, initial);
         }
         let now = self.now();
         self.next_resync = None;
@@ -73,9 +90,11 @@ impl<M: Policy> Driver<M> {
         connections.map_err(told)?;
         let subflows = self.sockets.subflows(state::OPEN, |socket| {
             let Some(subflow) = socket.subflow else { return };
-            found.subflows.entry(ConnId(subflow.token)).or_default().push(*socket);
+            let part = Part { local: socket.local, remote: socket.remote, link: socket.link, subflow };
+            found.subflows.push((ConnId(subflow.token), part));
         });
         subflows.map_err(told)?;
+        found.subflows.sort_by_key(|(conn, _)| *conn);
         Ok(found)
     }
 
@@ -88,9 +107,9 @@ impl<M: Policy> Driver<M> {
                 over.push(*conn);
                 continue;
             }
-            let have: BTreeSet<(SocketAddr, SocketAddr)> =
-                found.subflows.get(conn).into_iter().flatten().map(|s| (s.local, s.remote)).collect();
-            gone.extend(of.subflows.iter().filter(|s| !have.contains(&(s.local, s.remote))).map(|s| (*conn, s.id)));
+            let have = found.of(*conn);
+            let is_there = |sub: &&Sub| have.iter().any(|(_, p)| p.local == sub.local && p.remote == sub.remote);
+            gone.extend(of.subflows.iter().filter(|sub| !is_there(sub)).map(|sub| (*conn, sub.id)));
         }
         for conn in over {
             if found.connections.get(&conn).is_some_and(|socket| socket.fell_back) {
@@ -109,7 +128,7 @@ impl<M: Policy> Driver<M> {
     fn begin_new(&mut self, found: &Found, adopt: bool) -> usize {
         let mut new = Vec::new();
         for (conn, socket) in found.connections.iter().filter(|(_, socket)| !socket.fell_back) {
-            let subflows = found.subflows.get(conn).map_or(&[][..], Vec::as_slice);
+            let subflows = found.of(*conn);
             if !self.table.conns.contains_key(conn) && self.is_ours(subflows) {
                 let mut of = Conn::new(socket.local.ip(), socket.remote, self.now());
                 of.adopted = adopt;
@@ -126,11 +145,11 @@ impl<M: Policy> Driver<M> {
         count
     }
 
-    fn is_ours(&self, subflows: &[diag::Socket]) -> bool {
-        let parts = || subflows.iter().filter_map(|socket| socket.subflow);
-        parts().any(|part| part.is_first_of_ours() || part.is_join_of_ours())
-            && parts().any(|part| part.is_fully_established())
-            && subflows.iter().any(|socket| self.lines.of(socket.local.ip(), socket.link).is_some())
+    fn is_ours(&self, parts: &[(ConnId, Part)]) -> bool {
+        let flags = || parts.iter().map(|(_, part)| part.subflow);
+        flags().any(|flags| flags.is_first_of_ours() || flags.is_join_of_ours())
+            && flags().any(|flags| flags.is_fully_established())
+            && parts.iter().any(|(_, part)| self.lines.of(part.local.ip(), part.link).is_some())
     }
 
     /// Finds those whose sockets keep the kernel's own path manager.
@@ -162,8 +181,8 @@ impl<M: Policy> Driver<M> {
 const REST: u32 = 4;
 
 /// Ids that the kernel has for addresses and [`id_of`] would not give.
-fn ids(subflows: &[diag::Socket]) -> Vec<(std::net::IpAddr, u8)> {
-    let all = subflows.iter().filter_map(|socket| Some((socket.local.ip(), socket.subflow?.local_id?)));
+fn ids(parts: &[(ConnId, Part)]) -> Vec<(IpAddr, u8)> {
+    let all = parts.iter().filter_map(|(_, part)| Some((part.local.ip(), part.subflow.local_id?)));
     let mut ids: Vec<_> = all.filter(|(address, id)| *id != 0 && *id != id_of(*address)).collect();
     ids.sort_unstable();
     ids.dedup();
