@@ -391,7 +391,7 @@ mod tests {
             metered: false,
             budget,
         };
-        let draw = Draw { base: Power::from_milliwatts(1000), per_bit: EnergyPerBit::ZERO };
+        let draw = Draw { base: Power::from_milliwatts(1000), per_bit: EnergyPerBit::ZERO, beyond: None };
         let radios = [(LinkKind::Wifi, RadioModel::new(draw))].into();
         let model = Model::new("one", radios, Together::default(), Power::ZERO).unwrap();
         let links = vec![
