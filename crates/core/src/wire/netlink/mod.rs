@@ -16,6 +16,7 @@
 mod ack;
 mod address;
 mod attribute;
+mod detour;
 pub mod diag;
 mod generic;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use alloc::vec::Vec;
 pub use ack::Ack;
 pub use address::Address;
 pub use attribute::{Attribute, Attributes};
+pub use detour::Detour;
 pub use generic::Family;
 pub use link::{Link, LinkChange};
 pub use route::Route;
