@@ -92,7 +92,7 @@ impl World {
                     })
                 })
             });
-            wait_for(|| self.rules().contains("redirect to"));
+            wait_for(|| self.rules().contains("tproxy to"));
             let result = work(&counts);
             let _ = stop.send(());
             forwarder.join().unwrap().unwrap();
@@ -200,6 +200,32 @@ fn who_speaks_mptcp_himself_or_to_another_port_is_left_alone() {
 }
 
 #[test]
+fn who_is_bound_to_a_device_keeps_it_and_nothing_is_left_behind() {
+    let Some(world) = World::new() else { return };
+    let routing = || {
+        let show = |words: &[&str]| world.here.run(|| Command::new("ip").args(words).output()).unwrap().stdout;
+        (show(&["rule"]), show(&["-6", "rule"]), show(&["route", "show", "table", "all"]))
+    };
+    let before = routing();
+    world.forwarded(Config::default(), |counts| {
+        for (address, domain) in [(SERVER[0], Domain::IPV4), (SERVER[1], Domain::IPV6)] {
+            let server = world.serve(address, true, |connection, _| Spoken::of(&connection).unwrap());
+            let connected = world.here.run(|| {
+                let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+                socket.bind_device(Some(b"w0"))?;
+                socket.connect(&SocketAddr::new(address.parse().unwrap(), PORT).into())?;
+                Ok(socket)
+            });
+            assert!(connected.is_ok(), "{address}: {connected:?}");
+            assert_eq!(server.join().unwrap(), Spoken::Never);
+        }
+        assert_eq!((counts.mptcp(), counts.fallen_back(), counts.failed()), (0, 0, 0));
+        assert_ne!(routing(), before, "there is no detour");
+    });
+    assert_eq!(routing(), before);
+}
+
+#[test]
 fn a_server_that_refuses_or_breaks_off_is_a_reset_for_the_program() {
     let Some(world) = World::new() else { return };
     world.forwarded(Config::default(), |counts| {
@@ -249,10 +275,10 @@ fn the_rules_of_another_are_respected_and_those_of_nobody_replaced() {
             Ok(runtime.block_on(forward::run(Config::default(), Arc::default())))
         });
         assert!(matches!(second.unwrap(), Err(ForwardError::Taken)));
-        assert!(world.rules().contains("redirect to"), "the first one's rules were taken away");
+        assert!(world.rules().contains("tproxy to"), "the first one's rules were taken away");
         // A firewall that is loaded anew leaves them alone.
         world.here.run(|| Command::new("nft").args(["flush", "ruleset"]).status()).unwrap();
-        assert!(world.rules().contains("redirect to"));
+        assert!(world.rules().contains("tproxy to"));
     });
 }
 
@@ -260,7 +286,7 @@ fn the_rules_of_another_are_respected_and_those_of_nobody_replaced() {
 fn the_rules_end_with_a_forwarder_that_is_killed() {
     let Some(world) = World::new() else { return };
     let mut killed = world.here.run(|| child(&[])).unwrap();
-    wait_for(|| world.rules().contains("redirect to"));
+    wait_for(|| world.rules().contains("tproxy to"));
     killed.kill().unwrap();
     killed.wait().unwrap();
     wait_for(|| world.rules().is_empty());

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use marline_sys::mptcp::Spoken;
-use rustix::net::sockopt::{ip_original_dst, ipv6_original_dst, set_tcp_congestion};
+use rustix::net::sockopt::set_tcp_congestion;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -73,12 +73,7 @@ impl Drop for Open<'_> {
 
 /// Where a connection was going before it was led here; none: here.
 fn destination(near: &TcpStream) -> Option<SocketAddr> {
-    let here = near.local_addr().ok()?;
-    let going = match here {
-        SocketAddr::V4(_) => SocketAddr::V4(ip_original_dst(near).ok()?),
-        SocketAddr::V6(_) => SocketAddr::V6(ipv6_original_dst(near).ok()?),
-    };
-    (going != here && !going.ip().is_loopback()).then_some(going)
+    near.local_addr().ok().filter(|going| !going.ip().is_loopback())
 }
 
 async fn connect(going: SocketAddr) -> io::Result<TcpStream> {

@@ -3,7 +3,8 @@
 //! In: which connections are meant ([`Scope`]). Out: each of them ends here and goes on as an MPTCP connection to where
 //! it was going, until [`run`] is dropped.
 //!
-//! 1. The kernel leads connections here ([`rules`]) and remembers where they were going (`SO_ORIGINAL_DST`).
+//! 1. The kernel leads connections here ([`rules`], [`detour`]) as they are: this end of each has the address where it
+//!    was going.
 //! 2. Only the loopback is listened on. What comes here by itself, led by no rule, is closed: it was going nowhere.
 //! 3. Bytes stay in the kernel ([`crate::pass`]); a slow receiver slows its sender; the end of one direction is passed
 //!    on alone; a connection that breaks on one side is reset on the other, so that half a file is not taken for a whole.
@@ -11,10 +12,11 @@
 //! 5. More than [`Config::limit`] connections wait in the kernel's queue until others end.
 //! 6. The rules are there only while the forwarder is (see [`rules`], 3).
 //!
-//! TPROXY was not used: for connections of the host itself it needs a mark, a rule and a routing table beside the
-//! rules of nftables, and brings what REDIRECT brings. Nor sockmap: it needs a kernel with BTF, and programs of BPF.
+//! REDIRECT was not used: it takes the destination from sockets that are bound to a device, too, and then finds no way
+//! for them, so that `marline get` and `curl --interface` hang. Nor programs of BPF: they need a kernel with BTF.
 
 mod connection;
+mod detour;
 pub mod rules;
 
 use std::io;
@@ -24,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -128,11 +131,12 @@ pub enum ForwardError {
 pub async fn run(config: Config, counts: Arc<Counts>) -> Result<std::convert::Infallible, ForwardError> {
     connection::may_be_made()?;
     let limit = config.limit.min(descriptors() / PER_CONNECTION).max(1);
-    let (port, listeners) = listen().await?;
+    let (port, listeners) = listen()?;
     let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
     let families = rules::Families::of(&addresses);
     // The last that is made is the first that goes.
     let mut tasks = JoinSet::new();
+    let _detour = detour::Held::new(families)?;
     let mut held = rules::Held::new(&config.scope, port, families).await?;
     tracing::info!(port, limit, "connections are led here");
     let room = Arc::new(Semaphore::new(limit));
@@ -175,13 +179,13 @@ async fn next(listeners: &[(IpAddr, TcpListener)], room: &Arc<Semaphore>) -> (Tc
 }
 
 /// One port on each family's loopback, the same for both: the rules name only one.
-async fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
+fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
     let [ipv4, ipv6] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let (first, rest) = match TcpListener::bind(SocketAddr::new(ipv4, 0)).await {
+        let (first, rest) = match bind(ipv4, 0) {
             Ok(listener) => ((ipv4, listener), Some(ipv6)),
-            Err(error) => match TcpListener::bind(SocketAddr::new(ipv6, 0)).await {
+            Err(error) => match bind(ipv6, 0) {
                 Ok(listener) => ((ipv6, listener), None),
                 Err(_) => return Err(ForwardError::Socket { what: "a listener on 127.0.0.1", error }),
             },
@@ -189,7 +193,7 @@ async fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
         let port = first.1.local_addr().map(|address| address.port());
         let port = port.map_err(|error| ForwardError::Socket { what: "a listener", error })?;
         let Some(other) = rest else { return Ok((port, vec![first])) };
-        match TcpListener::bind(SocketAddr::new(other, port)).await {
+        match bind(other, port) {
             Ok(listener) => return Ok((port, vec![first, (other, listener)])),
             // Somebody has this port there: another one, then.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
@@ -199,6 +203,19 @@ async fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
     }
     let error = last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
     Err(ForwardError::Socket { what: "a port that is free on 127.0.0.1 and ::1", error })
+}
+
+/// A listener that may be given connections to anywhere.
+fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
+    let address = SocketAddr::new(address, port);
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    match address {
+        SocketAddr::V4(_) => socket.set_ip_transparent_v4(true)?,
+        SocketAddr::V6(_) => socket.set_ip_transparent_v6(true)?,
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// As many as this user may have.
@@ -216,4 +233,6 @@ const PER_CONNECTION: usize = 6;
 /// chosen: for the listeners, nft, and whatever else the process does.
 const RESERVED: usize = 128;
 const ATTEMPTS: usize = 16;
+/// chosen: as tokio's listeners.
+const BACKLOG: i32 = 1024;
 const BREATH: Duration = Duration::from_millis(50);

@@ -4,10 +4,12 @@
 //! [`Held`] lives.
 //!
 //! 1. Led away are connections that this host opens, out of an interface other than the loopback: what stays on this
-//!    host goes to its own addresses, which Linux routes over the loopback.
-//! 2. Not led away are the forwarder's own connections (by their mark), those that ask for MPTCP themselves (by the
-//!    option in their SYN; NAT looks at the SYN alone), and link-local IPv6, whose addresses mean nothing without their
-//!    interface.
+//!    host goes to its own addresses, which Linux routes over the loopback. It is decided once, for the SYN, and kept in
+//!    the connection's mark; the packets get the mark of the [detour](super::detour), and on the loopback the
+//!    forwarder's socket (TPROXY).
+//! 2. Not led away are sockets with a mark (the forwarder's own, and programs that route by themselves), sockets that are
+//!    bound to a device (the detour has no way for them: who asked for a link gets it), those that ask for MPTCP
+//!    themselves (by the option in their SYN), and link-local IPv6, whose addresses mean nothing without their interface.
 //! 3. The table has an owner (Linux 5.12): the kernel removes it when the owner's netlink socket closes. The owner is
 //!    `nft`, waiting for commands on a pipe whose other end is this process's. However this process ends, `nft` reads
 //!    the end, and the rules are gone: a host whose connections lead to a forwarder that is no more would be cut off.
@@ -27,6 +29,8 @@ use super::ForwardError;
 
 /// The mark of the forwarder's own connections.
 pub const MARK: u32 = 0x77;
+/// The mark of connections that are led away, and of their packets. chosen: "ma", which nobody else uses.
+pub(super) const LED: u32 = 0x6d61;
 /// The table's name.
 pub const TABLE: &str = "marline";
 
@@ -112,9 +116,13 @@ fn is_plain(byte: u8) -> bool {
 /// The table as nft reads it: it commits when a line ends.
 fn table(scope: &Scope, port: u16, families: Families) -> String {
     let mut rules = vec![
-        "type nat hook output priority -100; policy accept".to_owned(),
-        format!("meta mark {MARK:#x} return"),
+        "type route hook output priority -150; policy accept".to_owned(),
+        "meta l4proto != tcp return".into(),
+        "meta mark != 0 return".into(),
         "oifname \"lo\" return".into(),
+        format!("ct mark {LED:#x} ct direction original meta mark set {LED:#x} return"),
+        "tcp flags & (fin | syn | rst | ack) != syn return".into(),
+        "ct mark != 0 return".into(),
         "ip6 daddr fe80::/10 return".into(),
         "tcp option mptcp exists return".into(),
     ];
@@ -128,14 +136,20 @@ fn table(scope: &Scope, port: u16, families: Families) -> String {
         last += &format!("socket cgroupv2 level {level} \"{path}\" ");
     }
     last += &match scope.ports.as_slice() {
-        [] => "meta l4proto tcp ".into(),
+        [] => String::new(),
         ports => format!("tcp dport {{ {} }} ", ports.iter().map(written).collect::<Vec<_>>().join(", ")),
     };
-    last += &format!("redirect to :{port}");
+    last += &format!("ct mark set {LED:#x} meta mark set {LED:#x}");
     rules.push(last);
+    let arriving = [
+        "type filter hook prerouting priority -150; policy accept".to_owned(),
+        format!("iifname \"lo\" meta mark {LED:#x} meta l4proto tcp tproxy to :{port}"),
+    ];
     // A table of ours without an owner is nobody's. One line is one transaction.
     let first = format!("add table inet {TABLE}; delete table inet {TABLE}");
-    format!("{first}\ntable inet {TABLE} {{ flags owner; chain output {{ {}; }}; }}\n", rules.join("; "))
+    let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
+    let (output, arriving) = (chain("output", &rules), chain("arriving", &arriving));
+    format!("{first}\ntable inet {TABLE} {{ flags owner; {output}{arriving}}}\n")
 }
 
 fn written(ports: &Ports) -> String {
@@ -191,7 +205,7 @@ impl Held {
             commands.write_all(text.as_bytes()).await?;
             let mut lines = BufReader::new(&mut out).lines();
             while let Some(line) = lines.next_line().await? {
-                if line.contains("redirect to") {
+                if line.contains("tproxy to") {
                     return Ok(true);
                 }
             }
@@ -237,7 +251,7 @@ fn refusal(said: &str) -> ForwardError {
     } else if line.is_empty() {
         ForwardError::Nft("it said nothing and did nothing; it must know interactive mode (nft -i)".into())
     } else if said.contains("Operation not supported") {
-        ForwardError::Nft(format!("{line} (tables with an owner need Linux 5.12, NAT needs nft_redir)"))
+        ForwardError::Nft(format!("{line} (tables with an owner need Linux 5.12; and nft_tproxy)"))
     } else {
         ForwardError::Nft(line)
     }
@@ -256,9 +270,10 @@ mod tests {
     #[test]
     fn everything_but_what_stays_here_and_what_is_mptcp_is_led_away() {
         let text = table(&Scope::default(), 7000, BOTH);
-        let order = ["mark 0x77 return", "\"lo\" return", "fe80::/10 return", "mptcp exists return"];
+        let order =
+            ["mark != 0 return", "\"lo\" return", "!= syn return", "fe80::/10 return", "mptcp exists return"];
         let mut at = 0;
-        for rule in order.iter().chain(&["meta l4proto tcp redirect to :7000"]) {
+        for rule in order.iter().chain(&["; ct mark set 0x6d61 meta mark set 0x6d61;", "tproxy to :7000"]) {
             let found = text[at..].find(rule).unwrap_or_else(|| panic!("{rule} is not in its place: {text}"));
             at += found;
         }
@@ -272,10 +287,10 @@ mod tests {
         let cgroup = Some(Cgroup { path: "system.slice/a.service".into(), level: 2 });
         let text = table(&Scope { cgroup, ports }, 7000, Families { ipv4: true, ipv6: false });
         let rule = "meta nfproto ipv4 socket cgroupv2 level 2 \"system.slice/a.service\" \
-                    tcp dport { 443, 8000-8999 } redirect to :7000";
+                    tcp dport { 443, 8000-8999 } ct mark set 0x6d61";
         assert!(text.contains(rule), "{text}");
         let text = table(&Scope::default(), 7000, Families { ipv4: false, ipv6: true });
-        assert!(text.contains("meta nfproto ipv6 meta l4proto tcp redirect"), "{text}");
+        assert!(text.contains("meta nfproto ipv6 ct mark set 0x6d61"), "{text}");
     }
 
     #[test]
