@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "seeds 522 (the latency profile flaps), 490 (the last subflow is destroyed) and 144 (a lost option is sent again late) are open"]
+    #[ignore = "seed 269 is open: the latency profile changes its mind where two links are nearly as near"]
     fn marline_survives_any_history(seed: u64) {
         history(seed, Policy::Marline, &phone()).map_err(|defect| TestCaseError::fail(defect.to_string()))?;
     }

@@ -166,3 +166,61 @@ pub(super) fn computed(figure: &Figure, model: &Model) -> Row {
 pub(super) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Ten megabytes in so many seconds for so many joules.
+    pub(in super::super) fn played([seconds, energy]: [f64; 2]) -> Played {
+        Played {
+            seconds,
+            bytes: 10e6,
+            energy,
+            carried: [9e6, 1.5e6],
+            wakes: Some(1.0),
+            later: Some(80.0 / seconds),
+            course: vec![Point { mbps: [4.0, 2.0], joules: energy / 2.0 }; 7],
+            least: None,
+        }
+    }
+
+    pub(in super::super) fn done(artefact: &'static str, case: &str, runs: &[(Who, [f64; 2])]) -> Done {
+        let runs = runs.iter().map(|(who, figures)| (*who, vec![Ok(played(*figures))])).collect();
+        Done { artefact, case: case.into(), runs }
+    }
+
+    #[test]
+    fn a_sentence_of_the_paper_stands_beside_ours() {
+        let runs = [(Who::TcpWifi, [200.0, 100.0]), (Who::Mptcp, [100.0, 110.0]), (Who::Emptcp, [130.0, 99.0])];
+        let rows = rows(&[done("F8", "on-off 40 s", &runs)], &[], By::Sim, 0.5);
+        assert!(rows.iter().all(|row| row.scale == 0.5 && row.by == By::Sim));
+        let of = |metric: &str| rows.iter().find(|row| row.policy == "emptcp" && row.metric == metric).unwrap();
+        let energy = of("energy against mptcp");
+        assert_eq!((energy.paper, energy.ours), (Some(-8.0), Some(-10.0)));
+        assert!(energy.note.as_ref().unwrap().starts_with("§4.3") && !energy.note.as_ref().unwrap().contains(';'));
+        let time = of("time against mptcp");
+        assert_eq!(time.ours, Some(30.0));
+        assert!(time.note.as_ref().unwrap().contains("LTE's rate is not told"), "{time:?}");
+        assert_eq!(of("energy_per_megabyte").ours, Some(9.9));
+    }
+
+    #[test]
+    fn a_course_is_that_of_its_first_repetition() {
+        let rows = rows(&[done("F8", "on-off 40 s", &[(Who::Mptcp, [14.0, 20.0])])], &[], By::Sim, 1.0);
+        let course: Vec<&Row> = rows.iter().filter(|row| row.artefact == "F7" && row.metric == "energy").collect();
+        assert_eq!(course.iter().map(|row| row.case.as_str()).collect::<Vec<_>>(), ["at 10 s", "at 20 s"]);
+        let table = super::super::table::course(&rows, "F7").unwrap();
+        assert_eq!(table.rows[0], ["at 10 s", "10.0"]);
+        assert!(super::super::table::course(&rows, "F12").is_none());
+    }
+
+    #[test]
+    fn who_failed_has_a_null_and_the_reason() {
+        let mut case = done("F5", "good Wi-Fi", &[(Who::Marline, [14.0, 20.0])]);
+        case.runs[0].1.push(Err("no end".into()));
+        let rows = rows(&[case], &[], By::Lab, 1.0);
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].ours.is_none() && rows[0].note.as_ref().unwrap().contains("no end"));
+    }
+}

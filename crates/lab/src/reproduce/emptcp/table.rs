@@ -140,10 +140,11 @@ pub(super) fn floors(floors: &[Floor]) -> Option<Table> {
             format!("{:.3}", floor.ours),
             format!("at {bound} {:.3}", floor.bound),
             met.into(),
+            floor.note.clone().unwrap_or_default(),
         ]
     };
     let missed = floors.iter().filter(|floor| !floor.met()).count();
-    let head = ["artefact", "case", "metric", "marline", "ours", "floor", ""];
+    let head = ["artefact", "case", "metric", "marline", "ours", "floor", "", ""];
     (!floors.is_empty()).then(|| Table {
         head: head.map(String::from).into(),
         rows: floors.iter().map(line).collect(),
