@@ -10,7 +10,7 @@ use std::future::pending;
 use std::io;
 use std::time::Duration;
 
-use marline_core::paths::{ConnId, Input, Subflow, SubflowId, Why};
+use marline_core::paths::{ConnId, Counters, Input, Subflow, SubflowId, Why};
 use marline_core::wire::netlink::mptcp::{Event, Path};
 
 use super::super::Mode;
@@ -74,12 +74,12 @@ impl<M: Policy> Driver<M> {
         of.only_announced = path.deny_join_id0;
         of.managed = self.managed();
         self.open(conn, of);
-        self.subflow(conn, path.local, path.remote, path.link, true);
+        self.subflow(conn, path.local, path.remote, path.link, true, None);
     }
 
     fn joined(&mut self, path: &Path) {
         let initial = path.local_id == 0;
-        self.subflow(ConnId(path.token), path.local, path.remote, path.link, initial);
+        self.subflow(ConnId(path.token), path.local, path.remote, path.link, initial, None);
     }
 
     fn left(&mut self, path: &Path) {
@@ -123,7 +123,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// A subflow is there: looks at it once, enters it, and tells of it.
+    /// A subflow is there: looks at it unless its counters are `known`, enters it, and tells of it.
     pub(super) fn subflow(
         &mut self,
         conn: ConnId,
@@ -131,6 +131,7 @@ impl<M: Policy> Driver<M> {
         remote: std::net::SocketAddr,
         index: u32,
         initial: bool,
+        known: Option<Counters>,
     ) {
         let line = self.lines.of(local.ip(), index).map(|line| (line.link, line.index));
         let (link, via) = line.map_or((None, index), |(link, via)| (Some(link), via));
@@ -140,12 +141,10 @@ impl<M: Policy> Driver<M> {
         }
         let adopted = of.adopted;
         let initial = initial && !of.subflows.iter().any(|sub| sub.initial);
-        let mut found = None;
-        let looked = self.sockets.look(&[Asked { local, remote, link: via }], |_, socket| found = socket);
-        if let Err(error) = looked {
-            tracing::warn!(%error, "a new subflow could not be looked at");
-        }
-        let counters = found.as_ref().and_then(super::act::counters);
+        let counters = known.or_else(|| {
+            let found = self.found(&[Asked { local, remote, link: via }]);
+            found.first().and_then(Option::as_ref).and_then(super::act::counters)
+        });
         let now = self.now();
         let id = self.table.add(conn, |id| {
             let mut sub = Sub::new(id, local, remote, via);

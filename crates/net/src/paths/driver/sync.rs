@@ -14,12 +14,13 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use marline_core::paths::{ConnId, Why};
+use marline_core::paths::{ConnId, Counters, Why};
 use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::mptcp::Tuple;
 
 use super::super::PathsError;
 use super::super::snapshot::Managed;
+use super::act::counters;
 use super::table::{Conn, Sub, id_of};
 use super::{Driver, Mode, Policy};
 
@@ -39,6 +40,7 @@ struct Part {
     remote: SocketAddr,
     link: u32,
     subflow: diag::Subflow,
+    counters: Option<Counters>,
 }
 
 impl Found {
@@ -68,7 +70,7 @@ impl<M: Policy> Driver<M> {
         let new = self.begin_new(&found, adopt);
         for (conn, part) in &found.subflows {
             let initial = part.subflow.local_id == Some(0);
-            self.subflow(*conn, part.local, part.remote, part.link, initial);
+            self.subflow(*conn, part.local, part.remote, part.link, initial, part.counters);
         }
         let now = self.now();
         self.next_resync = None;
@@ -90,7 +92,8 @@ impl<M: Policy> Driver<M> {
         connections.map_err(told)?;
         let subflows = self.sockets.subflows(state::OPEN, |socket| {
             let Some(subflow) = socket.subflow else { return };
-            let part = Part { local: socket.local, remote: socket.remote, link: socket.link, subflow };
+            let (local, remote, link) = (socket.local, socket.remote, socket.link);
+            let part = Part { local, remote, link, subflow, counters: counters(socket) };
             found.subflows.push((ConnId(subflow.token), part));
         });
         subflows.map_err(told)?;
