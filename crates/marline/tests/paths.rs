@@ -59,6 +59,9 @@ const NETWORK: &str = r#"
 ip link set lo up
 for n in 0 1; do
     ip link add eth$n type veth peer name far$n
+    # Without addresses that the kernel makes up by itself, a second later.
+    ip link set eth$n addrgenmode none
+    ip link set far$n addrgenmode none
     ip address add 10.$n.0.2/24 dev eth$n
     ip address add 2001:db8:$n::2/64 dev eth$n nodad
     ip link set eth$n up
@@ -77,7 +80,7 @@ started() { until paths status --run-dir "$RUN" >/dev/null 2>&1; do sleep 0.02; 
 # The exit code and what was said of a command that must change nothing.
 refused() {
     state >was; code=0; "$@" >refusal 2>&1 || code=$?; state >is
-    echo "$code $(cat refusal)"; cmp was is
+    echo "$code $(cat refusal)"; diff was is
 }
 "#;
 
@@ -185,7 +188,7 @@ for signal in TERM INT HUP; do
     state >while; cmp -s before while && echo "nothing was changed"
     ip rule | grep -c "from 10.1.0.2 .*proto 109"
     kill -$signal $daemon; code=0; wait $daemon || code=$?
-    state >after; cmp before after; echo "$signal $code $(tail -n 1 said)"
+    state >after; diff before after; echo "$signal $code $(tail -n 1 said)"
 done
 for way in restore restart; do
     $steer 2>said & daemon=$!
@@ -201,7 +204,7 @@ for way in restore restart; do
         kill $daemon; wait $daemon
     fi
     rmdir "$RUN" 2>/dev/null || true
-    state >after; cmp before after; echo "$way"
+    state >after; diff before after; echo "$way"
 done
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
@@ -226,7 +229,7 @@ setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-se
 started $daemon
 paths status --run-dir "$RUN" --json
 kill $daemon; code=0; wait $daemon || code=$?
-state >after; cmp before after; echo "$code"
+state >after; diff before after; echo "$code"
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let (last, json) = lines.split_last().unwrap();
