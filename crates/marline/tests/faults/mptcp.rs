@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::net::ipproto::MPTCP;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
@@ -90,4 +90,53 @@ fn when_the_first_link_goes_the_other_one_brings_the_rest() {
     assert!(fs::read(program.path("out")).unwrap() == *resource.data);
     assert_eq!(report["mptcp"], "spoken", "{report}");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn a_plain_program_is_carried_over_both_links_by_paths_transparent() {
+    let Some((network, resource, server)) = world(true) else { return };
+    if Command::new("nft").arg("--version").output().is_err() {
+        return eprintln!("skipped: nft is not installed");
+    }
+    let program = network.program();
+    let run_dir = program.path("run");
+    // The rules of `world` are those that `paths` makes by itself; the endpoint is the kernel's way, and is not needed.
+    network.client_ip("mptcp endpoint flush\nrule del from 10.77.1.2\nrule del from 10.77.2.2\n");
+    // `ip netns exec` becomes the program, so that this is the process that is killed below.
+    let start = || {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &network.client(), env!("CARGO_BIN_EXE_marline"), "paths", "run"]);
+        command.args(["--transparent", "--profile", "throughput", "--link", "wifi0", "--link", "lte0"]);
+        command.arg("--run-dir").arg(&run_dir).env("HOME", program.dir()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let rules = || {
+        let list = ["netns", "exec", &network.client(), "nft", "list", "ruleset"];
+        String::from_utf8(Command::new("ip").args(list).output().unwrap().stdout).unwrap()
+    };
+    let wait_for = |there: bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while rules().contains("tproxy") != there {
+            assert!(std::time::Instant::now() < end, "rules there: {}", !there);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let mut paths = start();
+    wait_for(true);
+    let url = server.url("/file");
+    let curl = || {
+        let curl = ["netns", "exec", &network.client(), "curl", "-sS", "--max-time", "60", &url];
+        Command::new("ip").args(curl).output().unwrap()
+    };
+    let output = curl();
+    assert!(output.stdout == *resource.data, "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(came(&network, "lte0") > 200_000, "the other link was not used: {}", came(&network, "lte0"));
+    paths.kill().unwrap();
+    paths.wait().unwrap();
+    wait_for(false);
+    assert!(curl().stdout == *resource.data, "whoever is not led away any more reaches the server by himself");
+    let mut paths = start();
+    wait_for(true);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&paths), rustix::process::Signal::INT).unwrap();
+    assert!(paths.wait().unwrap().success());
+    assert_eq!(rules(), "");
 }
