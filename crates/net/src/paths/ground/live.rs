@@ -42,8 +42,10 @@ fn output(words: &str) -> String {
 /// All that a run may change, as text.
 fn everything() -> String {
     let ip = ["rule", "-6 rule", "route show table all", "-6 route show table all"].map(output).concat();
+    // The kernel's own addresses of the link come a second after it.
+    let ip: Vec<&str> = ip.lines().filter(|line| !line.contains("fe80:")).collect();
     let settings = [settings::ENABLED, settings::PATH_MANAGER].map(|name| Settings::system().read(name));
-    format!("{ip}{settings:?}")
+    format!("{}{settings:?}", ip.join("\n"))
 }
 
 /// The link by which the world is reached from an address; none: not at all.
