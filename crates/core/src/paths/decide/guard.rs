@@ -9,7 +9,7 @@
 //! 1. A link that is slower than [`DRAG`] of the fastest one adds nothing to a set ([`Conn::drags`]). That is about where
 //!    energy alone would leave it out as well (the LTE-only threshold of `emptcp-s3` is 0.14 to 0.17 of LTE's rate).
 //! 2. What the fast path would bring alone is not known while a slow one holds it up. Where the slow ones bring less than
-//!    a quarter, or all bring less than the best one did alone, the fast one is tried alone ([`TRIAL`]). If it brings
+//!    a fifth, or all bring less than the best one did alone, the fast one is tried alone ([`TRIAL`]). If it brings
 //!    [`GAIN`] of what all did (in the throughput profile: as much), the share at which this was found is a drag as well,
 //!    for [`FOUND`]. A trial that failed is tried again ever more seldom.
 //! 3. A link that was never measured is met alone if the home link is slow beside what is assumed: beside a slow one its
@@ -28,8 +28,8 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// See rule 1: between the measured 2 of 20, which loses, and 4 of 20, which gains.
 const DRAG: Ratio = Ratio::from_ppm(143_000);
-/// See rule 2. A fast path that is held up seems slower than it is, so that a quarter seen is less in truth.
-const SMALL: u64 = 4;
+/// See rule 2. A fast path that is held up seems slower than it is, so that a fifth seen is less in truth.
+const SMALL: u64 = 5;
 const WORSE: Ratio = Ratio::from_ppm(900_000);
 /// How long both are seen before one is tried.
 const FOR: Duration = Duration::from_secs(2);

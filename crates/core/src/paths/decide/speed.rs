@@ -3,8 +3,8 @@
 //! Throughput: every link joins at once. A path whose rate is a small part of the fast one's costs more than it brings
 //! (`guard`), so it goes early: it is destroyed and not suspended, because what the server has queued on it (measured: up
 //! to 6.5 MB on the first subflow) would come over it, late, and hold up everything behind; what is destroyed is sent
-//! again over the others. It is kept away while it would not help: while the fast one is [`FEW`] times as fast as it was,
-//! and at least [`AWAY`], doubled each time.
+//! again over the others. It is kept away while it would not help: while the others are faster than it was, and
+//! for [`AWAY`], doubled each time.
 //!
 //! Latency: the path with the shortest round trip alone, every other one joined as a backup: it takes over at once. A
 //! scheduler that sends each segment twice would be redundancy proper; it is the sender's, and cannot be asked for.
@@ -14,11 +14,12 @@ use super::super::host::Host;
 use super::super::links::Links;
 use super::super::reason::Reason;
 use super::Choice;
-use crate::units::{Bitrate, Duration};
+use crate::units::{Bitrate, Duration, Ratio};
 
 /// A path of less than this part of the fastest one's rate is not worth its trouble. Measured: 5 + 50 bring 0.56 to 0.9 of
-/// the sum, 2 + 20 less than 20 alone; 4 + 20 a fifth more.
-const FEW: u64 = 5;
+/// the sum, 2 + 20 less than 20 alone; 4 + 20 a fifth more. A fast path that is held up brings two thirds of what it could,
+/// so that a fifth in truth is seen as two sevenths.
+const FEW: Ratio = Ratio::from_ppm(285_000);
 /// How long a path is measured before it is judged: slow start is over.
 const JUDGED: Duration = Duration::from_millis(400);
 /// How long the fast one must have been seen for that.
@@ -52,7 +53,7 @@ impl Conn {
             let Some(path) = self.paths.get_mut(at) else { continue };
             if (ready || found.is_some())
                 && fast.is_some()
-                && (slow * FEW < rate || drags(slow))
+                && (slow < rate.share(FEW) || drags(slow))
                 && path.away.is_none_or(|away| now >= away.until)
             {
                 let times = path.away.map_or(0, |away| away.times.saturating_add(1));
@@ -60,7 +61,7 @@ impl Conn {
                 path.away = Some(Away { rate: slow, until, times });
             }
             let known = host.link(at).and_then(|link| link.known()).filter(|_| !carrying.has(at));
-            let small = |known: Bitrate| known * FEW < rate || drags(known);
+            let small = |known: Bitrate| known < rate.share(FEW) || drags(known);
             // Only when the others have become no faster than it was would it be missed.
             let missed = |was: Bitrate| fast.is_some() && was >= rate + rate / 5;
             let kept = path.away.is_some_and(|away| now < away.until && !missed(away.rate));
