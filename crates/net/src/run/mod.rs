@@ -4,7 +4,7 @@
 //! why not.
 //!
 //! 1. The kernel shows every `socket` call that would make a TCP socket to a process beside this one, the
-//!    [`keeper`], which makes an MPTCP socket and puts it in the place of the result (seccomp's user notification,
+//!    keeper, which makes an MPTCP socket and puts it in the place of the result (seccomp's user notification,
 //!    `marline_sys::seccomp`). Programs that were linked statically and those that make their system calls themselves
 //!    (Go) ask the kernel, too, so they are no exception.
 //! 2. This process becomes the command: its exit code, signals, terminal and children are the command's own.

@@ -9,7 +9,7 @@
 
 use super::{Request, family, kind};
 
-/// See the [module](self).
+/// A rule and a route: packets with the mark are delivered here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detour {
     /// Address family: [`family::V4`] or [`family::V6`].

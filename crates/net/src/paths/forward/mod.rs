@@ -3,10 +3,10 @@
 //! In: which connections are meant ([`Scope`]). Out: each of them ends here and goes on as an MPTCP connection to where
 //! it was going, until [`run`] is dropped.
 //!
-//! 1. The kernel leads connections here ([`rules`], [`detour`]) as they are: this end of each has the address where it
+//! 1. The kernel leads connections here ([`rules`], and a routing rule) as they are: this end of each has the address where it
 //!    was going.
 //! 2. Only the loopback is listened on. What comes here by itself, led by no rule, is closed: it was going nowhere.
-//! 3. Bytes stay in the kernel ([`crate::pass`]); a slow receiver slows its sender; the end of one direction is passed
+//! 3. Bytes stay in the kernel (splice); a slow receiver slows its sender; the end of one direction is passed
 //!    on alone; a connection that breaks on one side is reset on the other, so that half a file is not taken for a whole.
 //! 4. A server without MPTCP is reached all the same: the kernel falls back by itself, which is counted.
 //! 5. More than [`Config::limit`] connections wait in the kernel's queue until others end.
