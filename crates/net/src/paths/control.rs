@@ -1,11 +1,11 @@
 //! The daemon's ear: a unix socket at which `status`, `watch` and `explain` ask.
 //!
-//! In: one JSON request for each connection ([`Question`]), at most [`LONGEST`] bytes, ended by a line end or by the end of
+//! In: one JSON request for each connection ([`Question`]), at most a kibibyte, ended by a line end or by the end of
 //! the stream. Out: one JSON answer ([`Answer`]), and the connection is closed.
 //!
 //! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
 //!    looked at as well, because between `bind` and `chmod` there is a moment.
-//! 2. Whoever is slow loses his connection after [`PATIENCE`]; nobody makes the driver wait.
+//! 2. Whoever is slow loses his connection after two seconds; nobody makes the driver wait.
 //! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here: who listens holds
 //!    the claim ([`super::ground::Claim`]).
 //!
@@ -217,7 +217,7 @@ pub enum AskError {
     Refused(String),
 }
 
-/// Asks the daemon of this run directory. Blocks, for [`PATIENCE`] at most between two bytes.
+/// Asks the daemon of this run directory. Blocks, for four seconds at most between two bytes.
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.

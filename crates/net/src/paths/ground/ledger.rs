@@ -10,7 +10,7 @@
 //! 4. The first value counts: a daemon that finds the entries of one that crashed keeps what they say was there before.
 //!
 //! Rules and routes are not in it. Each carries marline's number as its origin, by which the kernel itself tells them
-//! apart (see [`super::routing`]), and no file can be as true as that.
+//! apart (see `super::routing`), and no file can be as true as that.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! 1. Everything is checked before anything is changed.
-//! 2. Everything is written down before it is changed ([`ledger`]), or marked ([`routing`]).
+//! 2. Everything is written down before it is changed (`ledger`), or marked (`routing`).
 //! 3. A start after a crash takes over what the crashed run left and still fits: no connection notices.
 
 mod claim;
