@@ -201,7 +201,7 @@ pub(super) mod tests {
         assert!(energy.note.as_ref().unwrap().starts_with("§4.3") && !energy.note.as_ref().unwrap().contains(';'));
         let time = of("time against mptcp");
         assert_eq!(time.ours, Some(30.0));
-        assert!(time.note.as_ref().unwrap().contains("LTE's rate is not told"), "{time:?}");
+        assert!(time.note.as_ref().unwrap().contains("over upstream MPTCP"), "{time:?}");
         assert_eq!(of("energy_per_megabyte").ours, Some(9.9));
     }
 

@@ -17,13 +17,14 @@
 
 mod command;
 mod data;
+mod tell;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use marline_core::energy::{Direction, Meter};
 use marline_core::link::LinkId;
-use marline_core::paths::{ConnId, Counters, Input, Subflow, SubflowId, Why};
+use marline_core::paths::{ConnId, Input, Why};
 use marline_core::units::{DataSize, Duration, Energy, Instant};
 
 use super::conn::{Reassembly, Receiver};
@@ -242,67 +243,6 @@ impl Kernel {
                 self.happen(due.event);
             }
             _ => self.now = end,
-        }
-    }
-
-    pub(super) fn tell_links(&mut self) {
-        for (id, link) in (0..).map(LinkId).zip(&self.links) {
-            if link.carrier {
-                self.inbox.push_back(Input::LinkUp { link: id });
-            }
-        }
-    }
-
-    /// To a machine that was not there before.
-    pub(super) fn tell_adopted(&mut self) {
-        for at in 0..self.conns.len() {
-            if self.conns[at].stage == Stage::Told {
-                self.tell_opened(at, true);
-                for sub in self.conns[at].subs.clone() {
-                    if self.subs[sub].here && self.subs[sub].told {
-                        self.tell_up(sub);
-                    }
-                }
-            }
-        }
-    }
-
-    fn tell_opened(&mut self, conn: usize, adopted: bool) {
-        self.inbox.push_back(Input::Opened { conn: name(conn), adopted, only_announced: false });
-    }
-
-    fn tell_up(&mut self, at: usize) {
-        let sub = &mut self.subs[at];
-        sub.told = true;
-        let subflow = Subflow {
-            id: SubflowId(at as u64),
-            link: Some(LinkId(u16::try_from(sub.link).unwrap_or(u16::MAX))),
-            initial: sub.initial,
-            backup: sub.backup,
-            rtt: Some(sub.rtt),
-        };
-        self.inbox.push_back(Input::SubflowUp { conn: name(sub.conn), subflow });
-    }
-
-    fn tell_down(&mut self, at: usize, why: Why) {
-        let sub = &mut self.subs[at];
-        if sub.here && sub.told {
-            self.inbox.push_back(Input::SubflowDown { conn: name(sub.conn), subflow: SubflowId(at as u64), why });
-        }
-        sub.here = false;
-    }
-
-    fn counters(&self, at: usize) -> Counters {
-        let sub = &self.subs[at];
-        Counters {
-            received: DataSize::from_bytes(sub.receiver.received()),
-            sent: DataSize::from_bytes(sub.asked),
-            outstanding: DataSize::ZERO,
-            rtt: Some(sub.rtt),
-            receiver_rtt: Some(sub.sender.rtt()),
-            timeouts: 0,
-            backup: sub.backup,
-            peer_backup: false,
         }
     }
 

@@ -1,0 +1,71 @@
+//! What the machine is told of links, connections and subflows, as the driver tells it (core/paths/event.rs, duties 1 and 2).
+
+use marline_core::link::LinkId;
+use marline_core::paths::{Counters, Input, Subflow, SubflowId, Why};
+use marline_core::units::DataSize;
+
+use super::{Kernel, Stage, name};
+
+impl Kernel {
+    /// Of each link that has carrier.
+    pub(in super::super) fn tell_links(&mut self) {
+        for (id, link) in (0..).map(LinkId).zip(&self.links) {
+            if link.carrier {
+                self.inbox.push_back(Input::LinkUp { link: id });
+            }
+        }
+    }
+
+    /// To a machine that was not there before.
+    pub(in super::super) fn tell_adopted(&mut self) {
+        for at in 0..self.conns.len() {
+            if self.conns[at].stage == Stage::Told {
+                self.tell_opened(at, true);
+                for sub in self.conns[at].subs.clone() {
+                    if self.subs[sub].here && self.subs[sub].told {
+                        self.tell_up(sub);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn tell_opened(&mut self, conn: usize, adopted: bool) {
+        self.inbox.push_back(Input::Opened { conn: name(conn), adopted, only_announced: false });
+    }
+
+    pub(super) fn tell_up(&mut self, at: usize) {
+        let sub = &mut self.subs[at];
+        sub.told = true;
+        let subflow = Subflow {
+            id: SubflowId(at as u64),
+            link: Some(LinkId(u16::try_from(sub.link).unwrap_or(u16::MAX))),
+            initial: sub.initial,
+            backup: sub.backup,
+            rtt: Some(sub.rtt),
+        };
+        self.inbox.push_back(Input::SubflowUp { conn: name(sub.conn), subflow });
+    }
+
+    pub(super) fn tell_down(&mut self, at: usize, why: Why) {
+        let sub = &mut self.subs[at];
+        if sub.here && sub.told {
+            self.inbox.push_back(Input::SubflowDown { conn: name(sub.conn), subflow: SubflowId(at as u64), why });
+        }
+        sub.here = false;
+    }
+
+    pub(super) fn counters(&self, at: usize) -> Counters {
+        let sub = &self.subs[at];
+        Counters {
+            received: DataSize::from_bytes(sub.receiver.received()),
+            sent: DataSize::from_bytes(sub.asked),
+            outstanding: DataSize::ZERO,
+            rtt: Some(sub.rtt),
+            receiver_rtt: Some(sub.sender.rtt()),
+            timeouts: 0,
+            backup: sub.backup,
+            peer_backup: false,
+        }
+    }
+}
