@@ -142,8 +142,11 @@ impl Conn {
 
     pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
         let conn = self.id;
-        // The last one stays whatever it is.
-        if !self.subs.iter().any(|sub| sub.id != id && !sub.leaving) {
+        // The last one stays whatever it is, and one that has just come up may yet be refused.
+        let now = host.now;
+        let leaves = self.subs.iter().any(|sub| sub.id == id && now.since(sub.up) < REFUSED);
+        let stays = |sub: &Sub| sub.initial || sub.proven || sub.volume() > 0 || now.since(sub.up) > REFUSED;
+        if !self.subs.iter().any(|sub| sub.id != id && !sub.leaving && (leaves || stays(sub))) {
             return;
         }
         if let Some(sub) = self.sub_mut(id).filter(|sub| !sub.leaving) {
