@@ -7,7 +7,7 @@
 //!    one follows another in its course is the probability that it does.
 //! 2. Using an interface for a second costs what it draws at its rate, a promotion if it slept, and a tail's power while it
 //!    is awake and another one is used. It falls asleep with a probability that makes the mean of its tail.
-//! 3. Costs to come count [`DISCOUNT`] less for each second; value iteration ends when nothing changes by a microjoule.
+//! 3. Costs to come count `DISCOUNT` less for each second; value iteration ends when nothing changes by a microjoule.
 //!
 //! What a second brings is no part of the cost there: an interface is cheap that draws little, however slow it is. That
 //! is why this scheduler never wakes a radio whose power is above the other's (eMPTCP §4.6).

@@ -7,10 +7,10 @@
 //!    One link is honest: nothing ever happens to it. Where the first link may die for ever, the server accepts joins.
 //! 2. Everything that was asked for comes, every byte once and in order; ours promises that as long as one link works,
 //!    the published policies promise nothing once the first link is dead.
-//! 3. No command is about what the machine was not told of; of ours there are at most [`MOST_COMMANDS`] a minute for each
+//! 3. No command is about what the machine was not told of; of ours there are at most `MOST_COMMANDS` a minute for each
 //!    connection (published eMPTCP decides anew with each sample, and flaps where links are near a threshold), and of
-//!    anybody's at most [`MOST_TICKS`] calls a second.
-//! 4. What was suspended is suspended: a server that has not heard it goes on for [`LONGEST_UNHEARD`] at most, and what
+//!    anybody's at most `MOST_TICKS` calls a second.
+//! 4. What was suspended is suspended: a server that has not heard it goes on for `LONGEST_UNHEARD` at most, and what
 //!    it has heard it keeps to.
 //! 5. The machine runs under [`Checked`], and its log must replay, also with old times in it.
 
