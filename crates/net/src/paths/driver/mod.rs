@@ -181,10 +181,10 @@ impl<M: Policy> Driver<M> {
         self.begin()?;
         self.resync(true)?;
         loop {
-            let busy = self.act();
             let now = self.now();
             self.wake(now)?;
-            let next = if busy || !self.queue.is_empty() { now } else { self.next(now) };
+            // Behind the tick, so that a look is made when it is asked for and not at the next deadline.
+            let next = if self.act() { now } else { self.next(now) };
             let sleep = tokio::time::sleep_until((self.started + next.since(Instant::ZERO)).into());
             let may_survey = now >= self.next_survey;
             tokio::select! {
