@@ -9,7 +9,7 @@
 //!    each time twice as late. A subflow that the server resets at once was refused, and is left alone for longer.
 //! 4. A connection that the driver says only takes announced addresses is not joined until one is announced.
 
-use super::config::{Config, Profile};
+use super::config::{Config, Policy, Profile};
 use super::conn::{Conn, Dead, Join, Pulse, Purpose};
 use super::decide::Choice;
 use super::event::{Command, Output, Refusal, Subflow, Why};
@@ -20,7 +20,7 @@ use super::reason::Reason;
 use super::subflow::Sub;
 use crate::energy::Direction;
 use crate::units::Instant;
-use crate::units::{DataSize, Duration};
+use crate::units::{DataSize, Duration, Ratio};
 
 /// How long a subflow that was asked to carry may bring nothing before others are given up for it nevertheless. chosen:
 /// three times the longest usual slow start's first round trips.
@@ -36,6 +36,9 @@ const REFUSED: Duration = Duration::from_secs(2);
 /// The first pause after a refusal; doubled each time, up to an hour. chosen: a server's limit lasts as long as the
 /// connection's other subflows do.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// The part of all looks in which a slow link brings something. chosen: at 100 kbit/s a packet comes every 120 ms, five looks of
+/// six; small answers over a round trip of 120 ms pause in every second one.
+const STEADY: Ratio = Ratio::from_percent(75);
 const HOUR: Duration = Duration::from_secs(3600);
 /// The connection could not be joined yet.
 const NOT_YET: Duration = Duration::from_millis(200);
@@ -319,11 +322,21 @@ impl Conn {
         host.out.push_back(Output::Note { conn: self.id, reason: text });
     }
 
-    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought.
+    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought. For ours the seconds must be of one transfer:
+    /// one small answer after another over a long way is no slow link, and ends before a radio pays.
     pub(super) fn admit(&mut self, config: &Config, now: Instant, interval: Duration) {
         let age = now.since(self.opened.max(if self.volume == 0 { now } else { self.opened }));
-        let old = age >= config.tau && !self.is_still(now, interval);
+        let steady = config.policy != Policy::Marline || self.is_steady(now, config.tau);
+        let old = age >= config.tau && steady && !self.is_still(now, interval);
         self.admitted |= self.volume >= config.kappa.bytes() || old;
+    }
+}
+
+impl Conn {
+    /// Whether bytes have come without pauses for this time: in [`STEADY`] of all looks.
+    fn is_steady(&self, now: Instant, time: Duration) -> bool {
+        let (all, moving) = self.looks;
+        now.since(self.woke) >= time && u64::from(moving) * 1_000_000 >= u64::from(all) * u64::from(STEADY.ppm())
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Conn {
     pub(super) moved: Option<Instant>,
     /// When the present stretch of activity began.
     pub(super) woke: Instant,
+    /// Looks since then, and those of them that saw new bytes.
+    pub(super) looks: (u32, u32),
     pub(super) pulse: Pulse,
     /// When it is looked at next, while it is not idle.
     pub(super) look: Instant,
@@ -182,6 +184,7 @@ impl Conn {
             admitted: false,
             moved: None,
             woke: now,
+            looks: (0, 0),
             pulse: Pulse::Busy,
             look: now,
             asked: None,

@@ -66,13 +66,15 @@ impl Conn {
         let began = self.moved.is_none_or(|moved| now.since(moved) > PAUSE);
         if fresh > 0 {
             if began {
-                self.woke = now;
+                (self.woke, self.looks) = (now, (0, 0));
             }
+            self.looks.1 = self.looks.1.saturating_add(1);
             self.volume = self.volume.saturating_add(fresh);
             self.moved = Some(now);
             self.set_pulse(host, Pulse::Busy);
             self.sample(host, carrying, began && self.volume > fresh);
         }
+        self.looks.0 = self.looks.0.saturating_add(1);
         self.judge(host);
         self.tidy(host);
         for sub in &mut self.subs {
