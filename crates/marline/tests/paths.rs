@@ -73,7 +73,7 @@ for n in 0 1; do
     ip -6 route add default via 2001:db8:$n::1 dev eth$n metric 10$n
 done
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
-state() { ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; sysctl net.mptcp; ls "$RUN" 2>&1 || true; }
+state() { ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; sysctl net.mptcp; ls "$RUN" 2>&1 || true; ip mptcp endpoint; ip mptcp limits; }
 paths() { "$MARLINE" paths "$@"; }
 steer="$MARLINE paths --run-dir $RUN --link eth0,kind=wifi --link eth1,kind=lte"
 started() { until paths status --run-dir "$RUN" >/dev/null 2>&1; do sleep 0.02; kill -0 $1; done; }
@@ -216,6 +216,50 @@ done
     assert_eq!(lines[..7], expected, "{lines:#?}");
     assert!(lines[7].starts_with("1 marline: a `marline paths` (process "), "{lines:#?}");
     assert_eq!(lines[8..], ["restart"], "{lines:#?}");
+}
+
+#[test]
+fn endpoints_and_limits_of_the_kernels_path_manager_are_put_back_also_after_a_crash() {
+    let place = Place::new();
+    let script = r#"
+# Somebody's own: an endpoint on a link's address, one elsewhere, and a limit below what two links need.
+ip mptcp endpoint add 10.0.0.2 id 7 dev eth0 subflow backup
+ip mptcp endpoint add 10.77.0.1 id 9 signal
+ip mptcp limits set subflow 1 add_addr_accepted 3
+on_eth0() { ip mptcp endpoint | grep "dev eth0" | sed 's/ id [0-9]*//; s/ *$//' | sort; }
+state >before
+for way in stop restore userspace kernel-pm; do
+    $steer --kernel-pm 2>said & daemon=$!
+    started $daemon
+    on_eth0; ip mptcp limits
+    if [ $way = stop ]; then
+        kill $daemon; wait $daemon
+    else
+        kill -KILL $daemon; wait $daemon || true
+        case $way in
+            restore) paths restore --run-dir "$RUN" 2>said;;
+            userspace) $steer 2>said & ;;
+            kernel-pm) $steer --kernel-pm 2>said & ;;
+        esac
+        if [ $way != restore ]; then
+            daemon=$!; started $daemon
+            [ $way = kernel-pm ] || on_eth0
+            kill $daemon; wait $daemon
+        fi
+    fi
+    rmdir "$RUN" 2>/dev/null || true
+    state >after; diff before after; echo "$way"
+done
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let mut expected = Vec::new();
+    for way in ["stop", "restore", "userspace", "kernel-pm"] {
+        expected.extend(["10.0.0.2 subflow dev eth0", "2001:db8::2 subflow dev eth0"]);
+        expected.push("add_addr_accepted 3 subflows 2");
+        expected.extend((way == "userspace").then_some("10.0.0.2 subflow backup dev eth0"));
+        expected.push(way);
+    }
+    assert_eq!(lines.iter().map(|line| line.trim()).collect::<Vec<_>>(), expected);
 }
 
 #[test]

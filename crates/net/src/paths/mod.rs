@@ -20,9 +20,11 @@ mod shared;
 mod snapshot;
 pub mod status;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use marline_core::paths::{Config, ConnId};
+use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::links::Survey;
@@ -82,7 +84,28 @@ pub trait Ground {
     /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
     fn follow(&mut self, survey: &Survey);
 
-    /// Puts everything back.
+    /// Endpoints are about to be added to the kernel's own path manager, or made backups; `there` are those that it has.
+    ///
+    /// # Errors
+    /// They could not be put back after a crash: then nothing may be done.
+    fn note_endpoints(&mut self, _wanted: &[Endpoint], _there: &[Endpoint]) -> Result<(), PathsError> {
+        Ok(())
+    }
+
+    /// Its limits are about to be set.
+    ///
+    /// # Errors
+    /// They could not be put back after a crash: then they may not be set.
+    fn note_limits(&mut self, _was: Limits, _set: Limits) -> Result<(), PathsError> {
+        Ok(())
+    }
+
+    /// Whether an endpoint on this address would be the driver's own, of this run or of one that crashed.
+    fn is_ours(&self, _address: IpAddr) -> bool {
+        false
+    }
+
+    /// Puts everything back, endpoints and limits too.
     fn restore(&mut self);
 }
 

@@ -9,10 +9,10 @@
 //!    is the first of the configuration that is up, has its endpoint from the start: one that is added while a
 //!    connection runs would make a second subflow over it, and MP_PRIO would not reach the first.
 //! 3. What a subflow had carried when it was seen last counts on after its end: sums never fall.
-//! 4. An endpoint on an address of a link that is there already is taken for one of an earlier run that was killed: it
-//!    is used, and removed at the end like the others. Endpoints on other addresses are left alone.
+//! 4. What is added or raised the ground hears first, and puts it back at the end, also after a crash. Endpoints of a
+//!    run that crashed go on where connections use them; those of somebody else are used, and never removed.
 //! 5. A server takes two subflows beside the first by default; so does this end, and as many as there are links if
-//!    that is more. The limit is put back at the end.
+//!    that is more.
 //!
 //! It outlives its daemon's death better than the other mode (the kernel goes on by itself), and can do less: what is
 //! small pays for what is large.
@@ -47,38 +47,37 @@ pub(super) struct Host {
     retired: BTreeMap<LinkId, (DataSize, DataSize)>,
     /// Ours, by link.
     endpoints: BTreeMap<LinkId, Vec<Endpoint>>,
-    limits: Option<Limits>,
 }
 
 impl<M: Policy> Driver<M> {
-    /// Makes room for subflows.
+    /// Makes room for subflows, and takes over what a run that crashed has left.
     pub(super) fn begin(&mut self) -> Result<(), PathsError> {
-        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return Ok(()) };
+        let (Some(_), Some(manager)) = (&self.host, &self.manager) else { return Ok(()) };
         let told = |error| PathsError::kernel("limits of MPTCP's path manager", error);
         let limits = manager.limits().map_err(told)?;
         let wanted = u32::try_from(self.lines.all.len()).unwrap_or(MOST).min(MOST);
         if limits.subflows < wanted {
             let more = Limits { subflows: wanted, ..limits };
+            self.ground.note_limits(limits, more)?;
             let answers = manager.carry_out(vec![more.set(manager.family())]).map_err(told)?;
             if let Some(ack) = answers.iter().find(|ack| ack.error != 0) {
                 return Err(told(std::io::Error::from_raw_os_error(ack.error)));
             }
-            host.limits = Some(limits);
         }
         self.host_links(&[]);
-        Ok(())
-    }
-
-    /// Puts back what was changed.
-    pub(super) fn let_go(&mut self) {
-        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
-        let family = manager.family();
-        let mut last: Vec<Request> = host.endpoints.values().flatten().map(|e| e.delete(family)).collect();
-        last.extend(host.limits.map(|limits| limits.set(family)));
-        if let Err(error) = manager.carry_out(last) {
-            tracing::warn!(%error, "endpoints of MPTCP's path manager stay behind; remove them with `ip mptcp endpoint flush`");
+        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return Ok(()) };
+        let mut gone = Vec::new();
+        for endpoint in manager.endpoints().unwrap_or_default() {
+            let line = self.lines.of(endpoint.address, 0).filter(|line| line.up);
+            match line {
+                _ if !self.ground.is_ours(endpoint.address) => {}
+                Some(line) if host.first == Some(line.link) => {}
+                Some(line) => host.endpoints.entry(line.link).or_default().push(endpoint),
+                None => gone.push(endpoint.delete(manager.family())),
+            }
         }
-        host.endpoints.clear();
+        let _ = manager.carry_out(gone);
+        Ok(())
     }
 
     /// Links came or went: the first one has its endpoint, and none is kept of one that is down.
@@ -87,7 +86,8 @@ impl<M: Policy> Driver<M> {
         for turn in turns {
             if let Turn::Down(link) = turn {
                 let gone = host.endpoints.remove(link).unwrap_or_default();
-                let _ = manager.carry_out(gone.iter().map(|e| e.delete(manager.family())).collect());
+                let gone = gone.iter().filter(|endpoint| self.ground.is_ours(endpoint.address));
+                let _ = manager.carry_out(gone.map(|e| e.delete(manager.family())).collect());
             }
         }
         if host.first.is_none_or(|first| self.lines.line(first).is_none_or(|line| !line.up)) {
@@ -149,13 +149,20 @@ impl<M: Policy> Driver<M> {
     }
 
     fn host_closed(&mut self) {
-        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
-        if !host.open {
-            return;
-        }
+        let Some(host) = self.host.as_mut().filter(|host| host.open) else { return };
         host.open = false;
         host.parts.clear();
         host.retired.clear();
+        self.host_rests();
+        self.tell(Input::Closed { conn: HOST });
+    }
+
+    /// Without connections there is the first link's endpoint alone.
+    pub(super) fn host_rests(&mut self) {
+        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
+        if host.open {
+            return;
+        }
         let mut last = Vec::new();
         for (link, endpoints) in &mut host.endpoints {
             if host.first == Some(*link) {
@@ -164,7 +171,8 @@ impl<M: Policy> Driver<M> {
                     last.push(endpoint.change(manager.family()));
                 }
             } else {
-                last.extend(endpoints.iter().map(|endpoint| endpoint.delete(manager.family())));
+                let ours = endpoints.iter().filter(|endpoint| self.ground.is_ours(endpoint.address));
+                last.extend(ours.map(|endpoint| endpoint.delete(manager.family())));
             }
         }
         let first = host.first;
@@ -172,7 +180,6 @@ impl<M: Policy> Driver<M> {
         if let Err(error) = manager.carry_out(last) {
             tracing::warn!(%error, "endpoints of MPTCP's path manager could not be removed");
         }
-        self.tell(Input::Closed { conn: HOST });
     }
 
     pub(super) fn host_order(&mut self, command: CommandId, what: Command) {
@@ -211,6 +218,12 @@ impl<M: Policy> Driver<M> {
             Some(Endpoint::over(*address, line.index, backup))
         });
         let wanted: Vec<Endpoint> = one_of_each.collect();
+        let noted =
+            manager.endpoints().map_err(|error| PathsError::kernel("endpoints of MPTCP's path manager", error));
+        if let Err(error) = noted.and_then(|there| self.ground.note_endpoints(&wanted, &there)) {
+            tracing::warn!(%error, "no endpoint is added");
+            return Some(Refusal::Other(rustix::io::Errno::IO.raw_os_error()));
+        }
         let requests = wanted.iter().map(|endpoint| endpoint.add(manager.family())).collect();
         let answers = match carried(manager, requests) {
             Ok(answers) => answers,
@@ -256,8 +269,10 @@ impl<M: Policy> Driver<M> {
         let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
         let host = self.host.as_mut()?;
         let Some(link) = host.link_of(subflow) else { return Some(Refusal::NoSubflow) };
-        if host.first == Some(link) {
-            // Connections begin there; without the endpoint they could not be suspended any more.
+        let ours = |endpoint: &Endpoint| self.ground.is_ours(endpoint.address);
+        if host.first == Some(link) || !host.endpoints.get(&link).is_none_or(|have| have.iter().all(ours)) {
+            // Connections begin on the first; without its endpoint they could not be suspended any more. And what is
+            // somebody else's stays.
             return Some(Refusal::Other(rustix::io::Errno::OPNOTSUPP.raw_os_error()));
         }
         let gone = host.endpoints.remove(&link).unwrap_or_default();

@@ -129,7 +129,6 @@ async fn drive_with<M: Policy>(
         next_survey: Instant::ZERO,
     };
     let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
-    driver.let_go();
     driver.ground.restore();
     let ended = driver.log.finish();
     result?;
@@ -180,6 +179,7 @@ impl<M: Policy> Driver<M> {
         self.survey()?;
         self.begin()?;
         self.resync(true)?;
+        self.host_rests();
         loop {
             let now = self.now();
             self.wake(now)?;

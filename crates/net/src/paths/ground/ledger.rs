@@ -19,12 +19,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::endpoints::{Place, Raised};
+
 /// What was changed.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Changes {
     /// The settings, each once.
     pub(super) settings: Vec<Setting>,
+    /// Where there are endpoints for the run, each address once.
+    pub(super) endpoints: Vec<Place>,
+    /// The limits of the kernel's path manager.
+    pub(super) limits: Option<Raised>,
 }
 
 /// One setting (sysctl).
@@ -149,7 +155,12 @@ mod tests {
 
     fn changes(was: &str) -> Changes {
         let setting = Setting { name: "net.mptcp.path_manager".into(), was: was.into(), set: "userspace".into() };
-        Changes { settings: vec![setting] }
+        let place = Place { address: "10.0.0.2".parse().unwrap(), was: Some(true) };
+        Changes {
+            settings: vec![setting],
+            endpoints: vec![place],
+            limits: Some(Raised { was: (2, 0), set: (3, 0) }),
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! 3. A start after a crash takes over what the crashed run left and still fits: no connection notices.
 
 mod claim;
+mod endpoints;
 mod ledger;
 #[cfg(test)]
 mod live;
@@ -26,8 +27,11 @@ mod settings;
 
 use std::fs::DirBuilder;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 pub use claim::{Claim, ClaimError, Role};
 pub(super) use ledger::network;
@@ -79,8 +83,26 @@ impl Ground for Host {
                 return Err(if name.is_empty() { unwritten(error) } else { refused(&name, &error) });
             }
         }
+        if mode != Mode::KernelPm {
+            // A crashed run has left them, and none of this one knows of them.
+            let (lines, troubles) = endpoints::restore(&mut ledger);
+            self.tell(lines.into_iter().chain(troubles));
+        }
         self.laid = Some(ledger);
         Ok(())
+    }
+
+    fn note_endpoints(&mut self, wanted: &[Endpoint], there: &[Endpoint]) -> Result<(), PathsError> {
+        self.laid.as_mut().map_or(Ok(()), |ledger| endpoints::note(ledger, wanted, there)).map_err(unwritten)
+    }
+
+    fn note_limits(&mut self, was: Limits, set: Limits) -> Result<(), PathsError> {
+        self.laid.as_mut().map_or(Ok(()), |ledger| endpoints::note_limits(ledger, was, set)).map_err(unwritten)
+    }
+
+    fn is_ours(&self, address: IpAddr) -> bool {
+        let places = self.laid.as_ref().map(|ledger| ledger.changes().endpoints.as_slice()).unwrap_or_default();
+        places.iter().any(|place| place.address == address && place.was.is_none())
     }
 
     fn follow(&mut self, survey: &Survey) {
@@ -158,7 +180,10 @@ pub fn restore(run_dir: &Path, _claim: &Claim) -> Result<Vec<String>, PathsError
 
 /// What was put back, and what could not be.
 fn put_back(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
-    let (mut lines, mut troubles) = Settings::system().restore(ledger);
+    let (mut lines, mut troubles) = endpoints::restore(ledger);
+    let settings = Settings::system().restore(ledger);
+    lines.extend(settings.0);
+    troubles.extend(settings.1);
     match Kernel::open().and_then(|kernel| kernel.clear()) {
         Ok((0, more)) => troubles.extend(more),
         Ok((count, more)) => {
@@ -174,7 +199,10 @@ fn put_back(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
 pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     if let Ok(ledger) = Ledger::open(run_dir) {
-        lines.extend(ledger.changes().settings.iter().map(|Setting { name, set, .. }| format!("{name}={set}")));
+        let changes = ledger.changes();
+        lines.extend(changes.settings.iter().map(|Setting { name, set, .. }| format!("{name}={set}")));
+        lines.extend(changes.endpoints.iter().map(|place| format!("endpoint {}", place.address)));
+        lines.extend(changes.limits.map(|limits| format!("a limit of {} subflows", limits.set.0)));
     }
     if let Some(count) = Kernel::open().and_then(|kernel| kernel.count()).ok().filter(|count| *count > 0) {
         lines.push(format!("{count} rules and routes"));

@@ -102,7 +102,7 @@ impl Settings {
                 changes.push((name, now, set));
             }
         }
-        ledger.write(Changes { settings }).map_err(|error| (String::new(), error))?;
+        ledger.write(Changes { settings, ..ledger.changes().clone() }).map_err(|error| (String::new(), error))?;
         let mut lines = Vec::new();
         for (name, was, set) in changes {
             self.write(name, set).map_err(|error| (name.to_owned(), error))?;
@@ -133,7 +133,7 @@ impl Settings {
                 },
             }
         }
-        if let Err(error) = ledger.write(Changes { settings: left }) {
+        if let Err(error) = ledger.write(Changes { settings: left, ..ledger.changes().clone() }) {
             troubles.push(error.to_string());
         }
         (lines, troubles)

@@ -27,6 +27,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
+use super::super::ground::{Claim, Host, Roads, Role};
 use super::super::{Ask, Ground, Job, Mode, PathsError, Snapshot, Untouched};
 use super::{drive, drive_with};
 use crate::links::Survey;
@@ -301,9 +302,15 @@ impl Running {
         let (stop, stopped) = oneshot::channel();
         // A new thread begins in the namespaces of the one that starts it.
         let thread = thread::spawn(move || {
+            let run_dir = tempfile::tempdir().unwrap();
             let ground: Box<dyn Ground> = match mode {
                 Mode::Userspace => Box::new(Switched("userspace")),
-                Mode::KernelPm => Box::new(Switched("kernel")),
+                // What is put back at the end is the ground's to know.
+                Mode::KernelPm => {
+                    let roads = Roads { links: vec!["c1".into(), "c2".into()], named: true };
+                    let claim = Claim::take(Role::Steer).unwrap();
+                    Box::new(Host::new(claim, run_dir.path(), roads, Box::new(|line| eprintln!("told: {line}"))))
+                }
                 Mode::DryRun => Box::new(Untouched),
             };
             let job = Job { config, mode, trace, control: asked, ground };

@@ -1,0 +1,148 @@
+//! Endpoints and limits of the kernel's own path manager (`--kernel-pm`), and how they are put back.
+//!
+//! In: what the driver is about to add or to raise, and what is there already. Out: entries of the ledger, and
+//! afterwards a path manager as it was.
+//!
+//! 1. An address is written down once, before its first endpoint, and stays written down until the end: the driver may
+//!    take the endpoint away and add it again without another word.
+//! 2. An endpoint that was there before is somebody else's. It may be made a backup and none again, and that is put back;
+//!    it is never removed.
+//! 3. Only an endpoint that looks as the driver makes them is removed: one that somebody has set there since is his.
+//! 4. Limits are put back only if they still say what was set.
+//!
+//! An endpoint is known by its address: the kernel takes no second one with the same, and its number is the kernel's to
+//! give.
+
+use std::io;
+use std::net::IpAddr;
+
+use marline_core::wire::netlink::Request;
+use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
+use serde::{Deserialize, Serialize};
+
+use super::super::kernel::PathManager;
+use super::ledger::{Changes, Ledger};
+
+/// An address that has an endpoint for this run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// The address.
+    pub(super) address: IpAddr,
+    /// Whether somebody else's endpoint there was a backup; none: there was no endpoint.
+    pub(super) was: Option<bool>,
+}
+
+/// Limits that were raised, subflows first and addresses of the other end second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Raised {
+    /// What they were before.
+    pub(super) was: (u32, u32),
+    /// What they were set to.
+    pub(super) set: (u32, u32),
+}
+
+/// Writes down that these endpoints come; `there` are those that are there already.
+///
+/// # Errors
+/// The ledger cannot be written: then none may be added.
+pub(super) fn note(ledger: &mut Ledger, wanted: &[Endpoint], there: &[Endpoint]) -> io::Result<()> {
+    let mut changes = ledger.changes().clone();
+    for Endpoint { address, .. } in wanted {
+        if !changes.endpoints.iter().any(|place| place.address == *address) {
+            let was = there.iter().find(|endpoint| endpoint.address == *address).map(|endpoint| endpoint.backup);
+            changes.endpoints.push(Place { address: *address, was });
+        }
+    }
+    ledger.write(changes)
+}
+
+/// Writes down that the limits are raised.
+///
+/// # Errors
+/// The ledger cannot be written: then they may not be set.
+pub(super) fn note_limits(ledger: &mut Ledger, was: Limits, set: Limits) -> io::Result<()> {
+    let (was, set) = (pair(was), pair(set));
+    let earlier = ledger.changes().limits.filter(|raised| raised.set == was);
+    let was = earlier.map_or(was, |raised| raised.was);
+    ledger.write(Changes { limits: Some(Raised { was, set }), ..ledger.changes().clone() })
+}
+
+const fn pair(limits: Limits) -> (u32, u32) {
+    (limits.subflows, limits.announced)
+}
+
+/// Puts back what the ledger knows, and strikes it out. Returns a line for each thing, and one for each that cannot be put
+/// back; that stays in the ledger.
+pub(super) fn restore(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
+    let changes = ledger.changes().clone();
+    if changes.endpoints.is_empty() && changes.limits.is_none() {
+        return (Vec::new(), Vec::new());
+    }
+    let (mut lines, mut troubles) = (Vec::new(), Vec::new());
+    let mut left = Changes { endpoints: Vec::new(), limits: None, ..changes.clone() };
+    match there() {
+        Ok((manager, endpoints, limits)) => {
+            for place in changes.endpoints {
+                let found = endpoints.iter().find(|endpoint| endpoint.address == place.address);
+                let Some((request, line)) = found.and_then(|endpoint| undo(&manager, place, endpoint)) else {
+                    continue;
+                };
+                match carry_out(&manager, request) {
+                    Ok(()) => lines.push(line),
+                    Err(error) => {
+                        troubles.push(format!("the endpoint {} cannot be put back: {error}", place.address));
+                        left.endpoints.push(place);
+                    }
+                }
+            }
+            if let Some(raised) = changes.limits.filter(|raised| raised.set == pair(limits)) {
+                let was = Limits { subflows: raised.was.0, announced: raised.was.1 };
+                match carry_out(&manager, was.set(manager.family())) {
+                    Ok(()) => {
+                        lines.push(format!("limits of MPTCP's path manager: {} subflows again", was.subflows))
+                    }
+                    Err(error) => {
+                        troubles.push(format!("limits of MPTCP's path manager cannot be put back: {error}"));
+                        left.limits = Some(raised);
+                    }
+                }
+            }
+        }
+        Err(error) => {
+            troubles.push(format!("endpoints of MPTCP's path manager cannot be put back: {error}"));
+            left = changes;
+        }
+    }
+    if let Err(error) = ledger.write(left) {
+        troubles.push(error.to_string());
+    }
+    (lines, troubles)
+}
+
+/// The path manager, its endpoints and its limits.
+fn there() -> io::Result<(PathManager, Vec<Endpoint>, Limits)> {
+    let manager = PathManager::open().map_err(io::Error::other)?;
+    let (endpoints, limits) = (manager.endpoints()?, manager.limits()?);
+    Ok((manager, endpoints, limits))
+}
+
+/// What makes this endpoint what it was, and how that is told; none: it is.
+fn undo(manager: &PathManager, place: Place, now: &Endpoint) -> Option<(Request, String)> {
+    let address = place.address;
+    match place.was {
+        Some(backup) if backup != now.backup => {
+            let was = Endpoint { backup, ..*now };
+            let word = if backup { "a backup again" } else { "no backup any more" };
+            Some((was.change(manager.family()), format!("endpoint {address}: {word}")))
+        }
+        None if now.subflow && !now.signal && !now.fullmesh && now.port == 0 => {
+            Some((now.delete(manager.family()), format!("endpoint {address} removed")))
+        }
+        _ => None,
+    }
+}
+
+fn carry_out(manager: &PathManager, request: Request) -> io::Result<()> {
+    let answers = manager.carry_out(vec![request])?;
+    answers.iter().find(|ack| ack.error != 0).map_or(Ok(()), |ack| Err(io::Error::from_raw_os_error(ack.error)))
+}
