@@ -23,9 +23,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::ground::network;
 use super::status::{About, Explained, Status};
 use super::{Ask, Shared, Snapshot};
+
+pub use super::ground::socket;
 
 /// What can be asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -60,12 +61,6 @@ pub enum Answer {
 const LONGEST: u64 = 1024;
 /// chosen: a program on the same machine that needs longer has stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Where the socket of this network's daemon is in a run directory: each network namespace has a name of its own, so
-/// that whoever asks from inside one reaches the daemon that steers it.
-pub fn socket(run_dir: &Path) -> PathBuf {
-    run_dir.join(format!("paths-{}.sock", network().unwrap_or_default()))
-}
 
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]

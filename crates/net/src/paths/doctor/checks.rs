@@ -1,8 +1,8 @@
 //! The findings about the kernel, its settings, and who else steers.
 
 use super::facts::{Facts, Loopback};
-use super::listeners::rival;
 use super::{Finding, State};
+use crate::paths::ground::rival;
 
 /// All of them, in the order in which a person would look.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {

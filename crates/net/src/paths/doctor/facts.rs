@@ -11,11 +11,10 @@ use marline_core::wire::netlink::{Family, diag, messages, mptcp};
 use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
-use super::listeners::{Listener, events_group, listeners};
 use super::netstat::counters;
 use super::roads::{Road, roads};
 use crate::links::{LinksError, MeteredHints, Survey, survey};
-use crate::paths::ground::{self, Claim, Role, Settings};
+use crate::paths::ground::{self, Claim, Listener, Role, Settings, events_group, listeners};
 
 /// What the doctor knows.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,16 +11,14 @@
 
 mod checks;
 mod facts;
-mod listeners;
 mod netstat;
 mod probe;
 mod roads;
 
 use serde::Serialize;
 
+pub use super::ground::Listener;
 pub use facts::{Facts, Loopback, gather};
-pub use listeners::Listener;
-pub(super) use listeners::{listeners, rival};
 pub use probe::{Probed, Verdict as ProbeVerdict, addresses, probe};
 pub use roads::Road;
 

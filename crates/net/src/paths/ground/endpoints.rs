@@ -14,32 +14,12 @@
 //! give.
 
 use std::io;
-use std::net::IpAddr;
 
 use marline_core::wire::netlink::Request;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
-use serde::{Deserialize, Serialize};
 
 use super::super::kernel::PathManager;
-use super::ledger::{Changes, Ledger};
-
-/// An address that has an endpoint for this run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Place {
-    /// The address.
-    pub(super) address: IpAddr,
-    /// Whether somebody else's endpoint there was a backup; none: there was no endpoint.
-    pub(super) was: Option<bool>,
-}
-
-/// Limits that were raised, subflows first and addresses of the other end second.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Raised {
-    /// What they were before.
-    pub(super) was: (u32, u32),
-    /// What they were set to.
-    pub(super) set: (u32, u32),
-}
+use super::ledger::{Changes, Ledger, Place, Raised};
 
 /// Writes down that these endpoints come; `there` are those that are there already.
 ///

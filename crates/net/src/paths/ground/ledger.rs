@@ -14,12 +14,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-
-use super::endpoints::{Place, Raised};
 
 /// What was changed.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -42,6 +41,24 @@ pub(super) struct Setting {
     pub(super) was: String,
     /// What it was set to.
     pub(super) set: String,
+}
+
+/// An address that has an endpoint for this run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// The address.
+    pub(super) address: IpAddr,
+    /// Whether somebody else's endpoint there was a backup; none: there was no endpoint.
+    pub(super) was: Option<bool>,
+}
+
+/// Limits that were raised, subflows first and addresses of the other end second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Raised {
+    /// What they were before.
+    pub(super) was: (u32, u32),
+    /// What they were set to.
+    pub(super) set: (u32, u32),
 }
 
 /// The file.
@@ -140,7 +157,7 @@ fn read(text: &[u8], boot: &str) -> Result<Changes, String> {
 }
 
 /// The number of this network namespace.
-pub(in crate::paths) fn network() -> io::Result<u64> {
+pub(super) fn network() -> io::Result<u64> {
     Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
 }
 

@@ -20,6 +20,7 @@
 mod claim;
 mod endpoints;
 mod ledger;
+mod listeners;
 #[cfg(test)]
 mod live;
 mod routing;
@@ -34,14 +35,14 @@ use std::path::{Path, PathBuf};
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 pub use claim::{Claim, ClaimError, Role};
-pub(super) use ledger::network;
+pub use listeners::Listener;
+pub(super) use listeners::{events_group, listeners, rival};
 pub use routing::Roads;
 pub(super) use routing::exit;
 pub(super) use settings::{ENABLED, PATH_MANAGER, PM_TYPE, Settings};
 
-use self::ledger::{Ledger, Setting};
+use self::ledger::{Ledger, Setting, network};
 use self::routing::Kernel;
-use super::doctor::{listeners, rival};
 use super::{Ground, Mode, PathsError};
 use crate::links::Survey;
 
@@ -174,7 +175,7 @@ pub fn restore(run_dir: &Path, _claim: &Claim) -> Result<Vec<String>, PathsError
     let mut ledger = Ledger::open(run_dir).map_err(unwritten)?;
     let (lines, troubles) = put_back(&mut ledger);
     // Nobody listens at it: whoever did would hold the claim.
-    let _ = std::fs::remove_file(super::control::socket(run_dir));
+    let _ = std::fs::remove_file(socket(run_dir));
     if troubles.is_empty() { Ok(lines) } else { Err(PathsError::Ground(troubles.join("; "))) }
 }
 
@@ -208,6 +209,12 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
         lines.push(format!("{count} rules and routes"));
     }
     lines
+}
+
+/// Where the socket of this network's daemon is in a run directory: each network namespace has a name of its own, so
+/// that whoever asks from inside one reaches the daemon that steers it.
+pub fn socket(run_dir: &Path) -> PathBuf {
+    run_dir.join(format!("paths-{}.sock", network().unwrap_or_default()))
 }
 
 /// Makes the run directory if it is not there; says whether it was made.

@@ -57,7 +57,7 @@ pub(in crate::paths) fn listeners() -> Vec<Listener> {
 }
 
 /// The number of the group of MPTCP's events; none: this kernel has none.
-pub(super) fn events_group() -> Option<u32> {
+pub(in crate::paths) fn events_group() -> Option<u32> {
     let socket = Socket::open(Protocol::Generic).ok()?;
     let answer = socket.request(&Family::find(mptcp::FAMILY).finish(1)).ok()?;
     messages(&answer).find_map(|message| Family::parse(&message))?.group(mptcp::EVENTS)
