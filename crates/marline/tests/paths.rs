@@ -263,6 +263,26 @@ done
 }
 
 #[test]
+fn a_status_shows_what_the_forwarder_does() {
+    let place = Place::new();
+    // The link leads nowhere, which the forwarder learns after the kernel's three questions for the router.
+    let script = r#"
+command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
+$steer --transparent 2>said & daemon=$!
+started $daemon
+until nft list table inet marline >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+timeout 20 bash -c 'exec 3<>/dev/tcp/198.51.100.1/80; read -u 3' || true
+until paths status --run-dir "$RUN" | grep "^plain TCP led here: 0 open, .* 1 not reached, "; do sleep 0.05; kill -0 $daemon; done
+paths status --run-dir "$RUN" --json
+kill $daemon; wait $daemon
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let Some((_, json)) = lines.split_first() else { return };
+    let status: serde_json::Value = serde_json::from_str(&json.join("\n")).unwrap();
+    assert_eq!(status["forwarder"]["failed"], 1, "{status}");
+}
+
+#[test]
 fn a_dry_run_needs_no_privilege_and_changes_nothing() {
     let place = Place::new();
     let script = r#"

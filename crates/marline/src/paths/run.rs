@@ -189,7 +189,9 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
         profile: plan.config.profile,
         energy_model: Some(plan.config.energy.name().to_owned()),
         notes: plan.lines.clone(),
+        forwarder: plan.scope.is_some().then(std::sync::Arc::default),
     };
+    let counts = about.forwarder.clone().unwrap_or_default();
     let policy = Shared::new(plan.config.clone());
     let (driver, asked) = mpsc::channel(16);
     let made = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(exit)? == Some(true);
@@ -219,7 +221,7 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
         match plan.scope {
             Some(scope) => {
                 let config = forward::Config { scope, ..forward::Config::default() };
-                let Err(error) = forward::run(config, std::sync::Arc::default()).await;
+                let Err(error) = forward::run(config, counts).await;
                 error
             }
             None => std::future::pending().await,

@@ -98,6 +98,17 @@ fn head(status: &Status) -> String {
             let _ = write!(text, ", {count} {what}");
         }
     }
+    if let Some(forwarder) = &status.forwarder {
+        let _ = write!(
+            text,
+            "\nplain TCP led here: {} open, {} became MPTCP, {} stayed plain TCP, {} not reached, {} carried",
+            forwarder.open,
+            forwarder.mptcp,
+            forwarder.fallen_back,
+            forwarder.failed,
+            size(forwarder.bytes)
+        );
+    }
     text + "\n"
 }
 
@@ -245,7 +256,7 @@ mod tests {
              "radio": null, "energy_j": null}],
         "counts": {"managed": 2, "active": 1, "plain_now": 3},
         "connections": [
-            {"token": 2073833338, "server": "192.0.2.1:443", "age_s": 3.0, "adopted": false, "managed": "yes",
+            {"token": "7b9c2f7a", "server": "192.0.2.1:443", "age_s": 3.0, "adopted": false, "managed": "yes",
              "received_bytes": 41200000, "sent_bytes": 0, "down_mbps": 12.3, "state": "wlan0 only",
              "reason": "wlan0 alone costs less",
              "subflows": [
@@ -275,6 +286,21 @@ mod tests {
             "7b9c2f7a  192.0.2.1:443  12.3 Mbit/s  41.2MB    wlan0, wwan0 (suspended)  wlan0 alone costs less"
         );
         assert_eq!(lines[9], "and 1 more");
+    }
+
+    #[test]
+    fn a_forwarder_has_a_line_and_a_rate_of_nothing_is_no_negative_one() {
+        let forwarder =
+            marline_net::paths::status::Forwarder { open: 3, mptcp: 2, bytes: 41_200_000, ..Default::default() };
+        let mut with = Status { forwarder: Some(forwarder), ..example() };
+        with.connections[0].down_mbps = -0.0;
+        let text = status(&with, 10);
+        let line = text.lines().nth(2).unwrap();
+        assert_eq!(
+            line,
+            "plain TCP led here: 3 open, 2 became MPTCP, 0 stayed plain TCP, 0 not reached, 41.2MB carried"
+        );
+        assert!(text.contains("  0 kbit/s") && !text.contains("-0 "), "{text}");
     }
 
     #[test]

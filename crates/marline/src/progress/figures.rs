@@ -7,7 +7,8 @@ use marline_net::get::Report;
 
 /// `78.4 Mbit/s`, at most 12 characters up to a terabit.
 pub(crate) fn rate(bits_per_sec: f64) -> String {
-    let rate = if bits_per_sec.is_finite() { bits_per_sec.max(0.0) } else { 0.0 };
+    // Of the two zeros `max` may give either, and a sum of nothing is the negative one.
+    let rate = if bits_per_sec.is_finite() && bits_per_sec > 0.0 { bits_per_sec } else { 0.0 };
     match rate {
         r if r < 1e6 => format!("{:.0} kbit/s", r / 1e3),
         r if r < 1e9 => format!("{:.1} Mbit/s", r / 1e6),

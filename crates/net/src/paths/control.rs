@@ -156,7 +156,7 @@ async fn answer(question: Question, about: &About, policy: &Shared, driver: &mps
                     Answer::Explained(Box::new(policy.look(explain)))
                 }
                 None => Answer::Refused(format!(
-                    "there is no connection {token:08x} (any more); `marline paths status` lists those that are known"
+                    "there is no connection {token:08x}, and none that ended within the last minute; `marline paths status` lists those that are known"
                 )),
             }
         }
@@ -256,6 +256,7 @@ mod tests {
             profile: Profile::Energy,
             energy_model: None,
             notes: Vec::new(),
+            forwarder: None,
         }
     }
 
@@ -307,7 +308,7 @@ mod tests {
                 None
             ))))
         );
-        assert!(explained.starts_with("there is no connection 00000007 "), "{explained}");
+        assert!(explained.starts_with("there is no connection 00000007, "), "{explained}");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! change.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::energy::{Account, State};
@@ -22,11 +23,10 @@ use marline_core::paths::{ConnId, LinkTerms, Paths, Policy, Profile};
 use marline_core::units::{Bitrate, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::snapshot;
-use super::{Managed, Snapshot};
+use super::{Managed, Snapshot, forward, snapshot};
 
 /// What a run was started with, as far as a status tells it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct About {
     /// The terms of its links.
     pub links: Vec<LinkTerms>,
@@ -38,6 +38,8 @@ pub struct About {
     pub energy_model: Option<String>,
     /// What was found at the start and stands in the way of something, a sentence each.
     pub notes: Vec<String>,
+    /// What the forwarder of plain TCP does; none: there is none.
+    pub forwarder: Option<Arc<forward::Counts>>,
 }
 
 /// Everything, at one moment.
@@ -64,6 +66,9 @@ pub struct Status {
     pub links: Vec<Link>,
     /// How many connections there are of each sort, and what was done.
     pub counts: Counts,
+    /// What became of the plain TCP of this host's programs; none: it is left alone.
+    #[serde(default)]
+    pub forwarder: Option<Forwarder>,
     /// The connections, the busiest first; no more than were asked for.
     pub connections: Vec<Connection>,
     /// What stands in the way of something, a sentence each.
@@ -94,6 +99,34 @@ pub struct Counts {
     pub refused: u64,
     /// Times that the kernel's events were lost and everything was read again.
     pub resynchronised: u64,
+}
+
+/// Plain TCP of this host's programs that goes on as MPTCP (`--transparent`), since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Forwarder {
+    /// Connections that are open now.
+    pub open: u64,
+    /// Connections whose server spoke MPTCP.
+    pub mptcp: u64,
+    /// Connections whose server, or something on the way, did not.
+    pub fallen_back: u64,
+    /// Connections whose server could not be reached.
+    pub failed: u64,
+    /// What was carried both ways.
+    pub bytes: u64,
+}
+
+impl Forwarder {
+    fn of(counts: &forward::Counts) -> Self {
+        Self {
+            open: counts.open(),
+            mptcp: counts.mptcp(),
+            fallen_back: counts.fallen_back(),
+            failed: counts.failed(),
+            bytes: counts.bytes(),
+        }
+    }
 }
 
 /// One link.
@@ -131,7 +164,8 @@ pub struct Link {
 /// One connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Connection {
-    /// Its local token: what `explain` and `ss -M` call it.
+    /// Its local token, in hexadecimal: what `explain` and `ss -M` call it.
+    #[serde(with = "hexadecimal")]
     pub token: u32,
     /// The address and port of the server.
     pub server: Option<SocketAddr>,
@@ -261,6 +295,7 @@ impl Status {
             energy_j: (!joules.is_empty()).then(|| joules.iter().sum()),
             links,
             counts,
+            forwarder: about.forwarder.as_deref().map(Forwarder::of),
             connections,
             notes: about.notes.clone(),
         }
@@ -332,7 +367,8 @@ fn connection(of: &snapshot::Connection, at: Instant, links: &[snapshot::LinkSta
         managed: of.managed,
         received_bytes: subflows.iter().map(|s| s.received_bytes).sum(),
         sent_bytes: subflows.iter().map(|s| s.sent_bytes).sum(),
-        down_mbps: subflows.iter().filter_map(|s| s.down_mbps).sum(),
+        // A sum of nothing would be the negative zero.
+        down_mbps: subflows.iter().filter_map(|s| s.down_mbps).fold(0.0, |sum, mbps| sum + mbps),
         state: String::new(),
         reason: of.reason.clone(),
         subflows,
@@ -360,6 +396,19 @@ fn subflow(of: &snapshot::SubflowState, link: Option<String>) -> Subflow {
     }
 }
 
+/// A token as eight hexadecimal digits.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(token: &u32, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{token:08x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+        u32::from_str_radix(&String::deserialize(from)?, 16).map_err(D::Error::custom)
+    }
+}
+
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64()
 }
@@ -379,6 +428,7 @@ mod tests {
             profile: Profile::Metered,
             energy_model: Some("typical".into()),
             notes: Vec::new(),
+            forwarder: Some(Arc::default()),
         }
     }
 
@@ -479,6 +529,9 @@ mod tests {
         assert_eq!((wlan.link.as_deref(), wlan.state), (Some("wlan0"), SubflowState::Active));
         assert_eq!((wwan.link.as_deref(), wwan.state), (Some("wwan0"), SubflowState::Suspended));
         assert_eq!((other.link.as_deref(), other.state), (None, SubflowState::Draining));
+        assert!(wlan.down_mbps.is_some_and(f64::is_sign_positive));
+        let idle = Status::new(&about(), &snapshot(), &policy(), None).connections.pop().unwrap();
+        assert!(idle.down_mbps == 0.0 && idle.down_mbps.is_sign_positive(), "{idle:?}");
         assert_eq!((wlan.rtt_ms, status.connections[0].down_mbps), (Some(20.0), 10.0));
     }
 
@@ -487,7 +540,13 @@ mod tests {
         let status = Status::new(&about(), &snapshot(), &policy(), None);
         let text = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
-        for part in [r#""policy":"wifi-first""#, r#""managed":"older""#, r#""state":"draining""#] {
+        for part in [
+            r#""policy":"wifi-first""#,
+            r#""managed":"older""#,
+            r#""state":"draining""#,
+            r#""token":"00000002""#,
+            r#""forwarder":{"open":0,"#,
+        ] {
             assert!(text.contains(part), "{text}");
         }
     }

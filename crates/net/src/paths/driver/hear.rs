@@ -121,6 +121,7 @@ impl<M: Policy> Driver<M> {
             Voice::Host => self.host_lost(&of.subflows),
             Voice::None => {}
         }
+        self.table.end(self.now(), conn, of);
     }
 
     /// A subflow is there: looks at it unless its counters are `known`, enters it, and tells of it.

@@ -319,7 +319,7 @@ impl<M: Policy> Driver<M> {
             Ask::Snapshot(to) => drop(to.send(self.snapshot())),
             Ask::Explain(conn, to) => {
                 let now = self.now();
-                let told = self.table.conns.get(&conn).map(|of| (of.snapshot(conn, now), of.history()));
+                let told = self.table.known(conn, now).map(|of| (of.snapshot(conn, now), of.history()));
                 drop(to.send(told));
             }
         }

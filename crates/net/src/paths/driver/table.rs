@@ -23,6 +23,8 @@ use super::super::snapshot::{Connection, Decision, Managed, SubflowState};
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) conns: BTreeMap<ConnId, Conn>,
+    /// Those that ended lately, oldest first, for whoever asks why they went as they did.
+    ended: VecDeque<(Instant, ConnId, Conn)>,
     next: u64,
 }
 
@@ -89,6 +91,22 @@ impl Table {
         of.pending.retain(|pending| pending.local != sub.local.ip());
         of.subflows.push(sub);
         Some(id)
+    }
+
+    /// A connection that is over.
+    pub(super) fn end(&mut self, now: Instant, conn: ConnId, mut of: Conn) {
+        of.remember(now, "it ended".to_owned());
+        if self.ended.len() >= ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((now, conn, of));
+    }
+
+    /// A connection that is open, or the newest of this token that ended lately.
+    pub(super) fn known(&self, conn: ConnId, now: Instant) -> Option<&Conn> {
+        let lately = |at: Instant| now.since(at) < LATELY;
+        let ended = || self.ended.iter().rev().find(|(at, of, _)| *of == conn && lately(*at)).map(|(.., of)| of);
+        self.conns.get(&conn).or_else(ended)
     }
 
     /// How many subflows go over a link.
@@ -242,6 +260,10 @@ pub(super) fn id_after(id: u8) -> u8 {
 const FNV_BASIS: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
+/// chosen: as long as one needs to see a row of `status` and to type its token.
+const LATELY: Duration = Duration::from_secs(60);
+/// chosen: a page with all that it brings; some hundred kilobytes at most.
+const ENDED: usize = 64;
 /// chosen: half an hour of a lively connection, three kilobytes at most.
 const REMEMBERED: usize = 32;
 /// chosen: below it the rate says more of the moment of the question than of the link.
@@ -253,6 +275,22 @@ const FRESH: Duration = Duration::from_secs(3);
 mod tests {
     use super::*;
     use marline_core::units::DataSize;
+
+    #[test]
+    fn what_has_ended_is_known_for_a_minute() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut table = Table::default();
+        for number in 0..70 {
+            table.end(at(10), ConnId(number), conn());
+        }
+        let last = ConnId(69);
+        let told = table.known(last, at(69)).unwrap().history();
+        assert_eq!(told, [Decision { at: at(10), what: "it ended".into() }]);
+        assert!(table.known(ConnId(5), at(69)).is_none(), "no more than a few are kept");
+        assert!(table.known(last, at(70)).is_none());
+        table.conns.insert(last, conn());
+        assert_eq!(table.known(last, at(70)).unwrap().history(), [], "one that is open goes first");
+    }
 
     fn conn() -> Conn {
         Conn::new("10.0.0.2".parse().unwrap(), "192.0.2.1:443".parse().unwrap(), Instant::ZERO)
