@@ -216,7 +216,14 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
         Some(run_dir) if !dry => (Box::new(Host::new(claim, run_dir, roads, tell)), None),
         _ => (Box::new(Untouched), Some(claim)),
     };
-    let job = Job { config: plan.config, mode: plan.mode, trace: plan.trace, control: asked, ground };
+    let job = Job {
+        config: plan.config,
+        mode: plan.mode,
+        beside_vpn: plan.named,
+        trace: plan.trace,
+        control: asked,
+        ground,
+    };
     let forwarding = async {
         match plan.scope {
             Some(scope) => {

@@ -40,6 +40,8 @@ pub struct Job {
     pub config: Config,
     /// How the kernel is told.
     pub mode: Mode,
+    /// Links may be used beside a VPN that is the host's way to the Internet; otherwise they are down while there is one.
+    pub beside_vpn: bool,
     /// Where the log of `marline replay` goes; none: nowhere.
     pub trace: Option<PathBuf>,
     /// What others ask; once all senders are gone nobody asks any more, which ends nothing.

@@ -4,7 +4,8 @@
 //! the link of an address.
 //!
 //! 1. A link is up when its interface is on, has carrier and an address. A default route is not asked for: the
-//!    source routing is the ground's, and the user has named the link.
+//!    source routing is the ground's, and the user has named the link. One that has come to lie below a VPN is down, so
+//!    that nothing goes beside that, unless the user wants just this.
 //! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost.
 //! 3. What passed an interface counts from the moment at which the driver saw it first.
 
@@ -15,7 +16,7 @@ use marline_core::paths::LinkTerms;
 use marline_core::units::{Bitrate, DataSize, Duration};
 
 use super::super::snapshot::LinkState;
-use crate::links::{Interface, Survey, Verdict};
+use crate::links::{Interface, Reason, Survey, Verdict};
 
 /// All links.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Lines {
     pub(super) all: Vec<Line>,
     /// Addresses of this host that belong to no link: known, and not ours.
     others: Vec<IpAddr>,
+    /// Links may be used beside a VPN.
+    beside_vpn: bool,
 }
 
 /// One link.
@@ -50,7 +53,7 @@ pub(super) enum Turn {
 }
 
 impl Lines {
-    pub(super) fn new(terms: &[LinkTerms]) -> Self {
+    pub(super) fn new(terms: &[LinkTerms], beside_vpn: bool) -> Self {
         let line = |terms: &LinkTerms| Line {
             link: terms.link,
             name: terms.name.clone(),
@@ -63,14 +66,14 @@ impl Lines {
             sent: DataSize::ZERO,
             rate: Bitrate::ZERO,
         };
-        Self { all: terms.iter().map(line).collect(), others: Vec::new() }
+        Self { all: terms.iter().map(line).collect(), others: Vec::new(), beside_vpn }
     }
 
     /// Takes a survey, and tells what it changes, in order.
     pub(super) fn follow(&mut self, survey: &Survey) -> Vec<Turn> {
         let mut turns = Vec::new();
         for line in &mut self.all {
-            line.follow(survey.named(&line.name), &mut turns);
+            line.follow(survey.named(&line.name), self.beside_vpn, &mut turns);
         }
         let ours = |name: &str| self.all.iter().any(|line| line.name == name);
         let others = survey.interfaces.iter().filter(|interface| !ours(&interface.name));
@@ -101,8 +104,8 @@ impl Lines {
 }
 
 impl Line {
-    fn follow(&mut self, interface: Option<&Interface>, turns: &mut Vec<Turn>) {
-        let up = interface.is_some_and(carries);
+    fn follow(&mut self, interface: Option<&Interface>, beside_vpn: bool, turns: &mut Vec<Turn>) {
+        let up = interface.is_some_and(|interface| carries(interface, beside_vpn));
         let index = interface.map_or(0, |interface| interface.index);
         if index != self.index {
             // Another interface counts from zero, whatever its name.
@@ -167,9 +170,10 @@ impl Line {
     }
 }
 
-fn carries(interface: &Interface) -> bool {
+fn carries(interface: &Interface, beside_vpn: bool) -> bool {
     match &interface.verdict {
         Verdict::Usable => true,
+        Verdict::Unused(Reason::BelowVpn(_)) if !beside_vpn => false,
         Verdict::Unused(reason) => reason.can_be_overruled() && !interface.addresses.is_empty(),
     }
 }
@@ -182,7 +186,7 @@ fn is_local(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::links::{Network, Reason};
+    use crate::links::Network;
 
     fn interface(index: u32, addresses: &[&str], verdict: Verdict) -> Interface {
         let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
@@ -202,9 +206,13 @@ mod tests {
     }
 
     fn lines() -> Lines {
+        lines_that(false)
+    }
+
+    fn lines_that(beside_vpn: bool) -> Lines {
         let terms =
             LinkTerms { link: LinkId(0), name: "wlan0".into(), kind: LinkKind::Wifi, metered: false, budget: None };
-        Lines::new(&[terms])
+        Lines::new(&[terms], beside_vpn)
     }
 
     fn survey(interface: Interface) -> Survey {
@@ -220,6 +228,20 @@ mod tests {
         let down = survey(interface(3, &["10.0.0.2"], Verdict::Unused(Reason::NoCarrier)));
         assert_eq!(lines.follow(&down), [Turn::Down(LinkId(0))]);
         assert_eq!(lines.follow(&Survey { interfaces: vec![], vpn: None }), []);
+    }
+
+    #[test]
+    fn below_a_vpn_a_link_is_down_unless_it_may_go_beside_it() {
+        let below = || Verdict::Unused(Reason::BelowVpn("tun0".into()));
+        let turns = |mut lines: Lines| {
+            let mut turns = lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable)));
+            turns.extend(lines.follow(&survey(interface(3, &["10.0.0.2"], below()))));
+            turns.extend(lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable))));
+            turns
+        };
+        let link = LinkId(0);
+        assert_eq!(turns(lines()), [Turn::Up(link), Turn::Down(link), Turn::Up(link)]);
+        assert_eq!(turns(lines_that(true)), [Turn::Up(link)]);
     }
 
     #[test]

@@ -115,7 +115,7 @@ async fn drive_with<M: Policy>(
         routes,
         ground: job.ground,
         table: Table::default(),
-        lines: Lines::new(&job.config.links),
+        lines: Lines::new(&job.config.links, job.beside_vpn),
         host: (job.mode == Mode::KernelPm).then(Host::default),
         queue: VecDeque::new(),
         looks: BTreeSet::new(),

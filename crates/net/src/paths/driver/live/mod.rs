@@ -313,7 +313,7 @@ impl Running {
                 }
                 Mode::DryRun => Box::new(Untouched),
             };
-            let job = Job { config, mode, trace, control: asked, ground };
+            let job = Job { config, mode, beside_vpn: false, trace, control: asked, ground };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             work(&runtime, job, Box::pin(async { drop(stopped.await) }))
         });

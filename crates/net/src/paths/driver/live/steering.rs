@@ -200,3 +200,47 @@ fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another()
         driver.stop();
     });
 }
+
+#[test]
+fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, _) = Client::download(address);
+        let (conn, _) = driver.opened(0);
+        let Ok(vpn) = marline_sys::tun::Tun::create("tun0") else {
+            eprintln!("skipped: needs /dev/net/tun");
+            return;
+        };
+        ip("address add 10.8.0.2/24 dev tun0");
+        ip("link set tun0 up");
+        // As OpenVPN does it.
+        ip("route add 0.0.0.0/1 dev tun0");
+        ip("route add 128.0.0.0/1 dev tun0");
+        let turned = |link, wanted: fn(LinkId) -> Input, times| {
+            driver.hears("a turn of the link", |heard| {
+                (heard.iter().filter(|input| **input == wanted(link)).count() == times).then_some(())
+            });
+        };
+        for link in [FIRST, SECOND] {
+            turned(link, |link| Input::LinkDown { link }, 1);
+        }
+        let join = Command::Join { link: SECOND, backup: false };
+        let command = CommandId(77);
+        driver.say(Output::Do { command, conn, what: join });
+        let refused = driver.hears("an answer", |heard| {
+            heard.iter().find_map(|input| match input {
+                Input::Done { command: of, refused } if *of == command => Some(*refused),
+                _ => None,
+            })
+        });
+        assert_eq!(refused, Some(Refusal::NoAddress), "nothing goes beside the VPN");
+        drop(vpn);
+        for link in [FIRST, SECOND] {
+            turned(link, |link| Input::LinkUp { link }, 2);
+        }
+        assert_eq!(driver.commands(conn, join), None);
+        driver.up(conn, SECOND, &[]);
+        driver.stop();
+    });
+}
