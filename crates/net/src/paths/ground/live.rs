@@ -7,6 +7,13 @@ use super::*;
 use crate::links::live::{cable, in_a_network, ip};
 use crate::links::survey;
 
+impl Host {
+    /// `kill -9`: nothing of the host's own is run any more, and only the claim ends.
+    pub(in crate::paths) fn kill(mut self) {
+        self.laid = None;
+    }
+}
+
 /// A host with a run directory of its own.
 struct Lab {
     run: tempfile::TempDir,
@@ -25,12 +32,6 @@ impl Lab {
         host.lay(Mode::Userspace).unwrap();
         host.follow(&survey().unwrap());
         host
-    }
-
-    /// `kill -9`: nothing of the host's own is run any more, and only the claim ends.
-    fn kill(&self, mut host: Host) {
-        host.laid = None;
-        drop(host);
     }
 }
 
@@ -126,7 +127,7 @@ fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
         two_links();
         let before = everything();
         let lab = Lab::new();
-        lab.kill(lab.lay(&["eth0", "eth1"]));
+        lab.lay(&["eth0", "eth1"]).kill();
         let (crashed, rules) = (everything(), output("rule"));
         assert_ne!(crashed, before);
         // The next run takes over what fits, and puts back what the first one found.
@@ -136,10 +137,10 @@ fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
         drop(host);
         assert_eq!(everything(), before);
         // With links that are others now, or without a next run.
-        lab.kill(lab.lay(&["eth0", "eth1"]));
-        lab.kill(lab.lay(&["eth0"]));
+        lab.lay(&["eth0", "eth1"]).kill();
+        lab.lay(&["eth0"]).kill();
         assert!(!output("rule").contains("10.2.0.2"));
-        lab.kill(lab.lay(&["eth0", "eth1"]));
+        lab.lay(&["eth0", "eth1"]).kill();
         let lines = restore(lab.run.path(), &Claim::take(Role::Steer).unwrap()).unwrap();
         assert_eq!(lines, ["net.mptcp.path_manager: kernel again", "6 rules and routes removed"]);
         assert_eq!(everything(), before);

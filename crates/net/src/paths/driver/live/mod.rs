@@ -253,6 +253,13 @@ fn config() -> Config {
     Config::new(Model::new("nothing", BTreeMap::new(), Together::default(), Power::ZERO).unwrap(), links)
 }
 
+/// This network as the daemon lays it.
+fn host(run_dir: &std::path::Path) -> Host {
+    let roads = Roads { links: vec!["c1".into(), "c2".into()], named: true };
+    let claim = Claim::take(Role::Steer).unwrap();
+    Host::new(claim, run_dir, roads, Box::new(|line| eprintln!("told: {line}")))
+}
+
 /// What ends a driver.
 type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;
 
@@ -292,7 +299,32 @@ impl Running {
         })
     }
 
+    /// A driver with the script, in a run directory that an earlier one may have used.
+    fn after(mode: Mode, run_dir: PathBuf) -> Self {
+        let script = Script::default();
+        let machine = script.clone();
+        let running = Self::in_place(run_dir, config(), mode, None, move |runtime, job, stop| {
+            runtime.block_on(drive(machine, job, stop)).map(drop)
+        });
+        Self { script, ..running }
+    }
+
     fn of(
+        config: Config,
+        mode: Mode,
+        trace: Option<PathBuf>,
+        work: impl FnOnce(&Runtime, Job, Stop) -> Result<(), PathsError> + Send + 'static,
+    ) -> Self {
+        let run_dir = tempfile::tempdir().unwrap();
+        let place = run_dir.path().to_owned();
+        Self::in_place(place, config, mode, trace, move |runtime, job, stop| {
+            let _run_dir = run_dir;
+            work(runtime, job, stop)
+        })
+    }
+
+    fn in_place(
+        run_dir: PathBuf,
         config: Config,
         mode: Mode,
         trace: Option<PathBuf>,
@@ -302,15 +334,10 @@ impl Running {
         let (stop, stopped) = oneshot::channel();
         // A new thread begins in the namespaces of the one that starts it.
         let thread = thread::spawn(move || {
-            let run_dir = tempfile::tempdir().unwrap();
             let ground: Box<dyn Ground> = match mode {
                 Mode::Userspace => Box::new(Switched("userspace")),
                 // What is put back at the end is the ground's to know.
-                Mode::KernelPm => {
-                    let roads = Roads { links: vec!["c1".into(), "c2".into()], named: true };
-                    let claim = Claim::take(Role::Steer).unwrap();
-                    Box::new(Host::new(claim, run_dir.path(), roads, Box::new(|line| eprintln!("told: {line}"))))
-                }
+                Mode::KernelPm => Box::new(host(&run_dir)),
                 Mode::DryRun => Box::new(Untouched),
             };
             let job = Job { config, mode, beside_vpn: false, trace, control: asked, ground };

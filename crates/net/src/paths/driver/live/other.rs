@@ -4,19 +4,22 @@ use std::io::BufRead;
 use std::net::TcpListener;
 
 use marline_core::replay::Record;
+use marline_core::wire::netlink::mptcp::Endpoint;
 
 use super::super::super::{Managed, PathsRecord};
 use super::*;
+
+/// The addresses of the kernel's endpoints.
+fn endpoints() -> Vec<String> {
+    let list = Process::new("ip").args(["mptcp", "endpoint", "show"]).output().unwrap();
+    let text = String::from_utf8_lossy(&list.stdout).into_owned();
+    text.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+}
 
 #[test]
 fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
     between_two_networks(|server| {
         let address = serve(server, "10.9.0.1:5001");
-        let endpoints = || {
-            let list = Process::new("ip").args(["mptcp", "endpoint", "show"]).output().unwrap();
-            let text = String::from_utf8_lossy(&list.stdout).into_owned();
-            text.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect::<Vec<_>>()
-        };
         let mut driver = Running::start(Mode::KernelPm);
         let (_one, _) = Client::download(address);
         let (host, first) = driver.opened(0);
@@ -41,6 +44,36 @@ fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
         assert!(!endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", endpoints());
         driver.stop();
         assert_eq!(endpoints(), [""; 0]);
+    });
+}
+
+#[test]
+fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let run_dir = tempfile::tempdir().unwrap();
+        // A run that had joined the second link, and was killed.
+        let mut crashed = host(run_dir.path());
+        crashed.lay(Mode::KernelPm).unwrap();
+        let second = Endpoint::over("10.2.0.2".parse().unwrap(), 0, false);
+        crashed.note_endpoints(&[second], &[]).unwrap();
+        crashed.kill();
+        let is_there = || endpoints().contains(&"10.2.0.2".to_owned());
+        ip("mptcp endpoint add 10.2.0.2 dev c2 subflow");
+        let (client, _) = Client::download(address);
+        let mut driver = Running::after(Mode::KernelPm, run_dir.path().to_owned());
+        let (conn, _) = driver.opened(0);
+        let second = driver.up(conn, SECOND, &[]);
+        assert!(is_there(), "{:?}", endpoints());
+        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }), None);
+        drop(client);
+        driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
+        assert!(!is_there(), "without a connection there is the first link's alone: {:?}", endpoints());
+        // Whatever is on an address of ours at the end goes.
+        ip("mptcp endpoint add 10.2.0.2 dev c2 subflow");
+        driver.stop();
+        assert_eq!(endpoints(), [""; 0]);
+        assert_eq!(std::fs::read_dir(run_dir.path()).unwrap().count(), 0, "the ledger is gone");
     });
 }
 
