@@ -87,6 +87,12 @@ impl Lane {
         self.carrier && self.course.works(now)
     }
 
+    /// Whether the server's answer to it arrives as well: on a link that holds everything back it waits, and a join is
+    /// given up before.
+    pub(super) fn answers(&self, now: Instant) -> bool {
+        self.works(now) && !self.course.rate(now).is_zero()
+    }
+
     /// The server sends a piece of so many packets and so many bytes on the wire.
     pub(super) fn send(&mut self, now: Instant, bytes: u64, packets: u64) -> Fate {
         while let Some((_, size)) = self.queue.front().filter(|(leaves, _)| *leaves <= now) {

@@ -110,7 +110,7 @@ impl Kernel {
 
     /// The third packet of a join has arrived.
     pub(super) fn joined(&mut self, conn: usize, link: usize, backup: bool) {
-        if self.conns[conn].stage != Stage::Told || !self.links[link].works(self.now) {
+        if self.conns[conn].stage != Stage::Told || !self.links[link].answers(self.now) {
             return;
         }
         let there = self.conns[conn].subs.iter().filter(|sub| self.subs[**sub].there).count();
