@@ -2,8 +2,8 @@
 //!
 //! In: which links are to carry a connection. Out: the commands that bring it there from where it is.
 //!
-//! 1. New before old: a link is given up only when one of those that stay has brought bytes, or the connection is idle,
-//!    or [`GRACE`] is over. All subflows as backups would be the same as none.
+//! 1. New before old: a link is given up only when one of those that stay has brought bytes; it is suspended also when
+//!    the connection is idle and no refusal is to be feared any more, or [`GRACE`] is over. All subflows as backups would be the same as none.
 //! 2. A link that has a subflow is never joined again, but to prove or replace it (`silence`).
 //! 3. A join that does not come up in 3 s or three round trips is given up without a command, and is tried again later:
 //!    each time twice as late. A subflow that the server resets at once was refused, and is left alone for longer.
@@ -64,7 +64,8 @@ impl Conn {
                 self.join(host, link, true, Purpose::Use);
             }
         }
-        if self.is_ready(choice.active, now) {
+        let (ready, proven) = self.is_ready(choice.active, now);
+        if ready {
             // What is suspended and drained holds nothing up, and stays as a stand-by; unless it must cost nothing.
             let ends = |link: usize, sub: &Sub| {
                 let holds = !sub.backup || sub.checking().is_some();
@@ -74,7 +75,7 @@ impl Conn {
             for sub in self.subs.iter().filter(|sub| !sub.leaving) {
                 match sub.link {
                     Some(link) if choice.active.has(link) || !host.up().has(link) => {}
-                    Some(link) if ends(link, sub) => asked.push((sub.id, true)),
+                    Some(link) if proven && ends(link, sub) => asked.push((sub.id, true)),
                     Some(_) if !sub.backup => asked.push((sub.id, false)),
                     _ => {}
                 }
@@ -86,13 +87,14 @@ impl Conn {
         self.say(host, choice.reason);
     }
 
-    /// Whether one of the links that stay carries already.
-    fn is_ready(&self, active: Links, now: Instant) -> bool {
+    /// Whether the others may rest, and whether they may go: one of the links that stay carries already. One that has
+    /// brought nothing may be dead, and then a backup is what takes over.
+    fn is_ready(&self, active: Links, now: Instant) -> (bool, bool) {
         let idle = self.pulse == Pulse::Idle;
-        self.subs.iter().any(|sub| {
-            let stays = sub.link.is_some_and(|link| active.has(link)) && !sub.backup && !sub.leaving;
-            stays && (sub.proven || idle || now.since(sub.active) > GRACE)
-        })
+        let stays = |sub: &&Sub| sub.link.is_some_and(|link| active.has(link)) && !sub.backup && !sub.leaving;
+        let waited = |sub: &Sub| now.since(sub.active) > GRACE || idle && now.since(sub.up) > REFUSED;
+        let ready = self.subs.iter().filter(stays).any(|sub| sub.proven || waited(sub));
+        (ready, self.subs.iter().filter(stays).any(|sub| sub.proven))
     }
 
     /// Joins a link, if nothing speaks against it.
@@ -145,11 +147,12 @@ impl Conn {
 
     pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
         let conn = self.id;
-        // The last one stays whatever it is, and one that has just come up may yet be refused.
+        // The last one stays whatever it is; one that has just come up may yet be refused, and is none to rely on, unless
+        // the other is no better.
         let now = host.now;
-        let leaves = self.subs.iter().any(|sub| sub.id == id && now.since(sub.up) < REFUSED);
         let stays = |sub: &Sub| sub.initial || sub.proven || sub.volume() > 0 || now.since(sub.up) > REFUSED;
-        if !self.subs.iter().any(|sub| sub.id != id && !sub.leaving && (leaves || stays(sub))) {
+        let young = self.subs.iter().any(|sub| sub.id == id && !stays(sub));
+        if !self.subs.iter().any(|sub| sub.id != id && !sub.leaving && (young || stays(sub))) {
             return;
         }
         if let Some(sub) = self.sub_mut(id).filter(|sub| !sub.leaving) {

@@ -83,6 +83,8 @@ pub(super) struct Link {
     known_forecast: Option<Bitrate>,
     /// Payload that connections carried over it, both ways.
     pub(super) carried: DataSize,
+    /// Its budget is as good as gone, for the rest of the run: once it is left, nothing says how fast it would be.
+    spent: bool,
     /// What was told to the meter, down and up, and where the interface's counters stood then.
     fed: [DataSize; 2],
     base: Option<[DataSize; 2]>,
@@ -97,6 +99,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(terms: LinkTerms) -> Self {
         Self {
+            spent: terms.budget.is_some_and(DataSize::is_zero),
             terms,
             up: false,
             total: 0,
@@ -124,6 +127,7 @@ impl Link {
             }
             self.known_forecast = Some(Bitrate::from_bits_per_sec(self.forecast));
         }
+        self.count();
     }
 
     /// Whether a connection measures it now.
@@ -167,6 +171,7 @@ impl Link {
         size: DataSize,
     ) {
         self.carried += size;
+        self.count();
         self.fed[side(direction)] += size;
         // Bytes of a look have come all through the time since the last one, if that was a moment ago.
         match now.since(from) <= SPAN && size >= FLOW {
@@ -210,10 +215,15 @@ impl Link {
         self.terms.budget.map(|budget| budget - self.carried)
     }
 
-    /// Whether the budget forbids it. What is on its way when it is stopped still comes, so it is stopped so much
-    /// earlier: [`IN_FLIGHT`] of its rate.
-    pub(super) fn spent(&self) -> bool {
-        self.allowance().is_some_and(|left| left <= Bitrate::from_bits_per_sec(self.total) * IN_FLIGHT)
+    /// Whether the budget forbids it.
+    pub(super) const fn spent(&self) -> bool {
+        self.spent
+    }
+
+    /// What is on its way when it is stopped still comes, so it is stopped so much earlier: [`IN_FLIGHT`] of its rate.
+    fn count(&mut self) {
+        let reserve = Bitrate::from_bits_per_sec(self.total) * IN_FLIGHT;
+        self.spent |= self.allowance().is_some_and(|left| left <= reserve);
     }
 }
 

@@ -61,7 +61,7 @@ impl Conn {
     pub(super) fn whole(&mut self, host: &mut Host) {
         let now = host.now;
         self.asked = None;
-        let fresh: u64 = self.subs.iter().map(|sub| sub.fresh).sum();
+        let fresh = self.fresh(|_| true);
         let carrying = self.carrying();
         let began = self.moved.is_none_or(|moved| now.since(moved) > PAUSE);
         if fresh > 0 {
@@ -82,18 +82,24 @@ impl Conn {
         }
         let quiet = now.since(self.moved.unwrap_or(self.opened).max(self.woke));
         let awaited = self.subs.iter().any(|sub| sub.checking().is_some() || sub.timeouts > 0);
-        if fresh == 0 && quiet > QUIET.max(self.rtt() * 6) && !awaited && !self.proving() {
+        if fresh == 0 && quiet > QUIET.max(self.rtt() * 6) && !awaited && !self.proving() && !self.owes_proof(host)
+        {
             self.set_pulse(host, Pulse::Idle);
         }
         self.share(host, carrying);
         self.look = now + self.interval(host);
     }
 
+    /// What came and went since the last whole look, over some of its subflows.
+    fn fresh(&self, of: impl Fn(&Sub) -> bool) -> u64 {
+        self.subs.iter().filter(|sub| of(sub)).fold(0, |sum, sub| sum.saturating_add(sub.fresh))
+    }
+
     fn sample(&mut self, host: &Host, carrying: Links, began: bool) {
         let now = host.now;
         let emptcp = host.config.policy == Policy::Emptcp;
         for at in 0..self.paths.len() {
-            let fresh: u64 = self.subs.iter().filter(|sub| sub.link == Some(at)).map(|sub| sub.fresh).sum();
+            let fresh = self.fresh(|sub| sub.link == Some(at));
             let least = match self.on(at) {
                 Some(sub) if emptcp => sub.handshake().max(SHORTEST),
                 Some(sub) => sub.rtt().clamp(INTERVAL, MUTE),
@@ -105,7 +111,7 @@ impl Conn {
             let Some(path) = self.paths.get_mut(at) else { continue };
             path.bytes = path.bytes.saturating_add(fresh);
             if fresh > 0 {
-                path.dead = None;
+                (path.dead, path.refused) = (None, false);
             }
             let time = now.since(path.from);
             // The first look after a pause only starts the clock: nobody knows when the bytes began.

@@ -120,6 +120,9 @@ impl Reason {
             Self::Refused { links, link } => {
                 format!("{}: the server takes no subflow over {}", names(links), name(link))
             }
+            Self::Spent { links, link } if links == Links::one(link) => {
+                format!("{}: its budget is spent, and no other link can carry it now", name(link))
+            }
             Self::Spent { links, link } => format!("{}: the budget of {} is spent", names(links), name(link)),
         }
     }

@@ -16,6 +16,7 @@
 use super::config::Policy;
 use super::conn::{Conn, Dead, Join, Pulse, Purpose};
 use super::host::Host;
+use super::subflow::Sub;
 use crate::units::{DataSize, Duration, Instant};
 
 /// The shortest silence that is worth a proof: more than a retransmission timeout of 200 ms and its answer.
@@ -78,6 +79,19 @@ impl Conn {
                 }
             }
         }
+    }
+
+    /// Whether a silence has yet to be proved to be the application's: until then the connection is not idle.
+    pub(super) fn owes_proof(&self, host: &Host) -> bool {
+        let now = host.now;
+        let owes = |sub: &Sub| {
+            let link = sub.link.filter(|_| !sub.backup && !sub.leaving)?;
+            let (path, known, moved) = (self.paths.get(link)?, host.link(link)?, sub.moved?);
+            let soon = known.up && !known.spent() && path.dead.is_none() && path.not_before <= now + PROOFS;
+            Some(soon && path.proved.is_none_or(|proved| proved < moved.max(sub.active)))
+        };
+        let ours = host.config.policy == Policy::Marline && !self.closed_to_joins;
+        ours && self.subs.iter().any(|sub| owes(sub) == Some(true))
     }
 
     /// The path is taken for dead.

@@ -42,7 +42,15 @@ impl Conn {
         let usable = self.usable(host);
         let spent = spent(host);
         let Some(home) = self.home.filter(|home| usable.has(*home)).or_else(|| usable.first()) else {
-            return Choice::new(self.carrying(), Reason::Needed { links: self.carrying(), lost: self.carrying() });
+            let carrying = self.carrying();
+            let links = if carrying.is_empty() { self.joined() } else { carrying };
+            return Choice::new(
+                links,
+                match spent.and(self.joined()).first() {
+                    Some(link) => Reason::Spent { links, link },
+                    None => Reason::Needed { links, lost: links },
+                },
+            );
         };
         let mut choice = match host.config.policy {
             Policy::Mptcp => Choice::new(usable, Reason::Fixed("all links join at once", usable)),

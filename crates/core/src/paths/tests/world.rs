@@ -50,6 +50,8 @@ pub(super) struct World {
     pub(super) silent: BTreeSet<LinkId>,
     /// How many priorities are lost before one arrives.
     pub(super) lose: u32,
+    /// Only those for this link; none: all.
+    pub(super) links_lost: Option<LinkId>,
     pub(super) refuse: BTreeSet<LinkId>,
     pub(super) commands: Vec<(Instant, Command)>,
     pub(super) notes: Vec<String>,
@@ -76,6 +78,7 @@ impl World {
             next: 1,
             silent: BTreeSet::new(),
             lose: 0,
+            links_lost: None,
             refuse: BTreeSet::new(),
             commands: Vec::new(),
             notes: Vec::new(),
@@ -93,9 +96,13 @@ impl World {
     }
 
     pub(super) fn open(&mut self, token: u32, link: LinkId, bytes: u64) -> ConnId {
+        self.open_to(token, link, bytes, false)
+    }
+
+    pub(super) fn open_to(&mut self, token: u32, link: LinkId, bytes: u64, only_announced: bool) -> ConnId {
         let conn = ConnId(token);
         self.left.insert(conn, bytes as f64);
-        self.tell(Input::Opened { conn, adopted: false, only_announced: false });
+        self.tell(Input::Opened { conn, adopted: false, only_announced });
         self.up(conn, link, true, false);
         conn
     }
@@ -162,7 +169,7 @@ impl World {
             Command::Prioritise { subflow, backup } => {
                 if let Some(flow) = self.flows.get_mut(&subflow) {
                     flow.asked = backup;
-                    if self.lose > 0 {
+                    if self.lose > 0 && self.links_lost.is_none_or(|link| link == flow.link) {
                         self.lose -= 1;
                     } else if !self.silent.contains(&flow.link) {
                         if backup && !flow.backup {
@@ -288,6 +295,11 @@ impl World {
             .iter()
             .filter(|(_, what)| matches!(what, Command::Join { link: to, .. } if *to == link))
             .count()
+    }
+
+    /// Subflows over a link that there are.
+    pub(super) fn subflows(&self, link: LinkId) -> usize {
+        self.flows.values().filter(|flow| flow.link == link).count()
     }
 
     pub(super) fn state(&self, conn: ConnId) -> String {

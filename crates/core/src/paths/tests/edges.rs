@@ -1,0 +1,151 @@
+//! What servers, budgets and lost packets do to a plan: budgets, refusals, announced addresses, lost priorities.
+
+use super::world::*;
+use crate::link::LinkId;
+use crate::paths::*;
+use crate::units::{DataSize, Instant};
+
+use alloc::vec::Vec;
+
+fn world(policy: Policy, profile: Profile, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
+    let mut config = Config { policy, profile, ..config() };
+    for (terms, budget) in config.links.iter_mut().zip(budgets) {
+        terms.budget = budget.map(DataSize::from_bytes);
+        terms.metered = terms.link == LTE;
+    }
+    let mut world = World::new(config);
+    world.rate(WIFI, rates[0]);
+    world.rate(LTE, rates[1]);
+    world
+}
+
+fn said(world: &World, words: &str) -> bool {
+    world.notes.iter().any(|note| note.contains(words))
+}
+
+fn joined_at(world: &World, link: LinkId) -> Vec<Instant> {
+    let joins =
+        world.commands.iter().filter(|(_, what)| matches!(what, Command::Join { link: to, .. } if *to == link));
+    joins.map(|(at, _)| *at).collect()
+}
+
+fn ends(world: &World) -> usize {
+    world.commands.iter().filter(|(_, what)| matches!(what, Command::Destroy { .. })).count()
+}
+
+#[test]
+fn a_budget_is_never_exceeded_and_its_links_subflow_goes() {
+    for policy in [Policy::Mptcp, Policy::WifiFirst, Policy::Emptcp, Policy::Marline] {
+        for budget in [3_000_000, 6_000_000] {
+            let mut world = world(policy, Profile::Energy, [None, Some(budget)], [0.8, 8.0]);
+            world.open(1, WIFI, 8 << 20);
+            let time = world.finish(200.0);
+            assert!(time.is_finite(), "{policy:?}: the download must end over the other link");
+            assert!(world.received(LTE) <= budget, "{policy:?}: {} of {budget}", world.received(LTE));
+            if policy != Policy::WifiFirst {
+                assert!(world.received(LTE) > budget / 3, "{policy:?}: {} of {budget}", world.received(LTE));
+                assert_eq!(world.subflows(LTE), 0, "{policy:?}");
+                assert!(said(&world, "the budget of lte is spent"), "{:?}", world.notes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_spent_budget_does_not_take_the_only_subflow_that_the_server_allows() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Profile::Energy, [Some(500_000), None], [8.0, 8.0]);
+        world.refuse.insert(LTE);
+        world.open(1, WIFI, 4 << 20);
+        assert!(world.finish(60.0).is_finite(), "{policy:?} {:?}", world.commands);
+        assert_eq!(ends(&world), 0, "{policy:?} {:?}", world.commands);
+        assert!(said(&world, "wifi: its budget is spent, and no other"), "{:?}", world.notes);
+    }
+}
+
+#[test]
+fn a_metered_link_helps_only_when_the_others_do_not_work() {
+    let mut world = world(Policy::Marline, Profile::Metered, [None, None], [0.8, 20.0]);
+    let conn = world.open(1, WIFI, 64 << 20);
+    world.run(30.0);
+    assert_eq!((world.joins(LTE), world.received(LTE)), (0, 0), "{:?}", world.notes);
+    world.silent.insert(WIFI);
+    world.run(5.0);
+    assert!(world.received(LTE) > 1_000_000, "{:?} {:?}", world.notes, world.commands);
+    world.silent.clear();
+    world.run(20.0);
+    assert_eq!(world.state(conn), "wifi only", "{:?}", world.notes);
+    let before = world.received(LTE);
+    world.run(10.0);
+    assert_eq!(world.received(LTE), before);
+}
+
+#[test]
+fn a_server_that_takes_only_announced_addresses_is_joined_when_it_has_announced_one() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Profile::Energy, [None, None], [0.8, 8.0]);
+        let conn = world.open_to(1, WIFI, 64 << 20, true);
+        world.run(20.0);
+        assert_eq!(world.joins(LTE), 0, "{policy:?}");
+        world.tell(Input::Announced { conn });
+        world.run(1.0);
+        assert_eq!(world.joins(LTE), 1, "{policy:?}");
+        assert!(world.received(LTE) > 0, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_refused_join_is_said_and_tried_again_ever_more_seldom() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Profile::Energy, [None, None], [0.8, 8.0]);
+        world.refuse.insert(LTE);
+        let conn = world.open(1, WIFI, 256 << 20);
+        world.run(450.0);
+        let at = joined_at(&world, LTE);
+        let pauses: Vec<u64> = at.windows(2).map(|pair| pair[1].since(pair[0]).as_secs()).collect();
+        assert!(matches!(pauses[..], [60..=62, 120..=122, 240..=242]), "{policy:?} {pauses:?}");
+        assert!(said(&world, "the server takes no subflow over lte"), "{policy:?} {:?}", world.notes);
+        assert_eq!(world.paths.view(conn).unwrap().paths.len(), 1, "{policy:?}");
+    }
+}
+
+/// LTE helps bad Wi-Fi and is suspended once Wi-Fi is good; `lost` of the priorities that say so do not arrive.
+fn suspend(lost: u32) -> (World, Vec<Instant>) {
+    let mut world = world(Policy::Marline, Profile::Energy, [None, None], [1.0, 4.0]);
+    world.open(1, WIFI, 1 << 30);
+    world.run(20.0);
+    assert_eq!(world.joins(LTE), 1, "{:?}", world.notes);
+    world.commands.clear();
+    (world.lose, world.links_lost) = (lost, Some(LTE));
+    world.rate(WIFI, 16.0);
+    world.run(15.0);
+    let asked = |what: &Command| matches!(what, Command::Prioritise { backup: true, .. });
+    let asked = world.commands.iter().filter(|(_, what)| asked(what)).map(|(at, _)| *at).collect();
+    (world, asked)
+}
+
+#[test]
+fn a_lost_priority_is_asked_for_again_and_then_holds() {
+    for lost in 0..=5_u32 {
+        let (mut world, asked) = suspend(lost);
+        assert_eq!(asked.len(), 1 + lost as usize, "{:?}", world.commands);
+        for pair in asked.windows(2) {
+            // The floor: 0.5 s and twice the drain that is predicted for 60 ms (180 ms), for each loss.
+            assert!(pair[1].since(pair[0]).as_millis() <= 860, "{asked:?}");
+        }
+        assert_eq!((ends(&world), world.subflows(LTE)), (0, 1), "{:?}", world.commands);
+        let before = world.received(LTE);
+        world.run(10.0);
+        assert_eq!(world.received(LTE), before);
+    }
+}
+
+#[test]
+fn a_subflow_that_hears_no_priority_is_destroyed_in_the_end() {
+    let (mut world, asked) = suspend(u32::MAX);
+    assert_eq!(asked.len(), 6, "{:?}", world.commands);
+    assert_eq!((ends(&world), world.subflows(LTE)), (1, 0), "{:?}", world.commands);
+    let before = world.received(LTE);
+    world.run(10.0);
+    assert_eq!(world.received(LTE), before);
+}
