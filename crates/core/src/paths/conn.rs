@@ -80,6 +80,9 @@ pub(super) struct Trial {
     /// A glance at the home link: since when, and the bytes that it had carried by then.
     pub(super) glance: Option<(Instant, u64)>,
     pub(super) next_glance: Instant,
+    /// Since when the home link rests, and what the last glance at it found.
+    pub(super) rests: Option<Instant>,
+    pub(super) found: Option<(usize, Bitrate)>,
 }
 
 /// One link alone, to see what it can.

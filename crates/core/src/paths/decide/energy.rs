@@ -93,7 +93,9 @@ impl Conn {
             return Choice { spare: others.and(self.joined()), destroy, ..choice };
         }
         let rest = DataSize::from_bytes(host.rest.max(self.expected().bytes()));
-        let glanced = glancing.then_some((home, self.lately(home)));
+        // What a glance found counts until the next one, unless another connection knows better.
+        let known = |(at, _): &(usize, Bitrate)| glancing || host.link(*at).is_some_and(|link| !link.used());
+        let glanced = self.trial.found.filter(known);
         let view = View { host, conn: self, rest, glanced };
         let (stay, all) = (view.plan(now), view.plans(usable));
         let known = |links: Links| links.iter().all(|at| host.link(at).is_some_and(|link| link.known().is_some()));
@@ -143,7 +145,7 @@ struct View<'a> {
     host: &'a Host,
     conn: &'a Conn,
     rest: DataSize,
-    /// What a glance has just found.
+    /// What the last glance found.
     glanced: Option<(usize, Bitrate)>,
 }
 

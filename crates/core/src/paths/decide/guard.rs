@@ -16,8 +16,9 @@
 //!    first second tells nothing (the data in the slow one's queue comes first).
 //! 4. On a trial, and where a slow link is left out, its subflow is destroyed and not suspended: what waits in its queue (2
 //!    to 3 s at 1 Mbit/s) would hold the others up as before; destroyed, it is sent again over them.
-//! 5. Nobody sees what the home link does while it rests. Every [`GLANCES`] it carries for a moment, until so much has
-//!    come that its rate is known.
+//! 5. Nobody sees what the home link does while it rests. From [`GLANCES`] on it carries for a moment, until so much has
+//!    come that its rate is known; the longer it has been bad, the longer it is expected to be (as with sizes: rule 2 of
+//!    `energy`), and the more seldom it is looked at.
 
 use super::super::conn::{Alone, Conn};
 use super::super::host::Host;
@@ -41,6 +42,10 @@ const AGAIN: Duration = Duration::from_secs(15);
 /// See rule 5. chosen: at 0.8 Mbit/s a glance holds the connection up for some 0.4 s; a tenth of that lost, and the home
 /// link's return is seen 2 s late on average.
 const GLANCES: Duration = Duration::from_secs(4);
+/// The time between glances as a part of the time for which the link has been resting: how much of a bad spell's length its
+/// end is seen late at most. chosen: a quarter; and the longest time between them.
+const LATE: u32 = 4;
+const SELDOM: Duration = Duration::from_secs(30);
 /// The longest glance, and what ends it sooner: the first window and a queue, ten times over.
 const GLANCE: Duration = Duration::from_millis(700);
 const GLANCED: DataSize = DataSize::from_kib(256);
@@ -101,7 +106,7 @@ impl Conn {
         }
         self.trial.open = None;
         if first {
-            self.trial.next_glance = time + GLANCES;
+            self.rests(time);
             return None;
         }
         // The last third: the drain and the opening window are over.
@@ -111,7 +116,7 @@ impl Conn {
             let share = Ratio::of(slow.bits_per_sec().saturating_mul(6) / 5, alone.bits_per_sec());
             self.trial.drag = Some((share.min(Ratio::from_percent(50)), time + FOUND));
             self.trial.failed = 0;
-            self.trial.next_glance = time + GLANCES;
+            self.rests(time);
             return None;
         }
         self.trial.next = time + AGAIN.saturating_mul(1 << u32::from(self.trial.failed).min(5));
@@ -143,8 +148,15 @@ impl Conn {
             path.pace.begin_anew(rate);
             path.glanced = None;
             self.trial.glance = None;
-            self.trial.next_glance = time + GLANCES;
+            self.trial.found = Some((home, rate));
+            let rested = time.since(self.trial.rests.unwrap_or(time));
+            self.trial.next_glance = time + (rested / LATE).clamp(GLANCES, SELDOM);
             return None;
+        }
+        if now.has(home) {
+            (self.trial.rests, self.trial.found) = (None, None);
+        } else {
+            self.trial.rests.get_or_insert(time);
         }
         let rests = !now.has(home) && self.on(home).is_some_and(|sub| sub.backup);
         if !rests || time < self.trial.next_glance || self.is_still(time, GLANCE) {
@@ -153,6 +165,12 @@ impl Conn {
         self.trial.glance = Some((time, volume));
         let links = now.with(home);
         Some(Choice::new(links, Reason::Again { links, link: home }))
+    }
+
+    /// The home link rests from now on, if it did not before.
+    fn rests(&mut self, time: Instant) {
+        self.trial.rests.get_or_insert(time);
+        self.trial.next_glance = time + GLANCES;
     }
 
     /// A path's rate over the last second.

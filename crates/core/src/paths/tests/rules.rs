@@ -3,6 +3,8 @@
 use super::world::*;
 use crate::paths::*;
 
+use alloc::vec::Vec;
+
 fn world(policy: Policy, wifi: f64, lte: f64) -> World {
     let mut world = World::new(Config { policy, ..config() });
     world.rate(WIFI, wifi);
@@ -106,4 +108,23 @@ fn an_application_that_pauses_is_proved_once_and_wakes_nothing() {
     world.more(conn, 4 << 20);
     world.run(1.5);
     assert_eq!(world.state(conn), "wifi only");
+}
+
+#[test]
+fn the_longer_the_home_link_is_bad_the_more_seldom_it_is_looked_at() {
+    let mut world = world(Policy::Marline, 0.8, 8.0);
+    let conn = world.open(1, WIFI, 1 << 30);
+    let mut glances = Vec::new();
+    for _ in 0..4 {
+        world.commands.clear();
+        world.run(30.0);
+        let glance = |what: &Command| matches!(what, Command::Prioritise { backup: false, .. });
+        glances.push(world.commands.iter().filter(|(_, what)| glance(what)).count());
+    }
+    assert!(glances[0] >= 4 && glances[3] <= 2, "{glances:?}");
+    assert_eq!(world.state(conn), "lte only", "{:?}", world.notes);
+    // Good again after two minutes: seen after a quarter of them at most.
+    world.rate(WIFI, 16.0);
+    world.run(32.0);
+    assert_eq!(world.state(conn), "wifi only", "{:?}", world.notes);
 }
