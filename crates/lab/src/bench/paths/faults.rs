@@ -229,7 +229,7 @@ fn killed(lab: &Lab, daemon: &mut Daemon, _: Duration) -> Result<Mended, String>
 /// Stops the daemon, lets many connections come and go, begins one that stays, and lets it go on.
 fn events(lab: &Lab, daemon: &mut Daemon, _: Duration) -> Result<Mended, String> {
     let pid = daemon.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).ok_or("the daemon is gone")?;
-    let before = count(lab, daemon);
+    let before = tokens(lab, daemon);
     kill_process(pid, Signal::STOP).map_err(|error| error.to_string())?;
     let open = || -> io::Result<Connection> {
         let mut connection = Connection::open(Speaks::Mptcp, Duration::from_secs(10))?;
@@ -254,12 +254,20 @@ fn events(lab: &Lab, daemon: &mut Daemon, _: Duration) -> Result<Mended, String>
     let _stays = many.map_err(|error| format!("many connections: {error}"))?;
     let until = again + Duration::from_secs(20);
     while Instant::now() < until {
-        if count(lab, daemon) > before {
+        // The download may have ended meanwhile: not how many there are decides, but who.
+        if tokens(lab, daemon).iter().any(|token| !before.contains(token)) {
             return Ok(Mended::After(again.elapsed()));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     Err("the new connection is not known after 20 s".into())
+}
+
+/// The connections that the daemon knows, by their tokens.
+fn tokens(lab: &Lab, daemon: &Daemon) -> Vec<String> {
+    let status = daemon.status(lab).unwrap_or_default();
+    let connections = status["connections"].as_array().cloned().unwrap_or_default();
+    connections.iter().filter_map(|connection| connection["token"].as_str().map(str::to_owned)).collect()
 }
 
 /// Connections that the daemon steers.
