@@ -36,6 +36,7 @@ smoke: need-lab build ## Run the program itself, small: what CI does after the t
 	"$(MARLINE)" lab demo --quick --page "$(TARGET)/demo.html"
 	"$(MARLINE)" lab reproduce thesis --quick
 	"$(MARLINE)" lab reproduce greenbag --quick
+	"$(MARLINE)" lab reproduce emptcp --quick
 bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
 	@.ci/need aria2c:aria2
 	"$(MARLINE)" lab bench

@@ -6,6 +6,7 @@
 //! | who | the client's sockets | who decides |
 //! |---|---|---|
 //! | `single:LINK` | plain TCP over one link | nobody |
+//! | `mptcp:LINK` | MPTCP | nobody: the first link alone, to see what the protocol itself costs |
 //! | `mptcp` | MPTCP | the kernel, with an endpoint for each link but the first |
 //! | `wifi-first` | MPTCP | the kernel, with endpoints that are backups (Raiciu et al.; eMPTCP §4.6) |
 //! | `emptcp`, `marline` | MPTCP | `marline paths`, with this policy |
@@ -31,6 +32,8 @@ use crate::{Congestion, Emulation, Lab, LabError, LabSpec, Sender, Service};
 pub(crate) enum Who {
     /// TCP over the link with this place.
     Single(usize),
+    /// Nobody: MPTCP over the first link.
+    Alone,
     /// The kernel.
     Mptcp,
     /// The kernel, all but the first link being backups.
@@ -51,6 +54,7 @@ impl Who {
     pub(crate) fn name(self, links: &[LinkSpec]) -> String {
         match self {
             Self::Single(at) => format!("single:{}", links.get(at).map_or("?", |link| &link.name)),
+            Self::Alone => format!("mptcp:{}", links.first().map_or("?", |link| &link.name)),
             Self::Mptcp => "mptcp".into(),
             Self::WifiFirst => "wifi-first".into(),
             Self::Daemon("marline", "energy") => "marline".into(),
@@ -109,7 +113,7 @@ impl Stage {
         let others: Vec<(usize, &str)> = links.iter().map(String::as_str).enumerate().skip(1).collect();
         let mut daemon = None;
         match who {
-            Who::Single(_) => {}
+            Who::Single(_) | Who::Alone => {}
             Who::Mptcp => endpoint::join_over(&lab, &others, false)?,
             Who::WifiFirst => endpoint::join_over(&lab, &others, true)?,
             Who::Daemon(policy, profile) => {
