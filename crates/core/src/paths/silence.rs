@@ -24,6 +24,9 @@ const LEAST: Duration = Duration::from_millis(500);
 /// Pauses are proved at most so often at first.
 const PROOFS: Duration = Duration::from_secs(2);
 
+/// Whose silence began no longer before a link was lost fell silent with it. chosen: twice a proof and its pause.
+const RECENT: Duration = Duration::from_secs(5);
+
 impl Dead {
     /// The first attempt to come back.
     pub(super) const FIRST: Duration = Duration::from_secs(1);
@@ -51,6 +54,12 @@ impl Conn {
                 continue;
             }
             let last = sub.moved.unwrap_or(sub.up).max(sub.active);
+            // What was taken for alive by others' bytes, and was lost right after.
+            let lost = known.lost.filter(|lost| *lost > last && lost.since(last) < RECENT);
+            if lost.is_some_and(|lost| path.proved.is_none_or(|proved| proved < lost)) {
+                self.bury(host, link);
+                continue;
+            }
             let rest = match path.proved {
                 Some(proved) if proved >= last => {
                     if urgent {
