@@ -379,7 +379,9 @@ fn privileges_are_given_up_only_where_there_are_none() {
     // The program may lie in a folder that only root enters: then the copy does.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let copy = folder.path().join("marline");
-    fs::copy(env!("CARGO_BIN_EXE_marline"), &copy).unwrap();
+    // By a process of its own: a child of another test would hold the file open for writing, and nobody could run it.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_marline")).arg(&copy).status().unwrap();
+    assert!(copied.success());
     let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder.path(), open).unwrap();
     let mut nobody = Command::new("setpriv");
