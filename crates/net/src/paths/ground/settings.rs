@@ -119,6 +119,11 @@ impl Settings {
         let (mut lines, mut troubles, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for entry in ledger.changes().settings.clone() {
             let Setting { name, was, set } = &entry;
+            if !is_ours(&entry) {
+                // The ledger's folder may belong to a user who is less than root, and a name is a path.
+                troubles.push(format!("{name}: no run changes that; somebody has written into the ledger"));
+                continue;
+            }
             match self.read(name) {
                 Some(now) if now == *was => {}
                 Some(now) if now != *set => {
@@ -138,6 +143,13 @@ impl Settings {
         }
         (lines, troubles)
     }
+}
+
+/// Whether a run could have noted this: one of three names, and a word or number for a value.
+fn is_ours(entry: &Setting) -> bool {
+    let is_word =
+        |value: &str| value.len() <= 32 && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    [ENABLED, PATH_MANAGER, PM_TYPE].contains(&entry.name.as_str()) && is_word(&entry.was) && is_word(&entry.set)
 }
 
 #[cfg(test)]
@@ -244,5 +256,21 @@ mod tests {
         let mut ledger = Ledger::open(std::path::Path::new("/nonexistent")).unwrap();
         machine.settings().lay(Mode::Userspace, &mut ledger).unwrap_err();
         machine.is(&["0", "kernel"]);
+    }
+
+    #[test]
+    fn what_no_run_can_have_noted_is_not_written() {
+        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        let victim = machine.sysctl.path().join("victim");
+        fs::write(&victim, "whole").unwrap();
+        let note = |name: &str, was: &str| Setting { name: name.into(), was: was.into(), set: "userspace".into() };
+        let absolute = victim.to_string_lossy().replace('/', ".");
+        let settings = vec![note(&absolute, "forged"), note("victim", "forged"), note(PATH_MANAGER, "two words\n")];
+        let mut ledger = machine.ledger();
+        ledger.write(Changes { settings, ..Changes::default() }).unwrap();
+        let (lines, troubles) = machine.settings().restore(&mut ledger);
+        assert_eq!((lines.len(), troubles.len()), (0, 3), "{troubles:?}");
+        assert_eq!(fs::read_to_string(victim).unwrap(), "whole");
+        machine.is(&["1", "kernel"]);
     }
 }
