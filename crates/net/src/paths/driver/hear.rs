@@ -36,9 +36,11 @@ impl<M: Policy> Driver<M> {
                 Event::SubflowClosed(path) => self.left(&path),
                 Event::Closed { token } => self.closed(ConnId(token)),
                 Event::Announced { token, id, address, port } => {
-                    if let Some(conn) = self.table.conn(ConnId(token)) {
-                        conn.announced.retain(|(of, ..)| *of != id);
-                        conn.announced.push((id, address, port));
+                    let conn = ConnId(token);
+                    if let Some(of) = self.table.conn(conn) {
+                        of.announced.retain(|(of, ..)| *of != id);
+                        of.announced.push((id, address, port));
+                        self.tell(Input::Announced { conn });
                     }
                 }
                 Event::Removed { token, id } => {
