@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::energy::Model;
 use crate::link::{LinkId, LinkKind};
-use crate::units::{Bitrate, DataSize, Ratio};
+use crate::units::{Bitrate, DataSize, Ratio, UnknownWord};
 
 /// Everything that shapes the decisions, apart from what happens. A log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ pub enum Policy {
     /// Ours.
     #[default]
     Marline,
-    /// eMPTCP as published (§3).
+    /// eMPTCP as published (§3), but for what upstream's MPTCP makes of its samples: see `docs/algorithms.md`.
     Emptcp,
     /// "MPTCP with WiFi First" (Raiciu et al.; eMPTCP §4.6): all others are backups from the start.
     WifiFirst,
@@ -93,15 +93,6 @@ pub enum Profile {
     Latency,
     /// The fewest bytes over metered links: they help only when the others do not work.
     Metered,
-}
-
-/// The word means nothing here.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is no {what}: {words}")]
-pub struct UnknownWord {
-    word: String,
-    what: &'static str,
-    words: &'static str,
 }
 
 impl FromStr for Policy {

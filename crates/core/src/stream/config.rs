@@ -1,6 +1,6 @@
 //! What a stream is told before it starts.
 
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::str::FromStr;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use crate::energy::{Draw, Model, RadioModel, Stage, Tail, Together};
 use crate::fetch;
 use crate::link::{LinkId, LinkKind};
 use crate::playback::{Profile, Thresholds};
-use crate::units::{Bitrate, DataSize, EnergyPerBit, Power, Ratio};
+use crate::units::{Bitrate, DataSize, EnergyPerBit, Power, Ratio, UnknownWord};
 
 /// Everything that shapes a stream, apart from what happens on the network and in the player. A log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -86,15 +86,6 @@ impl FromStr for Policy {
             }),
         }
     }
-}
-
-/// The word means nothing here.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is no {what}: {words}")]
-pub struct UnknownWord {
-    word: String,
-    what: &'static str,
-    words: &'static str,
 }
 
 /// What a stream makes small, once the video comes in time.

@@ -41,7 +41,7 @@ use crate::machine::Machine;
 use crate::playback::{Player, State};
 use crate::units::{Bitrate, DataSize, Instant};
 
-pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio, UnknownWord};
+pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio};
 pub use event::{Input, Mode, Output, Said, Viewer, Why};
 
 use lane::Lane;

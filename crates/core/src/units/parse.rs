@@ -70,6 +70,17 @@ pub(super) fn scaled(s: &str, expected: &'static str, units: &[(&str, u64)]) -> 
     u64::try_from(value).map_err(|_| ParseUnitError::too_large(s))
 }
 
+/// What was written is none of the words that are known at its place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is no {what}: {words}")]
+pub struct UnknownWord {
+    pub(crate) word: String,
+    /// What it should have been, as a noun.
+    pub(crate) what: &'static str,
+    /// Those that are known, for people.
+    pub(crate) words: &'static str,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
