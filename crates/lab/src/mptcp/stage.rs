@@ -13,7 +13,8 @@
 //!
 //! 1. Everything is fresh: no metrics of TCP, no learnt rates, no warm connection.
 //! 2. The links' clock begins with the download, when whoever decides is ready.
-//! 3. The account is closed a while after the last byte: the end of a connection has packets of its own, on every subflow.
+//! 3. Published eMPTCP's server does not halve windows in a pause (RFC 2861 off, §3.6); everybody else's is left as it is.
+//! 4. The account is closed a while after the last byte: the end of a connection has packets of its own, on every subflow.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -75,8 +76,6 @@ pub(crate) struct Scene<'a> {
     pub(crate) served: &'a Path,
     /// The server's.
     pub(crate) congestion: Congestion,
-    /// Whether windows survive a pause (RFC 2861 off at the server).
-    pub(crate) keeps_window: bool,
     /// Decides every loss.
     pub(crate) seed: u64,
     /// marline's executable.
@@ -106,7 +105,7 @@ impl Stage {
             congestion: scene.congestion,
             seed: scene.seed,
             service: Service::Files(scene.served.to_path_buf()),
-            sender: Sender { mptcp: true, keeps_window: scene.keeps_window },
+            sender: Sender { mptcp: true, keeps_window: who == Who::EMPTCP },
             ..LabSpec::new(scene.links.to_vec())
         })?;
         let links: Vec<String> = scene.links.iter().map(|link| link.name.clone()).collect();

@@ -52,6 +52,9 @@ pub struct ReproduceArgs {
     /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`).
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
+    /// Only these clients, as the tables name them (emptcp in real time: mptcp,marline).
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    clients: Vec<String>,
     /// Where results are kept.
     #[arg(long, value_name = "DIR", default_value = "evidence")]
     out: PathBuf,
@@ -64,7 +67,7 @@ pub struct ReproduceArgs {
     /// The server's congestion control: cubic, bbr or reno (emptcp).
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: crate::Congestion,
-    /// Do so much of the work of large files and long walks (emptcp).
+    /// Download so much of large files (emptcp).
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     scale: f64,
     /// Write the decisions into this folder, for `marline replay` (greenbag, emptcp).

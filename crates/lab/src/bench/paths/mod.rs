@@ -8,7 +8,7 @@
 //! | `faults` | carrier loss, silence, a lost priority, a killed daemon, lost events | bounds in seconds |
 //! | `scale` | a thousand and ten thousand connections, a hundred of them active | bounds of processor and memory |
 //!
-//! 1. The sender's congestion control is chosen (`--cc`), and its windows survive a pause unless `--restart` is given.
+//! 1. The sender's congestion control is chosen (`--cc`); nothing else of it is ours to change.
 //! 2. Clients take turns within each repetition; medians are compared.
 //! 3. A figure decides no exit code: it is 1 only if something could not be done at all. Suspect runs are named.
 
@@ -48,9 +48,6 @@ pub(super) struct PathsArgs {
     /// The server's congestion control: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: Congestion,
-    /// The server's connections start slowly again after a pause (RFC 2861).
-    #[arg(long)]
-    restart: bool,
     /// So many connections in `scale`.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000")]
     connections: Vec<u32>,
@@ -79,7 +76,6 @@ impl Bench<'_> {
             events,
             served,
             congestion: self.args.cc,
-            keeps_window: !self.args.restart,
             seed: u64::from(run) + 1,
             program: &self.program,
             trace: None,
@@ -132,8 +128,7 @@ pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
             break;
         }
     }
-    let restart = if args.restart { "on" } else { "off" };
-    print(&format!("\nSender: {}, RFC 2861 {restart}.\n{}", args.cc, sheet.table().plain()));
+    print(&format!("\nSender: {}.\n{}", args.cc, sheet.table().plain()));
     if let Some(file) = file {
         let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let version = env!("CARGO_PKG_VERSION");

@@ -7,7 +7,8 @@
 //! 2. `--sim`: the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant and the published
 //!    schedulers that are computed beside them; a minute, and nothing is kept.
 //! 3. `--quick` does one case of each sort, small; where the machine forbids a lab, it says so and leaves it out.
-//! 4. `--cc` is the sender's congestion control, `--scale` how much of large files and long walks is done.
+//! 4. `--cc` is the sender's congestion control, `--scale` how much of large files is downloaded, `--clients`
+//!    who is compared.
 
 mod base;
 mod cells;
@@ -124,6 +125,16 @@ fn split(named: &[String]) -> (Vec<String>, Vec<String>) {
 fn figures_of(args: &ReproduceArgs) -> Result<Vec<Figure>, LabError> {
     let mut figures = chosen(&args.cases, Effort { runs: args.runs, scale: args.scale }, &[])?;
     figures.retain(|figure| figure.artefact != TRACES);
+    if let Some(unknown) = args.clients.iter().find(|name| Who::ALL.iter().all(|who| who.name() != *name)) {
+        let known: Vec<&str> = Who::ALL.iter().map(|who| who.name()).collect();
+        return Err(LabError::Spec(format!("no client `{unknown}` of eMPTCP's figures: {}", known.join(", "))));
+    }
+    if !args.clients.is_empty() {
+        figures
+            .iter_mut()
+            .for_each(|figure| figure.who.retain(|who| args.clients.iter().any(|name| name == who.name())));
+        figures.retain(|figure| !figure.who.is_empty());
+    }
     Ok(figures)
 }
 

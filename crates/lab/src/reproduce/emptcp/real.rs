@@ -146,7 +146,6 @@ impl Workshop {
             events: &[],
             served: &served,
             congestion: self.congestion,
-            keeps_window: true,
             seed,
             program: &self.program,
             trace,

@@ -38,6 +38,18 @@ pub(super) enum Who {
 }
 
 impl Who {
+    /// All of them.
+    pub(super) const ALL: [Self; 8] = [
+        Self::TcpWifi,
+        Self::TcpLte,
+        Self::Mptcp,
+        Self::WifiFirst,
+        Self::Mdp,
+        Self::Emptcp,
+        Self::Marline,
+        Self::Throughput,
+    ];
+
     /// As rows name it.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -90,13 +102,12 @@ impl Setting {
         Ok(Self { links: case.links, work })
     }
 
-    /// The same with so much of the work.
+    /// The same with so much of the work, if that is a large file; a walk is walked whole.
     pub(super) fn scaled(mut self, scale: f64) -> Self {
         self.work = match self.work {
             Work::File(size) if size > SMALL => {
                 Work::File(DataSize::from_bytes((size.bytes() as f64 * scale) as u64).max(SMALL))
             }
-            Work::Stay { length } => Work::Stay { length: length.mul_f64(scale) },
             other => other,
         };
         self
