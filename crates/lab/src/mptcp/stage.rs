@@ -8,6 +8,7 @@
 //! | `single:LINK` | plain TCP over one link | nobody |
 //! | `mptcp:LINK` | MPTCP | nobody: the first link alone, to see what the protocol itself costs |
 //! | `mptcp` | MPTCP | the kernel, with an endpoint for each link but the first |
+//! | `mptcpd` | MPTCP | the kernel, with the endpoints that mptcpd makes of all addresses |
 //! | `wifi-first` | MPTCP | the kernel, with endpoints that are backups (Raiciu et al.; eMPTCP §4.6) |
 //! | `emptcp`, `marline` | MPTCP | `marline paths`, with this policy |
 //!
@@ -26,6 +27,7 @@ use super::daemon::{Daemon, Settings};
 use super::endpoint;
 use super::fetch::{self, Got, Speaks, Until};
 use super::page::{self, Loaded};
+use super::peer::Mptcpd;
 use crate::{Congestion, Emulation, Lab, LabError, LabSpec, Sender, Service};
 
 /// Who decides. See the [module](self).
@@ -37,6 +39,8 @@ pub(crate) enum Who {
     Alone,
     /// The kernel.
     Mptcp,
+    /// mptcpd, as distributions have it.
+    Mptcpd,
     /// The kernel, all but the first link being backups.
     WifiFirst,
     /// The daemon: a policy and a profile.
@@ -57,6 +61,7 @@ impl Who {
             Self::Single(at) => format!("single:{}", links.get(at).map_or("?", |link| &link.name)),
             Self::Alone => format!("mptcp:{}", links.first().map_or("?", |link| &link.name)),
             Self::Mptcp => "mptcp".into(),
+            Self::Mptcpd => "mptcpd".into(),
             Self::WifiFirst => "wifi-first".into(),
             Self::Daemon("marline", "energy") => "marline".into(),
             Self::Daemon(policy, "energy") => policy.into(),
@@ -92,6 +97,7 @@ pub(crate) const DEVICE: &str = "emptcp-s3";
 pub(crate) struct Stage {
     // Dropped in this order: the daemon puts back what it changed, then its network goes.
     daemon: Option<Daemon>,
+    _peer: Option<Mptcpd>,
     lab: Lab,
     links: Vec<String>,
     who: Who,
@@ -110,10 +116,11 @@ impl Stage {
         })?;
         let links: Vec<String> = scene.links.iter().map(|link| link.name.clone()).collect();
         let others: Vec<(usize, &str)> = links.iter().map(String::as_str).enumerate().skip(1).collect();
-        let mut daemon = None;
+        let (mut daemon, mut peer) = (None, None);
         match who {
             Who::Single(_) | Who::Alone => {}
             Who::Mptcp => endpoint::join_over(&lab, &others, false)?,
+            Who::Mptcpd => peer = Some(Mptcpd::start(&lab, links.len())?),
             Who::WifiFirst => endpoint::join_over(&lab, &others, true)?,
             Who::Daemon(policy, profile) => {
                 let links = scene.links.iter().map(|link| format!("{},kind={}", link.name, link.kind)).collect();
@@ -128,7 +135,7 @@ impl Stage {
                 daemon = Some(Daemon::start(&lab, settings)?);
             }
         }
-        Ok(Self { daemon, lab, links, who })
+        Ok(Self { daemon, _peer: peer, lab, links, who })
     }
 
     /// What the client's sockets speak.

@@ -2,9 +2,9 @@
 //!
 //! | case | what | beside |
 //! |---|---|---|
-//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, Wi-Fi either one, profile throughput | the better link alone; the kernel's endpoints |
+//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, Wi-Fi either one, profile throughput | the better link alone; the kernel's endpoints; mptcpd |
 //! | `suspend` | bytes over LTE after Wi-Fi has become good | nothing but control |
-//! | `small` | 256 KB, good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints |
+//! | `small` | 256 KB, good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd |
 //! | `faults` | carrier loss, silence, a lost priority, a killed daemon, lost events | bounds in seconds |
 //! | `scale` | a thousand and ten thousand connections, a hundred of them active | bounds of processor and memory |
 //!
@@ -27,6 +27,7 @@ use marline_sim::spec::{Event, LinkSpec};
 use serde_json::json;
 
 use crate::evidence::{By, Machine};
+use crate::mptcp::peer::Mptcpd;
 use crate::mptcp::stage::{Scene, Stage, Who};
 use crate::result_file::ResultFile;
 use crate::runner::command::{begin, print, say};
@@ -84,6 +85,9 @@ impl Bench<'_> {
 
     /// A place in which somebody decides; none: it could not be had, which is told.
     fn stage(&self, sheet: &mut Sheet, case: &str, scene: &Scene<'_>, (who, run): (Who, u32)) -> Option<Stage> {
+        if who == Who::Mptcpd && Mptcpd::program().is_none() {
+            return None;
+        }
         let mut scene = scene.clone();
         if let Some(folder) = &self.args.trace {
             let label = format!("{case} {} {run}.ndjson", who.name(scene.links));
@@ -109,6 +113,9 @@ pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
     begin(By::Lab)?;
     if crate::server::find("nginx").is_none() {
         return Err(LabError::Missing { program: "nginx".into(), package: "nginx-light" });
+    }
+    if Mptcpd::program().is_none() {
+        say("mptcpd is not installed (package mptcpd): it is left out");
     }
     let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
     let bench = Bench { args, program };

@@ -31,7 +31,7 @@ pub(super) fn run(bench: &Bench<'_>, sheet: &mut Sheet) -> Result<(), LabError> 
         let energy = Floor::AtMostTimes(1.03, vec![Who::Single(0).name(&links)]);
         let time = Floor::AtMostTimes(1.05, vec![Who::Mptcp.name(&links)]);
         for run in 0..bench.args.runs {
-            for who in [Who::Single(0), Who::Alone, Who::Mptcp, Who::EMPTCP, Who::MARLINE] {
+            for who in [Who::Single(0), Who::Alone, Who::Mptcp, Who::Mptcpd, Who::EMPTCP, Who::MARLINE] {
                 if is_stopped() {
                     return Ok(());
                 }

@@ -31,7 +31,7 @@ pub(super) fn run(bench: &Bench<'_>, sheet: &mut Sheet) -> Result<(), LabError> 
         // Where the first subflow is the slow one, what is in its queue comes late.
         let whole = if lte > wifi { of(0.93) } else { Floor::Stated };
         for run in 0..bench.args.runs {
-            for who in [best, Who::Mptcp, Who::THROUGHPUT] {
+            for who in [best, Who::Mptcp, Who::Mptcpd, Who::THROUGHPUT] {
                 if is_stopped() {
                     return Ok(());
                 }

@@ -117,8 +117,8 @@ impl Setting {
 /// The device's round trips where the paper says nothing (§4: one server on the campus network), in milliseconds.
 pub(super) const NEAR: [u64; 2] = [30, 60];
 
-/// Below this nothing is scaled: κ is a megabyte.
-const SMALL: DataSize = DataSize::from_bytes(4_000_000);
+/// Up to this nothing is scaled: the files of §5 are short enough whole, and κ is a megabyte.
+const SMALL: DataSize = DataSize::from_bytes(20_000_000);
 /// chosen: forty packets, and a hundred milliseconds of 8 Mbit/s.
 const WIFI_QUEUE: DataSize = DataSize::from_bytes(60_000);
 const LTE_QUEUE: DataSize = DataSize::from_bytes(100_000);
@@ -281,6 +281,7 @@ mod tests {
         }
         let size = |bytes| Setting::new(&[1.0], &[1.0], NEAR, Work::File(DataSize::from_bytes(bytes)));
         assert_eq!(size(256_000_000).scaled(0.25).work, Work::File(DataSize::from_bytes(64_000_000)));
-        assert_eq!(size(262_144).scaled(0.25).work, Work::File(DataSize::from_bytes(262_144)));
+        assert_eq!(size(16_777_216).scaled(0.25).work, Work::File(DataSize::from_bytes(16_777_216)));
+        assert_eq!(size(64_000_000).scaled(0.25).work, Work::File(SMALL));
     }
 }
