@@ -4,21 +4,29 @@
 //! not known here (`marline_core::wire::netlink` reads and writes them); only length, type, flags and sequence number of
 //! a message are looked at, to find the end of a reply.
 //!
-//! 1. [`Socket::request`]: one request at a time; its sequence number is any, replies are taken in order.
-//! 2. A dump that changed while it was told is asked for again; [`Socket::dump`] hands it on piece by piece and leaves
-//!    that to the caller, for whom a second telling of the same thing is no harm.
-//! 3. [`Socket::exchange`]: several requests in one system call, each of which is answered by exactly one message. They
-//!    are numbered here, so that a message left over from an earlier, broken off exchange is not taken for an answer.
-//! 4. A listener that is read too slowly loses events: [`is_overflow`] tells that from other errors.
+//! 1. [`Socket::request`]: one request at a time. A dump that changed while it was told is asked for again;
+//!    [`Socket::dump`] hands it on piece by piece and leaves that to the caller.
+//! 2. [`Socket::exchange`]: several requests in one system call, each of which is answered by exactly one message.
+//! 3. Requests are numbered here. What has another number is the late answer to one that was broken off, and is passed
+//!    over, and so is what does not come from the kernel.
+//! 4. An answer that does not come within [`PATIENCE`] is an error: nothing here waits for ever.
+//! 5. A listener that is read too slowly loses events: [`is_overflow`] tells that from other errors. So does a message
+//!    that was longer than its buffer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{
-    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, socket_recv_buffer_size,
+    Timeout, set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_timeout,
+    socket_recv_buffer_size,
 };
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, bind, recvfrom, send, socket_with,
+};
 
 mod option;
 
@@ -37,6 +45,8 @@ pub enum Protocol {
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
+    /// The number of the next request.
+    next: AtomicU32,
 }
 
 /// A `NETLINK_ROUTE` socket in the network namespace of the thread that opened it.
@@ -52,6 +62,7 @@ impl Socket {
         let socket = Self::with(protocol, SocketFlags::CLOEXEC, 0)?;
         option::set(&socket.fd, libc::NETLINK_EXT_ACK, 1)?;
         option::set(&socket.fd, libc::NETLINK_CAP_ACK, 1)?;
+        set_socket_timeout(&socket.fd, Timeout::Recv, Some(PATIENCE))?;
         Ok(socket)
     }
 
@@ -72,7 +83,7 @@ impl Socket {
         };
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Self { fd })
+        Ok(fd.into())
     }
 
     /// Receives the events of a group, by its number, from now on.
@@ -98,9 +109,9 @@ impl Socket {
     /// Sends one request and gives the messages of its reply, without the final acknowledgement.
     ///
     /// # Errors
-    /// The error that the kernel answered with.
+    /// The error that the kernel answered with; `TimedOut` if it did not answer.
     pub fn request(&self, request: &[u8]) -> io::Result<Vec<u8>> {
-        for _ in 0..8 {
+        for _ in 0..TELLINGS {
             let mut reply = Vec::new();
             let interrupted = self.dump(request, |message| {
                 reply.extend_from_slice(message);
@@ -117,16 +128,21 @@ impl Socket {
     /// that something may be missing.
     ///
     /// # Errors
-    /// The error that the kernel answered with.
+    /// As [`request`](Self::request).
     pub fn dump(&self, request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         let acknowledged = flags(request) & (ACK | DUMP) != 0;
-        self.send(request)?;
+        let mut bytes = request.to_vec();
+        let sequence = self.number(&mut bytes);
+        self.send(&bytes)?;
         let mut buffer = vec![0; DATAGRAM];
         let mut interrupted = false;
         loop {
-            let mut rest = self.read(&mut buffer)?;
+            let mut rest = self.answer(&mut buffer)?;
             while let Some((message, kind, flags)) = first_message(rest) {
                 rest = rest.get(message.len().next_multiple_of(4)..).unwrap_or(&[]);
+                if word(message, SEQUENCE) != sequence {
+                    continue;
+                }
                 interrupted |= flags & DUMP_INTERRUPTED != 0;
                 if kind == ERROR || kind == DONE {
                     let number = error_number(message);
@@ -144,37 +160,32 @@ impl Socket {
     /// was asked for. Hands on each answer with the place of its request among them.
     ///
     /// # Errors
-    /// Of the socket itself. A request that is refused is an answer too.
+    /// Of the socket itself, and `TimedOut` if an answer did not come. A request that is refused is an answer too.
     pub fn exchange<'a>(
         &self,
-        requests: impl IntoIterator<Item = &'a mut [u8]>,
+        requests: impl IntoIterator<Item = &'a [u8]>,
         mut each: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
-        let mut count = 0_u32;
-        // Numbers of this exchange begin somewhere else than those of the last.
-        let first = crate::clock::now() as u32;
+        let mut sequences = Vec::new();
         for request in requests {
-            if let Some(sequence) = request.get_mut(8..12) {
-                sequence.copy_from_slice(&first.wrapping_add(count).to_ne_bytes());
-            }
+            let at = bytes.len();
             bytes.extend_from_slice(request);
             bytes.resize(bytes.len().next_multiple_of(4), 0);
-            count += 1;
+            sequences.push(self.number(bytes.get_mut(at..).unwrap_or_default()));
         }
-        if count == 0 {
-            return Ok(());
+        let mut missing = sequences.len();
+        if missing > 0 {
+            self.send(&bytes)?;
         }
-        self.send(&bytes)?;
         let mut buffer = vec![0; SMALL_DATAGRAM];
-        let mut missing = count;
         while missing > 0 {
-            let mut rest = self.read(&mut buffer)?;
+            let mut rest = self.answer(&mut buffer)?;
             while let Some((message, _, _)) = first_message(rest) {
                 rest = rest.get(message.len().next_multiple_of(4)..).unwrap_or(&[]);
-                let place = word(message, 8).wrapping_sub(first);
-                if place < count {
-                    each(place as usize, message);
+                let sequence = word(message, SEQUENCE);
+                if let Some(place) = sequences.iter().position(|of| *of == sequence) {
+                    each(place, message);
                     missing = missing.saturating_sub(1);
                 }
             }
@@ -201,19 +212,54 @@ impl Socket {
         self.read(buffer)
     }
 
+    /// Gives a request the next number.
+    fn number(&self, request: &mut [u8]) -> u32 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(sequence) = request.get_mut(SEQUENCE..SEQUENCE + 4) {
+            sequence.copy_from_slice(&number.to_ne_bytes());
+        }
+        number
+    }
+
+    /// Sends requests. What an earlier one has left unread goes first: a dump that was broken off would make the kernel
+    /// refuse the next one as busy, until it is read to its end.
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut buffer = [0; 4];
+        while matches!(
+            recvfrom(&self.fd, &mut buffer, RecvFlags::DONTWAIT),
+            Ok(_) | Err(Errno::NOBUFS | Errno::INTR)
+        ) {}
         send(&self.fd, bytes, SendFlags::empty())?;
         Ok(())
     }
 
+    /// What the kernel says to a request, within [`PATIENCE`].
+    fn answer<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let late = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}"))
+            }
+            _ => error,
+        };
+        self.read(buffer).map_err(late)
+    }
+
     fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         loop {
-            match recv(&self.fd, &mut *buffer, RecvFlags::empty()) {
-                Ok((_, length)) => return Ok(buffer.get(..length).unwrap_or(&[])),
-                Err(rustix::io::Errno::INTR) => {}
+            match recvfrom(&self.fd, &mut *buffer, RecvFlags::TRUNC) {
+                Ok((_, _, sender)) if !is_kernel(sender.as_ref()) => {}
+                Ok((_, length, _)) => return buffer.get(..length).ok_or_else(|| Errno::NOBUFS.into()),
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// One that somebody else has opened, and set up.
+impl From<OwnedFd> for Socket {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd, next: AtomicU32::new(1) }
     }
 }
 
@@ -269,6 +315,12 @@ pub fn is_overflow(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
+/// Whether a message comes from the kernel, whose port is 0: other programs can send some, too.
+fn is_kernel(sender: Option<&SocketAddrAny>) -> bool {
+    let netlink = sender.and_then(|sender| SocketAddrNetlink::try_from(sender.clone()).ok());
+    netlink.is_none_or(|sender| sender.pid() == 0)
+}
+
 /// The first message of `bytes` with its type and flags.
 fn first_message(bytes: &[u8]) -> Option<(&[u8], u16, u16)> {
     let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
@@ -290,6 +342,13 @@ fn error_number(message: &[u8]) -> i32 {
     word(message, 16).cast_signed().saturating_neg().max(0)
 }
 
+/// How long an answer may take. chosen: the kernel takes microseconds, or milliseconds while a driver holds the lock of
+/// all interfaces; after seconds something is broken that a daemon had better report.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a list that changes while it is told is asked for. chosen: changes come in bursts of milliseconds.
+const TELLINGS: usize = 8;
+/// Where the number stands in a header.
+const SEQUENCE: usize = 8;
 /// No datagram of the kernel is longer (it fills at most 32 KiB at a time).
 const DATAGRAM: usize = 64 * 1024;
 /// Nor is one answer to one request about one thing.
@@ -305,6 +364,8 @@ const DUMP_INTERRUPTED: u16 = 0x10;
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::socketpair;
+
     use super::*;
 
     /// A header and an empty `struct ifinfomsg`.
@@ -346,11 +407,101 @@ mod tests {
     #[test]
     fn requests_sent_at_once_are_answered_each_in_its_place() {
         let socket = Socket::open(Protocol::Route).unwrap();
-        let mut requests: Vec<Vec<u8>> = [1, 0x7fff_fff0, 1].iter().map(|index| message(18, 0x1, *index)).collect();
+        let requests: Vec<Vec<u8>> = [1, 0x7fff_fff0, 1].iter().map(|index| message(18, 0x1, *index)).collect();
         let mut kinds = [0; 3];
         let each = |place: usize, message: &[u8]| kinds[place] = first_message(message).unwrap().1;
-        socket.exchange(requests.iter_mut().map(Vec::as_mut_slice), each).unwrap();
+        socket.exchange(requests.iter().map(Vec::as_slice), each).unwrap();
         assert_eq!(kinds, [16, ERROR, 16]);
+    }
+
+    /// A socket, and the end at which a test is the kernel.
+    fn with_a_kernel() -> (Socket, Socket) {
+        let ends = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (socket, kernel) = (Socket::from(ends.0), Socket::from(ends.1));
+        waits(&socket, LONG);
+        waits(&kernel, LONG);
+        (socket, kernel)
+    }
+
+    fn waits(socket: &Socket, time: Duration) {
+        set_socket_timeout(&socket.fd, Timeout::Recv, Some(time)).unwrap();
+    }
+
+    /// Only a failure takes so long.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// An answer to the request with this number: a link with this index.
+    fn answer(sequence: u32, kind: u16, flags: u16, index: u32) -> Vec<u8> {
+        let mut bytes = message(kind, flags, index);
+        bytes[SEQUENCE..SEQUENCE + 4].copy_from_slice(&sequence.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_late_answer_to_an_earlier_request_is_passed_over() {
+        let (socket, kernel) = with_a_kernel();
+        let ask = message(18, 0x1, 7);
+        waits(&socket, Duration::from_millis(1));
+        let error = socket.request(&ask).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        waits(&socket, LONG);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut buffer = [0; 64];
+                let first = word(kernel.read(&mut buffer).unwrap(), SEQUENCE);
+                let second = word(kernel.read(&mut buffer).unwrap(), SEQUENCE);
+                for (number, index) in [(first, 1), (second, 2)] {
+                    send(&kernel.fd, &answer(number, 16, 0, index), SendFlags::empty()).unwrap();
+                }
+                let third = word(kernel.read(&mut buffer).unwrap(), SEQUENCE);
+                for (number, index) in [(second, 2), (third, 3)] {
+                    send(&kernel.fd, &answer(number, 16, 0, index), SendFlags::empty()).unwrap();
+                }
+            });
+            assert_eq!(word(&socket.request(&ask).unwrap(), 20), 2);
+            let mut places = Vec::new();
+            socket.exchange([ask.as_slice()], |place, message| places.push((place, word(message, 20)))).unwrap();
+            assert_eq!(places, [(0, 3)]);
+        });
+    }
+
+    #[test]
+    fn a_dump_that_was_broken_off_does_not_stand_in_the_way_of_the_next() {
+        let socket = Socket::open(Protocol::Route).unwrap();
+        let dump = message(18, 0x301, 0);
+        // Until it is read to its end the kernel is busy with it.
+        send(&socket.fd, &dump, SendFlags::empty()).unwrap();
+        assert!(socket.request(&dump).unwrap().windows(3).any(|w| w == b"lo\0"));
+    }
+
+    #[test]
+    fn a_list_that_changes_all_the_time_is_asked_for_again_but_not_for_ever() {
+        let (socket, kernel) = with_a_kernel();
+        let asked = std::thread::scope(|scope| {
+            let kernel = scope.spawn(move || {
+                let (mut buffer, mut asked) = ([0; 64], 0);
+                while let Ok(request) = kernel.read(&mut buffer).map(|bytes| word(bytes, SEQUENCE))
+                    && request != 0
+                {
+                    asked += 1;
+                    let done = answer(request, DONE, DUMP_INTERRUPTED, 0);
+                    send(&kernel.fd, &done, SendFlags::empty()).unwrap();
+                }
+                asked
+            });
+            let error = socket.request(&message(18, 0x301, 0)).unwrap_err();
+            assert!(error.to_string().contains("faster"), "{error}");
+            send(&socket.fd, &[0; 16], SendFlags::empty()).unwrap();
+            kernel.join().unwrap()
+        });
+        assert_eq!(asked, TELLINGS);
+    }
+
+    #[test]
+    fn a_message_that_is_longer_than_its_buffer_counts_as_lost() {
+        let (socket, kernel) = with_a_kernel();
+        send(&kernel.fd, &[0; 64], SendFlags::empty()).unwrap();
+        assert!(is_overflow(&socket.event_in(&mut [0; 32]).unwrap_err()));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::mptcp::{NewSubflow, Tuple};
 use marline_core::wire::netlink::{Ack, Request};
 
-use super::super::kernel::{Asked, refusal};
+use super::super::kernel::{Answer, Asked, refusal};
 use super::super::snapshot::Managed;
 use super::table::{Conn, Pending, id_after};
 use super::{Driver, Mode, Policy};
@@ -254,18 +254,18 @@ impl<M: Policy> Driver<M> {
             }
         }
         let found = self.found(&asked);
-        for ((conn, id), socket) in whose.into_iter().zip(found) {
-            self.saw(conn, id, socket);
+        for ((conn, id), answer) in whose.into_iter().zip(found) {
+            self.saw(conn, id, &answer);
         }
     }
 
     /// What the kernel still knows of these subflows, in their order.
-    pub(super) fn found(&mut self, asked: &[Asked]) -> Vec<Option<diag::Socket>> {
+    pub(super) fn found(&mut self, asked: &[Asked]) -> Vec<Answer> {
         self.totals.looks += asked.len() as u64;
-        let mut found = vec![None; asked.len()];
-        let looked = self.sockets.look(asked, |place, socket| {
+        let mut found = vec![Answer::Unknown; asked.len()];
+        let looked = self.sockets.look(asked, |place, answer| {
             if let Some(slot) = found.get_mut(place) {
-                *slot = socket;
+                *slot = answer;
             }
         });
         if let Err(error) = looked {
@@ -274,15 +274,16 @@ impl<M: Policy> Driver<M> {
         found
     }
 
-    fn saw(&mut self, conn: ConnId, id: SubflowId, socket: Option<diag::Socket>) {
+    fn saw(&mut self, conn: ConnId, id: SubflowId, answer: &Answer) {
         let now = self.now();
-        let socket = socket.filter(|socket| is_of(socket, conn));
-        if let Some(counters) = socket.as_ref().and_then(counters) {
+        if let Some(counters) = answer.there().filter(|socket| is_of(socket, conn)).and_then(counters) {
             let of = self.table.conn(conn);
             let Some(sub) = of.and_then(|of| of.subflows.iter_mut().find(|sub| sub.id == id)) else { return };
             sub.saw(now, counters);
             self.tell(Input::Seen { conn, subflow: id, counters });
-        } else if let Some(sub) = self.take(conn, id) {
+        } else if *answer != Answer::Unknown
+            && let Some(sub) = self.take(conn, id)
+        {
             let up = sub.link.and_then(|link| self.lines.line(link)).is_none_or(|line| line.up);
             self.gone(conn, &sub, if up { Why::Other } else { Why::Unreachable });
         }
@@ -337,7 +338,7 @@ impl<M: Policy> Driver<M> {
                 ends.push(tuple.destroy(manager.family()));
             }
         });
-        let ended = listed.and_then(|()| manager.carry_out(ends));
+        let ended = listed.and_then(|_| manager.carry_out(ends));
         if let Err(error) = ended {
             tracing::warn!(%error, "joins without an answer could not be ended");
         }
@@ -351,9 +352,8 @@ fn tuple(conn: ConnId, of: &Conn, subflow: SubflowId) -> Result<Tuple, Refusal> 
 
 /// Whether the socket is a subflow of this connection that still carries anything: a port can be somebody else's by
 /// now.
-fn is_of(socket: &diag::Socket, conn: ConnId) -> bool {
-    socket.subflow.is_some_and(|subflow| subflow.token == conn.0)
-        && 1_u32.checked_shl(socket.state.into()).is_some_and(|bit| bit & state::OPEN != 0)
+pub(super) fn is_of(socket: &diag::Socket, conn: ConnId) -> bool {
+    socket.subflow.is_some_and(|subflow| subflow.token == conn.0) && socket.is_open()
 }
 
 /// The counters in the policy's terms; none: the kernel told none.

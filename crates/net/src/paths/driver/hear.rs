@@ -14,7 +14,7 @@ use marline_core::paths::{ConnId, Counters, Input, Subflow, SubflowId, Why};
 use marline_core::wire::netlink::mptcp::{Event, Path};
 
 use super::super::Mode;
-use super::super::kernel::{Asked, Events, Heard};
+use super::super::kernel::{Answer, Asked, Events, Heard};
 use super::super::snapshot::Managed;
 use super::table::{Conn, Sub};
 use super::{Driver, Policy};
@@ -146,7 +146,7 @@ impl<M: Policy> Driver<M> {
         let initial = initial && !of.subflows.iter().any(|sub| sub.initial);
         let counters = known.or_else(|| {
             let found = self.found(&[Asked { local, remote, link: via }]);
-            found.first().and_then(Option::as_ref).and_then(super::act::counters)
+            found.first().and_then(Answer::there).and_then(super::act::counters)
         });
         let now = self.now();
         let id = self.table.add(conn, |id| {

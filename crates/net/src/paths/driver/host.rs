@@ -295,8 +295,8 @@ impl<M: Policy> Driver<M> {
         let now = self.now();
         if asked.len() <= FEW {
             let found = self.found(&asked);
-            for ((conn, id), socket) in whose.into_iter().zip(found) {
-                let Some(counters) = socket.as_ref().and_then(counters) else { continue };
+            for ((conn, id), answer) in whose.into_iter().zip(found) {
+                let Some(counters) = answer.there().and_then(counters) else { continue };
                 let of = self.table.conn(conn);
                 if let Some(sub) = of.and_then(|of| of.subflows.iter_mut().find(|sub| sub.id == id)) {
                     sub.saw(now, counters);

@@ -6,7 +6,8 @@
 //! 1. Ours is what this host opened as a client, what is fully established, and what has a subflow over a link.
 //! 2. A connection whose application has closed it is over, although its sockets linger (its socket has no inode).
 //! 3. A connection that became plain TCP in mid-flight is over for the policy; no event tells of it.
-//! 4. An adopted connection is asked whether it can be managed: its socket may be older than the switch to this path
+//! 4. What a dump lacks is asked for by itself before it is taken for gone: a dump may miss what is there.
+//! 5. An adopted connection is asked whether it can be managed: its socket may be older than the switch to this path
 //!    manager. The question is to end a subflow that cannot exist.
 //!
 //! Whether the server denies joins to its first address cannot be seen in a dump: of adopted connections it is not known.
@@ -19,8 +20,9 @@ use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::mptcp::Tuple;
 
 use super::super::PathsError;
+use super::super::kernel::{Answer, Asked};
 use super::super::snapshot::Managed;
-use super::act::counters;
+use super::act::{counters, is_of};
 use super::table::{Conn, Sub, id_of};
 use super::{Driver, Mode, Policy};
 
@@ -79,50 +81,93 @@ impl<M: Policy> Driver<M> {
         Ok(())
     }
 
+    /// The kernel's list; told again, a few times, if it changed while it was told.
     fn dump(&self) -> Result<Found, PathsError> {
+        let (mut found, mut missed) = self.dump_once()?;
+        for _ in 1..TELLINGS {
+            if !missed {
+                break;
+            }
+            (found, missed) = self.dump_once()?;
+        }
+        Ok(found)
+    }
+
+    /// True: something may be missing.
+    fn dump_once(&self) -> Result<(Found, bool), PathsError> {
         let told = |error| PathsError::kernel("sock_diag", error);
         let mut found = Found::default();
         let connections = self.sockets.connections(|socket| {
             let (Some(connection), true) = (socket.connection, socket.inode != 0) else { return };
             found.plain += u64::from(connection.fell_back);
-            let fell_back = connection.fell_back || !connection.has_key;
+            let fell_back = fell_back(&connection);
             let socket = Socket { local: socket.local, remote: socket.remote, fell_back };
             found.connections.insert(ConnId(connection.token), socket);
         });
-        connections.map_err(told)?;
+        let mut missed = connections.map_err(told)?;
         let subflows = self.sockets.subflows(state::OPEN, |socket| {
             let Some(subflow) = socket.subflow else { return };
             let (local, remote, link) = (socket.local, socket.remote, socket.link);
             let part = Part { local, remote, link, subflow, counters: counters(socket) };
             found.subflows.push((ConnId(subflow.token), part));
         });
-        subflows.map_err(told)?;
+        missed |= subflows.map_err(told)?;
         found.subflows.sort_by_key(|(conn, _)| *conn);
-        Ok(found)
+        Ok((found, missed))
     }
 
     /// Connections and subflows that are no more.
     fn end_missing(&mut self, found: &Found) {
-        let mut over = Vec::new();
-        let mut gone = Vec::new();
+        let lives = |conn: &ConnId| found.connections.get(conn).is_some_and(|socket| !socket.fell_back);
+        let doubtful: Vec<ConnId> = self.table.conns.keys().copied().filter(|conn| !lives(conn)).collect();
+        self.end_over(&doubtful);
+        let (mut asked, mut whose) = (Vec::new(), Vec::new());
         for (conn, of) in &self.table.conns {
-            if found.connections.get(conn).is_none_or(|socket| socket.fell_back) {
-                over.push(*conn);
-                continue;
-            }
             let have = found.of(*conn);
             let is_there = |sub: &&Sub| have.iter().any(|(_, p)| p.local == sub.local && p.remote == sub.remote);
-            gone.extend(of.subflows.iter().filter(|sub| !is_there(sub)).map(|sub| (*conn, sub.id)));
-        }
-        for conn in over {
-            if found.connections.get(&conn).is_some_and(|socket| socket.fell_back) {
-                tracing::warn!(conn = conn.0, "the connection fell back to plain TCP");
+            for sub in of.subflows.iter().filter(|sub| !is_there(sub)) {
+                asked.push(Asked { local: sub.local, remote: sub.remote, link: sub.index });
+                whose.push((*conn, sub.id));
             }
-            self.closed(conn);
         }
-        for (conn, id) in gone {
-            if let Some(sub) = self.take(conn, id) {
+        for ((conn, id), answer) in whose.into_iter().zip(self.found(&asked)) {
+            let over = match answer {
+                Answer::There(socket) => !is_of(&socket, conn),
+                Answer::Gone => true,
+                Answer::Unknown => false,
+            };
+            if over && let Some(sub) = self.take(conn, id) {
                 self.gone(conn, &sub, Why::Other);
+            }
+        }
+    }
+
+    /// Asks for each of these connections, and ends those that are over or became plain TCP.
+    pub(super) fn end_over(&mut self, conns: &[ConnId]) {
+        let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
+        let mut answers = vec![Answer::Unknown; conns.len()];
+        let asked = self.sockets.look_at_connections(&tokens, |place, answer| {
+            if let Some(slot) = answers.get_mut(place) {
+                *slot = answer;
+            }
+        });
+        if let Err(error) = asked {
+            tracing::warn!(%error, "sock_diag does not answer");
+        }
+        for (conn, answer) in conns.iter().zip(answers) {
+            let over = match answer {
+                Answer::There(socket) => {
+                    let plain = socket.connection.is_some_and(|connection| fell_back(&connection));
+                    if plain {
+                        tracing::warn!(conn = conn.0, "the connection fell back to plain TCP");
+                    }
+                    plain || socket.inode == 0 || !socket.is_open()
+                }
+                Answer::Gone => true,
+                Answer::Unknown => false,
+            };
+            if over {
+                self.closed(*conn);
             }
         }
     }
@@ -179,6 +224,14 @@ impl<M: Policy> Driver<M> {
     }
 }
 
+/// Whether a connection is plain TCP by now, or its server speaks nothing else.
+const fn fell_back(connection: &diag::Connection) -> bool {
+    connection.fell_back || !connection.has_key
+}
+
+/// How often a list that changes while it is told is asked for. chosen: what it misses the next dump has, and what it
+/// lacks is asked for by itself.
+const TELLINGS: usize = 3;
 /// So many times as long as a dump takes, the next one waits. chosen: a fifth of a core at most, and with ten thousand
 /// connections less than a second.
 const REST: u32 = 4;

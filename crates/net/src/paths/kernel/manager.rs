@@ -40,11 +40,11 @@ impl PathManager {
 
     /// Carries out commands, one after the other; each has its answer in the same place.
     pub(crate) fn carry_out(&self, commands: Vec<Request>) -> io::Result<Vec<Ack>> {
-        let mut bytes: Vec<Vec<u8>> = commands.into_iter().map(|command| command.finish(0)).collect();
+        let bytes: Vec<Vec<u8>> = commands.into_iter().map(|command| command.finish(0)).collect();
         let silent = Ack { sequence: 0, error: rustix::io::Errno::PROTO.raw_os_error(), text: String::new() };
         let mut answers = vec![silent; bytes.len()];
-        for (chunk, answers) in bytes.chunks_mut(AT_ONCE).zip(answers.chunks_mut(AT_ONCE)) {
-            self.socket.exchange(chunk.iter_mut().map(Vec::as_mut_slice), |place, message| {
+        for (chunk, answers) in bytes.chunks(AT_ONCE).zip(answers.chunks_mut(AT_ONCE)) {
+            self.socket.exchange(chunk.iter().map(Vec::as_slice), |place, message| {
                 let ack = messages(message).find_map(|m| Ack::parse(&m));
                 if let (Some(answer), Some(ack)) = (answers.get_mut(place), ack) {
                     *answer = ack;

@@ -14,4 +14,4 @@ mod sockets;
 pub(super) use events::{Events, Heard};
 pub(super) use fallback::{Fallback, fell_back};
 pub(super) use manager::{PathManager, refusal};
-pub(super) use sockets::{Asked, Sockets};
+pub(super) use sockets::{Answer, Asked, Sockets};

@@ -4,12 +4,14 @@
 //!
 //! 1. Exact questions go in groups, so that their answers fit the socket's buffer.
 //! 2. A dump is for finding again what was lost; its answers are handed on one by one and never held here.
+//! 3. What a dump lacks may be there all the same: the kernel goes on in its table by places, and what comes and goes
+//!    meanwhile shifts them. Only the answer to an exact question says that a socket is gone.
 
 use std::io;
 use std::net::SocketAddr;
 
 use marline_core::wire::netlink::diag::{self, state};
-use marline_core::wire::netlink::{family, messages};
+use marline_core::wire::netlink::{Ack, Message, Request, family, messages};
 use marline_sys::netlink::{Protocol, Socket};
 
 /// One subflow that is asked for.
@@ -19,6 +21,36 @@ pub(crate) struct Asked {
     pub(crate) remote: SocketAddr,
     /// The interface that it is bound to, or goes over.
     pub(crate) link: u32,
+}
+
+/// What the kernel says to a question about one socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Answer {
+    There(diag::Socket),
+    /// There is no such socket.
+    Gone,
+    /// It could not say, or was not heard: nothing follows from that.
+    #[default]
+    Unknown,
+}
+
+impl Answer {
+    fn of(message: &[u8], parse: impl Fn(&Message<'_>) -> Option<diag::Socket>) -> Self {
+        const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
+        let Some(message) = messages(message).next() else { return Self::Unknown };
+        match (parse(&message), Ack::parse(&message)) {
+            (Some(socket), _) => Self::There(socket),
+            (None, Some(Ack { error: NO_ENTRY, .. })) => Self::Gone,
+            _ => Self::Unknown,
+        }
+    }
+
+    pub(crate) fn there(&self) -> Option<&diag::Socket> {
+        match self {
+            Self::There(socket) => Some(socket),
+            Self::Gone | Self::Unknown => None,
+        }
+    }
 }
 
 /// The socket for questions.
@@ -34,46 +66,72 @@ impl Sockets {
         Ok(Self { socket })
     }
 
-    /// Looks at each; gives what is found with its place, and nothing for those that are gone.
-    pub(crate) fn look(
+    /// Looks at each subflow; the answers have its places, as far as they came.
+    pub(crate) fn look(&self, asked: &[Asked], each: impl FnMut(usize, Answer)) -> io::Result<()> {
+        let question = |one: &Asked| diag::one(one.local, one.remote, one.link);
+        self.ask(asked.iter().map(question), diag::Socket::parse, each)
+    }
+
+    /// The same for connections, by their tokens.
+    pub(crate) fn look_at_connections(&self, tokens: &[u32], each: impl FnMut(usize, Answer)) -> io::Result<()> {
+        self.ask(tokens.iter().copied().map(diag::one_mptcp), diag::Socket::parse_mptcp, each)
+    }
+
+    fn ask(
         &self,
-        asked: &[Asked],
-        mut each: impl FnMut(usize, Option<diag::Socket>),
+        questions: impl Iterator<Item = Request>,
+        parse: impl Fn(&Message<'_>) -> Option<diag::Socket>,
+        mut each: impl FnMut(usize, Answer),
     ) -> io::Result<()> {
-        for (group, asked) in asked.chunks(AT_ONCE).enumerate() {
-            let mut questions: Vec<Vec<u8>> =
-                asked.iter().map(|one| diag::one(one.local, one.remote, one.link).finish(0)).collect();
-            self.socket.exchange(questions.iter_mut().map(Vec::as_mut_slice), |place, message| {
-                let found = messages(message).find_map(|m| diag::Socket::parse(&m));
-                each(group * AT_ONCE + place, found);
+        let questions: Vec<Vec<u8>> = questions.map(|question| question.finish(0)).collect();
+        for (group, questions) in questions.chunks(AT_ONCE).enumerate() {
+            self.socket.exchange(questions.iter().map(Vec::as_slice), |place, message| {
+                each(group * AT_ONCE + place, Answer::of(message, &parse));
             })?;
         }
         Ok(())
     }
 
-    /// All TCP sockets in these states that are subflows.
-    pub(crate) fn subflows(&self, states: u32, mut each: impl FnMut(&diag::Socket)) -> io::Result<()> {
-        for family in [family::V4, family::V6] {
-            self.socket.dump(&diag::all(family, states).finish(1), |message| {
-                let found = messages(message).find_map(|m| diag::Socket::parse(&m));
+    /// All TCP sockets in these states that are subflows. True: the kernel says that it may have missed some.
+    pub(crate) fn subflows(&self, states: u32, mut each: impl FnMut(&diag::Socket)) -> io::Result<bool> {
+        self.dump(
+            |family| diag::all(family, states),
+            |message| {
+                let found = diag::Socket::parse(message);
                 if let Some(found) = found.filter(|found| found.subflow.is_some()) {
                     each(&found);
                 }
-            })?;
-        }
-        Ok(())
+            },
+        )
     }
 
-    /// All MPTCP sockets in open states, those that fell back to plain TCP included.
-    pub(crate) fn connections(&self, mut each: impl FnMut(&diag::Socket)) -> io::Result<()> {
-        for family in [family::V4, family::V6] {
-            self.socket.dump(&diag::all_mptcp(family, state::OPEN).finish(1), |message| {
-                if let Some(found) = messages(message).find_map(|m| diag::Socket::parse_mptcp(&m)) {
+    /// All MPTCP sockets in open states, those that fell back to plain TCP included. True: as above.
+    pub(crate) fn connections(&self, mut each: impl FnMut(&diag::Socket)) -> io::Result<bool> {
+        self.dump(
+            |family| diag::all_mptcp(family, state::OPEN),
+            |message| {
+                if let Some(found) = diag::Socket::parse_mptcp(message) {
                     each(&found);
                 }
-            })?;
+            },
+        )
+    }
+
+    fn dump(&self, question: impl Fn(u8) -> Request, mut each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
+        let mut interrupted = false;
+        for family in [family::V4, family::V6] {
+            let question = question(family).finish(0);
+            interrupted |= self.socket.dump(&question, |message| messages(message).for_each(|m| each(&m)))?;
         }
-        Ok(())
+        Ok(interrupted)
+    }
+}
+
+/// One over a socket that a test has opened.
+#[cfg(test)]
+impl From<Socket> for Sockets {
+    fn from(socket: Socket) -> Self {
+        Self { socket }
     }
 }
 

@@ -1,6 +1,6 @@
 //! sock_diag: what the kernel knows of any program's sockets, without any privilege (`linux/inet_diag.h`).
 //!
-//! In: the answer to a question about one socket ([`one`]) or about all in some states ([`all`], [`all_mptcp`]). Out:
+//! In: the answer to a question about one socket ([`one`], [`one_mptcp`]) or about all in some states ([`all`], [`all_mptcp`]). Out:
 //! [`Socket`], with the counters of TCP, the place of a subflow in its MPTCP connection, or the connection itself.
 //!
 //! 1. A question about one costs ten microseconds, a dump of twenty thousand a tenth of a second: who asks often asks
@@ -30,6 +30,17 @@ pub fn one(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
     Request::new(BY_FAMILY, Request::ASK, &body)
 }
 
+/// Asks for one MPTCP socket by its token on this side, whatever its addresses are. The reply is one message for
+/// [`Socket::parse_mptcp`], or `ENOENT`.
+pub fn one_mptcp(token: u32) -> Request {
+    let mut body = question(family::V4, 0);
+    // The token stands where other protocols have a cookie.
+    body[48..52].copy_from_slice(&token.to_ne_bytes());
+    let mut request = Request::new(BY_FAMILY, Request::ASK, &body);
+    request.u32(REQ_PROTOCOL, MPTCP);
+    request
+}
+
 /// Asks for all TCP sockets of an address family in these states (`1 << state`), with their counters.
 pub fn all(family: u8, states: u32) -> Request {
     Request::new(BY_FAMILY, Request::DUMP, &question(family, states))
@@ -39,7 +50,7 @@ pub fn all(family: u8, states: u32) -> Request {
 /// messages for [`Socket::parse_mptcp`].
 pub fn all_mptcp(family: u8, states: u32) -> Request {
     let mut request = Request::new(BY_FAMILY, Request::DUMP, &question(family, states));
-    request.u32(REQ_PROTOCOL, 262);
+    request.u32(REQ_PROTOCOL, MPTCP);
     request
 }
 
@@ -101,12 +112,17 @@ impl Socket {
         Some(socket)
     }
 
-    /// Reads an MPTCP socket, of an answer to [`all_mptcp`].
+    /// Reads an MPTCP socket, of an answer to [`all_mptcp`] or [`one_mptcp`].
     pub fn parse_mptcp(message: &Message<'_>) -> Option<Self> {
         let mut socket = Self::fixed(message)?;
         let info = Attributes::after(message.body, FIXED).find(|a| a.kind == INFO);
         socket.connection = info.and_then(|a| Connection::read(a.value));
         Some(socket)
+    }
+
+    /// Whether data can still come or go.
+    pub fn is_open(&self) -> bool {
+        1_u32.checked_shl(self.state.into()).is_some_and(|bit| bit & state::OPEN != 0)
     }
 
     fn fixed(message: &Message<'_>) -> Option<Self> {
@@ -165,6 +181,7 @@ const FIXED: usize = aligned(72);
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
 const TCP: u8 = 6;
+const MPTCP: u32 = 262;
 /// `1 << (INET_DIAG_INFO - 1)`.
 const COUNTERS: u8 = 2;
 /// `INET_DIAG_INFO`.
