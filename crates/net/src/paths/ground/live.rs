@@ -103,6 +103,22 @@ fn what_has_a_links_address_leaves_by_it_and_afterwards_nothing_is_left() {
 }
 
 #[test]
+fn rules_and_routes_of_others_stay_whatever_origin_they_name() {
+    in_a_network(|| {
+        two_links();
+        ip("route add default via 10.2.0.1 dev eth1 table 55 proto 109");
+        ip("rule add from 10.2.0.9 table 55 priority 500 protocol 109");
+        let before = everything();
+        let lab = Lab::new();
+        let mut host = lab.lay(&["eth0", "eth1"]);
+        assert_eq!(leaves_by("10.2.0.2").as_deref(), Some("eth1"));
+        host.restore();
+        assert_eq!(everything(), before);
+        assert!(before.contains("from 10.2.0.9") && before.contains("table 55"), "{before}");
+    });
+}
+
+#[test]
 fn neighbours_and_other_known_networks_are_still_reached_directly() {
     in_a_network(|| {
         two_links();

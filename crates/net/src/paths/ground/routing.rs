@@ -8,8 +8,9 @@
 //!    table knows better than by a default route goes its way (neighbours, containers, other offices), and all the rest
 //!    by a table of the link's own, which holds one default route over its gateway.
 //! 2. Only where it is needed: an address whose packets the kernel would send over its link anyway gets nothing.
-//! 3. Everything carries [`PROTOCOL`] as its origin. What bears it and is not wanted is removed, whoever left it there: a
-//!    crashed run needs no other record.
+//! 3. Everything carries [`PROTOCOL`] as its origin, and rules and tables have numbers of a range of their own. What bears
+//!    both and is not wanted is removed, whoever left it there: a crashed run needs no other record. An origin alone is
+//!    nobody's property, and what others do with it is left alone.
 //! 4. Rules and routes that are there and still wanted are not touched, so that connections notice nothing of a restart.
 //! 5. Trouble with one link is told and costs that link.
 
@@ -112,6 +113,19 @@ fn plan(roads: &[Road], rules: &[Rule], routes: &[Route]) -> Vec<Step> {
     steps
 }
 
+/// Whether a run has made it: its origin, its place, and where it leads to.
+fn is_rule_of_ours(rule: &Rule) -> bool {
+    let leads_out = rule.priority == PRIORITY + 1 && rule.table > TABLES;
+    let leads_to_main = rule.priority == PRIORITY && rule.table == Route::MAIN;
+    rule.protocol == PROTOCOL && (leads_out || leads_to_main)
+}
+
+/// The same of a route: it is in the table of its link.
+fn is_route_of_ours(route: &Route) -> bool {
+    let table = route.link.map(|link| TABLES.saturating_add(link));
+    route.protocol == PROTOCOL && table == Some(route.table)
+}
+
 /// Whether one takes the other's place.
 fn same_place(a: &Route, b: &Route) -> bool {
     (a.family, a.table) == (b.family, b.table)
@@ -189,16 +203,13 @@ impl Kernel {
         self.ours().map(|(rules, routes)| rules.len() + routes.len())
     }
 
-    /// What bears our number.
+    /// What bears our number, in our places.
     fn ours(&self) -> io::Result<(Vec<Rule>, Vec<Route>)> {
         let rules = self.socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
         let routes = self.socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
         let rules = messages(&rules).filter_map(|message: Message<'_>| Rule::parse(&message));
         let routes = messages(&routes).filter_map(|message: Message<'_>| Route::parse(&message));
-        Ok((
-            rules.filter(|rule| rule.protocol == PROTOCOL).collect(),
-            routes.filter(|route| route.protocol == PROTOCOL).collect(),
-        ))
+        Ok((rules.filter(is_rule_of_ours).collect(), routes.filter(is_route_of_ours).collect()))
     }
 
     /// The link by which packets from this address to the world would leave.
@@ -309,6 +320,21 @@ mod tests {
         let steps = plan(&both[..1], &rules, &routes);
         assert_eq!(steps.len(), 3, "{steps:?}");
         assert!(matches!(steps[0], Step::RemoveRule(_)) && matches!(steps[2], Step::RemoveRoute(_)), "{steps:?}");
+    }
+
+    #[test]
+    fn what_a_run_makes_is_its_own_and_an_origin_alone_is_nobodys() {
+        let (rules, routes) = after(plan(&[road("10.2.0.2", 4, "10.2.0.1")], &[], &[]), vec![], vec![]);
+        assert!(rules.iter().all(is_rule_of_ours) && routes.iter().all(is_route_of_ours));
+        for rule in &rules {
+            assert!(!is_rule_of_ours(&Rule { protocol: 4, ..*rule }));
+            assert!(!is_rule_of_ours(&Rule { priority: 500, ..*rule }));
+            assert!(!is_rule_of_ours(&Rule { table: 55, ..*rule }));
+        }
+        for table in [55, Route::MAIN, TABLES, TABLES + 5] {
+            assert!(!is_route_of_ours(&Route { table, ..routes[0].clone() }), "{table}");
+        }
+        assert!(!is_route_of_ours(&Route { protocol: 4, ..routes[0].clone() }));
     }
 
     #[test]
