@@ -11,13 +11,15 @@
 //! 3. What a subflow had carried when it was seen last counts on after its end: sums never fall.
 //! 4. What is added or raised the ground hears first, and puts it back at the end, also after a crash. Endpoints of a
 //!    run that crashed go on where connections use them; those of somebody else are used, and never removed.
-//! 5. A server takes two subflows beside the first by default; so does this end, and as many as there are links if
+//! 5. An address of the other family that comes later has its endpoint too, and what is gone has none.
+//! 6. A server takes two subflows beside the first by default; so does this end, and as many as there are links if
 //!    that is more.
 //!
 //! It outlives its daemon's death better than the other mode (the kernel goes on by itself), and can do less: what is
 //! small pays for what is large.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use marline_core::link::LinkId;
 use marline_core::paths::{Command, CommandId, ConnId, Counters, Input, Refusal, Subflow, SubflowId, Why};
@@ -80,7 +82,7 @@ impl<M: Policy> Driver<M> {
         Ok(())
     }
 
-    /// Links came or went: the first one has its endpoint, and none is kept of one that is down.
+    /// Links or addresses came or went: the first link has its endpoint, and none is kept of one that is down.
     pub(super) fn host_links(&mut self, turns: &[Turn]) {
         let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
         for turn in turns {
@@ -98,6 +100,34 @@ impl<M: Policy> Driver<M> {
             && let Some(refused) = self.add_endpoints(first, false)
         {
             tracing::warn!(?refused, "the first link has no endpoint: it cannot be suspended");
+        }
+        self.host_addresses();
+    }
+
+    /// A link that has endpoints has one for an address of each family, and none for addresses that are gone.
+    fn host_addresses(&mut self) {
+        let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return };
+        let (mut gone, mut incomplete) = (Vec::new(), Vec::new());
+        for line in self.lines.all.iter().filter(|line| line.up) {
+            let Some(endpoints) = host.endpoints.get_mut(&line.link) else { continue };
+            let backup = endpoints.iter().any(|endpoint| endpoint.backup);
+            let lost = endpoints.extract_if(.., |endpoint| !line.addresses.contains(&endpoint.address));
+            let ours = lost.filter(|endpoint| self.ground.is_ours(endpoint.address));
+            gone.extend(ours.map(|endpoint| endpoint.delete(manager.family())));
+            let is_bare = |address: &IpAddr| {
+                !endpoints.iter().any(|endpoint| endpoint.address.is_ipv4() == address.is_ipv4())
+            };
+            if line.addresses.iter().any(is_bare) {
+                incomplete.push((line.link, backup));
+            }
+        }
+        if let Err(error) = manager.carry_out(gone) {
+            tracing::warn!(%error, "endpoints of lost addresses could not be removed");
+        }
+        for (link, backup) in incomplete {
+            if let Some(refused) = self.add_endpoints(link, backup) {
+                tracing::warn!(?refused, "a new address has no endpoint");
+            }
         }
     }
 
@@ -213,8 +243,11 @@ impl<M: Policy> Driver<M> {
     fn add_endpoints(&mut self, link: LinkId, backup: bool) -> Option<Refusal> {
         let Some(line) = self.lines.line(link).filter(|line| line.up) else { return Some(Refusal::NoAddress) };
         let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
+        let have = self.host.as_ref().and_then(|host| host.endpoints.get(&link)).map_or(&[][..], Vec::as_slice);
         let one_of_each = [true, false].into_iter().filter_map(|v4| {
-            let address = line.addresses.iter().find(|address| address.is_ipv4() == v4)?;
+            let mut fit = line.addresses.iter().filter(|address| address.is_ipv4() == v4);
+            let has = |address: &&IpAddr| have.iter().any(|endpoint| endpoint.address == **address);
+            let address = fit.clone().find(has).or_else(|| fit.next())?;
             Some(Endpoint::over(*address, line.index, backup))
         });
         let wanted: Vec<Endpoint> = one_of_each.collect();
