@@ -73,9 +73,21 @@ impl Recording {
             links: socket.request(&Request::dump_links().finish(1))?,
             addresses: socket.request(&Request::dump_addresses().finish(2))?,
             routes: socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(3))?,
-            way_v4: socket.request(&way(family::V4, 4)).unwrap_or_default(),
-            way_v6: socket.request(&way(family::V6, 5)).unwrap_or_default(),
+            way_v4: way_out(&socket, family::V4)?,
+            way_v6: way_out(&socket, family::V6)?,
         })
+    }
+}
+
+/// The way to the Internet; nothing: the kernel says that there is none. An answer that did not come is not that: a VPN
+/// would be overlooked.
+fn way_out(socket: &RouteSocket, family: u8) -> io::Result<Vec<u8>> {
+    const NOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
+    const NOMEM: i32 = rustix::io::Errno::NOMEM.raw_os_error();
+    match socket.request(&way(family, 4)) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+        Err(error) if matches!(error.raw_os_error(), Some(NOBUFS | NOMEM)) => Err(error),
+        answer => Ok(answer.unwrap_or_default()),
     }
 }
 

@@ -50,4 +50,28 @@ impl PathsError {
             Self::Kernel { what, error }
         }
     }
+
+    /// Whether it may be otherwise a moment later. What is not permitted stays so, and what this kernel does not have.
+    pub fn heals(&self) -> bool {
+        use rustix::io::Errno;
+        let error = match self {
+            Self::Kernel { error, .. } | Self::Links(LinksError::Netlink(error)) => error,
+            _ => return false,
+        };
+        let missing = matches!(
+            Errno::from_io_error(error),
+            Some(
+                Errno::AFNOSUPPORT
+                    | Errno::PROTONOSUPPORT
+                    | Errno::OPNOTSUPP
+                    | Errno::NOSYS
+                    | Errno::BADF
+                    | Errno::PERM
+                    | Errno::ACCESS
+            )
+        );
+        // A list of sockets that is not there is a module that is missing; an interface has only gone.
+        let gone = error.kind() == io::ErrorKind::NotFound && matches!(self, Self::Kernel { .. });
+        !missing && !gone
+    }
 }

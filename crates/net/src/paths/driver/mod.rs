@@ -9,11 +9,14 @@
 //!    [`GUARD`] whether anything was lost without a word.
 //! 4. Without privilege (`--dry-run`) there are no events: dumps once a second stand for them, and each command is
 //!    refused as not permitted.
+//! 5. What fails and can heal is tried again, ever more seldom; the run ends with what cannot (`trouble`).
 //!
 //! Files: [`table`](self) keeps the kernel's names of subflows, `lines` those of links, `hear` takes events, `act`
 //! carries out, `sync` dumps, `host` speaks for all connections at once where the kernel's own path manager rules.
 
 mod act;
+#[cfg(test)]
+mod faults;
 mod hear;
 mod host;
 mod lines;
@@ -22,6 +25,7 @@ mod live;
 mod log;
 mod sync;
 mod table;
+mod trouble;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
@@ -38,6 +42,7 @@ use self::host::Host;
 use self::lines::{Lines, Turn};
 use self::log::Logged;
 use self::table::Table;
+use self::trouble::{FIRST, LONGEST, Trouble};
 use super::kernel::{Events, Fallback, PathManager, Sockets, fell_back};
 use super::snapshot::{Managed, Snapshot, Totals};
 use super::{Ask, Ground, Job, Mode, PathsError};
@@ -77,6 +82,10 @@ struct Driver<M> {
     fell_back_lately: bool,
     /// Interfaces are not surveyed again before this.
     next_survey: Instant,
+    /// Surveys that failed, dumps, and reading events.
+    surveys: Trouble,
+    dumps: Trouble,
+    hearing: Trouble,
 }
 
 /// Runs the driver with this machine until `stop`, and gives the machine back.
@@ -105,29 +114,9 @@ async fn drive_with<M: Policy>(
                 return Err(error);
             }
         };
-    let Parts { manager, sockets, routes, mut events, mut monitor } = parts;
-    let mut driver = Driver {
-        log,
-        started: std::time::Instant::now(),
-        mode: job.mode,
-        manager,
-        sockets,
-        routes,
-        ground: job.ground,
-        table: Table::default(),
-        lines: Lines::new(&job.config.links, job.beside_vpn),
-        host: (job.mode == Mode::KernelPm).then(Host::default),
-        queue: VecDeque::new(),
-        looks: BTreeSet::new(),
-        totals: Totals::default(),
-        fallback: fell_back(),
-        next_second: Instant::ZERO,
-        next_guard: Instant::ZERO + GUARD,
-        next_resync: None,
-        rested: Instant::ZERO,
-        fell_back_lately: false,
-        next_survey: Instant::ZERO,
-    };
+    let (parts, mut events, mut monitor) = parts;
+    let lines = Lines::new(&job.config.links, job.beside_vpn);
+    let mut driver = Driver::new(log, parts, lines, job.mode, job.ground);
     let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
     driver.ground.restore();
     let ended = driver.log.finish();
@@ -140,12 +129,10 @@ struct Parts {
     manager: Option<PathManager>,
     sockets: Sockets,
     routes: RouteSocket,
-    events: Option<Events>,
-    monitor: Monitor,
 }
 
 impl Parts {
-    fn open(mode: Mode, room: usize) -> Result<Self, PathsError> {
+    fn open(mode: Mode, room: usize) -> Result<(Self, Option<Events>, Monitor), PathsError> {
         let told = PathsError::kernel;
         let (mut manager, mut events) = (None, None);
         if mode != Mode::DryRun {
@@ -156,17 +143,45 @@ impl Parts {
             events = Some(joined.map_err(|e| told("listening to MPTCP's path manager", e))?);
             manager = Some(found);
         }
-        Ok(Self {
-            manager,
-            events,
-            sockets: Sockets::open().map_err(|e| told("sock_diag", e))?,
-            routes: RouteSocket::open().map_err(|e| told("route netlink", e))?,
-            monitor: Monitor::new()?,
-        })
+        let sockets = Sockets::open().map_err(|e| told("sock_diag", e))?;
+        let routes = RouteSocket::open().map_err(|e| told("route netlink", e))?;
+        Ok((Self { manager, sockets, routes }, events, Monitor::new()?))
     }
 }
 
+/// A part of the beginning, which may be tried again.
+type Step<M> = fn(&mut Driver<M>) -> Result<(), PathsError>;
+
 impl<M: Policy> Driver<M> {
+    fn new(log: Logged<M>, parts: Parts, lines: Lines, mode: Mode, ground: Box<dyn Ground>) -> Self {
+        let Parts { manager, sockets, routes } = parts;
+        Self {
+            log,
+            started: std::time::Instant::now(),
+            mode,
+            manager,
+            sockets,
+            routes,
+            ground,
+            table: Table::default(),
+            lines,
+            host: (mode == Mode::KernelPm).then(Host::default),
+            queue: VecDeque::new(),
+            looks: BTreeSet::new(),
+            totals: Totals::default(),
+            fallback: fell_back(),
+            next_second: Instant::ZERO,
+            next_guard: Instant::ZERO + GUARD,
+            next_resync: None,
+            rested: Instant::ZERO,
+            fell_back_lately: false,
+            next_survey: Instant::ZERO,
+            surveys: Trouble::of("interfaces"),
+            dumps: Trouble::of("the list of sockets"),
+            hearing: Trouble::of("events"),
+        }
+    }
+
     async fn run(
         &mut self,
         control: &mut mpsc::Receiver<Ask>,
@@ -176,9 +191,20 @@ impl<M: Policy> Driver<M> {
     ) -> Result<(), PathsError> {
         let mut stop = pin!(stop);
         let mut asked_for = true;
-        self.survey()?;
-        self.begin()?;
-        self.resync(true)?;
+        let steps: [Step<M>; 3] = [Self::survey, Self::begin, |driver| driver.resync(true)];
+        for step in steps {
+            let mut pause = FIRST;
+            while let Err(error) = step(self) {
+                if !error.heals() || pause > LONGEST {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "trying again");
+                tokio::select! {
+                    () = &mut stop => return Ok(()),
+                    () = tokio::time::sleep(pause) => pause *= 2,
+                }
+            }
+        }
         self.host_rests();
         loop {
             let now = self.now();
@@ -186,19 +212,21 @@ impl<M: Policy> Driver<M> {
             // Behind the tick, so that a look is made when it is asked for and not at the next deadline.
             let next = if self.act() { now } else { self.next(now) };
             let sleep = tokio::time::sleep_until((self.started + next.since(Instant::ZERO)).into());
-            let may_survey = now >= self.next_survey;
+            let (may_survey, may_hear) = (now >= self.next_survey, self.hearing.may(now));
             tokio::select! {
                 biased;
                 () = &mut stop => return Ok(()),
                 changed = monitor.changed(), if may_survey => {
-                    changed?;
                     self.next_survey = now + BETWEEN_SURVEYS;
-                    self.survey()?;
+                    let surveyed = changed.map_err(PathsError::from).and_then(|()| self.survey());
+                    self.surveys.came_to(now, surveyed)?;
                 }
-                heard = hear::next(&mut events) => {
-                    let heard = heard.map_err(|e| PathsError::kernel("MPTCP's events", e))?;
-                    self.hear(heard.events);
-                    if heard.lost {
+                heard = hear::next(&mut events), if may_hear => {
+                    let heard = heard.map_err(|e| PathsError::kernel("MPTCP's events", e));
+                    let lost = heard.as_ref().map_or(true, |heard| heard.lost);
+                    let heard = heard.map(|heard| self.hear(heard.events));
+                    self.hearing.came_to(now, heard)?;
+                    if lost {
                         // In a storm of events the dumps themselves must not take all the time.
                         self.next_resync = Some(self.next_resync.unwrap_or(self.rested));
                     }
@@ -242,28 +270,46 @@ impl<M: Policy> Driver<M> {
         if now >= self.next_second {
             self.next_second = now + SECOND;
             self.second();
-            if self.mode == Mode::DryRun {
-                self.resync(false)?;
+            if self.mode == Mode::DryRun && self.dumps.again().is_none() {
+                self.read_again(now)?;
             }
         }
-        if self.next_resync.is_some_and(|at| at <= now) {
+        if self.surveys.again().is_some_and(|at| at <= now) {
+            let surveyed = self.survey();
+            self.surveys.came_to(now, surveyed)?;
+        }
+        if self.dumps.again().is_some_and(|at| at <= now) {
+            self.read_again(now)?;
+        } else if self.next_resync.is_some_and(|at| at <= now) && self.dumps.again().is_none() {
             self.totals.resynchronised += 1;
             tracing::warn!("events of MPTCP were lost; reading everything again");
-            self.resync(false)?;
+            self.read_again(now)?;
         } else if now >= self.next_guard {
             self.next_guard = now + GUARD;
             if !self.table.conns.is_empty() || self.fell_back_lately || fell_back().established > 0 {
                 self.fell_back_lately = false;
-                self.resync(false)?;
+                self.read_again(now)?;
             }
         }
         Ok(())
     }
 
+    /// Reads everything again, now or, if that fails, later.
+    fn read_again(&mut self, now: Instant) -> Result<(), PathsError> {
+        let read = self.resync(false);
+        self.dumps.came_to(now, read)
+    }
+
     /// When something is due next.
     fn next(&self, now: Instant) -> Instant {
         let mut next = self.next_second.min(self.next_guard);
-        next = self.next_resync.map_or(next, |at| next.min(at));
+        next = match self.dumps.again() {
+            Some(at) => next.min(at),
+            None => self.next_resync.map_or(next, |at| next.min(at)),
+        };
+        // Events are not asked for: once they may be read again, they come by themselves.
+        let deaf = self.hearing.again().filter(|at| *at > now);
+        next = self.surveys.again().into_iter().chain(deaf).fold(next, Instant::min);
         if self.next_survey > now {
             next = next.min(self.next_survey);
         }
@@ -273,11 +319,12 @@ impl<M: Policy> Driver<M> {
     /// Once a second: what passed the interfaces, joins that nothing came of, the log.
     fn second(&mut self) {
         for line in 0..self.lines.all.len() {
-            let Some((link, index)) = self.lines.all.get(line).filter(|l| l.up).map(|l| (l.link, l.index)) else {
-                continue;
-            };
-            let Ok(reply) = self.routes.request(&Request::one_link(index).finish(1)) else { continue };
-            let Some(found) = messages(&reply).find_map(|m| Link::parse(&m)) else { continue };
+            let Some(line) = self.lines.all.get(line).filter(|line| line.up) else { continue };
+            let link = line.link;
+            let Ok(reply) = self.routes.request(&Request::one_link(line.index).finish(1)) else { continue };
+            // One that was renamed is another link's, or nobody's: the survey will tell.
+            let is_it = |found: &Link| found.name == line.name();
+            let Some(found) = messages(&reply).find_map(|m| Link::parse(&m)).filter(is_it) else { continue };
             self.lines.count(link, found.received, found.sent, SECOND);
             let passed = self.lines.line(link).map(lines::Line::passed).unwrap_or_default();
             self.tell(Input::Traffic { link, received: passed.0, sent: passed.1 });
@@ -285,7 +332,11 @@ impl<M: Policy> Driver<M> {
         let fallback = fell_back().connections.saturating_sub(self.fallback.connections);
         if fallback > self.totals.fell_back {
             tracing::warn!(connections = fallback, "connections fell back to plain TCP");
-            // How many of them are open only a dump can tell.
+            if self.table.conns.len() <= FEW {
+                let all: Vec<ConnId> = self.table.conns.keys().copied().collect();
+                self.end_over(&all);
+            }
+            // How many of the others are open only a dump can tell.
             self.fell_back_lately = true;
             self.next_guard = self.next_guard.min(self.rested + SOON);
         }
@@ -346,6 +397,8 @@ impl<M: Policy> Driver<M> {
 const SECOND: Duration = Duration::from_secs(1);
 /// chosen: a dump of ten thousand connections takes 0.15 s, so that this costs half a percent of a core there.
 const GUARD: Duration = Duration::from_secs(30);
+/// So many connections are asked one by one which of them fell back. chosen: 4 ms, as for 256 subflows.
+const FEW: usize = 256;
 /// chosen: a host whose servers all lack MPTCP falls back all the time.
 const SOON: Duration = Duration::from_secs(3);
 /// chosen: a burst of changes (DHCP) is one; a lost carrier waits no longer than this.

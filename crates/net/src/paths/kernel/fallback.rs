@@ -35,8 +35,8 @@ fn parse(text: &str) -> Fallback {
 }
 
 /// No MPTCP in the SYN-ACK; no token; data without MPTCP's options, at the beginning or later; a signature of TCP-MD5; a
-/// connection from both ends at once; a checksum that was wrong.
-const CLIENT: [&str; 7] = [
+/// connection from both ends at once; a checksum that was wrong, of what came or of what went.
+const CLIENT: [&str; 8] = [
     "MPCapableFallbackSYNACK",
     "MPFallbackTokenInit",
     "MPCapableDataFallback",
@@ -44,6 +44,7 @@ const CLIENT: [&str; 7] = [
     "MD5SigFallback",
     "SimultConnectFallback",
     "DSSCorruptionFallback",
+    "InfiniteMapTx",
 ];
 
 #[cfg(test)]

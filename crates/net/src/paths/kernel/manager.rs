@@ -22,7 +22,11 @@ pub(crate) struct PathManager {
 impl PathManager {
     pub(crate) fn open() -> Result<Self, PathsError> {
         let socket = Socket::open(Protocol::Generic).map_err(|e| PathsError::kernel("generic netlink", e))?;
-        let reply = socket.request(&Family::find(mptcp::FAMILY).finish(1)).map_err(PathsError::NoMptcp)?;
+        let told = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => PathsError::NoMptcp(error),
+            _ => PathsError::kernel("the family of MPTCP's path manager", error),
+        };
+        let reply = socket.request(&Family::find(mptcp::FAMILY).finish(1)).map_err(told)?;
         let family = messages(&reply).find_map(|m| Family::parse(&m));
         let family = family.ok_or_else(|| PathsError::NoMptcp(io::Error::other("it does not name the family")))?;
         Ok(Self { socket, family })

@@ -5,7 +5,7 @@
 //! that is far beyond anything that a loaded machine needs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -74,40 +74,20 @@ fn between_two_networks(work: impl FnOnce(&Network) + Send) {
         return;
     }
     let (client, server) = (Network::new().unwrap(), Network::new().unwrap());
-    let there = format!("/proc/{}/fd/{}", std::process::id(), server.as_fd().as_raw_fd());
-    let inside = || -> io::Result<()> {
-        ip("link set lo up");
-        for link in 1..=2 {
-            ip(&format!("link add c{link} type veth peer name s{link} netns {there}"));
-            ip(&format!("address add 10.{link}.0.2/24 dev c{link}"));
-            ip(&format!("address add fd00:{link}::2/64 dev c{link} nodad"));
-            ip(&format!("link set c{link} up"));
-        }
-        Ok(())
-    };
-    client.run(inside).unwrap();
     server
         .run(|| {
             ip("link set lo up");
             ip("address add 10.9.0.1/32 dev lo");
             ip("address add fd00:9::1/128 dev lo nodad");
-            for link in 1..=2 {
-                ip(&format!("address add 10.{link}.0.1/24 dev s{link}"));
-                ip(&format!("address add fd00:{link}::1/64 dev s{link} nodad"));
-                ip(&format!("link set s{link} up"));
-                run("tc", &format!("qdisc add dev s{link} root tbf rate 20mbit burst 64k limit 100k"));
-            }
             Ok(())
         })
         .unwrap();
     client
         .run(|| {
+            ip("link set lo up");
             for link in 1..=2 {
-                ip(&format!("route add default via 10.{link}.0.1 dev c{link} metric {link}00"));
-                ip(&format!("-6 route add default via fd00:{link}::1 dev c{link} metric {link}00"));
-                ip(&format!("route add default via 10.{link}.0.1 dev c{link} table {link}"));
+                plug(&server, link);
                 ip(&format!("rule add from 10.{link}.0.2 table {link}"));
-                ip(&format!("-6 route add default via fd00:{link}::1 dev c{link} table {link}"));
                 ip(&format!("-6 rule add from fd00:{link}::2 table {link}"));
             }
             private_mounts()?;
@@ -116,6 +96,29 @@ fn between_two_networks(work: impl FnOnce(&Network) + Send) {
             Ok(())
         })
         .unwrap();
+}
+
+/// A cable from this network to the server's, with addresses and routes.
+fn plug(server: &Network, link: u8) {
+    let there = format!("/proc/{}/fd/{}", std::process::id(), server.as_fd().as_raw_fd());
+    ip(&format!("link add c{link} type veth peer name s{link} netns {there}"));
+    ip(&format!("address add 10.{link}.0.2/24 dev c{link}"));
+    ip(&format!("address add fd00:{link}::2/64 dev c{link} nodad"));
+    ip(&format!("link set c{link} up"));
+    on(server, &format!("address add 10.{link}.0.1/24 dev s{link}"));
+    on(server, &format!("address add fd00:{link}::1/64 dev s{link} nodad"));
+    on(server, &format!("link set s{link} up"));
+    let slow = format!("qdisc add dev s{link} root tbf rate 20mbit burst 64k limit 100k");
+    server
+        .run(|| {
+            run("tc", &slow);
+            Ok(())
+        })
+        .unwrap();
+    ip(&format!("route add default via 10.{link}.0.1 dev c{link} metric {link}00"));
+    ip(&format!("-6 route add default via fd00:{link}::1 dev c{link} metric {link}00"));
+    ip(&format!("route add default via 10.{link}.0.1 dev c{link} table {link}"));
+    ip(&format!("-6 route add default via fd00:{link}::1 dev c{link} table {link}"));
 }
 
 fn mptcp(address: SocketAddr) -> Socket {
@@ -462,6 +465,15 @@ impl Running {
     fn stop(mut self) {
         self.stop.take().unwrap().send(()).unwrap();
         self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+/// The application goes on. What came over one path may wait for what comes over another.
+fn grows(read: &AtomicU64, before: u64) {
+    let started = Clock::now();
+    while read.load(Ordering::Relaxed) <= before {
+        assert!(started.elapsed() < PATIENCE, "the application gets nothing any more");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

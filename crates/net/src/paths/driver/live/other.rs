@@ -78,6 +78,37 @@ fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
 }
 
 #[test]
+fn an_address_of_the_other_family_gets_its_endpoint_and_loses_it_with_the_address() {
+    between_two_networks(|server| {
+        let address = serve(server, "[fd00:9::1]:5001");
+        ip("address del fd00:2::2/64 dev c2");
+        let mut driver = Running::start(Mode::KernelPm);
+        let (_client, _) = Client::download(address);
+        let (host, _) = driver.opened(0);
+        assert_eq!(driver.commands(host, Command::Join { link: SECOND, backup: true }), None);
+        let has = |address: &str| endpoints().iter().any(|endpoint| endpoint == address);
+        assert!(has("10.2.0.2") && !has("fd00:2::2"), "{:?}", endpoints());
+        let turns_to = |wanted: bool| {
+            let started = Clock::now();
+            while has("fd00:2::2") != wanted {
+                assert!(started.elapsed() < PATIENCE, "{:?}", endpoints());
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        ip("address add fd00:2::2/64 dev c2 nodad");
+        turns_to(true);
+        // What was said of the link counts for this address, too.
+        let second = driver.up(host, SECOND, &[]);
+        assert!(second.backup, "{second:?}");
+        ip("address del fd00:2::2/64 dev c2");
+        turns_to(false);
+        assert!(has("10.2.0.2"), "{:?}", endpoints());
+        driver.stop();
+        assert_eq!(endpoints(), [""; 0]);
+    });
+}
+
+#[test]
 fn a_dry_run_sees_all_and_does_nothing() {
     between_two_networks(|server| {
         let address = serve(server, "10.9.0.1:5001");
@@ -116,6 +147,85 @@ fn a_connection_to_a_server_without_mptcp_is_counted_and_not_told_of() {
             Some(heard.iter().filter(|input| matches!(input, Input::Opened { .. })).count())
         });
         assert_eq!(opened, 0);
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_connection_that_becomes_plain_tcp_in_mid_flight_is_over_for_the_policy_and_goes_on() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let driver = Running::start(Mode::Userspace);
+        let mut client = Client::greet(address);
+        client.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (conn, _) = driver.opened(0);
+        // From now on somebody on the way takes MPTCP's option out of what the server sends.
+        let strip = |words: &str| {
+            let done = server.run(|| Process::new("nft").args(words.split_whitespace()).output());
+            done.is_ok_and(|output| output.status.success())
+        };
+        let rules = [
+            "add table inet way",
+            "add chain inet way out { type filter hook output priority 0 ; }",
+            "add rule inet way out tcp sport 5001 reset tcp option mptcp",
+        ];
+        if !rules.iter().all(|rule| strip(rule)) {
+            eprintln!("skipped: needs the program nft, and a kernel that takes TCP's options out (Linux 5.18)");
+            return;
+        }
+        let mut asks = || {
+            client.0.write_all(b"h").unwrap();
+            client.0.read_exact(&mut [0]).unwrap();
+        };
+        asks();
+        driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
+        asks();
+        let snapshot = driver.snapshot();
+        assert_eq!((snapshot.connections.len(), snapshot.totals.fell_back), (0, 1));
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_modem_that_is_plugged_in_again_is_counted_anew() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let number = || std::fs::read_to_string("/sys/class/net/c2/ifindex").unwrap();
+        let download = |driver: &mut Running, known: usize| {
+            let (client, _) = Client::download(address);
+            let (conn, _) = driver.opened(known);
+            assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+            let second = driver.up(conn, SECOND, &[]);
+            driver.sees("bytes over it", conn, second.id, |seen| seen.received.bytes() > 2_000_000);
+            client
+        };
+        let client = download(&mut driver, 0);
+        let before = number();
+        ip("link del c2");
+        driver
+            .hears("the end of the link", |heard| heard.contains(&Input::LinkDown { link: SECOND }).then_some(()));
+        drop(client);
+        plug(server, 2);
+        assert_ne!(number(), before);
+        driver.hears("the link again", |heard| {
+            let ups = heard.iter().filter(|input| **input == Input::LinkUp { link: SECOND });
+            (ups.count() == 2).then_some(())
+        });
+        let _client = download(&mut driver, 1);
+        let counted = |heard: &[Input]| {
+            let up = heard.iter().rposition(|input| *input == Input::LinkUp { link: SECOND }).unwrap();
+            let counts = heard[up..].iter().filter_map(|input| match input {
+                Input::Traffic { link: SECOND, received, .. } => Some(received.bytes()),
+                _ => None,
+            });
+            counts.collect::<Vec<u64>>()
+        };
+        let last =
+            driver.hears("what passed it", |heard| counted(heard).last().copied().filter(|last| *last > 500_000));
+        let passed = std::fs::read_to_string("/sys/class/net/c2/statistics/rx_bytes").unwrap();
+        assert!(last <= passed.trim().parse().unwrap(), "{last} of {passed}");
+        driver.hears("order", |heard| counted(heard).is_sorted().then_some(()));
         driver.stop();
     });
 }

@@ -1,6 +1,7 @@
 //! What is found again: after a restart, after lost events, and what cannot be steered.
 
 use super::super::super::Managed;
+use super::super::super::kernel::{Answer, Sockets};
 use super::*;
 
 #[test]
@@ -58,6 +59,33 @@ fn lost_events_are_made_up_for_by_a_dump() {
         });
         assert_eq!(driver.snapshot().connections, []);
         driver.stop();
+    });
+}
+
+#[test]
+fn what_the_kernel_has_is_found_by_an_exact_question() {
+    between_two_networks(|server| {
+        for address in ["10.9.0.1:5001", "[fd00:9::1]:5002"] {
+            let address = serve(server, address);
+            let driver = Running::start(Mode::Userspace);
+            let client = Client::greet(address);
+            let (conn, _) = driver.opened(0);
+            let sockets = Sockets::open().unwrap();
+            let asks = || {
+                let mut answer = Answer::Unknown;
+                sockets.look_at_connections(&[conn.0], |_, said| answer = said).unwrap();
+                answer
+            };
+            let found = asks();
+            let found = found.there().unwrap();
+            let connection = found.connection.unwrap();
+            assert_eq!((found.remote, connection.token, connection.fell_back), (address, conn.0, false));
+            assert!(found.inode != 0 && found.is_open());
+            drop(client);
+            driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
+            assert!(asks().there().is_none_or(|left| left.inode == 0 || !left.is_open()));
+            driver.stop();
+        }
     });
 }
 
