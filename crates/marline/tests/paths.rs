@@ -95,7 +95,10 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
     std::fs::write(place.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
     let table: &[(&[&str], &str)] = &[
         (&["--profile", "fast"], "`fast` is no profile: energy, throughput, latency or metered"),
-        (&["--policy", "tcp"], "`tcp` is no policy: marline, emptcp, wifi-first or mptcp"),
+        (
+            &["--policy", "tcp"],
+            "`tcp` is no policy: marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
+        ),
         (&["--link", "eth0,buget=2GB"], "`buget=2GB`: after the interface come kind="),
         (&["--link", "eth0", "--link", "eth0"], "--link eth0: named twice"),
         (&["--link", "eth0,limit=1Mbit/s"], "--link eth0: limit= is for downloads"),

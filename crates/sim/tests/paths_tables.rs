@@ -14,10 +14,11 @@ use marline_sim::contract::{Checked, clamp, replay};
 use marline_sim::paths::{Outcome, Scene, World, download, page};
 use marline_sim::spec::LinkSpec;
 
-const POLICIES: [(&str, Policy); 4] = [
+const POLICIES: [(&str, Policy); 5] = [
     ("mptcp", Policy::Mptcp),
     ("wifi-first", Policy::WifiFirst),
     ("emptcp", Policy::Emptcp),
+    ("emptcp-settled", Policy::EmptcpSettled),
     ("marline", Policy::Marline),
 ];
 
@@ -131,7 +132,7 @@ fn the_main_cases_are_as_reviewed() {
     let head = ["case", "policy", "s", "J", "MB LTE", "wakes", "commands"];
     writeln!(
         table,
-        "{:18}{:12}{:>8}{:>8}{:>9}{:>7}{:>11}",
+        "{:18}{:16}{:>8}{:>8}{:>9}{:>7}{:>11}",
         head[0], head[1], head[2], head[3], head[4], head[5], head[6]
     )
     .expect("text");
@@ -143,7 +144,7 @@ fn the_main_cases_are_as_reviewed() {
             let [joins, prios, ends] = outcome.commands;
             writeln!(
                 table,
-                "{:18}{name:12}{time:>8}{:>8}{:>9}{:>7}{:>11}",
+                "{:18}{name:16}{time:>8}{:>8}{:>9}{:>7}{:>11}",
                 case.name,
                 coarse(outcome.energy().as_joules_f64()),
                 coarse(lte.bytes.bytes() as f64 / 1e6),

@@ -72,8 +72,12 @@ pub enum Policy {
     /// Ours.
     #[default]
     Marline,
-    /// eMPTCP as published (§3), but for what upstream's MPTCP makes of its samples: see `docs/algorithms.md`.
+    /// eMPTCP to the letter (§3), as far as a client of upstream's MPTCP can: see `docs/algorithms.md`.
     Emptcp,
+    /// The same, but a path is judged when its window is open and ten samples were taken of it, as eq. 1 asks of Wi-Fi.
+    EmptcpSettled,
+    /// eMPTCP to the letter, and LTE alone where Table 2's first column says so (§3.3; §3.4 leaves that out).
+    EmptcpTable,
     /// "MPTCP with WiFi First" (Raiciu et al.; eMPTCP §4.6): all others are backups from the start.
     WifiFirst,
     /// What the kernel does by itself: every link joins at once, nothing is suspended.
@@ -95,18 +99,36 @@ pub enum Profile {
     Metered,
 }
 
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Marline, Self::Emptcp, Self::EmptcpSettled, Self::EmptcpTable, Self::WifiFirst, Self::Mptcp];
+
+    /// Whether it is eMPTCP, in whatever reading.
+    pub const fn is_emptcp(self) -> bool {
+        matches!(self, Self::Emptcp | Self::EmptcpSettled | Self::EmptcpTable)
+    }
+
+    /// Whether it is eMPTCP and believes each sample from the first one on.
+    pub(super) const fn is_literal(self) -> bool {
+        matches!(self, Self::Emptcp | Self::EmptcpTable)
+    }
+}
+
 impl FromStr for Policy {
     type Err = UnknownWord;
     fn from_str(word: &str) -> Result<Self, UnknownWord> {
         match word {
             "marline" => Ok(Self::Marline),
             "emptcp" => Ok(Self::Emptcp),
+            "emptcp-settled" => Ok(Self::EmptcpSettled),
+            "emptcp-table" => Ok(Self::EmptcpTable),
             "wifi-first" => Ok(Self::WifiFirst),
             "mptcp" => Ok(Self::Mptcp),
             _ => Err(UnknownWord {
                 word: word.to_string(),
                 what: "policy",
-                words: "marline, emptcp, wifi-first or mptcp",
+                words: "marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
             }),
         }
     }

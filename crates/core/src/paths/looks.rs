@@ -8,7 +8,8 @@
 //!    pauses, and neither is a rate. eMPTCP's lasts the handshake's round trip (§3.2), 50 ms at least.
 //! 3. A stretch in which nothing came on any path says nothing of links: the application had nothing to send, or the
 //!    path is dead, which is found out otherwise (`silence`).
-//! 4. During the drain of another path and while a window opens, samples are thrown away ([`MUTE`]).
+//! 4. During the drain of another path and while a window opens, samples are thrown away ([`MUTE`]); not by eMPTCP to the
+//!    letter, which knows no such thing.
 //! 5. Active connections share [`PER_SECOND`] looks; idle ones wait for the slow round (`round`).
 
 use super::config::Policy;
@@ -97,7 +98,7 @@ impl Conn {
 
     fn sample(&mut self, host: &Host, carrying: Links, began: bool) {
         let now = host.now;
-        let emptcp = host.config.policy == Policy::Emptcp;
+        let (emptcp, literal) = (host.config.policy.is_emptcp(), host.config.policy.is_literal());
         for at in 0..self.paths.len() {
             let fresh = self.fresh(|sub| sub.link == Some(at));
             let least = match self.on(at) {
@@ -108,6 +109,7 @@ impl Conn {
             // Before the first byte nobody knows whether the sender had anything to give it: data that waits in the
             // other path's queue comes first.
             let proven = self.on(at).is_some_and(|sub| sub.proven);
+            let never = self.home != Some(at) && host.link(at).is_some_and(|link| link.known().is_none());
             let Some(path) = self.paths.get_mut(at) else { continue };
             path.bytes = path.bytes.saturating_add(fresh);
             if fresh > 0 {
@@ -118,11 +120,16 @@ impl Conn {
             if !carrying.has(at) {
                 path.samples = 0;
             }
-            if !carrying.has(at) || began || now < path.mute || !proven {
+            let mute = !literal && now < path.mute;
+            if !carrying.has(at) || began || mute || !proven {
                 (path.bytes, path.from) = (0, now);
             } else if time >= least {
                 let rate = DataSize::from_bytes(path.bytes) / time;
                 path.pace.on_stretch(rate, time);
+                // "An initial bandwidth for the interface" (eMPTCP §3.2): what the forecast begins with.
+                if literal && never && path.holt.samples() == 0 {
+                    path.holt.on_sample(host.config.assumed);
+                }
                 path.holt.on_sample(rate);
                 path.samples = path.samples.saturating_add(1);
                 if carrying.len() == 1 && path.pace.seen() >= ALONE {
@@ -163,9 +170,10 @@ impl Conn {
     pub(super) fn share(&mut self, host: &mut Host, carrying: Links) {
         let busy = self.pulse == Pulse::Busy;
         let now = host.now;
-        let ripe = carrying.iter().filter(|at| self.is_ripe(*at, now)).fold(Links::NONE, Links::with);
+        let literal = host.config.policy.is_literal();
+        let ripe = carrying.iter().filter(|at| literal || self.is_ripe(*at, now)).fold(Links::NONE, Links::with);
         for (at, path) in self.paths.iter_mut().enumerate() {
-            let uses = busy && carrying.has(at) && (path.holt.samples() > 0 || path.expect > 0);
+            let uses = busy && carrying.has(at) && (path.holt.samples() > 0 || !literal && path.expect > 0);
             let bits = |rate: Option<crate::units::Bitrate>| rate.map_or(0, |rate| rate.bits_per_sec());
             // Beside another path bursts and pauses alternate, and a median is one or the other.
             let rate = if carrying.len() > 1 { path.pace.mean(Pace::MEMORY) } else { path.pace.median() };
@@ -219,9 +227,9 @@ impl Conn {
     pub(super) fn interval(&self, host: &Host) -> Duration {
         let handshake = self.subs.iter().filter(|sub| !sub.leaving).map(Sub::handshake).min();
         let own = match host.config.policy {
-            Policy::Emptcp => handshake.unwrap_or(SHORTEST).clamp(SHORTEST, PAUSE),
             Policy::Marline => INTERVAL,
             Policy::WifiFirst | Policy::Mptcp => SELDOM,
+            _ => handshake.unwrap_or(SHORTEST).clamp(SHORTEST, PAUSE),
         };
         let checked = self.subs.iter().any(|sub| sub.checking().is_some());
         let own = if checked { own.min(INTERVAL) } else { own };

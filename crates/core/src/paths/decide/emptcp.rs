@@ -1,20 +1,29 @@
 //! eMPTCP as published (§3.2 to §3.5).
 //!
 //! 1. Each link's rate is the sum of the Holt-Winters forecasts of all active connections that use it, the last sum if
-//!    none does, and 5 Mbit/s if it was never used (§3.2).
+//!    none does, and 5 Mbit/s if it was never used, which is also what its forecast begins with (§3.2).
 //! 2. Another link is joined when κ bytes have come over the first one or τ has passed, the connection is not idle, and
 //!    the energy information base does not say that the first alone is better (§3.5).
 //! 3. From then on the base says when the other one is suspended (MP_PRIO) and used again, 10 % beyond its thresholds
-//!    (§3.4). Using the other one alone is not done: "eMPTCP does not typically switch to using a cellular interface
-//!    only" (§3.4).
-//! 4. A path that was just begun is judged after φ = 10 samples, the first of which follows its first bytes (eq. 1, §4.1).
+//!    (§3.4), at every sample.
+//! 4. The text can be read in more than one way, and each has a word ([`Policy`]):
+//!    - `emptcp`, to the letter: every sample counts from the first one on, and LTE is never used alone ("eMPTCP does not
+//!      typically switch to using a cellular interface only", §3.4).
+//!    - `emptcp-settled`: a path that was just begun counts with what was expected of it until its window is open, and is
+//!      judged after φ = 10 samples, which eq. 1 asks for Wi-Fi alone; between two changes lie ten samples, too.
+//!    - `emptcp-table`: to the letter, but Table 2's first column counts, so that LTE carries alone beside very slow
+//!      Wi-Fi. Nothing in the paper says when a resting Wi-Fi is measured again: its last forecast stays.
 //! 5. With more than two links each is weighed against the first one by itself; the paper has two. Links that the model
 //!    does not describe cost nothing, and are used.
 //!
-//! Two things of §3.6 are the sender's and cannot be had from here: no window reset after idleness (a sysctl of the
-//! server), and a round trip of nothing for a resumed subflow (upstream's scheduler does not go by round trips).
+//! What of §3 cannot be had from a client of upstream's kernel, in every reading: the queue that goes to the cheapest
+//! subflow (§3.4), the window that outlives a pause and the round trip of nothing for a resumed subflow (§3.6) are the
+//! sender's (the second is a sysctl of the server's, the third is of no use to upstream's scheduler). Samples are 50 ms
+//! apart at least; a subflow has none before its first byte, and a connection on which nothing moves has none at all:
+//! it would wake LTE because nobody asks for anything. A link is suspended only when another one has brought bytes.
 //! κ counts bytes over the first link. τ ≥ R (log2(B R / W + 1) + φ) (eq. 1) is [`least_wait`].
 
+use super::super::config::Policy;
 use super::super::conn::Conn;
 use super::super::host::Host;
 use super::super::links::Links;
@@ -42,21 +51,32 @@ impl Conn {
             };
             let limit = base.row(second).first_above;
             let joined = self.joined().has(at);
-            let uses = match (joined, self.carrying().has(at)) {
-                (false, _) if !self.admitted || still => {
-                    reason = Reason::Waiting { link: home };
-                    self.active.has(at)
-                }
-                (false, _) => limit.is_none_or(|limit| first <= limit),
-                (true, carries) if still => carries,
-                // φ of eq. 1: so many samples before a path that was just begun is judged.
-                (true, true) if self.paths.get(at).is_none_or(|path| path.samples < SAMPLES) => true,
-                (true, true) => base.next(Best::Both, first, second, config.safety) != Best::First,
-                (true, false) if host.now.since(self.since) < interval * SAMPLES.into() => false,
-                (true, false) => base.next(Best::First, first, second, config.safety) == Best::Both,
+            let now = match (self.carrying().has(home), self.carrying().has(at)) {
+                (true, false) => Best::First,
+                (false, true) => Best::Second,
+                _ => Best::Both,
             };
-            if uses {
+            // φ of eq. 1: so many samples before a path is judged that was just begun, or left.
+            let young = match now {
+                _ if config.policy.is_literal() => false,
+                Best::First => host.now.since(self.since) < interval * SAMPLES.into(),
+                _ => self.paths.get(at).is_none_or(|path| path.samples < SAMPLES),
+            };
+            let best = match joined {
+                false if !self.admitted || still => {
+                    reason = Reason::Waiting { link: home };
+                    if self.active.has(at) { Best::Both } else { Best::First }
+                }
+                false if limit.is_none_or(|limit| first <= limit) => Best::Both,
+                false => Best::First,
+                true if still || young => now,
+                true => base.next(now, first, second, config.safety),
+            };
+            if best != Best::First {
                 links = links.with(at);
+            }
+            if best == Best::Second && config.policy == Policy::EmptcpTable {
+                links = links.without(Links::one(home));
             }
             if joined || self.admitted && !still {
                 reason = Reason::Table { links, first, second, limit };

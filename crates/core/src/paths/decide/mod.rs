@@ -58,8 +58,8 @@ impl Conn {
                 let reason = Reason::Fixed("the first link alone while it works", Links::one(home));
                 Choice { spare: usable, ..Choice::new(Links::one(home), reason) }
             }
-            Policy::Emptcp => self.by_table(host, usable, home),
             Policy::Marline => self.ours(host, usable, home),
+            _ => self.by_table(host, usable, home),
         };
         let gone = self.joined().without(usable);
         if let Some(link) = spent.and(self.joined().or(Links::one(home))).first() {

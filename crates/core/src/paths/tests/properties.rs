@@ -140,7 +140,7 @@ proptest! {
 
     #[test]
     fn any_input_in_any_order_is_borne(
-        policy in prop::sample::select(alloc::vec![Policy::Marline, Policy::Emptcp, Policy::WifiFirst, Policy::Mptcp]),
+        policy in prop::sample::select(Policy::ALL.to_vec()),
         profile in prop::sample::select(alloc::vec![
             Profile::Energy, Profile::Throughput, Profile::Latency, Profile::Metered
         ]),

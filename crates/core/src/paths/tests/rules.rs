@@ -12,11 +12,9 @@ fn world(policy: Policy, wifi: f64, lte: f64) -> World {
     world
 }
 
-const ALL: [Policy; 4] = [Policy::Mptcp, Policy::WifiFirst, Policy::Emptcp, Policy::Marline];
-
 #[test]
 fn a_small_file_never_wakes_lte() {
-    for policy in [Policy::Emptcp, Policy::Marline] {
+    for policy in [Policy::Emptcp, Policy::EmptcpSettled, Policy::EmptcpTable, Policy::Marline] {
         for (wifi, lte) in [(2.0, 2.0), (2.0, 20.0), (16.0, 4.0), (20.0, 20.0)] {
             let mut world = world(policy, wifi, lte);
             world.open(1, WIFI, 262_144);
@@ -36,7 +34,7 @@ fn good_wifi_and_bad_lte_costs_little_more_than_half_of_what_mptcp_costs() {
         world.finish(60.0);
         world.joules()
     };
-    let [mptcp, _, emptcp, marline] = ALL.map(joules);
+    let [mptcp, emptcp, marline] = [Policy::Mptcp, Policy::Emptcp, Policy::Marline].map(joules);
     assert!(marline <= 0.58 * mptcp && emptcp <= 0.58 * mptcp, "{marline} {emptcp} {mptcp}");
 }
 
@@ -58,7 +56,7 @@ fn a_bad_first_link_is_helped_at_tau() {
 
 #[test]
 fn lte_is_suspended_when_wifi_is_good_again_and_used_again_when_not() {
-    for policy in [Policy::Emptcp, Policy::Marline] {
+    for policy in [Policy::Emptcp, Policy::EmptcpSettled, Policy::Marline] {
         let mut world = world(policy, 0.8, 8.0);
         let conn = world.open(1, WIFI, 1 << 30);
         world.run(10.0);
@@ -73,6 +71,37 @@ fn lte_is_suspended_when_wifi_is_good_again_and_used_again_when_not() {
         assert!(world.received(LTE) > before, "{policy:?}");
         assert_eq!(world.joins(LTE), 1);
     }
+}
+
+#[test]
+fn only_the_whole_table_leaves_very_slow_wifi_for_lte_alone() {
+    // Table 2's first column: LTE alone below a seventh of its rate.
+    for (policy, state) in [
+        (Policy::Emptcp, "wifi and lte"),
+        (Policy::EmptcpSettled, "wifi and lte"),
+        (Policy::EmptcpTable, "lte only"),
+    ] {
+        let mut world = world(policy, 0.3, 4.0);
+        let conn = world.open(1, WIFI, 1 << 30);
+        world.run(15.0);
+        assert_eq!(world.state(conn), state, "{policy:?} {:#?}", world.notes);
+    }
+}
+
+#[test]
+fn to_the_letter_the_first_sample_counts_and_settled_the_tenth() {
+    // LTE turns out to be so slow that Wi-Fi alone is better.
+    let suspended = |policy| {
+        let mut world = world(policy, 0.8, 0.2);
+        let conn = world.open(1, WIFI, 1 << 30);
+        world.run(3.2);
+        while world.state(conn) != "wifi only" || world.joins(LTE) == 0 {
+            world.run(0.1);
+            assert!(world.now < Instant::from_millis(20_000), "{policy:?} {:#?}", world.notes);
+        }
+        world.now
+    };
+    assert!(suspended(Policy::Emptcp) < suspended(Policy::EmptcpSettled));
 }
 
 #[test]
