@@ -1,13 +1,16 @@
 //! The scheduler of Pluntke et al. (MobiArch 2011): which interface to use in each second, by a Markov decision process.
 //!
 //! In: how each link's rate changes from second to second, and what its radio draws. Out: for each pair of rates, and
-//! whether the second radio is awake, which interface costs least in the long run ([`Schedule`]).
+//! whether the second radio is awake, which interface costs least in the long run ([`Schedule`]). It is played by
+//! [`crate::paths::Scheduled`].
 //!
 //! 1. The unit of time is a second (as there, and as eMPTCP §4.6 has it). A link's rates are cut into levels; how often
 //!    one follows another in its course is the probability that it does.
 //! 2. Using an interface for a second costs what it draws at its rate, a promotion if it slept, and a tail's power while it
 //!    is awake and another one is used. It falls asleep with a probability that makes the mean of its tail.
 //! 3. Costs to come count `DISCOUNT` less for each second; value iteration ends when nothing changes by a microjoule.
+//! 4. Of the states those count that can be reached from the first one: pairs of rates that never meet, and a radio that
+//!    is awake though nothing ever wakes it, say nothing of the schedule.
 //!
 //! What a second brings is no part of the cost there: an interface is cheap that draws little, however slow it is. That
 //! is why this scheduler never wakes a radio whose power is above the other's (eMPTCP §4.6).
@@ -22,6 +25,10 @@ pub struct Chain {
     pub levels: Vec<Bitrate>,
     /// From each level to each.
     pub next: Vec<Vec<f64>>,
+    /// Where it begins.
+    pub first: usize,
+    /// The highest rate.
+    most: Bitrate,
 }
 
 /// Which of two interfaces.
@@ -37,14 +44,23 @@ pub enum Choice {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schedule {
     choices: Vec<Choice>,
+    /// Levels of the second link.
+    columns: usize,
+    /// Whether each state can be reached.
+    reached: Vec<bool>,
+}
+
+fn level(rate: Bitrate, most: Bitrate, count: usize) -> usize {
+    let share = rate.bits_per_sec() as f64 / most.bits_per_sec().max(1) as f64;
+    ((share * count as f64) as usize).min(count.saturating_sub(1))
 }
 
 impl Chain {
     /// Of a course of rates, one a second, in at most so many levels of equal width.
     pub fn new(course: &[Bitrate], count: usize) -> Self {
         let rate = |rate: &Bitrate| rate.bits_per_sec() as f64;
-        let most = course.iter().map(rate).fold(1.0, f64::max);
-        let level = |r: &Bitrate| ((rate(r) / most * count as f64) as usize).min(count.saturating_sub(1));
+        let most = course.iter().copied().max().unwrap_or_default();
+        let level = |rate: &Bitrate| level(*rate, most, count);
         let mut sums = vec![(0.0, 0_u32); count];
         let mut next = vec![vec![0.0; count]; count];
         for r in course {
@@ -63,7 +79,19 @@ impl Chain {
             }
         }
         let mean = |(sum, n): &(f64, u32)| Bitrate::from_bits_per_sec((sum / f64::from((*n).max(1))) as u64);
-        Self { levels: sums.iter().map(mean).collect(), next }
+        let first = course.first().map_or(0, level);
+        Self { levels: sums.iter().map(mean).collect(), next, first, most }
+    }
+
+    /// The level of a rate.
+    pub fn level(&self, rate: Bitrate) -> usize {
+        level(rate, self.most, self.levels.len())
+    }
+
+    /// The levels that can follow one.
+    fn after(&self, level: usize) -> impl Iterator<Item = usize> {
+        let row = self.next.get(level).map(Vec::as_slice).unwrap_or_default();
+        row.iter().enumerate().filter(|(_, share)| **share > 0.0).map(|(at, _)| at)
     }
 }
 
@@ -122,14 +150,46 @@ impl Schedule {
             let change = values.iter().zip(&new).map(|(old, new)| (old - new).abs()).fold(0.0, f64::max);
             values = new;
             if change < 1e-6 {
-                return Self { choices };
+                let reached = vec![false; choices.len()];
+                let mut schedule = Self { choices, columns, reached };
+                schedule.reach(first.0, second.0);
+                return schedule;
             }
         }
     }
 
-    /// In how many of its states the second is used, and of how many.
+    /// What to use in a state.
+    pub fn choice(&self, first: usize, second: usize, awake: bool) -> Choice {
+        self.choices.get(self.place(first, second, awake)).copied().unwrap_or(Choice::First)
+    }
+
+    /// In how many of the states that can be reached the second is used, and of how many.
     pub fn uses_second(&self) -> (usize, usize) {
-        (self.choices.iter().filter(|choice| **choice == Choice::Second).count(), self.choices.len())
+        let reached = || self.choices.iter().zip(&self.reached).filter(|(_, reached)| **reached);
+        (reached().filter(|(choice, _)| **choice == Choice::Second).count(), reached().count())
+    }
+
+    fn place(&self, first: usize, second: usize, awake: bool) -> usize {
+        (first * self.columns + second) * 2 + usize::from(awake)
+    }
+
+    /// Finds the states that can be reached from the first one, in which the second radio sleeps.
+    fn reach(&mut self, first: &Chain, second: &Chain) {
+        let mut open = vec![(first.first, second.first, false)];
+        while let Some((a, b, awake)) = open.pop() {
+            let place = self.place(a, b, awake);
+            if std::mem::replace(&mut self.reached[place], true) {
+                continue;
+            }
+            let after: &[bool] = match (self.choice(a, b, awake), awake) {
+                (Choice::Second, _) => &[true],
+                (Choice::First, true) => &[true, false],
+                (Choice::First, false) => &[false],
+            };
+            for c in first.after(a) {
+                open.extend(second.after(b).flat_map(|d| after.iter().map(move |awake| (c, d, *awake))));
+            }
+        }
     }
 }
 
@@ -175,14 +235,18 @@ mod tests {
         let lte = Chain::new(&vec![Bitrate::from_mbps(10); 100], 4);
         let (used, of) =
             Schedule::new((&on_off(), &radio(500, 0)), (&lte, &with_tail(radio(1288, 0)))).uses_second();
-        assert_eq!((used, of), (0, 64));
+        // Two levels of the first, one of the second, which always sleeps.
+        assert_eq!((used, of), (0, 2));
     }
 
     #[test]
     fn one_that_draws_less_at_high_rates_is_used_there() {
         // As 3G and Wi-Fi in Pluntke et al.: the first draws much when it is fast.
         let second = Chain::new(&vec![Bitrate::from_mbps(10); 100], 4);
-        let (used, of) = Schedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0))).uses_second();
-        assert!(used > 0 && used < of, "{used} of {of}");
+        let schedule = Schedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0)));
+        let (slow, fast) = (on_off().level(Bitrate::from_mbps(1)), on_off().level(Bitrate::from_mbps(15)));
+        assert_eq!([slow, fast].map(|at| schedule.choice(at, 3, false)), [Choice::First, Choice::Second]);
+        let (used, of) = schedule.uses_second();
+        assert!(used > 0 && used < of && of <= 4, "{used} of {of}");
     }
 }

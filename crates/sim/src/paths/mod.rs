@@ -23,6 +23,7 @@ mod kernel;
 mod lane;
 mod outcome;
 mod scene;
+mod scheduled;
 mod sender;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use course::Course;
 pub use kernel::PAYLOAD;
 pub use outcome::{LinkOutcome, Outcome, Sample};
 pub use scene::{Carrier, Flow, Request, Scene, Server, download, page};
+pub use scheduled::Scheduled;
 
 use kernel::Kernel;
 

@@ -240,3 +240,35 @@ fn a_new_machine_hears_of_everything_that_runs() {
     let lte = |second: usize| outcome.samples[second].links[1].bytes();
     assert_eq!(lte(8), lte(12));
 }
+
+#[test]
+fn a_schedule_uses_the_second_link_while_it_wants_it() {
+    use crate::optimum::mdp::{Chain, Schedule};
+    use marline_core::energy::{Draw, RadioModel};
+    use marline_core::units::{EnergyPerBit, Power};
+
+    // A first radio that draws much when it is fast: then, from 10 s on, the second one is cheaper.
+    let lines = ["wifi,rate=2Mbit/s,steps=10s:16Mbit/s,rtt=30ms", "lte,rate=8Mbit/s,rtt=60ms"];
+    let scene = scene(&lines, 20);
+    let radio = |base, per_bit| {
+        let (base, per_bit) = (Power::from_milliwatts(base), EnergyPerBit::from_picojoules(per_bit));
+        RadioModel::new(Draw { base, per_bit, ..Draw::default() })
+    };
+    let links = [0, 1].map(|at| {
+        let course = Course::new(&scene.links[at], &[], Duration::from_secs(20));
+        let rates: Vec<_> = (0..20).map(|at| course.rate(Instant::from_millis(at * 1000))).collect();
+        (Chain::new(&rates, 8), course)
+    });
+    let schedule = Schedule::new((&links[0].0, &radio(300, 200_000)), (&links[1].0, &radio(900, 0)));
+    let (mut world, second) = (World::new(scene, Scheduled::new(schedule, links, Duration::ZERO)), 1);
+    world.run_until(Instant::from_millis(9900));
+    let before = world.outcome();
+    assert!(before.links[0].bytes > DataSize::from_bytes(2_000_000) && before.links[second].bytes.is_zero());
+    world.run_until(Instant::from_millis(12_000));
+    let joined = world.outcome();
+    world.run_until(Instant::from_millis(15_000));
+    let after = world.outcome();
+    assert!(after.nonsense.is_empty(), "{:?}", after.nonsense);
+    assert_eq!(after.links[0].bytes, joined.links[0].bytes, "it stands by");
+    assert!(after.links[second].bytes > joined.links[second].bytes + DataSize::from_bytes(2_000_000));
+}
