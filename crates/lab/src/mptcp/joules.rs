@@ -19,6 +19,13 @@ pub(crate) fn of_packets(emulation: &Emulation, model: Model) -> Account {
     metered(emulation, model, |_, _| {}).finish(Instant::FAR_FUTURE)
 }
 
+/// How often each link's radio left idle.
+pub(crate) fn wakes(emulation: &Emulation, model: Model) -> Vec<u32> {
+    let meter = metered(emulation, model, |_, _| {});
+    let of = |link| meter.radio(link).map_or(0, |radio| radio.sums(Instant::FAR_FUTURE).wakes);
+    (0..).map(LinkId).zip(&emulation.links).map(|(link, _)| of(link)).collect()
+}
+
 /// What was drawn up to this time, tails that are not over left out: what a daemon can say then.
 pub(crate) fn until(emulation: &Emulation, model: Model, time: Duration) -> Account {
     let end = Instant::ZERO + time;

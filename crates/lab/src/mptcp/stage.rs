@@ -50,6 +50,9 @@ pub(crate) enum Who {
 impl Who {
     /// eMPTCP as published.
     pub(crate) const EMPTCP: Self = Self::Daemon("emptcp", "energy");
+    /// Its other readings (`marline_core::paths::Policy`).
+    pub(crate) const SETTLED: Self = Self::Daemon("emptcp-settled", "energy");
+    pub(crate) const TABLE: Self = Self::Daemon("emptcp-table", "energy");
     /// Ours.
     pub(crate) const MARLINE: Self = Self::Daemon("marline", "energy");
     /// Ours, for the most bytes a second.
@@ -111,7 +114,7 @@ impl Stage {
             congestion: scene.congestion,
             seed: scene.seed,
             service: Service::Files(scene.served.to_path_buf()),
-            sender: Sender { mptcp: true, keeps_window: who == Who::EMPTCP },
+            sender: Sender { mptcp: true, keeps_window: [Who::EMPTCP, Who::SETTLED, Who::TABLE].contains(&who) },
             ..LabSpec::new(scene.links.to_vec())
         })?;
         let links: Vec<String> = scene.links.iter().map(|link| link.name.clone()).collect();

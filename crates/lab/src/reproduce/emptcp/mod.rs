@@ -12,6 +12,7 @@
 
 mod base;
 mod cells;
+mod clairvoyant;
 mod figures;
 mod floors;
 mod paper;
@@ -25,6 +26,8 @@ mod table;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use marline_core::energy::Model;
+
 use super::ReproduceArgs;
 use super::store::Store;
 use crate::evidence::joules::device;
@@ -33,7 +36,7 @@ use crate::mptcp::stage::DEVICE;
 use crate::runner::command::{begin, print, say};
 use crate::{LabError, scenarios};
 use cells::Cell;
-use figures::{ARTEFACTS, CLAIRVOYANT, Effort, Figure, SUSPEND, TRACES};
+use figures::{ARTEFACTS, CLAIRVOYANT, Effort, Figure, GRID, SUSPEND, TRACES};
 use real::Workshop;
 use runner::Done;
 use setting::{Setting, Who};
@@ -69,8 +72,11 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         say(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
         return Ok(130);
     }
-    let of =
-        |figure: &Figure, who, run| cells::measured(&cells, figure, who, run, args.cc.name()).map(Played::from);
+    let model = device(DEVICE);
+    let of = |figure: &Figure, who, run: usize| {
+        let played = cells::measured(&cells, figure, who, run, args.cc.name()).map(Played::from)?;
+        Ok(with_clairvoyant(played, figure, who, run, &model))
+    };
     Ok(show(args, &figures, Vec::new(), &runner::gather(&figures, of, |_| {}), By::Lab, args.scale))
 }
 
@@ -89,20 +95,13 @@ fn simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
         false => base.iter().flat_map(|artefact| base::rows(artefact, &model)).collect(),
     };
     for figure in figures.iter_mut().filter(|figure| figure.is_computed()) {
-        let schedule = rows::computed(figure, &model);
-        if schedule.ours == Some(0.0) {
-            figure.who.insert(1, Who::Mdp);
-        }
-        base.push(schedule);
+        base.push(rows::computed(figure, &model));
+        figure.who.insert(1, Who::Mdp);
     }
     let each = |figure: &Figure, who: Who, run: usize| {
         let setting = &figure.settings[run];
-        let mut played = simulate::play(setting, who, &model, run as u64 + 1)?;
-        let known = floors::KNOWN.contains(&figure.artefact) || figure.artefact == TRACES;
-        if known && [Who::Marline, Who::Emptcp].contains(&who) {
-            played.least = simulate::least(setting, &model, played.bytes, played.seconds);
-        }
-        Ok(played)
+        let played = simulate::play(setting, who, &model, run as u64 + 1)?;
+        Ok(with_clairvoyant(played, figure, who, run, &model))
     };
     let tell = |figure: &Figure| {
         if !args.json {
@@ -111,6 +110,14 @@ fn simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
     };
     let done = runner::gather(&figures, each, tell);
     Ok(show(args, &figures, base, &done, By::Sim, scale))
+}
+
+/// With what a clairvoyant could have done instead, where it is asked.
+fn with_clairvoyant(played: Played, figure: &Figure, who: Who, run: usize, model: &Model) -> Played {
+    let asked = clairvoyant::is_asked(figure, who);
+    let setting = figure.settings.get(run).filter(|_| asked);
+    let least = setting.and_then(|setting| simulate::least(setting, model, played.bytes, played.seconds));
+    Played { least, ..played }
 }
 
 /// `--sim --quick`.
@@ -124,7 +131,7 @@ fn split(named: &[String]) -> (Vec<String>, Vec<String>) {
 
 fn figures_of(args: &ReproduceArgs) -> Result<Vec<Figure>, LabError> {
     let mut figures = chosen(&args.cases, Effort { runs: args.runs, scale: args.scale }, &[])?;
-    figures.retain(|figure| figure.artefact != TRACES);
+    figures.retain(|figure| ![TRACES, GRID].contains(&figure.artefact));
     if let Some(unknown) = args.clients.iter().find(|name| Who::ALL.iter().all(|who| who.name() != *name)) {
         let known: Vec<&str> = Who::ALL.iter().map(|who| who.name()).collect();
         return Err(LabError::Spec(format!("no client `{unknown}` of eMPTCP's figures: {}", known.join(", "))));
@@ -140,7 +147,7 @@ fn figures_of(args: &ReproduceArgs) -> Result<Vec<Figure>, LabError> {
 
 /// The figures that were named, all if none was; `F8`, `F10 n=2`.
 fn chosen(named: &[String], effort: Effort, traces: &[PathBuf]) -> Result<Vec<Figure>, LabError> {
-    let all = || ARTEFACTS.into_iter().chain([SUSPEND, TRACES]);
+    let all = || ARTEFACTS.into_iter().chain([SUSPEND, GRID, TRACES]);
     let artefact = |word: &str| word.split(' ').next().unwrap_or_default().to_owned();
     let needed = |word: &String| {
         let first = artefact(word);
@@ -236,7 +243,7 @@ fn show(args: &ReproduceArgs, figures: &[Figure], base: Vec<Row>, done: &[Done],
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
         }
     }
-    for artefact in ARTEFACTS.into_iter().chain([SUSPEND, TRACES, figures::SHORT]) {
+    for artefact in ARTEFACTS.into_iter().chain([SUSPEND, GRID, TRACES, figures::SHORT]) {
         if figures.iter().any(|figure| figure.artefact == artefact) {
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table::table(&rows, artefact).plain()));
         }
@@ -248,6 +255,12 @@ fn show(args: &ReproduceArgs, figures: &[Figure], base: Vec<Row>, done: &[Done],
     }
     if let Some(table) = table::said(&rows) {
         print(&format!("\nWhat the paper's text says, and ours:\n{}", table.plain()));
+    }
+    if let Some(table) = clairvoyant::table(&rows) {
+        print(&format!(
+            "\n{CLAIRVOYANT}: energy over the least of all schedules that end no later\n{}",
+            table.plain()
+        ));
     }
     if let Some(table) = table::floors(&floors) {
         print(&format!("\nFloors:\n{}", table.plain()));
@@ -272,6 +285,7 @@ fn title(artefact: &str) -> &'static str {
         "F16" => "16 MB in four categories (§5.3)",
         "F17" => "a page of 107 objects over six connections (§5.4)",
         "X-unequal" => "links far from equal, 100 MB, for throughput",
+        GRID => "Wi-Fi on and off as in F8, with other rates of LTE and of bad Wi-Fi",
         SUSPEND => "bad Wi-Fi becomes good, 160 MB",
         TRACES => "pairs of recorded links, 48 MB",
         _ => "one of each sort, small",

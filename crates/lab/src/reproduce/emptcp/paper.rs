@@ -9,7 +9,7 @@ use super::setting::Who;
 use super::simulate::Played;
 
 /// A sentence of the paper.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Said {
     pub(super) artefact: &'static str,
     /// The beginning of the case's name; empty: every case.
@@ -56,6 +56,12 @@ impl What {
 }
 
 impl Said {
+    /// The same of another reading of eMPTCP's text.
+    pub(super) fn read(&self, reading: Who) -> Self {
+        let of = |who| if who == Who::Emptcp { reading } else { who };
+        Self { who: of(self.who), than: of(self.than), ..*self }
+    }
+
     /// Ours: by how many percent `who` is off `than` in this case; none: it was not done.
     pub(super) fn ours(&self, done: &Done) -> Option<f64> {
         let applies = self.artefact == done.artefact && done.case.starts_with(self.case);

@@ -66,6 +66,9 @@ pub(super) struct LinkMeasured {
     /// Of these and of those from the client, payload of TCP.
     pub(super) payload_bytes: u64,
     pub(super) energy_j: f64,
+    /// How often its radio left idle; none: was not counted.
+    #[serde(default)]
+    pub(super) wakes: Option<u32>,
     /// Requests for another priority that the client sent over it: when, and whether as a backup.
     #[serde(default)]
     pub(super) priorities_s: Vec<(f64, bool)>,
@@ -204,6 +207,8 @@ fn of(who: Who) -> stage::Who {
         Who::Mptcp => stage::Who::Mptcp,
         Who::WifiFirst => stage::Who::WifiFirst,
         Who::Emptcp => stage::Who::EMPTCP,
+        Who::Settled => stage::Who::SETTLED,
+        Who::Table => stage::Who::TABLE,
         Who::Marline => stage::Who::MARLINE,
         Who::Throughput => stage::Who::THROUGHPUT,
     }
@@ -214,11 +219,13 @@ const LATER: Duration = Duration::from_secs(5);
 
 fn measured(emulation: &Emulation, got: &Got, said: Option<(Duration, f64)>) -> Measured {
     let account = joules::of_packets(emulation, device(DEVICE));
+    let wakes = joules::wakes(emulation, device(DEVICE));
     let links = emulation.links.iter().enumerate().map(|(at, link)| LinkMeasured {
         name: link.name.clone(),
         carried_bytes: link.down.delivered.size.bytes(),
         payload_bytes: link.signs.iter().map(|sign| u64::from(sign.payload)).sum(),
         energy_j: joules::of_link(&account, at),
+        wakes: wakes.get(at).copied(),
         priorities_s: link.priorities.iter().map(|asked| (asked.at.as_secs_f64(), asked.backup)).collect(),
     });
     Measured {

@@ -4,8 +4,8 @@
 //!    the repetitions with their standard deviation. The paper plots these without numbers.
 //! 2. Of every sentence that has a number: the paper's percentage (the middle of its range) and ours.
 //! 3. Of the courses (figures 7, 9 and 12): every [`EVERY`]th point of the first repetition.
-//! 4. How much the MDP's schedule uses LTE; it is played only where it does not at all.
-//! 5. Ours beside the clairvoyant's wherever it was looked for.
+//! 4. How much the MDP's schedule uses LTE.
+//! 5. The clairvoyant's energy wherever it was looked for, and by artefact ([`super::clairvoyant`]).
 
 use marline_core::energy::Model;
 
@@ -21,13 +21,14 @@ use crate::evidence::{By, Row, stats};
 /// What is measured in every case: name, unit, and how.
 type Metric = (&'static str, &'static str, fn(&Played) -> Option<f64>);
 
-pub(super) const METRICS: [Metric; 7] = [
+pub(super) const METRICS: [Metric; 8] = [
     ("time", "s", |played| Some(played.seconds)),
     ("energy", "J", |played| Some(played.energy)),
     ("energy_per_megabyte", "J/MB", |played| Some(played.per_megabyte())),
     ("bytes_wifi", "MB", |played| Some(played.carried[0] / 1e6)),
     ("bytes_lte", "MB", |played| Some(played.carried[1] / 1e6)),
     ("wakes_lte", "1", |played| played.wakes),
+    ("runs_waking_lte", "%", |played| played.wakes.map(|wakes| if wakes > 0.0 { 100.0 } else { 0.0 })),
     ("rate_after_5s", "Mbit/s", |played| played.later),
 ];
 
@@ -36,6 +37,7 @@ pub(super) fn rows(done: &[Done], floors: &[Floor], by: By, scale: f64) -> Vec<R
     let mut rows: Vec<Row> = done.iter().flat_map(plain).collect();
     rows.extend(done.iter().flat_map(said));
     rows.extend(courses(done));
+    rows.extend(super::clairvoyant::rows(done));
     rows.extend(floors.iter().map(of_floor));
     for row in &mut rows {
         (row.by, row.scale) = (by, scale);
@@ -71,7 +73,7 @@ fn plain(done: &Done) -> Vec<Row> {
         for (metric, unit, of) in METRICS {
             let values: Option<Vec<f64>> = played.iter().map(|played| of(played)).collect();
             let Some(values) = values else { continue };
-            let least: Option<Vec<f64>> = played.iter().map(|played| Some(played.least?.0)).collect();
+            let least: Option<Vec<f64>> = played.iter().map(|played| Some(played.least?.energy)).collect();
             let least = least.filter(|_| metric == "energy").and_then(|values| stats::mean(&values));
             rows.push(Row {
                 ours: stats::mean(&values).map(rounded),
@@ -86,7 +88,7 @@ fn plain(done: &Done) -> Vec<Row> {
 
 /// By how many percent one is off another.
 fn said(done: &Done) -> Vec<Row> {
-    let of = |said: &Said| {
+    let of = |said: Said| {
         let ours = said.ours(done)?;
         let outside = (said.from - ours).max(ours - said.to);
         let range = match said.from == said.to {
@@ -102,7 +104,11 @@ fn said(done: &Done) -> Vec<Row> {
             ..row(done.artefact, &done.case, said.who.name(), &metric, "%")
         })
     };
-    SAID.iter().filter_map(of).collect()
+    // What is said of eMPTCP is asked of each reading of its text.
+    let read = |said: &Said| [Who::Emptcp, Who::Settled].map(|who| said.read(who));
+    let mut all: Vec<Said> = SAID.iter().flat_map(read).collect();
+    all.dedup();
+    all.into_iter().filter_map(of).collect()
 }
 
 /// The figures over time, and whose course they are.
@@ -142,7 +148,7 @@ fn of_floor(floor: &Floor) -> Row {
     Row { ours: Some(rounded(floor.ours)), note: Some(format!("floor: {}", floor.line())), ..empty }
 }
 
-/// In how many of its states the MDP's schedule uses LTE (§4.6: in none, so that it is TCP over Wi-Fi).
+/// In how many of the states that it can reach the MDP's schedule uses LTE (§4.6: in none, so that it is TCP over Wi-Fi).
 pub(super) fn computed(figure: &Figure, model: &Model) -> Row {
     let shares: Vec<f64> = figure
         .settings

@@ -29,8 +29,12 @@ pub(super) enum Who {
     WifiFirst,
     /// The scheduler of a Markov decision process (Pluntke et al.; §4.6).
     Mdp,
-    /// eMPTCP as published.
+    /// eMPTCP as published, to the letter.
     Emptcp,
+    /// The same, with paths that are judged when their windows are open ([`marline_core::paths::Policy::EmptcpSettled`]).
+    Settled,
+    /// The same as published, with LTE alone where its Table 2 says so ([`marline_core::paths::Policy::EmptcpTable`]).
+    Table,
     /// Ours, for energy.
     Marline,
     /// Ours, for the most bytes a second.
@@ -39,16 +43,21 @@ pub(super) enum Who {
 
 impl Who {
     /// All of them.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::TcpWifi,
         Self::TcpLte,
         Self::Mptcp,
         Self::WifiFirst,
         Self::Mdp,
         Self::Emptcp,
+        Self::Settled,
+        Self::Table,
         Self::Marline,
         Self::Throughput,
     ];
+
+    /// The published controller, in every reading of its text.
+    pub(super) const PUBLISHED: [Self; 3] = [Self::Emptcp, Self::Settled, Self::Table];
 
     /// As rows name it.
     pub(super) const fn name(self) -> &'static str {
@@ -59,6 +68,8 @@ impl Who {
             Self::WifiFirst => "wifi-first",
             Self::Mdp => "mdp",
             Self::Emptcp => "emptcp",
+            Self::Settled => "emptcp-settled",
+            Self::Table => "emptcp-table",
             Self::Marline => "marline",
             Self::Throughput => "marline throughput",
         }

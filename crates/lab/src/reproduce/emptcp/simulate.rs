@@ -7,8 +7,7 @@
 //! 2. The paper's RFC 2861 switch (§3.6: a suspended subflow keeps its window) is the server's and not the client's; here
 //!    eMPTCP's server has it and nobody else's. Its second change of the sender, a round trip of zero for a subflow that
 //!    is used again, cannot be had upstream, and the upstream scheduler does not look at round trips.
-//! 3. The MDP's schedule is computed from the course of the rates. Where it never chooses LTE, what it does is TCP over
-//!    Wi-Fi; where it does, this says so and has no figures.
+//! 3. The MDP's schedule is computed from the course of the rates, and played second by second ([`Scheduled`]).
 //! 4. The clairvoyant knows all rates, needs no round trips, and ends no later than who is compared with it.
 
 use std::time::Duration;
@@ -19,7 +18,7 @@ use marline_core::paths::{Config, LinkTerms, Paths, Policy, Profile};
 use marline_core::units::{DataSize, Instant};
 use marline_sim::optimum::mdp::{Chain, Schedule};
 use marline_sim::optimum::{Grid, Transfer};
-use marline_sim::paths::{Course, Nobody, Outcome, PAYLOAD, Scene, World, download, page};
+use marline_sim::paths::{Course, Nobody, Outcome, PAYLOAD, Scene, Scheduled, World, download, page};
 use marline_sim::spec::LinkSpec;
 
 use super::real::{Measured, Point, STEP_S};
@@ -40,8 +39,19 @@ pub(super) struct Played {
     /// Mbit/s that the application got from the fifth second on.
     pub(super) later: Option<f64>,
     pub(super) course: Vec<Point>,
-    /// The clairvoyant's energy at the same time and for the same bytes, and below what nobody can be; none: nobody asked.
-    pub(super) least: Option<(f64, f64)>,
+    /// The clairvoyant's, for the same bytes by the same end; none: nobody asked.
+    pub(super) least: Option<Known>,
+}
+
+/// What a clairvoyant can.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Known {
+    /// The energy of the best schedule that was found.
+    pub(super) energy: f64,
+    /// What no schedule stays below.
+    pub(super) bound: f64,
+    /// When both links at their full rates have brought it all.
+    pub(super) soonest: f64,
 }
 
 impl Played {
@@ -64,7 +74,7 @@ impl From<&Measured> for Played {
             bytes: measured.bytes as f64,
             energy: measured.energy_j,
             carried: [carried(0), carried(1)],
-            wakes: None,
+            wakes: measured.links.get(1).and_then(|link| link.wakes).map(f64::from),
             later: measured.later_mbps,
             course: measured.course.clone(),
             least: None,
@@ -77,13 +87,6 @@ pub(super) fn play(setting: &Setting, who: Who, model: &Model, seed: u64) -> Res
     let alone = match who {
         Who::TcpWifi => Some(0),
         Who::TcpLte => Some(1),
-        Who::Mdp => {
-            let (used, of) = mdp(setting, model);
-            if used > 0 {
-                return Err(format!("the schedule uses LTE in {used} of {of} states and cannot be played"));
-            }
-            Some(0)
-        }
         _ => None,
     };
     let links: Vec<LinkSpec> = match alone {
@@ -99,16 +102,17 @@ pub(super) fn play(setting: &Setting, who: Who, model: &Model, seed: u64) -> Res
     let mut scene = Scene::new(model.clone(), links, work);
     scene.seed = seed;
     scene.mptcp = alone.is_none();
-    scene.server.keeps_window = who == Who::Emptcp;
+    scene.server.keeps_window = Who::PUBLISHED.contains(&who);
     scene.sample = Duration::from_secs(1);
     scene.limit = match setting.work {
         Work::Stay { length } => length,
         _ => LIMIT,
     };
     let limit = scene.limit;
-    let outcome = match alone {
-        Some(_) => World::new(scene, Nobody).run().0,
-        None => World::new(scene, Paths::new(config(setting, who, model))).run().0,
+    let outcome = match (alone, who) {
+        (Some(_), _) => World::new(scene, Nobody).run().0,
+        (None, Who::Mdp) => World::new(scene, scheduled(setting, model).ok_or("no schedule")?).run().0,
+        (None, _) => World::new(scene, Paths::new(config(setting, who, model))).run().0,
     };
     if let Some(nonsense) = outcome.nonsense.first() {
         return Err(nonsense.clone());
@@ -175,6 +179,8 @@ fn config(setting: &Setting, who: Who, model: &Model) -> Config {
     let mut config = Config::new(model.clone(), terms.collect());
     config.policy = match who {
         Who::Emptcp => Policy::Emptcp,
+        Who::Settled => Policy::EmptcpSettled,
+        Who::Table => Policy::EmptcpTable,
         Who::WifiFirst => Policy::WifiFirst,
         Who::Marline | Who::Throughput => Policy::Marline,
         Who::Mptcp | Who::TcpWifi | Who::TcpLte | Who::Mdp => Policy::Mptcp,
@@ -185,25 +191,32 @@ fn config(setting: &Setting, who: Who, model: &Model) -> Config {
     config
 }
 
-/// In how many of its states the MDP's schedule uses LTE, and of how many.
+/// In how many of the states that it can reach the MDP's schedule uses LTE, and of how many.
 pub(super) fn mdp(setting: &Setting, model: &Model) -> (usize, usize) {
-    let length = 1000;
-    let chain = |spec: &LinkSpec| {
-        let course = Course::new(spec, &[], Duration::from_secs(length));
-        let rates: Vec<_> = (0..length).map(|at| course.rate(Instant::from_millis(at * 1000))).collect();
-        Chain::new(&rates, LEVELS)
-    };
-    let radios = (model.radio(LinkKind::Wifi), model.radio(LinkKind::Lte));
-    match (setting.links.as_slice(), radios) {
-        ([wifi, lte], (Some(first), Some(second))) => {
-            Schedule::new((&chain(wifi), first), (&chain(lte), second)).uses_second()
-        }
-        _ => (0, 0),
-    }
+    schedule(setting, model).map_or((0, 0), |(schedule, _)| schedule.uses_second())
 }
 
-/// The least energy for so many bytes of payload by then, and its bound.
-pub(super) fn least(setting: &Setting, model: &Model, bytes: f64, seconds: f64) -> Option<(f64, f64)> {
+/// The MDP's schedule, and what it goes by.
+fn schedule(setting: &Setting, model: &Model) -> Option<(Schedule, [(Chain, Course); 2])> {
+    let length = 1000;
+    let of = |spec: &LinkSpec| {
+        let course = Course::new(spec, &[], Duration::from_secs(length));
+        let rates: Vec<_> = (0..length).map(|at| course.rate(Instant::from_millis(at * 1000))).collect();
+        (Chain::new(&rates, LEVELS), course)
+    };
+    let [wifi, lte] = setting.links.as_slice() else { return None };
+    let (wifi, lte) = (of(wifi), of(lte));
+    let (first, second) = (model.radio(LinkKind::Wifi)?, model.radio(LinkKind::Lte)?);
+    Some((Schedule::new((&wifi.0, first), (&lte.0, second)), [wifi, lte]))
+}
+
+fn scheduled(setting: &Setting, model: &Model) -> Option<Scheduled> {
+    let (schedule, links) = schedule(setting, model)?;
+    Some(Scheduled::new(schedule, links, model.radio(LinkKind::Lte)?.tail.time()))
+}
+
+/// What a clairvoyant can with so many bytes of payload by then.
+pub(super) fn least(setting: &Setting, model: &Model, bytes: f64, seconds: f64) -> Option<Known> {
     let by = Duration::from_secs_f64(seconds);
     let bin = (by / 240).clamp(Duration::from_millis(50), Duration::from_secs(1));
     let supply = |spec: &LinkSpec| Course::new(spec, &[], by).supply(1.0, bin, by + bin);
@@ -213,7 +226,11 @@ pub(super) fn least(setting: &Setting, model: &Model, bytes: f64, seconds: f64) 
     let radios: Vec<RadioModel> = setting.links.iter().filter_map(|spec| model.radio(spec.kind)).copied().collect();
     let grid = Grid { bin, grain: size / GRAINS };
     let least = transfer.least_energy(&radios, model.together(), by, grid)?;
-    Some((least.energy.as_joules_f64(), least.bound.as_joules_f64()))
+    Some(Known {
+        energy: least.energy.as_joules_f64(),
+        bound: least.bound.as_joules_f64(),
+        soonest: transfer.least_time()?.as_secs_f64(),
+    })
 }
 
 /// When slow start is over.
@@ -252,9 +269,11 @@ mod tests {
             let setting = Setting::new(&rates[..1], &rates[1..], rtt, file);
             for who in [Who::Mptcp, Who::Emptcp, Who::WifiFirst, Who::Marline] {
                 let played = play(&setting, who, &model, 1).unwrap();
-                let (least, bound) = least(&setting, &model, played.bytes, played.seconds).unwrap();
-                assert!(bound <= least, "{rates:?} {who:?}: {bound} {least}");
-                assert!(least <= played.energy * 1.005, "{rates:?} {who:?}: {least} {}", played.energy);
+                let Known { energy, bound, soonest } =
+                    least(&setting, &model, played.bytes, played.seconds).unwrap();
+                assert!(bound <= energy, "{rates:?} {who:?}: {bound} {energy}");
+                assert!(energy <= played.energy * 1.005, "{rates:?} {who:?}: {energy} {}", played.energy);
+                assert!(soonest <= played.seconds, "{rates:?} {who:?}: {soonest} {}", played.seconds);
             }
         }
     }

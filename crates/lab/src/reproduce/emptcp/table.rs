@@ -1,8 +1,10 @@
 //! eMPTCP's figures for people: one table per artefact, then courses, then what the paper's text says, then the floors.
 
+use super::figures::GRID;
 use super::floors::Floor;
 use super::paper::SAID;
 use super::rows::COURSES;
+use super::setting::Who;
 use crate::evidence::Row;
 use crate::page::Table;
 
@@ -13,6 +15,9 @@ pub(super) fn table(rows: &[Row], artefact: &str) -> Table {
     let mut head = vec!["case", "client", "time s", "energy J", "J/MB", "MB Wi-Fi", "MB LTE", "LTE wakes"];
     if artefact == "X-unequal" {
         head.push("Mbit/s after 5 s");
+    }
+    if artefact == GRID {
+        head.extend(["J of emptcp's", "s of emptcp's"]);
     }
     if known {
         head.extend(["clairvoyant J", "gap"]);
@@ -28,9 +33,21 @@ pub(super) fn table(rows: &[Row], artefact: &str) -> Table {
         line.push(other("time").map_or("–".into(), with_spread));
         line.push(with_spread(energy));
         line.extend([value("energy_per_megabyte", 3), value("bytes_wifi", 1), value("bytes_lte", 1)]);
-        line.push(value("wakes_lte", 1));
+        let share = other("runs_waking_lte").and_then(|row| row.ours).filter(|share| (0.1..99.9).contains(share));
+        let share = share.map(|share| format!(" in {share:.0} %")).unwrap_or_default();
+        line.push(value("wakes_lte", 1) + &share);
         if artefact == "X-unequal" {
             line.push(value("rate_after_5s", 1));
+        }
+        if artefact == GRID {
+            let of = |policy: &str, metric: &str| {
+                let same = |row: &&&Row| row.case == energy.case && row.policy == policy && row.metric == metric;
+                of.iter().find(same).and_then(|row| row.ours)
+            };
+            line.extend(["energy", "time"].map(|metric| {
+                let (own, theirs) = (of(&energy.policy, metric), of(Who::Emptcp.name(), metric));
+                number(own.zip(theirs).map(|(own, theirs)| own / theirs), 2)
+            }));
         }
         if known {
             let gap = energy.ours.zip(energy.clairvoyant).map(|(ours, least)| (ours / least - 1.0) * 100.0);
