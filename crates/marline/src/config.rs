@@ -235,8 +235,8 @@ mod tests {
             .collect();
         let file = parse(&all).unwrap();
         assert!(file.metered.is_some() && file.energy_model.is_some());
-        let PathsTerms { profile, policy, links, kernel_pm, transparent, run_dir } = &file.paths;
-        assert!(profile.is_some() && policy.is_some() && links.len() == 2 && run_dir.is_some());
+        let PathsTerms { profile, policy, links, later, kernel_pm, transparent, run_dir } = &file.paths;
+        assert!(profile.is_some() && policy.is_some() && links.len() == 2 && later.len() == 1 && run_dir.is_some());
         assert!(*kernel_pm && *transparent);
         let terms = &file.link[&Interface("wwan0".into())];
         assert!(terms.kind.is_some() && terms.metered.is_some() && terms.budget.is_some() && terms.limit.is_some());

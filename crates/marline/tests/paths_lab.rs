@@ -32,8 +32,48 @@ echo "$MARLINE_LAB_SHA256" | cmp - "$PLACE/sum" >&2 || exit 98
 exit $code
 "#;
 
+/// The same for a daemon that chooses its links by itself; `lte` is plugged in while curl downloads.
+const PLUGGED_IN: &str = r#"
+unshare --net sleep 100 & elsewhere=$!
+until [ "$(readlink /proc/$$/ns/net)" != "$(readlink /proc/$elsewhere/ns/net)" ]; do
+    kill -0 $elsewhere || exit 97; sleep 0.01
+done
+address=$(ip -o -4 address show dev lte | sed 's/.* inet \([^ ]*\).*/\1/')
+ip link set lte netns $elsewhere
+rules() { ip rule; ip -6 rule; ip route show table all | grep "proto 109"; }
+rules >"$PLACE/before"
+"$MARLINE" paths run --profile throughput --energy-model none --run-dir "$PLACE/run" >"$PLACE/daemon.log" 2>&1 &
+daemon=$!
+for turn in $(seq 100); do
+    "$MARLINE" paths status --run-dir "$PLACE/run" --json >"$PLACE/first.json" 2>"$PLACE/status.log" && break
+    kill -0 $daemon 2>/dev/null || { cat "$PLACE/daemon.log" >&2; exit 99; }
+    sleep 0.1
+done
+"$MARLINE" run -- curl -sS --max-time 100 -o "$PLACE/out" "$MARLINE_LAB_URL" & curl=$!
+until [ -s "$PLACE/out" ]; do kill -0 $curl || exit 97; sleep 0.1; done
+nsenter --target $elsewhere --net ip link set lte netns $$
+ip address add "$address" dev lte
+ip link set lte up
+ip route add default dev lte metric 101
+wait $curl; code=$?
+"$MARLINE" paths status --run-dir "$PLACE/run" --json >"$PLACE/status.json"
+rules >"$PLACE/while"
+kill $daemon $elsewhere
+wait $daemon
+rules >"$PLACE/after"
+cmp "$PLACE/before" "$PLACE/after" >&2 || exit 96
+! cmp -s "$PLACE/before" "$PLACE/while" || exit 95
+sha256sum "$PLACE/out" | cut -d' ' -f1 >"$PLACE/sum"
+echo "$MARLINE_LAB_SHA256" | cmp - "$PLACE/sum" >&2 || exit 98
+exit $code
+"#;
+
 /// A download in a lab; the lab's record of it. None: it cannot be had here.
 fn download(place: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
+    with_a_client(CLIENT, place, links, events, size)
+}
+
+fn with_a_client(client: &str, place: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
     if !has_mptcp() {
         return None;
     }
@@ -43,7 +83,7 @@ fn download(place: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> O
     command.args(["lab", "exec", "--mptcp", "--keep-window", "--serve", size, "--json"]).arg(&record);
     command.args(links.iter().flat_map(|link| ["--link", link]));
     command.args(events.iter().flat_map(|event| ["--at", event]));
-    command.args(["--", "sh", "-c", CLIENT]);
+    command.args(["--", "sh", "-c", client]);
     command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place.path()).env("HOME", place.path());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -86,6 +126,27 @@ fn a_download_is_whole_when_its_first_link_dies_in_the_middle() {
     let bytes = |name| link(&record, name)["down"]["bytes"].as_u64().unwrap();
     assert!(bytes("wifi") > 1_000_000 && bytes("wifi") < 5_000_000, "{}", bytes("wifi"));
     assert!(bytes("lte") > 11_000_000, "{}", bytes("lte"));
+}
+
+#[test]
+fn a_link_that_is_plugged_in_during_a_download_helps_it() {
+    let place = tempfile::tempdir().unwrap();
+    let links = ["wifi,rate=4Mbit/s,rtt=30ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
+    let Some(record) = with_a_client(PLUGGED_IN, &place, links, &[], "16MB") else { return };
+    let bytes = |name| link(&record, name)["down"]["bytes"].as_u64().unwrap();
+    assert!(bytes("lte") > 4_000_000, "{}", bytes("lte"));
+    let names = |file: &str| {
+        let text = std::fs::read_to_string(place.path().join(file)).unwrap();
+        let status: Value = serde_json::from_str(&text).unwrap();
+        let links = status["links"].as_array().unwrap().clone();
+        links.iter().map(|link| link["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (names("first.json"), names("status.json")),
+        (vec!["wifi".into()], vec!["wifi".into(), "lte".into()])
+    );
+    let said = std::fs::read_to_string(place.path().join("daemon.log")).unwrap();
+    assert!(said.contains("lte (lte) has come, and is used from now on"), "{said}");
 }
 
 #[test]

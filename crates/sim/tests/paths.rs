@@ -6,9 +6,13 @@
 use std::collections::BTreeMap;
 
 use marline_core::energy::{BUILT_IN, Model, Written};
-use marline_core::paths::Policy;
+use marline_core::link::{LinkId, LinkKind};
+use marline_core::paths::{Config, LinkTerms, Paths, Policy};
+use marline_core::units::{DataSize, Duration};
+use marline_sim::contract::Checked;
 use marline_sim::history::Defect;
 use marline_sim::paths::history::history;
+use marline_sim::paths::{Arrival, Scene, World, download};
 
 const POLICIES: [Policy; 4] = [Policy::Marline, Policy::Emptcp, Policy::WifiFirst, Policy::Mptcp];
 
@@ -23,6 +27,27 @@ fn number(variable: &str) -> Option<u64> {
 
 fn cases(usual: u32) -> u32 {
     number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
+}
+
+#[test]
+fn a_link_that_is_plugged_in_later_helps_a_bad_one() {
+    let terms = |number, name: &str, kind| LinkTerms {
+        link: LinkId(number),
+        name: name.to_owned(),
+        kind,
+        metered: false,
+        budget: None,
+    };
+    let links = ["wifi,rate=1Mbit/s,rtt=30ms,kind=wifi", "usb,rate=12Mbit/s,rtt=60ms,kind=lte"];
+    let links = links.map(|line| line.parse().expect("a link")).to_vec();
+    let mut scene = Scene::new(phone(), links, download(DataSize::from_bytes(16_000_000)));
+    let at = Duration::from_secs(10);
+    scene.arrivals.push(Arrival { at, terms: terms(1, "usb", LinkKind::Lte) });
+    let config = Config::new(phone(), vec![terms(0, "wifi", LinkKind::Wifi)]);
+    let (outcome, _) = World::new(scene, Checked::new(config.clone(), Paths::new(config))).run();
+    assert_eq!(outcome.nonsense, [""; 0]);
+    assert!(outcome.links[1].bytes > DataSize::from_bytes(10_000_000), "{outcome:?}");
+    assert!(outcome.finished.is_some_and(|end| end < Duration::from_secs(40)), "{outcome:?}");
 }
 
 #[test]

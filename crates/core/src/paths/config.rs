@@ -21,7 +21,8 @@ pub struct Config {
     pub profile: Profile,
     /// What the radio of each kind of link draws; kinds that it does not describe cost nothing.
     pub energy: Model,
-    /// The links that may be used, in the order of their numbers. Subflows over others are left alone.
+    /// The links that may be used from the start on, in the order of their numbers; [`super::Input::Link`] adds to them.
+    /// Subflows over others are left alone.
     pub links: Vec<LinkTerms>,
     /// κ: bytes over the first link before another one is joined (eMPTCP §3.5, §4.1).
     pub kappa: DataSize,

@@ -26,7 +26,7 @@ pub(super) struct Conn {
     /// Only addresses may be joined that the server has announced, and it has announced none.
     pub(super) closed_to_joins: bool,
     pub(super) subs: Vec<Sub>,
-    /// One for each link of the configuration.
+    /// One for each link of the host.
     pub(super) paths: Vec<Path>,
     /// The links that are to carry it.
     pub(super) active: Links,
@@ -172,15 +172,14 @@ pub(super) enum Purpose {
 
 impl Conn {
     pub(super) fn new(id: ConnId, links: usize, now: Instant) -> Self {
-        let path = Path { from: now, ..Path::default() };
-        Self {
+        let mut conn = Self {
             id,
             opened: now,
             adopted: false,
             home: None,
             closed_to_joins: false,
             subs: Vec::new(),
-            paths: alloc::vec![path; links],
+            paths: Vec::new(),
             active: Links::NONE,
             since: now,
             volume: 0,
@@ -197,7 +196,14 @@ impl Conn {
             said: None,
             wake: None,
             queued: None,
-        }
+        };
+        conn.on_links(links, now);
+        conn
+    }
+
+    /// There are so many links now.
+    pub(super) fn on_links(&mut self, links: usize, now: Instant) {
+        self.paths.resize(links, Path { from: now, ..Path::default() });
     }
 
     pub(super) fn sub_mut(&mut self, id: SubflowId) -> Option<&mut Sub> {

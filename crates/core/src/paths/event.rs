@@ -9,13 +9,15 @@
 //!    knows, soon; subflows that are gone are told of as [`Input::SubflowDown`].
 //! 3. Each [`Output::Do`] is answered by one [`Input::Done`] when the kernel has answered. For a join that means that the
 //!    SYN is on its way; the subflow itself follows as [`Input::SubflowUp`], or never.
-//! 4. [`Input::Traffic`] comes about once a second for each link that is up, and tells of all that passed its interface,
+//! 4. A link that the configuration does not name is told of with [`Input::Link`] before anything else is said of it.
+//! 5. [`Input::Traffic`] comes about once a second for each link that is up, and tells of all that passed its interface,
 //!    whoever sent it. Without it other programs' traffic does not count for the state of its radio.
 
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::config::LinkTerms;
 use crate::link::LinkId;
 use crate::units::DataSize;
 
@@ -38,6 +40,12 @@ pub struct CommandId(pub u64);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum Input {
+    /// There is a further link: an interface that has come and is to be used. It is down until [`Input::LinkUp`]. Nothing
+    /// happens for a number that is known already; a link that went and came back is the same one.
+    Link {
+        /// Its number, and on what terms it may be used.
+        terms: LinkTerms,
+    },
     /// The link can carry subflows from now on.
     LinkUp {
         /// Which.
@@ -117,7 +125,7 @@ pub enum Input {
 pub struct Subflow {
     /// Its number.
     pub id: SubflowId,
-    /// The link that it goes over; none: one that the configuration does not name.
+    /// The link that it goes over; none: one that nobody told of.
     pub link: Option<LinkId>,
     /// Whether it is the connection's first one (address id 0).
     pub initial: bool,

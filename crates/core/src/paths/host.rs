@@ -4,7 +4,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::config::Config;
+use super::config::{Config, LinkTerms};
 use super::event::{Command, CommandId, ConnId, Output};
 use super::links::{Link, Links};
 use crate::energy::Meter;
@@ -29,25 +29,34 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(config: Config) -> Self {
-        let mut meter = Meter::new(config.energy.clone(), Instant::ZERO);
-        let terms = config.links.iter().take(Links::MAX);
-        for terms in terms.clone() {
-            meter.on_link(Instant::ZERO, terms.link, terms.kind);
-        }
-        Self {
-            links: terms.cloned().map(Link::new).collect(),
+        let mut host = Self {
+            links: Vec::new(),
             now: Instant::ZERO,
-            meter,
+            meter: Meter::new(config.energy.clone(), Instant::ZERO),
             rest: 0,
             busy: 0,
             out: VecDeque::new(),
             pending: BTreeMap::new(),
             commands: 0,
             config,
+        };
+        for terms in host.config.links.clone() {
+            host.add(terms);
         }
+        host
     }
 
-    /// A link's place; none: the configuration does not name it.
+    /// There is one more link, if its number is new and there is room for it; says whether it was added.
+    pub(super) fn add(&mut self, terms: LinkTerms) -> bool {
+        let new = self.links.len() < Links::MAX && self.place(terms.link).is_none();
+        if new {
+            self.meter.on_link(self.now, terms.link, terms.kind);
+            self.links.push(Link::new(terms));
+        }
+        new
+    }
+
+    /// A link's place; none: it was never told of.
     pub(super) fn place(&self, link: LinkId) -> Option<usize> {
         self.links.iter().position(|known| known.terms.link == link)
     }

@@ -13,7 +13,7 @@ use super::config::{Config, LinkTerms};
 use crate::energy::{Direction, Meter};
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-/// Links by their place in the configuration.
+/// Links by their place: those of the configuration, then those that came later.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Links(u64);
 

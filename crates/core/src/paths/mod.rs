@@ -66,7 +66,7 @@ pub enum Wake {
 }
 
 impl Paths {
-    /// A machine that knows its links, none of which is up.
+    /// A machine that knows its first links, none of which is up.
     pub fn new(config: Config) -> Self {
         Self { host: Host::new(config), conns: BTreeMap::new(), wakes: BTreeSet::new(), round: Round::default() }
     }
@@ -143,6 +143,12 @@ impl Machine for Paths {
                 let up = matches!(input, Input::LinkUp { .. });
                 if let Some(at) = self.host.place(link) {
                     self.on_link(at, up);
+                }
+            }
+            Input::Link { terms } => {
+                if self.host.add(terms) {
+                    let links = self.host.links.len();
+                    self.conns.values_mut().for_each(|conn| conn.on_links(links, now));
                 }
             }
             Input::Traffic { link, received, sent } => {
@@ -229,10 +235,10 @@ impl Conn {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.not_before = now;
         path.fails = 0;
-        if up && has {
-            // Its sender has backed off: a new subflow is faster.
-            path.dead = Some(conn::Dead { since: now, probe: now, fails: 0 });
-        } else if !up {
+        if up {
+            // Its sender has backed off: a new subflow is faster. Without a subflow it is a link like a new one.
+            path.dead = has.then_some(conn::Dead { since: now, probe: now, fails: 0 });
+        } else {
             path.join = conn::Join::No;
         }
         self.share(host, self.carrying());

@@ -16,7 +16,7 @@ use crate::units::{DataSize, Duration, Instant};
 #[derive(Clone, Debug)]
 pub(super) struct Sub {
     pub(super) id: SubflowId,
-    /// Its link's place; none: a link that the configuration does not name.
+    /// Its link's place; none: a link that nobody told of.
     pub(super) link: Option<usize>,
     pub(super) initial: bool,
     /// What was asked for last.

@@ -33,7 +33,7 @@ pub struct ConnView {
 pub struct PathView {
     /// Which.
     pub subflow: SubflowId,
-    /// Over which link; none: one that the configuration does not name.
+    /// Over which link; none: one that nobody told of.
     pub link: Option<LinkId>,
     /// Whether it is the connection's first one.
     pub initial: bool,
@@ -58,6 +58,8 @@ pub struct LinkView {
     pub link: LinkId,
     /// Its name.
     pub name: String,
+    /// Whether each byte costs money.
+    pub metered: bool,
     /// Whether it can carry subflows.
     pub up: bool,
     /// What is expected of it: of all connections together, now or last; assumed where it was never used.
@@ -128,6 +130,7 @@ impl Paths {
         self.host.links.iter().map(move |link| LinkView {
             link: link.terms.link,
             name: link.terms.name.clone(),
+            metered: link.terms.metered,
             up: link.up,
             rate: link.rate(&self.host.config, self.host.now),
             used: link.used(),

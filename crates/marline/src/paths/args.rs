@@ -1,11 +1,12 @@
 //! What can be written behind `marline paths`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Policy, Profile};
-use marline_net::links::Named;
+use marline_net::links::{Named, ParseNamedError};
 use marline_net::paths::forward::Ports;
 
 /// The last lines of `marline paths --help`.
@@ -133,9 +134,10 @@ pub(super) struct RunArgs {
     /// Who decides: marline, or as published emptcp, wifi-first or mptcp [default: marline].
     #[arg(long, value_name = "NAME")]
     pub(super) policy: Option<Policy>,
-    /// Use this interface, on these terms; repeat for more. Without it: every link that works, or comes to work.
+    /// Use this interface, on these terms; repeat for more; with `,later` it need not be there yet. Without it: every link
+    /// that works, or comes to work, also what is plugged in later.
     #[arg(long, value_name = "IFACE[,…]")]
-    pub(super) link: Vec<Named>,
+    pub(super) link: Vec<Wanted>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub(super) bypass_vpn: bool,
@@ -165,6 +167,24 @@ pub(super) struct RunArgs {
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
+}
+
+/// What `--link` says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    /// The interface and its terms.
+    pub(super) link: Named,
+    /// It is waited for if there is none of its name; otherwise that is an error, for it may be a slip of the pen.
+    pub(super) later: bool,
+}
+
+impl FromStr for Wanted {
+    type Err = ParseNamedError;
+
+    fn from_str(text: &str) -> Result<Self, ParseNamedError> {
+        let (waits, terms): (Vec<&str>, Vec<&str>) = text.split(',').partition(|part| *part == "later");
+        Ok(Self { link: terms.join(",").parse()?, later: !waits.is_empty() })
+    }
 }
 
 /// Where a daemon is.
@@ -200,6 +220,19 @@ mod tests {
         assert_eq!(token("0x10"), Ok(16));
         for bad in ["", "0x", "x", "123456789", "-1", "+1"] {
             assert!(token(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_link_may_be_waited_for() {
+        let wanted = |text: &str| text.parse::<Wanted>().map(|wanted| (wanted.link.name, wanted.later));
+        assert_eq!(wanted("usb0"), Ok(("usb0".into(), false)));
+        assert_eq!(wanted("usb0,later"), Ok(("usb0".into(), true)));
+        let terms: Wanted = "usb0,later,kind=lte,budget=2GB".parse().unwrap();
+        assert_eq!((terms.link.kind, terms.later), (Some(LinkKind::Lte), true));
+        assert_eq!(terms.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
+        for bad in ["later", "usb0,soon", "usb0,later=yes"] {
+            assert!(wanted(bad).is_err(), "{bad}");
         }
     }
 

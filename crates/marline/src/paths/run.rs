@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::args::RunArgs;
+use super::args::{RunArgs, Wanted};
 use super::{exit, own_run_dir, say};
 use crate::config::Interface;
 use crate::{ConfigFile, Exit, energy};
@@ -35,6 +35,8 @@ pub struct PathsTerms {
     pub policy: Option<Policy>,
     /// As `--link`, by name alone: their terms are below `[link.NAME]`.
     pub links: Vec<Interface>,
+    /// Further ones, as `--link NAME,later`: they need not be there yet.
+    pub later: Vec<Interface>,
     /// As `--kernel-pm`.
     pub kernel_pm: bool,
     /// As `--transparent`.
@@ -43,9 +45,18 @@ pub struct PathsTerms {
     pub run_dir: Option<PathBuf>,
 }
 
+impl PathsTerms {
+    /// The links that it names.
+    fn wanted(&self) -> impl Iterator<Item = Wanted> {
+        let named = |later| move |link: &Interface| Wanted { link: Named::new(link.name()), later };
+        self.links.iter().map(named(false)).chain(self.later.iter().map(named(true)))
+    }
+}
+
 /// What a run is to do, before anything of it is tried.
 struct Plan {
     config: Config,
+    choice: Choice,
     named: bool,
     mode: Mode,
     run_dir: Option<PathBuf>,
@@ -70,8 +81,8 @@ pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), Exit> {
 
 /// Everything that can be found wrong without changing anything is found here.
 fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
-    for (n, link) in args.link.iter().enumerate() {
-        if args.link[..n].iter().any(|other| other.name == link.name) {
+    for (n, Wanted { link, .. }) in args.link.iter().enumerate() {
+        if args.link[..n].iter().any(|other| other.link.name == link.name) {
             return Err(Exit::usage(format!("--link {}: named twice", link.name)));
         }
         if link.limit.is_some() {
@@ -93,19 +104,20 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         (false, true) => Mode::KernelPm,
         (false, false) => Mode::Userspace,
     };
-    let named: Vec<Named> = if args.link.is_empty() {
-        file.paths.links.iter().map(|link| file.complete(Named::new(link.name()))).collect()
+    let named: Vec<Wanted> = if args.link.is_empty() {
+        file.paths.wanted().map(|Wanted { link, later }| Wanted { link: file.complete(link), later }).collect()
     } else {
-        args.link.into_iter().map(|link| file.complete(link)).collect()
+        args.link.into_iter().map(|Wanted { link, later }| Wanted { link: file.complete(link), later }).collect()
     };
     let is_named = !named.is_empty();
-    let (terms, lines) = links(named, args.bypass_vpn, file)?;
+    let (terms, choice, lines) = links(named, args.bypass_vpn, file)?;
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.profile = args.profile.or(file.paths.profile).unwrap_or_default();
     let run_dir = args.daemon.run_dir.or_else(|| file.paths.run_dir.clone());
     Ok(Plan {
         config,
+        choice,
         // A link below a VPN that is to be bypassed may go beside it, as a named one may.
         named: is_named || args.bypass_vpn,
         mode,
@@ -128,22 +140,32 @@ fn without_radios() -> Result<Model, Exit> {
     Model::new("none", [].into(), Together::default(), Power::ZERO).map_err(|error| Exit::failed(error.to_string()))
 }
 
-/// The links, in the order of their numbers, and lines that the user should read.
-fn links(named: Vec<Named>, bypass_vpn: bool, file: &ConfigFile) -> Result<(Vec<LinkTerms>, Vec<String>), Exit> {
+/// The links, in the order of their numbers, how they were chosen, and lines that the user should read.
+fn links(
+    wanted: Vec<Wanted>,
+    bypass_vpn: bool,
+    file: &ConfigFile,
+) -> Result<(Vec<LinkTerms>, Choice, Vec<String>), Exit> {
     let gone = |error: &dyn std::fmt::Display| Exit::new(Exit::NETWORK, error.to_string());
     let survey = survey().map_err(|error| gone(&error))?;
-    if let Some(unknown) = named.iter().find(|link| survey.named(&link.name).is_none()) {
+    let absent = |wanted: &&Wanted| survey.named(&wanted.link.name).is_none();
+    if let Some(unknown) = wanted.iter().filter(absent).find(|wanted| !wanted.later) {
         return Err(gone(&format!(
-            "link {}: no such interface; `marline links` lists those there are",
-            unknown.name
+            "link {0}: no such interface; `marline links` lists those there are, and `--link {0},later` waits for it",
+            unknown.link.name
         )));
     }
     let hints = MeteredHints::ask(&survey);
-    let is_named = !named.is_empty();
+    let is_named = !wanted.is_empty();
+    let come = wanted.iter().filter(absent).map(|wanted| {
+        format!("link {}: there is no such interface yet; it is used when it comes", wanted.link.name)
+    });
+    let come: Vec<String> = come.collect();
+    let named: Vec<Named> = wanted.into_iter().map(|wanted| wanted.link).collect();
     let choice =
         if is_named { Choice::Named(named.clone()) } else { Choice::Auto { bypass_vpn, known: file.known() } };
     let chosen = choose(&survey, &choice, &hints).map_err(|error| gone(&error))?;
-    let mut lines: Vec<String> = chosen.vpn.into_iter().collect();
+    let mut lines: Vec<String> = chosen.vpn.into_iter().chain(come).collect();
     let mut profiles: Vec<_> = chosen.links.into_iter().map(|(_, profile)| profile).collect();
     // What cannot be used yet may come to be used while it runs.
     let later = if is_named {
@@ -169,7 +191,7 @@ fn links(named: Vec<Named>, bypass_vpn: bool, file: &ConfigFile) -> Result<(Vec<
         metered: profile.metered,
         budget: profile.budget,
     });
-    Ok((terms.collect(), lines))
+    Ok((terms.collect(), choice, lines))
 }
 
 async fn steer(plan: Plan) -> Result<(), Exit> {
@@ -184,7 +206,6 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     }
     let claim = Claim::take(if dry { Role::Look } else { Role::Steer }).map_err(|e| Exit::failed(e.to_string()))?;
     let about = About {
-        links: plan.config.links.clone(),
         policy: plan.config.policy,
         profile: plan.config.profile,
         energy_model: Some(plan.config.energy.name().to_owned()),
@@ -218,6 +239,7 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     };
     let job = Job {
         config: plan.config,
+        choice: plan.choice,
         mode: plan.mode,
         beside_vpn: plan.named,
         trace: plan.trace,

@@ -251,7 +251,6 @@ mod tests {
 
     fn about() -> About {
         About {
-            links: Vec::new(),
             policy: Policy::Emptcp,
             profile: Profile::Energy,
             energy_model: None,

@@ -4,7 +4,7 @@
 //! of the control socket. Out: commands to the path manager, a log that replays, and what [`Ask`] asks for.
 //!
 //! 1. The policy decides, this module acts: addresses, ports, address ids and the kernel's refusals stay here.
-//! 2. A link of the configuration is the interface of its name; one that comes later is taken up when it comes.
+//! 2. A link is the interface of its name. Its interface may go and come back, and further links may come ([`Job::choice`]).
 //! 3. What the driver needs of the host before it begins (sysctl, source routing) and puts back at its end is one value
 //!    behind one trait, [`Ground`].
 //! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
@@ -23,11 +23,11 @@ pub mod status;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use marline_core::paths::{Config, ConnId};
+use marline_core::paths::{Config, ConnId, LinkTerms};
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::links::Survey;
+use crate::links::{Choice, Survey};
 
 pub use driver::{PathsRecord, Policy, drive};
 pub use error::PathsError;
@@ -38,6 +38,8 @@ pub use snapshot::{Connection, Decision, LinkState, Managed, Snapshot, SubflowSt
 pub struct Job {
     /// The policy's configuration. The name of each link is the name of its interface.
     pub config: Config,
+    /// How its links were chosen: what comes while it runs and would have been chosen is used as well.
+    pub choice: Choice,
     /// How the kernel is told.
     pub mode: Mode,
     /// Links may be used beside a VPN that is the host's way to the Internet; otherwise they are down while there is one.
@@ -82,6 +84,9 @@ pub trait Ground {
     /// # Errors
     /// One line that says what is wrong and what to do; nothing is changed then.
     fn lay(&mut self, mode: Mode) -> Result<(), PathsError>;
+
+    /// There is one more link; the next [`follow`](Ground::follow) is to give it what it needs.
+    fn take_up(&mut self, _link: &LinkTerms) {}
 
     /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
     fn follow(&mut self, survey: &Survey);

@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub at: Instant,
     /// `userspace`, `kernel-pm` or `dry-run`.
     pub mode: String,
-    /// The links of the configuration.
+    /// The links, in the order of their numbers.
     pub links: Vec<LinkState>,
     /// All connections that are known, by token.
     pub connections: Vec<Connection>,
@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub totals: Totals,
 }
 
-/// A link of the configuration.
+/// A link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkState {
     /// Its number.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use marline_core::energy::{Account, State};
 use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::{ConnId, LinkTerms, Paths, Policy, Profile};
+use marline_core::paths::{ConnId, Paths, Policy, Profile};
 use marline_core::units::{Bitrate, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +28,6 @@ use super::{Managed, Snapshot, forward, snapshot};
 /// What a run was started with, as far as a status tells it.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// The terms of its links.
-    pub links: Vec<LinkTerms>,
     /// Who decides.
     pub policy: Policy,
     /// What for.
@@ -276,7 +274,7 @@ impl Status {
         };
         let spent = policy.spent(snapshot.at);
         let links: Vec<Link> =
-            snapshot.links.iter().map(|state| link(state, &connections, about, policy, &spent)).collect();
+            snapshot.links.iter().map(|state| link(state, &connections, policy, &spent)).collect();
         connections
             .sort_by(|a, b| b.down_mbps.total_cmp(&a.down_mbps).then(b.received_bytes.cmp(&a.received_bytes)));
         connections.truncate(at_most.unwrap_or(usize::MAX));
@@ -324,13 +322,7 @@ fn state(policy: &Paths, token: u32) -> String {
     policy.view(ConnId(token)).map(|view| view.state).unwrap_or_default()
 }
 
-fn link(
-    state: &snapshot::LinkState,
-    connections: &[Connection],
-    about: &About,
-    policy: &Paths,
-    spent: &Account,
-) -> Link {
+fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths, spent: &Account) -> Link {
     let view = policy.links().find(|view| view.link == state.link);
     let radio = view.as_ref().and_then(|view| view.radio).map(|radio| match radio {
         State::Idle => "idle",
@@ -343,7 +335,7 @@ fn link(
     Link {
         name: state.name.clone(),
         kind: state.kind,
-        metered: about.links.iter().any(|terms| terms.link == state.link && terms.metered),
+        metered: view.as_ref().is_some_and(|view| view.metered),
         up: state.up,
         active: active as u64,
         suspended: (over().count() - active) as u64,
@@ -416,14 +408,13 @@ fn seconds(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use marline_core::energy::{Draw, Model, RadioModel, Together};
-    use marline_core::paths::{Config, ConnId, Counters, SubflowId};
+    use marline_core::paths::{Config, ConnId, Counters, LinkTerms, SubflowId};
     use marline_core::units::{DataSize, EnergyPerBit, Power};
 
     use super::*;
 
     fn about() -> About {
         About {
-            links: Vec::new(),
             policy: Policy::WifiFirst,
             profile: Profile::Metered,
             energy_model: Some("typical".into()),

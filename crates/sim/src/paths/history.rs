@@ -2,8 +2,8 @@
 //!
 //! In: a seed and who decides. Out: nothing, or a [`Defect`] that the same seed finds again.
 //!
-//! 1. A seed draws the links and what happens to them (silent death, outages, other rates, carrier lost and found), lost
-//!    MP_PRIO options, a server that refuses joins, a restart of the daemon, and what is fetched by how many connections.
+//! 1. A seed draws the links and what happens to them (silent death, outages, other rates, carrier lost and found, a link
+//!    that is plugged in later), lost MP_PRIO options, a server that refuses joins, a restart of the daemon, and what is fetched by how many connections.
 //!    One link is honest: nothing ever happens to it. Where the first link may die for ever, the server accepts joins.
 //! 2. Everything that was asked for comes, every byte once and in order; ours promises that as long as one link works,
 //!    the published policies promise nothing once the first link is dead.
@@ -20,7 +20,7 @@ use marline_core::paths::{Config, Input, LinkTerms, Output, Paths, Policy, Profi
 use marline_core::replay::Record;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-use super::{Carrier, Flow, Outcome, Request, Scene, World};
+use super::{Arrival, Carrier, Flow, Outcome, Request, Scene, World};
 use crate::contract::{Checked, Log, clamp, replay};
 use crate::history::Defect;
 use crate::rng::{Purpose, Stream};
@@ -178,12 +178,22 @@ fn weather(chance: &mut Stream, seed: u64, policy: Policy, model: &Model) -> (Sc
             scene.server.joins = 2;
         }
     }
+    arrive(&mut Stream::new(seed, "arrivals", 0, Purpose::Other), &mut scene, &mut terms);
     let mut config = Config::new(model.clone(), terms);
     config.policy = policy;
     let profiles = [Profile::Energy, Profile::Throughput, Profile::Latency, Profile::Metered];
     config.profile = profiles[usize::try_from(chance.below(6)).unwrap_or(0).min(5) % 4];
     let restart = one_in(chance, 4).then(|| Duration::from_millis(500 + chance.below(30_000)));
     (scene, config, restart)
+}
+
+/// One link, and not the first, comes while it runs. It has a stream of its own, so that the rest of a history is as it was.
+fn arrive(chance: &mut Stream, scene: &mut Scene, terms: &mut Vec<LinkTerms>) {
+    if one_in(chance, 3) {
+        let at = 1 + usize::try_from(chance.below(terms.len() as u64 - 1)).unwrap_or(0);
+        let terms = terms.remove(at);
+        scene.arrivals.push(Arrival { at: Duration::from_millis(chance.below(20_000)), terms });
+    }
 }
 
 fn link(chance: &mut Stream, name: &str, kind: LinkKind, honest: bool) -> LinkSpec {

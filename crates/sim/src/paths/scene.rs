@@ -6,6 +6,7 @@
 //!    sleeps, too.
 
 use marline_core::energy::Model;
+use marline_core::paths::LinkTerms;
 use marline_core::units::{DataSize, Duration, Ratio};
 
 use crate::spec::{Event, LinkSpec};
@@ -19,6 +20,8 @@ pub struct Scene {
     pub events: Vec<Event>,
     /// What happens to their interfaces.
     pub carrier: Vec<Carrier>,
+    /// Those of the links that are there only from some time on.
+    pub arrivals: Vec<Arrival>,
     /// The connections.
     pub flows: Vec<Flow>,
     /// What they fetch.
@@ -70,6 +73,15 @@ pub struct Carrier {
     pub up: bool,
 }
 
+/// An interface is plugged in: it has carrier from then on, and nobody has heard of it before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// When.
+    pub at: Duration,
+    /// What the machine is told of it; its number says which link of the scene it is.
+    pub terms: LinkTerms,
+}
+
 /// How the other end behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Server {
@@ -95,6 +107,7 @@ impl Scene {
             links,
             events: Vec::new(),
             carrier: Vec::new(),
+            arrivals: Vec::new(),
             flows,
             pools,
             server: Server::default(),

@@ -2,6 +2,7 @@
 extern crate std;
 
 mod edges;
+mod links;
 mod properties;
 mod rules;
 mod world;

@@ -8,14 +8,21 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::world::{LTE, WIFI, config};
-use crate::link::LinkId;
+use crate::link::{LinkId, LinkKind};
 use crate::machine::Machine;
 use crate::paths::*;
 use crate::units::{DataSize, Instant};
 
-/// Two that the configuration names, and one that it does not.
+/// Two that the configuration names, one that may come later, and one that nobody tells of.
 fn link() -> impl Strategy<Value = LinkId> {
-    prop::sample::select(alloc::vec![WIFI, LTE, LinkId(7)])
+    prop::sample::select(alloc::vec![WIFI, LTE, LATER, LinkId(9)])
+}
+
+const LATER: LinkId = LinkId(7);
+
+fn later() -> impl Strategy<Value = Input> {
+    let terms = |budget| LinkTerms { link: LATER, name: "usb".into(), kind: LinkKind::Nr, metered: true, budget };
+    prop::option::of(size()).prop_map(move |budget| Input::Link { terms: terms(budget) })
 }
 
 fn conn() -> impl Strategy<Value = ConnId> {
@@ -87,7 +94,7 @@ fn input() -> impl Strategy<Value = Input> {
     });
     prop_oneof![
         2 => link().prop_map(|link| Input::LinkUp { link }),
-        1 => link().prop_map(|link| Input::LinkDown { link }),
+        2 => prop_oneof![later(), link().prop_map(|link| Input::LinkDown { link })],
         2 => (link(), size(), size()).prop_map(|(link, received, sent)| Input::Traffic { link, received, sent }),
         2 => opened,
         1 => conn().prop_map(|conn| Input::Announced { conn }),
@@ -104,13 +111,15 @@ fn input() -> impl Strategy<Value = Input> {
 struct Told {
     conns: BTreeSet<ConnId>,
     subflows: BTreeSet<(ConnId, SubflowId)>,
+    known: BTreeSet<LinkId>,
     links: BTreeSet<LinkId>,
 }
 
 impl Told {
     fn hear(&mut self, input: &Input) {
         match *input {
-            Input::LinkUp { link } => drop(self.links.insert(link)),
+            Input::Link { ref terms } => drop(self.known.insert(terms.link)),
+            Input::LinkUp { link } if self.known.contains(&link) => drop(self.links.insert(link)),
             Input::LinkDown { link } => drop(self.links.remove(&link)),
             Input::Opened { conn, .. } => drop(self.conns.insert(conn)),
             Input::Closed { conn } => {
@@ -127,7 +136,7 @@ impl Told {
 
     fn allows(&self, conn: ConnId, what: Command) -> bool {
         match what {
-            Command::Join { link, .. } => self.conns.contains(&conn) && self.links.contains(&link) && link.0 < 2,
+            Command::Join { link, .. } => self.conns.contains(&conn) && self.links.contains(&link),
             Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
                 self.subflows.contains(&(conn, subflow))
             }
@@ -149,7 +158,7 @@ proptest! {
     ) {
         let mut config = Config { policy, profile, ..config() };
         (config.links[1].budget, config.links[1].metered) = (budget, true);
-        let (mut paths, mut told) = (Paths::new(config), Told::default());
+        let (mut paths, mut told) = (Paths::new(config), Told { known: [WIFI, LTE].into(), ..Told::default() });
         let mut now = Instant::ZERO;
         let opening = [
             Input::LinkUp { link: WIFI },

@@ -188,6 +188,17 @@ impl World {
         }
     }
 
+    /// The link is gone, and what went over it.
+    pub(super) fn unplug(&mut self, link: LinkId) {
+        self.tell(Input::LinkDown { link });
+        let gone: Vec<_> = self.flows.iter().filter(|(_, flow)| flow.link == link).map(|(id, _)| *id).collect();
+        for subflow in gone {
+            if let Some(flow) = self.flows.remove(&subflow) {
+                self.tell(Input::SubflowDown { conn: flow.conn, subflow, why: Why::Unreachable });
+            }
+        }
+    }
+
     fn down(&self, link: LinkId) -> bool {
         self.paths.links().any(|view| view.link == link && !view.up)
     }

@@ -52,8 +52,8 @@ pub(super) struct Host {
 }
 
 impl<M: Policy> Driver<M> {
-    /// Makes room for subflows, and takes over what a run that crashed has left.
-    pub(super) fn begin(&mut self) -> Result<(), PathsError> {
+    /// Makes room for a subflow over each link.
+    pub(super) fn make_room(&mut self) -> Result<(), PathsError> {
         let (Some(_), Some(manager)) = (&self.host, &self.manager) else { return Ok(()) };
         let told = |error| PathsError::kernel("limits of MPTCP's path manager", error);
         let limits = manager.limits().map_err(told)?;
@@ -66,6 +66,12 @@ impl<M: Policy> Driver<M> {
                 return Err(told(std::io::Error::from_raw_os_error(ack.error)));
             }
         }
+        Ok(())
+    }
+
+    /// Makes room for subflows, and takes over what a run that crashed has left.
+    pub(super) fn begin(&mut self) -> Result<(), PathsError> {
+        self.make_room()?;
         self.host_links(&[]);
         let (Some(host), Some(manager)) = (&mut self.host, &self.manager) else { return Ok(()) };
         let mut gone = Vec::new();

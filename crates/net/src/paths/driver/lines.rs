@@ -1,4 +1,4 @@
-//! The links of the configuration as interfaces of this host: numbers, addresses, what passes them.
+//! The links as interfaces of this host: numbers, addresses, what passes them.
 //!
 //! In: surveys, and the kernel's counters of an interface. Out: which links came up or went down, the address for a join,
 //! the link of an address.
@@ -25,7 +25,7 @@ pub(super) struct Lines {
     /// Addresses of this host that belong to no link: known, and not ours.
     others: Vec<IpAddr>,
     /// Links may be used beside a VPN.
-    beside_vpn: bool,
+    pub(super) beside_vpn: bool,
 }
 
 /// One link.
@@ -54,19 +54,22 @@ pub(super) enum Turn {
 
 impl Lines {
     pub(super) fn new(terms: &[LinkTerms], beside_vpn: bool) -> Self {
-        let line = |terms: &LinkTerms| Line {
-            link: terms.link,
-            name: terms.name.clone(),
-            kind: terms.kind,
-            index: 0,
-            up: false,
-            addresses: Vec::new(),
-            base: None,
-            received: DataSize::ZERO,
-            sent: DataSize::ZERO,
-            rate: Bitrate::ZERO,
-        };
-        Self { all: terms.iter().map(line).collect(), others: Vec::new(), beside_vpn }
+        Self { all: terms.iter().map(Line::new).collect(), others: Vec::new(), beside_vpn }
+    }
+
+    /// One more, under a number that [`Self::next`] has given. The next survey says whether it is up.
+    pub(super) fn add(&mut self, terms: &LinkTerms) {
+        self.all.push(Line::new(terms));
+    }
+
+    /// The number of the next one.
+    pub(super) fn next(&self) -> LinkId {
+        LinkId(self.all.iter().map(|line| line.link.0.saturating_add(1)).max().unwrap_or(0))
+    }
+
+    /// Whether the interface of this name is one of them.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.all.iter().any(|line| line.name == name)
     }
 
     /// Takes a survey, and tells what it changes, in order.
@@ -75,8 +78,7 @@ impl Lines {
         for line in &mut self.all {
             line.follow(survey.named(&line.name), self.beside_vpn, &mut turns);
         }
-        let ours = |name: &str| self.all.iter().any(|line| line.name == name);
-        let others = survey.interfaces.iter().filter(|interface| !ours(&interface.name));
+        let others = survey.interfaces.iter().filter(|interface| !self.has(&interface.name));
         self.others = others.flat_map(|interface| interface.addresses.iter().copied()).collect();
         turns
     }
@@ -104,6 +106,22 @@ impl Lines {
 }
 
 impl Line {
+    /// Down, until a survey says otherwise.
+    fn new(terms: &LinkTerms) -> Self {
+        Self {
+            link: terms.link,
+            name: terms.name.clone(),
+            kind: terms.kind,
+            index: 0,
+            up: false,
+            addresses: Vec::new(),
+            base: None,
+            received: DataSize::ZERO,
+            sent: DataSize::ZERO,
+            rate: Bitrate::ZERO,
+        }
+    }
+
     fn follow(&mut self, interface: Option<&Interface>, beside_vpn: bool, turns: &mut Vec<Turn>) {
         let up = interface.is_some_and(|interface| carries(interface, beside_vpn));
         let index = interface.map_or(0, |interface| interface.index);

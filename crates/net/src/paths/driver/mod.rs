@@ -11,10 +11,12 @@
 //!    refused as not permitted.
 //! 5. What fails and can heal is tried again, ever more seldom; the run ends with what cannot (`trouble`).
 //!
-//! Files: [`table`](self) keeps the kernel's names of subflows, `lines` those of links, `hear` takes events, `act`
-//! carries out, `sync` dumps, `host` speaks for all connections at once where the kernel's own path manager rules.
+//! Files: [`table`](self) keeps the kernel's names of subflows, `lines` those of links, `arrivals` takes up further ones,
+//! `hear` takes events, `act` carries out, `sync` dumps, `host` speaks for all connections at once where the kernel's own
+//! path manager rules.
 
 mod act;
+mod arrivals;
 #[cfg(test)]
 mod faults;
 mod hear;
@@ -46,7 +48,7 @@ use self::trouble::{FIRST, LONGEST, Trouble};
 use super::kernel::{Events, Fallback, PathManager, Sockets, fell_back};
 use super::snapshot::{Managed, Snapshot, Totals};
 use super::{Ask, Ground, Job, Mode, PathsError};
-use crate::links::{Monitor, survey};
+use crate::links::{Choice, Monitor, survey};
 
 pub use log::PathsRecord;
 
@@ -66,6 +68,7 @@ struct Driver<M> {
     ground: Box<dyn Ground>,
     table: Table,
     lines: Lines,
+    choice: Choice,
     /// Only where the kernel's own path manager rules.
     host: Option<Host>,
     queue: VecDeque<Output>,
@@ -117,6 +120,7 @@ async fn drive_with<M: Policy>(
     let (parts, mut events, mut monitor) = parts;
     let lines = Lines::new(&job.config.links, job.beside_vpn);
     let mut driver = Driver::new(log, parts, lines, job.mode, job.ground);
+    driver.choice = job.choice;
     let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
     driver.ground.restore();
     let ended = driver.log.finish();
@@ -165,6 +169,8 @@ impl<M: Policy> Driver<M> {
             ground,
             table: Table::default(),
             lines,
+            // Nothing that comes is used.
+            choice: Choice::Named(Vec::new()),
             host: (mode == Mode::KernelPm).then(Host::default),
             queue: VecDeque::new(),
             looks: BTreeSet::new(),
@@ -348,6 +354,7 @@ impl<M: Policy> Driver<M> {
     /// Looks at the interfaces.
     fn survey(&mut self) -> Result<(), PathsError> {
         let survey = survey()?;
+        self.take_up(&survey);
         self.ground.follow(&survey);
         let turns = self.lines.follow(&survey);
         for turn in &turns {

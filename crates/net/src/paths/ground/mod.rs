@@ -32,6 +32,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use marline_core::paths::LinkTerms;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 pub use claim::{Claim, ClaimError, Role};
@@ -104,6 +105,12 @@ impl Ground for Host {
     fn is_ours(&self, address: IpAddr) -> bool {
         let places = self.laid.as_ref().map(|ledger| ledger.changes().endpoints.as_slice()).unwrap_or_default();
         places.iter().any(|place| place.address == address && place.was.is_none())
+    }
+
+    fn take_up(&mut self, link: &LinkTerms) {
+        self.roads.links.push(link.name.clone());
+        let metered = if link.metered { ", metered" } else { "" };
+        (self.tell)(&format!("{} ({}{metered}) has come, and is used from now on", link.name, link.kind));
     }
 
     fn follow(&mut self, survey: &Survey) {

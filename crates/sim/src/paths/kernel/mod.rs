@@ -31,7 +31,7 @@ use super::conn::{Reassembly, Receiver};
 use super::course::Course;
 use super::lane::Lane;
 use super::outcome::{LinkOutcome, Outcome, Sample};
-use super::scene::{Request, Scene};
+use super::scene::{Arrival, Request, Scene};
 use super::sender::{Piece, Sender};
 use super::{Data, Inbox};
 use crate::rng::{Purpose, Stream};
@@ -144,6 +144,8 @@ enum Event {
     Prio(usize, bool),
     Reset(usize),
     Carrier(usize, bool),
+    /// By its place in the scene.
+    Arrival(usize),
     Traffic,
     Sample,
 }
@@ -212,6 +214,10 @@ impl Kernel {
         }
         for carrier in kernel.scene.carrier.clone() {
             kernel.plan(Instant::ZERO + carrier.at, Event::Carrier(carrier.link, carrier.up));
+        }
+        for (number, arrival) in kernel.scene.arrivals.clone().iter().enumerate() {
+            kernel.links[usize::from(arrival.terms.link.0)].carrier = false;
+            kernel.plan(Instant::ZERO + arrival.at, Event::Arrival(number));
         }
         kernel.plan(Instant::ZERO + kernel.scene.sample, Event::Sample);
         kernel.plan(Instant::ZERO + TRAFFIC, Event::Traffic);
@@ -284,9 +290,18 @@ impl Kernel {
             Event::Refused(sub) => self.tell_down(sub, Why::Reset),
             Event::Prio(sub, backup) => self.prio(sub, backup),
             Event::Reset(sub) => self.reset(sub),
+            Event::Arrival(number) => {
+                let terms = self.scene.arrivals[number].terms.clone();
+                self.links[usize::from(terms.link.0)].carrier = true;
+                let link = terms.link;
+                self.inbox.extend([Input::Link { terms }, Input::LinkUp { link }]);
+            }
             Event::Carrier(link, up) => {
-                self.links[link].carrier = up;
                 let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
+                if self.arrival(id).is_some_and(|arrival| self.now < Instant::ZERO + arrival.at) {
+                    return;
+                }
+                self.links[link].carrier = up;
                 self.inbox.push_back(if up { Input::LinkUp { link: id } } else { Input::LinkDown { link: id } });
             }
             Event::Traffic => {
@@ -301,6 +316,11 @@ impl Kernel {
                 self.plan(self.now + self.scene.sample, Event::Sample);
             }
         }
+    }
+
+    /// How a link came, if it was not there from the start.
+    fn arrival(&self, link: LinkId) -> Option<&Arrival> {
+        self.scene.arrivals.iter().find(|arrival| arrival.terms.link == link)
     }
 
     fn start(&mut self, conn: usize) {

@@ -2,18 +2,17 @@
 
 use marline_core::link::LinkId;
 use marline_core::paths::{Counters, Input, Subflow, SubflowId, Why};
-use marline_core::units::DataSize;
+use marline_core::units::{DataSize, Instant};
 
 use super::{Kernel, Stage, name};
 
 impl Kernel {
-    /// Of each link that has carrier.
+    /// Of each link that has come, and of each that has carrier.
     pub(in super::super) fn tell_links(&mut self) {
-        for (id, link) in (0..).map(LinkId).zip(&self.links) {
-            if link.carrier {
-                self.inbox.push_back(Input::LinkUp { link: id });
-            }
-        }
+        let come = self.scene.arrivals.iter().filter(|arrival| Instant::ZERO + arrival.at <= self.now);
+        self.inbox.extend(come.map(|arrival| Input::Link { terms: arrival.terms.clone() }));
+        let works = (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.carrier);
+        self.inbox.extend(works.map(|(link, _)| Input::LinkUp { link }));
     }
 
     /// To a machine that was not there before.

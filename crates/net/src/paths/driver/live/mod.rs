@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::ground::{Claim, Host, Roads, Role};
 use super::super::{Ask, Ground, Job, Mode, PathsError, Snapshot, Untouched};
 use super::{drive, drive_with};
-use crate::links::Survey;
+use crate::links::{Choice, Survey};
 
 mod other;
 mod policy;
@@ -343,7 +343,15 @@ impl Running {
                 Mode::KernelPm => Box::new(host(&run_dir)),
                 Mode::DryRun => Box::new(Untouched),
             };
-            let job = Job { config, mode, beside_vpn: false, trace, control: asked, ground };
+            let job = Job {
+                config,
+                choice: Choice::Named(Vec::new()),
+                mode,
+                beside_vpn: false,
+                trace,
+                control: asked,
+                ground,
+            };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             work(&runtime, job, Box::pin(async { drop(stopped.await) }))
         });

@@ -1,0 +1,77 @@
+//! Links that come while it runs.
+
+use super::world::*;
+use crate::link::{LinkId, LinkKind};
+use crate::paths::*;
+
+const USB: LinkId = LinkId(2);
+
+fn usb() -> LinkTerms {
+    LinkTerms { link: USB, name: "usb".into(), kind: LinkKind::Nr, metered: false, budget: None }
+}
+
+#[test]
+fn a_link_that_comes_later_is_joined_by_what_runs_and_by_what_comes() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = World::new(Config { policy, profile: Profile::Throughput, ..config() });
+        [WIFI, LTE].into_iter().for_each(|link| world.rate(link, 4.0));
+        world.rate(USB, 8.0);
+        let first = world.open(1, WIFI, 1 << 30);
+        world.run(10.0);
+        world.tell(Input::LinkUp { link: USB });
+        world.run(1.0);
+        assert_eq!(world.joins(USB), 0, "{policy:?}: nobody has told of it");
+        world.tell(Input::Link { terms: usb() });
+        world.run(1.0);
+        assert_eq!(world.joins(USB), 0, "{policy:?}: it is not up");
+        world.tell(Input::LinkUp { link: USB });
+        world.run(10.0);
+        assert_eq!(world.joins(USB), 1, "{policy:?} {:?}", world.notes);
+        assert!(world.received(USB) > 1_000_000, "{policy:?} {}", world.state(first));
+        world.open(2, WIFI, 1 << 30);
+        world.run(10.0);
+        assert_eq!(world.joins(USB), 2, "{policy:?}");
+        // Told of once more it is the same one, with what it carried.
+        let before = world.received(USB);
+        world.tell(Input::Link { terms: usb() });
+        world.run(0.1);
+        assert!(world.received(USB) >= before && world.paths.links().count() == 3);
+        assert_eq!(world.joins(USB), 2);
+    }
+}
+
+#[test]
+fn what_went_and_came_back_is_joined_again() {
+    let mut world = World::new(Config { profile: Profile::Throughput, ..config() });
+    [WIFI, USB].into_iter().for_each(|link| world.rate(link, 8.0));
+    world.tell(Input::LinkDown { link: LTE });
+    world.tell(Input::Link { terms: usb() });
+    world.tell(Input::LinkUp { link: USB });
+    let conn = world.open(1, WIFI, 1 << 30);
+    world.run(5.0);
+    assert_eq!(world.subflows(USB), 1, "{:?}", world.notes);
+    world.unplug(USB);
+    world.run(5.0);
+    assert_eq!(world.state(conn), "wifi only");
+    let before = world.received(USB);
+    world.tell(Input::Link { terms: usb() });
+    world.tell(Input::LinkUp { link: USB });
+    world.run(3.0);
+    assert_eq!(world.joins(USB), 2, "{:?}", world.notes);
+    assert!(world.received(USB) > before + 1_000_000, "{} {:?}", world.received(USB), world.notes);
+}
+
+#[test]
+fn there_are_sixty_four_links_at_most() {
+    let mut world = World::new(config());
+    for number in 2..100 {
+        let name = alloc::format!("usb{number}");
+        world.tell(Input::Link { terms: LinkTerms { link: LinkId(number), name, ..usb() } });
+        world.tell(Input::LinkUp { link: LinkId(number) });
+    }
+    world.rate(WIFI, 1.0);
+    let conn = world.open(1, WIFI, 1 << 30);
+    world.run(20.0);
+    assert_eq!(world.paths.links().count(), 64);
+    assert!(!world.state(conn).is_empty());
+}
