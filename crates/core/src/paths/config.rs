@@ -62,7 +62,8 @@ pub struct LinkTerms {
     pub kind: LinkKind,
     /// Whether each byte costs money.
     pub metered: bool,
-    /// How many bytes all connections together may carry over it in this run, both ways; none: as many as they want.
+    /// How many bytes may pass its interface from now on, both ways, before connections leave it, whoever has sent them;
+    /// none: as many as they want. Stopping what other programs do over it is nobody's task here.
     pub budget: Option<DataSize>,
 }
 

@@ -56,7 +56,8 @@ pub enum Input {
         /// Which.
         link: LinkId,
     },
-    /// All that has passed the link's interface since it came up.
+    /// All that has passed the link's interface since the driver saw it first. Less than before says that its counters began
+    /// anew, from zero.
     Traffic {
         /// Which link.
         link: LinkId,

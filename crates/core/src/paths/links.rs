@@ -7,7 +7,7 @@
 //!    anything was measured, [`Config::assumed`] (eMPTCP §3.2).
 //! 2. The radio's meter is fed by what connections saw, and by the interface's own counters where they say more: other
 //!    programs' bytes, and headers. Counters of an interface come later than those of connections, so only what exceeds
-//!    the sum of both is new.
+//!    the sum of both is new. What the meter was fed is also what a budget is spent by.
 
 use super::config::{Config, LinkTerms};
 use crate::energy::{Direction, Meter};
@@ -85,11 +85,14 @@ pub(super) struct Link {
     pub(super) carried: DataSize,
     /// Its budget is as good as gone, for the rest of the run: once it is left, nothing says how fast it would be.
     spent: bool,
-    /// What was told to the meter, down and up, and where the interface's counters stood then.
+    /// What was told to the meter, down and up.
     fed: [DataSize; 2],
-    base: Option<[DataSize; 2]>,
-    /// When the interface's counters came last.
-    counted: Option<Instant>,
+    /// Where the interface's counters stood when they were first compared with that, and what had been fed by then.
+    base: Option<([DataSize; 2], [DataSize; 2])>,
+    /// When the interface's counters came last, and what they said.
+    counted: Option<(Instant, [DataSize; 2])>,
+    /// What they knew then that no connection had told.
+    unexplained: DataSize,
     /// The last time at which anything came over it.
     pub(super) alive: Option<Instant>,
     /// The last time at which a proof of life failed while nothing else came over it.
@@ -111,6 +114,7 @@ impl Link {
             fed: [DataSize::ZERO; 2],
             base: None,
             counted: None,
+            unexplained: DataSize::ZERO,
             alive: None,
             lost: None,
         }
@@ -171,8 +175,8 @@ impl Link {
         size: DataSize,
     ) {
         self.carried += size;
-        self.count();
         self.fed[side(direction)] += size;
+        self.count();
         // Bytes of a look have come all through the time since the last one, if that was a moment ago.
         match now.since(from) <= SPAN && size >= FLOW {
             true => meter.carry(from, now, self.terms.link, direction, size),
@@ -185,19 +189,18 @@ impl Link {
 
     /// The interface's counters; the answer is what no connection that is looked at explains.
     pub(super) fn on_traffic(&mut self, meter: &mut Meter, now: Instant, counted: [DataSize; 2]) -> DataSize {
-        let base = *self.base.get_or_insert([counted[0] - self.fed[0], counted[1] - self.fed[1]]);
+        if self.counted.is_some_and(|(_, last)| counted[0] < last[0] || counted[1] < last[1]) {
+            // Another interface of the same name, or a modem that was reset: it counts from zero.
+            self.base = Some(([DataSize::ZERO; 2], self.fed));
+        }
+        let (base, fed) = *self.base.get_or_insert((counted, self.fed));
         let mut unexplained = DataSize::ZERO;
         for direction in [Direction::Down, Direction::Up] {
             let at = side(direction);
-            // Counters that begin anew: so does the base.
-            if counted[at] < base[at] {
-                self.base = None;
-                return DataSize::ZERO;
-            }
-            let more = (counted[at] - base[at]) - self.fed[at];
+            let more = (counted[at] - base[at]) - (self.fed[at] - fed[at]);
             if !more.is_zero() {
                 match self.counted {
-                    Some(from) if now.since(from) <= SPAN && more >= FLOW * 4 => {
+                    Some((from, _)) if now.since(from) <= SPAN && more >= FLOW * 4 => {
                         meter.carry(from, now, self.terms.link, direction, more);
                     }
                     _ => meter.on_bytes(now, self.terms.link, direction, more),
@@ -206,13 +209,15 @@ impl Link {
                 unexplained += more;
             }
         }
-        self.counted = Some(now);
+        self.counted = Some((now, counted));
+        self.unexplained = unexplained;
+        self.count();
         unexplained
     }
 
     /// What its budget still allows; none: anything.
     pub(super) fn allowance(&self) -> Option<DataSize> {
-        self.terms.budget.map(|budget| budget - self.carried)
+        self.terms.budget.map(|budget| budget - (self.fed[0] + self.fed[1]))
     }
 
     /// Whether the budget forbids it.
@@ -220,9 +225,10 @@ impl Link {
         self.spent
     }
 
-    /// What is on its way when it is stopped still comes, so it is stopped so much earlier: [`IN_FLIGHT`] of its rate.
+    /// What is on its way when it is stopped still comes, so it is stopped so much earlier: [`IN_FLIGHT`] of its rate, and as
+    /// much beside payload (headers, other programs' bytes) as passed between the last two counts of its interface.
     fn count(&mut self) {
-        let reserve = Bitrate::from_bits_per_sec(self.total) * IN_FLIGHT;
+        let reserve = Bitrate::from_bits_per_sec(self.total) * IN_FLIGHT + self.unexplained;
         self.spent |= self.allowance().is_some_and(|left| left <= reserve);
     }
 }
@@ -239,7 +245,8 @@ const FLOW: DataSize = DataSize::from_bytes(6000);
 /// How long a bad rate of a link that rests is believed, less and less. chosen: the paper's mean of Wi-Fi's states, thrice.
 const FADES: Duration = Duration::from_secs(120);
 
-const fn side(direction: Direction) -> usize {
+/// Its place where there is one value for each way: down, up.
+pub(super) const fn side(direction: Direction) -> usize {
     match direction {
         Direction::Down => 0,
         Direction::Up => 1,

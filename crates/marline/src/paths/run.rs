@@ -15,7 +15,7 @@ use marline_net::paths::control::Control;
 use marline_net::paths::forward::{self, Cgroup, Scope};
 use marline_net::paths::ground::{self, Claim, Host, RUN_DIR, Roads, Role};
 use marline_net::paths::status::About;
-use marline_net::paths::{Ground, Job, Mode, Shared, Untouched, drive};
+use marline_net::paths::{Budgets, Ground, Job, Mode, Shared, Untouched, drive};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -57,6 +57,7 @@ impl PathsTerms {
 struct Plan {
     config: Config,
     choice: Choice,
+    budgets: Budgets,
     named: bool,
     mode: Mode,
     run_dir: Option<PathBuf>,
@@ -110,14 +111,19 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         args.link.into_iter().map(|Wanted { link, later }| Wanted { link: file.complete(link), later }).collect()
     };
     let is_named = !named.is_empty();
-    let (terms, choice, lines) = links(named, args.bypass_vpn, file)?;
+    let run_dir = args.daemon.run_dir.or_else(|| file.paths.run_dir.clone());
+    let budgets = match mode {
+        Mode::DryRun => Budgets::default(),
+        _ => Budgets::open(&kept(run_dir.as_deref())).map_err(|error| Exit::failed(error.to_string()))?,
+    };
+    let (terms, choice, lines) = links(named, &budgets, args.bypass_vpn, file)?;
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.profile = args.profile.or(file.paths.profile).unwrap_or_default();
-    let run_dir = args.daemon.run_dir.or_else(|| file.paths.run_dir.clone());
     Ok(Plan {
         config,
         choice,
+        budgets,
         // A link below a VPN that is to be bypassed may go beside it, as a named one may.
         named: is_named || args.bypass_vpn,
         mode,
@@ -128,6 +134,17 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         lines,
     })
 }
+
+/// Where it is written down what was used of budgets: that outlives the machine's end, other than what is in [`RUN_DIR`].
+fn kept(run_dir: Option<&Path>) -> PathBuf {
+    let given = run_dir.map(Path::to_owned);
+    // systemd's word for a unit's own directory.
+    let place = given.or_else(|| std::env::var_os("STATE_DIRECTORY").map(PathBuf::from));
+    place.unwrap_or_else(|| STATE_DIR.into())
+}
+
+/// For what is to be known after the machine's end.
+const STATE_DIR: &str = "/var/lib/marline";
 
 fn scope(args: &RunArgs) -> Result<Scope, Exit> {
     let cgroup = args.cgroup.as_deref().map(Cgroup::find).transpose();
@@ -143,6 +160,7 @@ fn without_radios() -> Result<Model, Exit> {
 /// The links, in the order of their numbers, how they were chosen, and lines that the user should read.
 fn links(
     wanted: Vec<Wanted>,
+    budgets: &Budgets,
     bypass_vpn: bool,
     file: &ConfigFile,
 ) -> Result<(Vec<LinkTerms>, Choice, Vec<String>), Exit> {
@@ -186,10 +204,10 @@ fn links(
     }
     let terms = profiles.into_iter().zip(0..).map(|(profile, number)| LinkTerms {
         link: LinkId(number),
+        budget: profile.budget.map(|budget| budgets.left(&profile.name, budget)),
         name: profile.name,
         kind: profile.kind,
         metered: profile.metered,
-        budget: profile.budget,
     });
     Ok((terms.collect(), choice, lines))
 }
@@ -240,6 +258,7 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     let job = Job {
         config: plan.config,
         choice: plan.choice,
+        budgets: plan.budgets,
         mode: plan.mode,
         beside_vpn: plan.named,
         trace: plan.trace,

@@ -125,7 +125,8 @@ fn links(status: &Status) -> String {
             state += ", metered";
         }
         if let Some(left) = link.budget_left_bytes {
-            let _ = write!(state, ", {} left", size(left));
+            let used = link.budget_used_bytes.unwrap_or(0);
+            let _ = write!(state, ", {} of {} left", size(left), size(left.saturating_add(used)));
         }
         rows.push(vec![
             link.name.clone(),
@@ -252,7 +253,7 @@ mod tests {
              "received_bytes": 41200000, "sent_bytes": 1000, "down_mbps": 12.3, "budget_left_bytes": null,
              "radio": "active", "energy_j": 3.2},
             {"name": "wwan0", "kind": "lte", "metered": true, "up": true, "active": 0, "suspended": 1,
-             "received_bytes": 0, "sent_bytes": 0, "down_mbps": 0.0, "budget_left_bytes": 2000000000,
+             "received_bytes": 0, "sent_bytes": 0, "down_mbps": 0.0, "budget_used_bytes": 500000000, "budget_left_bytes": 1500000000,
              "radio": null, "energy_j": null}],
         "counts": {"managed": 2, "active": 1, "plain_now": 3},
         "connections": [
@@ -280,7 +281,7 @@ mod tests {
         );
         assert_eq!(lines[1], "2 connections steered, 1 active, 3 plain TCP instead of MPTCP");
         assert!(lines[4].starts_with("wlan0  wifi  up") && lines[4].contains("12.3 Mbit/s"), "{}", lines[4]);
-        assert!(lines[5].contains("up, metered, 2.0GB left  0 + 1 suspended"), "{}", lines[5]);
+        assert!(lines[5].contains("up, metered, 1.5GB of 2.0GB left  0 + 1 suspended"), "{}", lines[5]);
         assert_eq!(
             lines[8],
             "7b9c2f7a  192.0.2.1:443  12.3 Mbit/s  41.2MB    wlan0, wwan0 (suspended)  wlan0 alone costs less"

@@ -9,6 +9,7 @@
 //!    behind one trait, [`Ground`].
 //! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
 
+mod budgets;
 pub mod control;
 pub mod doctor;
 mod driver;
@@ -29,6 +30,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::links::{Choice, Survey};
 
+pub use budgets::Budgets;
 pub use driver::{PathsRecord, Policy, drive};
 pub use error::PathsError;
 pub use shared::Shared;
@@ -40,6 +42,8 @@ pub struct Job {
     pub config: Config,
     /// How its links were chosen: what comes while it runs and would have been chosen is used as well.
     pub choice: Choice,
+    /// What was used of its links' budgets before; the configuration's are what is left of them.
+    pub budgets: Budgets,
     /// How the kernel is told.
     pub mode: Mode,
     /// Links may be used beside a VPN that is the host's way to the Internet; otherwise they are down while there is one.

@@ -42,6 +42,8 @@ pub struct LinkState {
     pub sent: DataSize,
     /// What came in the last second.
     pub rate: Bitrate,
+    /// What of its budget was used, by earlier runs as well; none: it has none.
+    pub budget_used: Option<DataSize>,
     /// Subflows over it.
     pub subflows: u32,
 }

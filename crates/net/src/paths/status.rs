@@ -148,6 +148,9 @@ pub struct Link {
     pub sent_bytes: u64,
     /// What came in the last second.
     pub down_mbps: f64,
+    /// What of its budget was used, by earlier runs as well; none: it has none.
+    #[serde(default)]
+    pub budget_used_bytes: Option<u64>,
     /// What is left of its budget; none: it has none.
     #[serde(default)]
     pub budget_left_bytes: Option<u64>,
@@ -342,6 +345,7 @@ fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths,
         received_bytes: state.received.bytes(),
         sent_bytes: state.sent.bytes(),
         down_mbps: state.rate.as_mbps_f64(),
+        budget_used_bytes: state.budget_used.map(|used| used.bytes()),
         budget_left_bytes: view.and_then(|view| view.budget_left).map(|left| left.bytes()),
         radio: radio.map(str::to_owned),
         energy_j: spent.link(state.link).map(|bill| bill.total().as_joules_f64()),
@@ -460,6 +464,7 @@ mod tests {
             received: DataSize::from_bytes(10),
             sent: DataSize::from_bytes(20),
             rate: Bitrate::from_mbps(3),
+            budget_used: None,
             subflows: 1,
         }
     }

@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::link::LinkId;
 use crate::paths::*;
-use crate::units::{DataSize, Instant};
+use crate::units::{DataSize, Duration, Instant};
 
 use alloc::vec::Vec;
 
@@ -49,6 +49,51 @@ fn a_budget_is_never_exceeded_and_its_links_subflow_goes() {
             }
         }
     }
+}
+
+#[test]
+fn a_budget_is_of_what_passes_the_interface_whoever_sends_it() {
+    for policy in [Policy::Mptcp, Policy::Marline] {
+        let mut world = world(policy, Profile::Energy, [None, Some(10_000_000)], [0.8, 8.0]);
+        let traffic = |received, sent| Input::Traffic {
+            link: LTE,
+            received: DataSize::from_bytes(received),
+            sent: DataSize::from_bytes(sent),
+        };
+        let left = |world: &World| world.paths.links().find_map(|link| link.budget_left).unwrap().bytes();
+        // What passed before it was first counted is not of this run.
+        world.tell(traffic(500_000_000, 70_000_000));
+        assert_eq!(left(&world), 10_000_000);
+        world.now += Duration::from_secs(1);
+        world.tell(traffic(503_000_000, 70_100_000));
+        assert_eq!(left(&world), 6_900_000);
+        // The modem was plugged out and in: its counters begin anew, and the budget does not.
+        world.now += Duration::from_secs(1);
+        world.tell(traffic(100_000, 100_000));
+        assert_eq!(left(&world), 6_700_000);
+        world.now += Duration::from_secs(1);
+        world.tell(traffic(3_100_000, 600_000));
+        assert_eq!(left(&world), 3_200_000, "no sooner than after as much as had passed before");
+        world.open(1, WIFI, 4 << 20);
+        world.run(30.0);
+        assert_eq!((world.joins(LTE), world.received(LTE)), (0, 0), "{policy:?}: the rest is in reserve");
+    }
+}
+
+#[test]
+fn payload_is_not_counted_twice() {
+    let mut world = world(Policy::Mptcp, Profile::Energy, [None, Some(100_000_000)], [0.8, 8.0]);
+    world.open(1, WIFI, 16 << 20);
+    // The interface counts 5 % of headers.
+    for _ in 0..10 {
+        let counted = DataSize::from_bytes(world.received(LTE) / 20 * 21);
+        world.tell(Input::Traffic { link: LTE, received: counted, sent: DataSize::ZERO });
+        world.run(1.0);
+    }
+    let link = world.paths.links().find(|link| link.link == LTE).unwrap();
+    let used = 100_000_000 - link.budget_left.unwrap().bytes();
+    let carried = link.carried.bytes();
+    assert!(carried > 5_000_000 && (carried..carried / 20 * 21 + 1000).contains(&used), "{used} {carried}");
 }
 
 #[test]

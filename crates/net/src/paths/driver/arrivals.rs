@@ -30,13 +30,9 @@ impl<M: Policy> Driver<M> {
             if self.lines.has(&interface.name) {
                 continue;
             }
-            let terms = LinkTerms {
-                link: self.lines.next(),
-                name: profile.name,
-                kind: profile.kind,
-                metered: profile.metered,
-                budget: profile.budget,
-            };
+            let budget = profile.budget.map(|budget| self.budgets.left(&profile.name, budget));
+            let (kind, metered) = (profile.kind, profile.metered);
+            let terms = LinkTerms { link: self.lines.next(), name: profile.name, kind, metered, budget };
             tracing::info!(link = terms.name, kind = %terms.kind, "a further link");
             self.lines.add(&terms);
             self.ground.take_up(&terms);

@@ -7,7 +7,8 @@
 //!    source routing is the ground's, and the user has named the link. One that has come to lie below a VPN is down, so
 //!    that nothing goes beside that, unless the user wants just this.
 //! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost.
-//! 3. What passed an interface counts from the moment at which the driver saw it first.
+//! 3. What passed an interface counts from the moment at which the driver saw it first, and goes on counting when another
+//!    interface of its name takes its place.
 
 use std::net::IpAddr;
 
@@ -15,6 +16,7 @@ use marline_core::link::{LinkId, LinkKind};
 use marline_core::paths::LinkTerms;
 use marline_core::units::{Bitrate, DataSize, Duration};
 
+use super::super::Budgets;
 use super::super::snapshot::LinkState;
 use crate::links::{Interface, Reason, Survey, Verdict};
 
@@ -38,8 +40,10 @@ pub(super) struct Line {
     pub(super) index: u32,
     pub(super) up: bool,
     pub(super) addresses: Vec<IpAddr>,
-    /// The interface's counters when it was seen first: what came, what went.
-    base: Option<(u64, u64)>,
+    /// Whether it has a budget.
+    budget: bool,
+    /// The interface's counters when it was seen last: what came, what went.
+    counted: Option<(u64, u64)>,
     received: DataSize,
     sent: DataSize,
     rate: Bitrate,
@@ -98,6 +102,13 @@ impl Lines {
         !address.is_loopback() && self.of(address, 0).is_none() && !self.others.contains(&address)
     }
 
+    /// Writes down what passed those with a budget.
+    pub(super) fn note(&self, budgets: &mut Budgets) {
+        for line in self.all.iter().filter(|line| line.budget) {
+            budgets.count(&line.name, line.received + line.sent);
+        }
+    }
+
     pub(super) fn count(&mut self, link: LinkId, received: u64, sent: u64, time: Duration) {
         if let Some(line) = self.all.iter_mut().find(|line| line.link == link) {
             line.count(received, sent, time);
@@ -115,7 +126,8 @@ impl Line {
             index: 0,
             up: false,
             addresses: Vec::new(),
-            base: None,
+            budget: terms.budget.is_some(),
+            counted: None,
             received: DataSize::ZERO,
             sent: DataSize::ZERO,
             rate: Bitrate::ZERO,
@@ -125,9 +137,9 @@ impl Line {
     fn follow(&mut self, interface: Option<&Interface>, beside_vpn: bool, turns: &mut Vec<Turn>) {
         let up = interface.is_some_and(|interface| carries(interface, beside_vpn));
         let index = interface.map_or(0, |interface| interface.index);
-        if index != self.index {
+        if index != self.index && self.counted.is_some() {
             // Another interface counts from zero, whatever its name.
-            self.base = None;
+            self.counted = Some((0, 0));
         }
         let none: &[IpAddr] = &[];
         let addresses = interface.map_or(none, |interface| interface.addresses.as_slice());
@@ -156,13 +168,13 @@ impl Line {
     }
 
     fn count(&mut self, received: u64, sent: u64, time: Duration) {
-        let base = self.base.get_or_insert((received, sent));
-        if received < base.0 || sent < base.1 {
-            *base = (received, sent);
-        }
-        let came = DataSize::from_bytes(received - base.0);
-        self.rate = (came - self.received) / time;
-        (self.received, self.sent) = (came, DataSize::from_bytes(sent - base.1));
+        let last = self.counted.replace((received, sent)).unwrap_or((received, sent));
+        // Counters that fall have begun anew, from zero.
+        let last = if received < last.0 || sent < last.1 { (0, 0) } else { last };
+        let came = DataSize::from_bytes(received - last.0);
+        self.rate = came / time;
+        self.received += came;
+        self.sent += DataSize::from_bytes(sent - last.1);
     }
 
     pub(super) fn name(&self) -> &str {
@@ -174,7 +186,12 @@ impl Line {
         (self.received, self.sent)
     }
 
-    pub(super) fn snapshot(&self, subflows: u32) -> LinkState {
+    /// What of its budget was used, if it has one: by this run, and by those before.
+    pub(super) fn used(&self, budgets: &Budgets) -> Option<DataSize> {
+        self.budget.then(|| budgets.used(&self.name))
+    }
+
+    pub(super) fn snapshot(&self, subflows: u32, budgets: &Budgets) -> LinkState {
         LinkState {
             link: self.link,
             name: self.name.clone(),
@@ -183,6 +200,7 @@ impl Line {
             received: self.received,
             sent: self.sent,
             rate: self.rate,
+            budget_used: self.used(budgets),
             subflows,
         }
     }
@@ -285,16 +303,35 @@ mod tests {
     }
 
     #[test]
-    fn traffic_counts_from_the_first_look_and_survives_another_interface() {
+    fn traffic_counts_from_the_first_look_and_goes_on_over_another_interface() {
         let mut lines = lines();
         lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Usable)));
         let second = Duration::from_secs(1);
-        lines.count(LinkId(0), 5000, 100, second);
-        lines.count(LinkId(0), 130_000, 300, second);
-        let line = lines.line(LinkId(0)).unwrap();
-        assert_eq!(line.passed(), (DataSize::from_bytes(125_000), DataSize::from_bytes(200)));
-        assert_eq!(line.snapshot(0).rate, Bitrate::from_mbps(1));
-        lines.count(LinkId(0), 10, 10, second);
-        assert_eq!(lines.line(LinkId(0)).unwrap().passed(), (DataSize::ZERO, DataSize::ZERO));
+        let count = |lines: &mut Lines, received, sent| {
+            lines.count(LinkId(0), received, sent, second);
+            let line = lines.line(LinkId(0)).unwrap();
+            (line.passed().0.bytes(), line.passed().1.bytes(), line.rate)
+        };
+        assert_eq!(count(&mut lines, 5000, 100), (0, 0, Bitrate::ZERO));
+        assert_eq!(count(&mut lines, 130_000, 300), (125_000, 200, Bitrate::from_mbps(1)));
+        // Its counters begin anew: the modem was reset, or another interface has its name and has counted further already.
+        assert_eq!(count(&mut lines, 10, 20), (125_010, 220, Bitrate::from_bits_per_sec(80)));
+        lines.follow(&survey(interface(4, &["10.0.0.2"], Verdict::Usable)));
+        assert_eq!(count(&mut lines, 50, 50), (125_060, 270, Bitrate::from_bits_per_sec(400)));
+    }
+
+    #[test]
+    fn only_what_passes_a_link_with_a_budget_is_kept() {
+        for budget in [None, Some(DataSize::from_mib(1))] {
+            let terms =
+                LinkTerms { link: LinkId(0), name: "wwan0".into(), kind: LinkKind::Lte, metered: true, budget };
+            let (mut lines, mut budgets) = (Lines::new(&[terms], false), Budgets::default());
+            lines.count(LinkId(0), 1000, 1000, Duration::from_secs(1));
+            lines.count(LinkId(0), 4000, 1500, Duration::from_secs(1));
+            lines.note(&mut budgets);
+            let used = budget.map(|_| DataSize::from_bytes(3500));
+            assert_eq!(lines.line(LinkId(0)).unwrap().used(&budgets), used);
+            assert_eq!(budgets.used("wwan0"), used.unwrap_or_default());
+        }
     }
 }

@@ -47,7 +47,7 @@ use self::table::Table;
 use self::trouble::{FIRST, LONGEST, Trouble};
 use super::kernel::{Events, Fallback, PathManager, Sockets, fell_back};
 use super::snapshot::{Managed, Snapshot, Totals};
-use super::{Ask, Ground, Job, Mode, PathsError};
+use super::{Ask, Budgets, Ground, Job, Mode, PathsError};
 use crate::links::{Choice, Monitor, survey};
 
 pub use log::PathsRecord;
@@ -69,6 +69,9 @@ struct Driver<M> {
     table: Table,
     lines: Lines,
     choice: Choice,
+    budgets: Budgets,
+    /// When they are kept next.
+    next_save: Instant,
     /// Only where the kernel's own path manager rules.
     host: Option<Host>,
     queue: VecDeque<Output>,
@@ -120,9 +123,10 @@ async fn drive_with<M: Policy>(
     let (parts, mut events, mut monitor) = parts;
     let lines = Lines::new(&job.config.links, job.beside_vpn);
     let mut driver = Driver::new(log, parts, lines, job.mode, job.ground);
-    driver.choice = job.choice;
+    (driver.choice, driver.budgets) = (job.choice, job.budgets);
     let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
     driver.ground.restore();
+    driver.save_budgets();
     let ended = driver.log.finish();
     result?;
     ended
@@ -169,8 +173,10 @@ impl<M: Policy> Driver<M> {
             ground,
             table: Table::default(),
             lines,
-            // Nothing that comes is used.
+            // Nothing that comes is used, and nothing is kept.
             choice: Choice::Named(Vec::new()),
+            budgets: Budgets::default(),
+            next_save: Instant::ZERO + BETWEEN_SAVES,
             host: (mode == Mode::KernelPm).then(Host::default),
             queue: VecDeque::new(),
             looks: BTreeSet::new(),
@@ -347,8 +353,21 @@ impl<M: Policy> Driver<M> {
             self.next_guard = self.next_guard.min(self.rested + SOON);
         }
         self.totals.fell_back = fallback;
+        self.lines.note(&mut self.budgets);
+        if self.now() >= self.next_save {
+            let saved = self.save_budgets();
+            self.next_save = self.now() + if saved { BETWEEN_SAVES } else { BETWEEN_SAVES * 360 };
+        }
         self.drop_stale_joins();
         self.log.flush();
+    }
+
+    fn save_budgets(&self) -> bool {
+        let saved = self.budgets.save();
+        if let Err(error) = &saved {
+            tracing::warn!(%error, "what was used of the budgets is not kept");
+        }
+        saved.is_ok()
     }
 
     /// Looks at the interfaces.
@@ -394,7 +413,12 @@ impl<M: Policy> Driver<M> {
                 Mode::DryRun => "dry-run",
             }
             .to_owned(),
-            links: self.lines.all.iter().map(|line| line.snapshot(self.table.over(line.link))).collect(),
+            links: self
+                .lines
+                .all
+                .iter()
+                .map(|line| line.snapshot(self.table.over(line.link), &self.budgets))
+                .collect(),
             connections: self.table.conns.iter().map(|(conn, of)| of.snapshot(*conn, now)).collect(),
             totals: Totals { unmanaged: unmanaged as u64, ..self.totals },
         }
@@ -410,5 +434,7 @@ const FEW: usize = 256;
 const SOON: Duration = Duration::from_secs(3);
 /// chosen: a burst of changes (DHCP) is one; a lost carrier waits no longer than this.
 const BETWEEN_SURVEYS: Duration = Duration::from_millis(50);
+/// chosen: what a crash takes from a budget is what passes in this time, and a disk does not notice it.
+const BETWEEN_SAVES: Duration = Duration::from_secs(10);
 /// Bytes of events that wait. An event takes some 800 of them: enough for 5,000 at once.
 const ROOM: usize = 4 << 20;

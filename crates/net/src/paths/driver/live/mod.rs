@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::ground::{Claim, Host, Roads, Role};
-use super::super::{Ask, Ground, Job, Mode, PathsError, Snapshot, Untouched};
+use super::super::{Ask, Budgets, Ground, Job, Mode, PathsError, Snapshot, Untouched};
 use super::{drive, drive_with};
 use crate::links::{Choice, Survey};
 
@@ -346,6 +346,7 @@ impl Running {
             let job = Job {
                 config,
                 choice: Choice::Named(Vec::new()),
+                budgets: Budgets::default(),
                 mode,
                 beside_vpn: false,
                 trace,
