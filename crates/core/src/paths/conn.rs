@@ -8,12 +8,16 @@
 use alloc::vec::Vec;
 
 use super::event::{CommandId, ConnId, SubflowId};
-use super::links::{Links, Share};
+use super::links::{Links, Share, side};
 use super::pace::Pace;
 use super::reason::Reason;
 use super::subflow::Sub;
+use crate::energy::Direction;
 use crate::predict::Holt;
-use crate::units::{Bitrate, Duration, Instant, Ratio};
+use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+
+/// What came and went is halved whenever one of both is more. chosen: κ; a request and its answer are less.
+const LATELY: u64 = 1_000_000;
 
 /// A connection.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub(super) struct Conn {
     pub(super) since: Instant,
     /// Bytes carried, both ways, all subflows ever.
     pub(super) volume: u64,
+    /// What of it came and what went of late.
+    ways: [u64; 2],
     /// κ or τ has passed (eMPTCP §3.5).
     pub(super) admitted: bool,
     /// When bytes last moved, and when they did before a pause.
@@ -183,6 +189,7 @@ impl Conn {
             active: Links::NONE,
             since: now,
             volume: 0,
+            ways: [0; 2],
             admitted: false,
             moved: None,
             woke: now,
@@ -204,6 +211,23 @@ impl Conn {
     /// There are so many links now.
     pub(super) fn on_links(&mut self, links: usize, now: Instant) {
         self.paths.resize(links, Path { from: now, ..Path::default() });
+    }
+
+    /// Bytes came and went.
+    pub(super) fn on_moved(&mut self, moved: &[(Direction, DataSize); 2]) {
+        for (direction, size) in moved {
+            let way = &mut self.ways[side(*direction)];
+            *way = way.saturating_add(size.bytes());
+        }
+        if self.ways.iter().any(|way| *way > LATELY) {
+            self.ways = self.ways.map(|way| way / 2);
+        }
+    }
+
+    /// The way in which most of it goes of late: by that its radios are reckoned with.
+    pub(super) fn direction(&self) -> Direction {
+        let [down, up] = self.ways;
+        if up > down { Direction::Up } else { Direction::Down }
     }
 
     pub(super) fn sub_mut(&mut self, id: SubflowId) -> Option<&mut Sub> {

@@ -50,6 +50,7 @@ impl Conn {
         let moved = sub.on_seen(now, counters, adopted);
         let (link, past) = (sub.link, if first && adopted { sub.volume() } else { 0 });
         self.volume = self.volume.saturating_add(past);
+        self.on_moved(&moved);
         if let Some(link) = link.and_then(|at| host.links.get_mut(at)) {
             for (direction, size) in moved.into_iter().filter(|(_, size)| !size.is_zero()) {
                 link.on_payload(&mut host.meter, (from, now), direction, size);

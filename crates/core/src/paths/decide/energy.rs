@@ -2,7 +2,7 @@
 //!
 //! In: rates of the host's links, the state of its radios, the volume of its busy connections. Out: a set of links.
 //!
-//! 1. What a set costs is its power at its rates over the time that the rest takes, and for each radio a promotion if it
+//! 1. What a set costs is its power at its rates, down or up as most of the connection goes of late, over the time that the rest takes, and for each radio a promotion if it
 //!    is idle and the tail that begins anew, less what is left of a tail under way: that is drawn in any case. A radio
 //!    that is awake costs its extension alone, and a radio that is left costs nothing more.
 //! 2. The rest is what has passed ([`Conn::expected`]). Sizes are heavy-tailed (Crovella and Bestavros, "Self-similarity
@@ -202,10 +202,11 @@ impl View<'_> {
         let mut loads: Vec<(LinkKind, Direction, Bitrate)> = Vec::new();
         let (mut fixed, mut rate) = (Energy::ZERO, Bitrate::ZERO);
         let fast = links.iter().map(|at| self.rate(at)).max().unwrap_or_default();
+        let direction = self.conn.direction();
         for at in links.iter() {
             let Some(link) = host.link(at) else { continue };
             let own = self.rate(at);
-            loads.push((link.terms.kind, Direction::Down, own));
+            loads.push((link.terms.kind, direction, own));
             if !self.conn.drags(own, fast, host.now) {
                 rate = rate + own;
             }

@@ -42,6 +42,8 @@ pub(super) struct World {
     rtt: BTreeMap<LinkId, Duration>,
     rates: BTreeMap<LinkId, f64>,
     flows: BTreeMap<SubflowId, Flow>,
+    /// Connections that send what the others receive.
+    pub(super) uploads: BTreeSet<ConnId>,
     /// What each connection has yet to send.
     left: BTreeMap<ConnId, f64>,
     later: BTreeMap<(Instant, u64), Input>,
@@ -73,6 +75,7 @@ impl World {
             rtt: BTreeMap::from([(WIFI, Duration::from_millis(30)), (LTE, Duration::from_millis(60))]),
             rates: BTreeMap::new(),
             flows: BTreeMap::new(),
+            uploads: BTreeSet::new(),
             left: BTreeMap::new(),
             later: BTreeMap::new(),
             next: 1,
@@ -141,8 +144,13 @@ impl World {
                     let flows = self.flows.iter().filter(|(_, flow)| flow.conn == conn);
                     let seen: Vec<_> = flows.map(|(id, flow)| (*id, flow.received, flow.asked)).collect();
                     for (subflow, received, backup) in seen {
-                        let received = DataSize::from_bytes(received as u64);
-                        let counters = Counters { received, backup, ..Counters::default() };
+                        let size = DataSize::from_bytes(received as u64);
+                        let (received, sent) = if self.uploads.contains(&conn) {
+                            (DataSize::ZERO, size)
+                        } else {
+                            (size, DataSize::ZERO)
+                        };
+                        let counters = Counters { received, sent, backup, ..Counters::default() };
                         self.after(Duration::ZERO, Input::Seen { conn, subflow, counters });
                     }
                 }
