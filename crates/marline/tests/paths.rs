@@ -266,6 +266,72 @@ done
 }
 
 #[test]
+fn a_link_that_is_waited_for_is_used_whenever_it_comes() {
+    let place = Place::new();
+    let script = r#"
+state >before
+"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,later,kind=lte 2>said & daemon=$!
+started $daemon
+paths status --run-dir "$RUN" --json >first
+for turn in 1 2; do
+    ip link add usb0 type veth peer name far2
+    ip link set usb0 addrgenmode none; ip link set far2 addrgenmode none
+    ip address add 10.7.0.2/24 dev usb0
+    ip link set usb0 up; ip link set far2 up
+    until ip -br link show usb0 | grep -q LOWER_UP; do sleep 0.01; done
+    ip route add default via 10.7.0.1 dev usb0 metric 300
+    until ip rule | grep -q "from 10.7.0.2 lookup 731"; do sleep 0.05; kill -0 $daemon; done
+    ip link delete usb0
+    while ip rule | grep -q "from 10.7.0.2"; do sleep 0.05; kill -0 $daemon; done
+done
+paths status --run-dir "$RUN" --json >second
+for status in first second; do tr -d ' \n' <$status | grep -o '"name":"[a-z0-9]*"' | tr '\n' ' '; echo; done
+grep usb0 said
+kill $daemon; wait $daemon
+state >after; diff before after
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let expected = [
+        "\"name\":\"eth0\" ",
+        "\"name\":\"eth0\" \"name\":\"usb0\" ",
+        "marline: link usb0: there is no such interface yet; it is used when it comes",
+        "marline: usb0 (lte) has come, and is used from now on",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn what_was_used_of_a_budget_is_used_in_the_next_run_too() {
+    let place = Place::new();
+    let script = r#"
+mkdir "$RUN"; echo '{"eth1": 400000000, "wwan7": 7}' >"$RUN/budgets.json"
+used() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"budget_used_bytes":[0-9]*,"budget_left_bytes":[0-9]*' | tr -dc '0-9,'; echo; }
+for run in 1 2; do
+    "$MARLINE" paths --run-dir "$RUN" --link eth0 --link eth1,budget=1GB 2>said & daemon=$!
+    started $daemon
+    used
+    # Nobody is there: the question for his address is what is sent.
+    until [ "$(used | cut -d, -f1)" -gt 400000000 ]; do
+        timeout 0.5 bash -c 'exec 3<>/dev/tcp/10.1.0.9/80' 2>/dev/null || true; kill -0 $daemon
+    done
+    kill $daemon; wait $daemon
+done
+tr -d ' \n' <"$RUN/budgets.json"
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let [first, second, kept] = &lines[..] else { panic!("{lines:?}") };
+    let [first, second] = [first, second].map(|line| {
+        let (used, left) = line.split_once(',').unwrap();
+        let (used, left): (u64, u64) = (used.parse().unwrap(), left.parse().unwrap());
+        assert_eq!(used + left, 1_000_000_000);
+        used
+    });
+    let kept: std::collections::BTreeMap<String, u64> = serde_json::from_str(kept).unwrap();
+    assert!(first >= 400_000_000 && second > first && kept["eth1"] >= second, "{first} {second} {kept:?}");
+    assert!(kept["eth1"] < 400_100_000 && kept["wwan7"] == 7, "{kept:?}");
+}
+
+#[test]
 fn a_status_shows_what_the_forwarder_does() {
     let place = Place::new();
     // The link leads nowhere, which the forwarder learns after the kernel's three questions for the router.

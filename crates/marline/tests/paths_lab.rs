@@ -34,10 +34,9 @@ exit $code
 
 /// The same for a daemon that chooses its links by itself; `lte` is plugged in while curl downloads.
 const PLUGGED_IN: &str = r#"
-unshare --net sleep 100 & elsewhere=$!
-until [ "$(readlink /proc/$$/ns/net)" != "$(readlink /proc/$elsewhere/ns/net)" ]; do
-    kill -0 $elsewhere || exit 97; sleep 0.01
-done
+mkfifo "$PLACE/away" "$PLACE/back"
+unshare --net sh -c 'echo >"$PLACE/away"; read now <"$PLACE/back"; ip link set lte netns "$1"' sh $$ & elsewhere=$!
+read now <"$PLACE/away"
 address=$(ip -o -4 address show dev lte | sed 's/.* inet \([^ ]*\).*/\1/')
 ip link set lte netns $elsewhere
 rules() { ip rule; ip -6 rule; ip route show table all | grep "proto 109"; }
@@ -50,15 +49,16 @@ for turn in $(seq 100); do
     sleep 0.1
 done
 "$MARLINE" run -- curl -sS --max-time 100 -o "$PLACE/out" "$MARLINE_LAB_URL" & curl=$!
-until [ -s "$PLACE/out" ]; do kill -0 $curl || exit 97; sleep 0.1; done
-nsenter --target $elsewhere --net ip link set lte netns $$
+until [ -s "$PLACE/out" ]; do kill -0 $curl || exit 94; sleep 0.1; done
+echo >"$PLACE/back"
+wait $elsewhere || exit 97
 ip address add "$address" dev lte
 ip link set lte up
 ip route add default dev lte metric 101
 wait $curl; code=$?
 "$MARLINE" paths status --run-dir "$PLACE/run" --json >"$PLACE/status.json"
 rules >"$PLACE/while"
-kill $daemon $elsewhere
+kill $daemon
 wait $daemon
 rules >"$PLACE/after"
 cmp "$PLACE/before" "$PLACE/after" >&2 || exit 96
