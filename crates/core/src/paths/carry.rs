@@ -105,8 +105,6 @@ impl Conn {
             return;
         }
         let id = known.terms.link;
-        // The SYN wakes the radio.
-        host.meter.on_bytes(host.now, id, Direction::Up, DataSize::ZERO);
         let command = host.command(self.id, Command::Join { link: id, backup });
         path.join = Join::Asked(command, purpose);
     }
@@ -253,7 +251,7 @@ impl Conn {
     /// A command was answered.
     pub(super) fn on_done(
         &mut self,
-        host: &Host,
+        host: &mut Host,
         command: super::CommandId,
         what: Command,
         refused: Option<Refusal>,
@@ -262,6 +260,10 @@ impl Conn {
         match what {
             Command::Join { link, .. } => {
                 let rtt = host.place(link).and_then(|at| self.on(at)).map_or_else(|| self.rtt(), Sub::handshake);
+                if refused.is_none() {
+                    // The SYN wakes the radio.
+                    host.meter.on_bytes(now, link, Direction::Up, DataSize::ZERO);
+                }
                 let Some(path) = host.place(link).and_then(|at| self.paths.get_mut(at)) else { return };
                 let purpose = match path.join {
                     Join::Asked(asked, purpose) if asked == command => purpose,

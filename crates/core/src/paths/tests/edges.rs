@@ -194,3 +194,18 @@ fn a_subflow_that_hears_no_priority_is_destroyed_in_the_end() {
     world.run(10.0);
     assert_eq!(world.received(LTE), before);
 }
+
+#[test]
+fn a_join_that_has_no_address_costs_nothing_and_rests_for_a_while() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Profile::Energy, [None, None], [0.8, 8.0]);
+        world.no_address.insert(LTE);
+        world.open(1, WIFI, 64 << 20);
+        world.run(60.0);
+        let at = joined_at(&world, LTE);
+        assert!(at.len() > 2, "{policy:?} {at:?}");
+        assert!(at.windows(2).all(|pair| pair[1].since(pair[0]).as_secs() >= 15), "{policy:?} {at:?}");
+        let account = world.paths.finish(world.now);
+        assert!(account.link(LTE).is_none_or(|bill| bill.total().is_zero()), "{policy:?}");
+    }
+}

@@ -55,6 +55,12 @@ pub(super) struct World {
     /// Only those for this link; none: all.
     pub(super) links_lost: Option<LinkId>,
     pub(super) refuse: BTreeSet<LinkId>,
+    /// How many joins lose their SYN before one arrives.
+    pub(super) lose_joins: u32,
+    /// Links without an address of the server's family.
+    pub(super) no_address: BTreeSet<LinkId>,
+    /// What waits for an acknowledgement, on each subflow of a silent link.
+    pub(super) unanswered: u64,
     pub(super) commands: Vec<(Instant, Command)>,
     pub(super) notes: Vec<String>,
     pub(super) looks: usize,
@@ -83,6 +89,9 @@ impl World {
             lose: 0,
             links_lost: None,
             refuse: BTreeSet::new(),
+            lose_joins: 0,
+            no_address: BTreeSet::new(),
+            unanswered: 0,
             commands: Vec::new(),
             notes: Vec::new(),
             looks: 0,
@@ -142,15 +151,18 @@ impl World {
                 Output::Look { conn } => {
                     self.looks += 1;
                     let flows = self.flows.iter().filter(|(_, flow)| flow.conn == conn);
-                    let seen: Vec<_> = flows.map(|(id, flow)| (*id, flow.received, flow.asked)).collect();
-                    for (subflow, received, backup) in seen {
-                        let size = DataSize::from_bytes(received as u64);
+                    let seen: Vec<_> = flows.map(|(id, flow)| (*id, flow.clone())).collect();
+                    for (subflow, flow) in seen {
+                        let size = DataSize::from_bytes(flow.received as u64);
                         let (received, sent) = if self.uploads.contains(&conn) {
                             (DataSize::ZERO, size)
                         } else {
                             (size, DataSize::ZERO)
                         };
-                        let counters = Counters { received, sent, backup, ..Counters::default() };
+                        let waits = if self.silent.contains(&flow.link) { self.unanswered } else { 0 };
+                        let outstanding = DataSize::from_bytes(waits);
+                        let backup = flow.asked;
+                        let counters = Counters { received, sent, outstanding, backup, ..Counters::default() };
                         self.after(Duration::ZERO, Input::Seen { conn, subflow, counters });
                     }
                 }
@@ -162,8 +174,12 @@ impl World {
 
     fn carry_out(&mut self, command: CommandId, conn: ConnId, what: Command) {
         self.commands.push((self.now, what));
-        self.after(Duration::ZERO, Input::Done { command, refused: None });
+        let link = if let Command::Join { link, .. } = what { Some(link) } else { None };
+        let refused = link.filter(|link| self.no_address.contains(link)).map(|_| Refusal::NoAddress);
+        self.after(Duration::ZERO, Input::Done { command, refused });
         match what {
+            Command::Join { .. } if refused.is_some() => {}
+            Command::Join { .. } if self.lose_joins > 0 => self.lose_joins -= 1,
             Command::Join { link, backup } => {
                 if !self.silent.contains(&link) && !self.down(link) {
                     let id = SubflowId(1_000_000 + self.next);
