@@ -17,10 +17,10 @@ use super::host::Host;
 use super::links::Links;
 use super::looks::MUTE;
 use super::reason::Reason;
+use super::silence::attempt;
 use super::subflow::Sub;
 use crate::energy::Direction;
-use crate::units::Instant;
-use crate::units::{DataSize, Duration, Ratio};
+use crate::units::{DataSize, Duration, Instant, Ratio};
 
 /// How long a subflow that was asked to carry may bring nothing before others are given up for it nevertheless. chosen:
 /// three times the longest usual slow start's first round trips.
@@ -173,24 +173,23 @@ impl Conn {
             self.home = link.or(self.home);
         }
         let mut ends = alloc::vec::Vec::new();
+        let adopting = self.adopted && self.subs.iter().any(|sub| sub.seen.is_none());
         let expect = link.filter(|_| !subflow.initial).map_or(0, |at| self.expectation(host, at));
         if let (Some(at), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
             if let Some(known) = host.links.get_mut(at) {
                 known.alive = Some(now);
             }
-            let wanted = !matches!(path.join, Join::Asked(_, Purpose::Prove) | Join::Coming(_, Purpose::Prove));
             let was_dead = path.dead.take().is_some();
             (path.join, path.proved, path.expect) = (Join::No, Some(now), expect);
             // Where speed is the aim it counts how soon a path is seen to be the faster one.
             let mute = if host.config.profile == Profile::Throughput { Duration::ZERO } else { MUTE };
             (path.bytes, path.from, path.mute) = (0, now, now + mute + sub.rtt());
-            if !rivals.is_empty() {
-                // The old one's sender has backed off: the new one takes over. Otherwise the old one is alive.
-                // It goes when the new one has shown that it stays (`tidy`).
-                if !wanted && !was_dead {
-                    sub.leaving = true;
-                    ends.push(subflow.id);
-                }
+            // On a dead path the old one's sender has backed off: it goes when the new one has shown that it stays
+            // (`tidy`). Otherwise the old one is alive, and this was a proof, even if it comes late. Of those that ran
+            // before us the newest is the one to keep.
+            if !rivals.is_empty() && !was_dead && !adopting {
+                sub.leaving = true;
+                ends.push(subflow.id);
             }
         }
         if subflow.initial {
@@ -270,7 +269,7 @@ impl Conn {
                     _ => return,
                 };
                 path.join = match refused {
-                    None => Join::Coming(now + purpose.patience(rtt), purpose),
+                    None => Join::Coming(purpose.patience(now, rtt), purpose),
                     Some(why) => {
                         path.not_before = now
                             + match why {
@@ -296,7 +295,8 @@ impl Conn {
     /// Joins that did not come up in time.
     pub(super) fn on_late_joins(&mut self, host: &mut Host) {
         let now = host.now;
-        for (path, link) in self.paths.iter_mut().zip(&mut host.links) {
+        for link in 0..self.paths.len() {
+            let Some(path) = self.paths.get_mut(link) else { continue };
             let Join::Coming(until, purpose) = path.join else { continue };
             if now < until {
                 continue;
@@ -304,13 +304,8 @@ impl Conn {
             path.join = Join::No;
             match purpose {
                 Purpose::Use => path.not_before = now + later(RETRY, &mut path.fails, RETRY_MOST),
-                Purpose::Prove => {
-                    path.pace.forget_silence();
-                    path.dead = Some(Dead { since: now, probe: now + Dead::FIRST, fails: 0 });
-                    if link.alive.is_none_or(|alive| now.since(alive) > Purpose::Prove.patience(Duration::ZERO)) {
-                        link.lost = Some(now);
-                    }
-                }
+                Purpose::Prove { until } if now < until => self.join(host, link, true, purpose),
+                Purpose::Prove { .. } => self.on_no_proof(host, link),
                 Purpose::Return => {}
             }
         }
@@ -346,13 +341,16 @@ impl Conn {
 }
 
 impl Purpose {
-    /// How long the subflow may take to come up.
-    fn patience(self, rtt: Duration) -> Duration {
+    /// When a subflow whose SYN goes out now is too late.
+    fn patience(self, now: Instant, rtt: Duration) -> Instant {
         match self {
-            Self::Use => COMES.max(rtt * 3),
-            // Alive is what answers within two round trips; a driver's delay beside it.
-            Self::Prove => rtt * 2 + Duration::from_millis(100),
-            Self::Return => (rtt * 3).max(Duration::from_secs(1)),
+            Self::Use => now + COMES.max(rtt * 3),
+            Self::Prove { until } => {
+                let next = now + attempt(rtt);
+                // No attempt that has hardly any time left.
+                if next + attempt(rtt) / 2 > until { until } else { next }
+            }
+            Self::Return => now + (rtt * 3).max(Duration::from_secs(1)),
         }
     }
 }

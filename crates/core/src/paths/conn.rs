@@ -48,6 +48,8 @@ pub(super) struct Conn {
     pub(super) woke: Instant,
     /// Looks since then, and those of them that saw new bytes.
     pub(super) looks: (u32, u32),
+    /// How long the last two stretches before it were, if each ended in a pause.
+    pub(super) bursts: [Option<Duration>; 2],
     pub(super) pulse: Pulse,
     /// When it is looked at next, while it is not idle.
     pub(super) look: Instant,
@@ -165,13 +167,23 @@ pub(super) enum Join {
     Coming(Instant, Purpose),
 }
 
+impl Join {
+    /// Whether it is a proof of life.
+    pub(super) const fn proves(self) -> bool {
+        matches!(self, Self::Asked(_, Purpose::Prove { .. }) | Self::Coming(_, Purpose::Prove { .. }))
+    }
+}
+
 /// What a join is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// To carry data, or to stand by.
     Use,
-    /// To prove that the path works; then it goes again.
-    Prove,
+    /// To prove that the path works; then it goes again. The path is taken for dead when none has come up by then.
+    Prove {
+        /// The end of the last attempt.
+        until: Instant,
+    },
     /// To replace a subflow that went silent.
     Return,
 }
@@ -194,6 +206,7 @@ impl Conn {
             moved: None,
             woke: now,
             looks: (0, 0),
+            bursts: [None; 2],
             pulse: Pulse::Busy,
             look: now,
             asked: None,

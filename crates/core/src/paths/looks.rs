@@ -13,7 +13,7 @@
 //! 5. Active connections share [`PER_SECOND`] looks; idle ones wait for the slow round (`round`).
 
 use super::config::Policy;
-use super::conn::{Conn, Pulse};
+use super::conn::{Conn, Join, Pulse};
 use super::host::Host;
 use super::links::{Links, Share};
 use super::pace::Pace;
@@ -68,6 +68,7 @@ impl Conn {
         let began = self.moved.is_none_or(|moved| now.since(moved) > PAUSE);
         if fresh > 0 {
             if began {
+                self.on_burst();
                 (self.woke, self.looks) = (now, (0, 0));
             }
             self.looks.1 = self.looks.1.saturating_add(1);
@@ -76,6 +77,10 @@ impl Conn {
             self.set_pulse(host, Pulse::Busy);
             self.sample(host, carrying, began && self.volume > fresh);
         }
+        let waits = self.subs.iter().any(|sub| sub.waits.is_some() && !sub.backup && !sub.leaving);
+        if waits {
+            self.set_pulse(host, Pulse::Busy);
+        }
         self.looks.0 = self.looks.0.saturating_add(1);
         self.judge(host);
         self.tidy(host);
@@ -83,9 +88,8 @@ impl Conn {
             (sub.fresh, sub.answered) = (0, false);
         }
         let quiet = now.since(self.moved.unwrap_or(self.opened).max(self.woke));
-        let awaited = self.subs.iter().any(|sub| sub.checking().is_some() || sub.timeouts > 0);
-        if fresh == 0 && quiet > QUIET.max(self.rtt() * 6) && !awaited && !self.proving() && !self.owes_proof(host)
-        {
+        let awaited = waits || self.proving() || self.subs.iter().any(|sub| sub.checking().is_some());
+        if fresh == 0 && quiet > QUIET.max(self.rtt() * 6) && !awaited && !self.owes_proof(host) {
             self.set_pulse(host, Pulse::Idle);
         }
         self.share(host, carrying);
@@ -115,6 +119,10 @@ impl Conn {
             path.bytes = path.bytes.saturating_add(fresh);
             if fresh > 0 {
                 (path.dead, path.refused) = (None, false);
+                // What was to be proved is seen.
+                if path.join.proves() {
+                    (path.join, path.proved) = (Join::No, Some(now));
+                }
             }
             let time = now.since(path.from);
             // The first look after a pause only starts the clock: nobody knows when the bytes began.

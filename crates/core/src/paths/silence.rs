@@ -2,13 +2,19 @@
 //!
 //! In: how long a path is silent that should carry. Out: proofs of life, and paths that are taken for dead.
 //!
-//! 1. Silent is who brings nothing for four round trips, 500 ms at least. A second subflow on the same link proves the
-//!    path: if it comes up within two round trips and 100 ms the path is alive, and the subflow goes again.
-//! 2. One proof for one silence: a path that was proved after its last byte is not asked again, unless the kernel counts
-//!    timeouts; and pauses of one application are proved ever more seldom.
-//! 3. A link over which other connections receive is alive; one that a proof has just failed on is dead for all that are
-//!    silent on it.
-//! 4. A dead path carries nothing of the plan, so that another link is chosen. It is tried again by a new subflow, since
+//! 1. Silent is who brings nothing for four round trips, 500 ms at least; and of what this end sends, what waits so long
+//!    for its answer, however long the pause before it was.
+//! 2. A second subflow on the same link proves the path: when it comes up the path is alive, and the subflow goes again.
+//!    One lost packet proves nothing: a proof is several attempts, [`attempt`] apart, and only when none of them is answered
+//!    is the path dead. Bytes that come meanwhile end it as well.
+//! 3. How long it lasts depends on what the silence is ([`Silence`]). Own data without an answer, and a steady stream that
+//!    stops, press: [`PRESSING`]. Else the application has probably nothing to send, and the kernel's own repetition
+//!    of the SYN is waited for. Who sends little and pauses as it did before is not asked: its next request will tell.
+//! 4. One proof for one silence: a path that was proved after its last byte is not asked again, unless own data waits, or
+//!    another connection has found its link to be lost since.
+//! 5. A link over which other connections receive is alive; one that a proof has just failed on is dead for all that have
+//!    fallen silent with it.
+//! 6. A dead path carries nothing of the plan, so that another link is chosen. It is tried again by a new subflow, since
 //!    the old one's sender has backed off (measured: 9 s), after 1 s, 2 s, up to 15 s.
 //!
 //! Waiting for the kernel alone was not enough: it retries for minutes, and knows of no link that was not joined.
@@ -17,15 +23,50 @@ use super::config::Policy;
 use super::conn::{Conn, Dead, Join, Pulse, Purpose};
 use super::host::Host;
 use super::subflow::Sub;
-use crate::units::{DataSize, Duration, Instant};
+use crate::units::{Duration, Instant};
 
 /// The shortest silence that is worth a proof: more than a retransmission timeout of 200 ms and its answer.
 const LEAST: Duration = Duration::from_millis(500);
-/// Pauses are proved at most so often at first.
+/// Pauses are proved at most so often.
 const PROOFS: Duration = Duration::from_secs(2);
+/// How long a proof lasts that presses, or two attempts. chosen: with the silence before it and the first bytes over another
+/// link, 2.2 s at a round trip of 150 ms, below the 3 s that a dead link may cost.
+const PRESSING: Duration = Duration::from_millis(800);
+/// After which the kernel sends a SYN again (RFC 6298 §2: 1 s).
+const SYN_AGAIN: Duration = Duration::from_secs(1);
+/// A stretch of activity of this length is a stream: that it stops is news. chosen: longer than a page or a chat's answer
+/// takes.
+const STREAM: Duration = Duration::from_secs(1);
 
 /// Whose silence began no longer before a link was lost fell silent with it. chosen: twice a proof and its pause.
 const RECENT: Duration = Duration::from_secs(5);
+
+/// A link that brought something to others so lately is alive.
+const HEARD: Duration = Duration::from_millis(200);
+
+/// What a silence is taken for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Silence {
+    /// Of the network, more likely than not.
+    Pressing,
+    /// Of the application, more likely than not.
+    Mild,
+}
+
+impl Silence {
+    /// How long a proof of it lasts.
+    fn patience(self, rtt: Duration) -> Duration {
+        match self {
+            Self::Pressing => PRESSING.max(attempt(rtt) * 2),
+            Self::Mild => SYN_AGAIN + attempt(rtt),
+        }
+    }
+}
+
+/// How long one attempt of a proof is waited for before the next: two round trips, and a driver's delay.
+pub(super) fn attempt(rtt: Duration) -> Duration {
+    (rtt * 2 + Duration::from_millis(100)).max(Duration::from_millis(200))
+}
 
 impl Dead {
     /// The first attempt to come back.
@@ -47,47 +88,66 @@ impl Conn {
             let Some(link) = sub.link.filter(|_| !sub.backup && !sub.leaving) else { continue };
             let (Some(path), Some(known)) = (self.paths.get(link), host.link(link)) else { continue };
             let limit = LEAST.max(sub.handshake() * 4);
-            let urgent = sub.timeouts > 0 || sub.outstanding > DataSize::ZERO;
-            let flowed = sub.moved.is_some() || urgent;
-            if self.silent(sub, now) < limit || !flowed || !known.up || path.dead.is_some() || path.join != Join::No
-            {
+            let (waits, timeouts) = (sub.waits, sub.timeouts);
+            let since = waits.unwrap_or_else(|| now - self.silent(sub, now));
+            let Some(kind) = self.silence(sub).filter(|_| now.since(since) >= limit) else { continue };
+            if !known.up || path.dead.is_some() || path.join != Join::No {
                 continue;
             }
             let last = sub.moved.unwrap_or(sub.up).max(sub.active);
+            let lost = known.lost.filter(|lost| known.alive.is_none_or(|alive| alive < *lost));
+            let lost = lost.filter(|lost| *lost > last && path.proved.is_none_or(|proved| proved < *lost));
             // What was taken for alive by others' bytes, and was lost right after.
-            let lost = known.lost.filter(|lost| *lost > last && lost.since(last) < RECENT);
-            if lost.is_some_and(|lost| path.proved.is_none_or(|proved| proved < lost)) {
+            if lost.is_some_and(|lost| lost.since(last) < RECENT) {
                 self.bury(host, link);
                 continue;
             }
             let rest = match path.proved {
-                Some(proved) if proved >= last => {
-                    if urgent {
-                        PROOFS
-                    } else {
-                        Duration::MAX
-                    }
-                }
-                Some(_) if !urgent => PROOFS,
-                _ => Duration::ZERO,
+                None => Duration::ZERO,
+                Some(proved) if waits.is_none() && lost.is_none() && proved >= last => Duration::MAX,
+                Some(proved) if waits.is_some() && proved < last => Duration::ZERO,
+                Some(_) => PROOFS,
             };
             if path.proved.is_some_and(|proved| now.since(proved) < rest) {
                 continue;
             }
-            if known.lost.is_some_and(|lost| lost > last) {
-                self.bury(host, link);
-            } else if known.alive.is_some_and(|alive| now.since(alive) < limit / 2) && sub.timeouts == 0 {
+            if known.alive.is_some_and(|alive| now.since(alive) < limit / 2) && timeouts == 0 {
                 if let Some(path) = self.paths.get_mut(link) {
                     path.proved = Some(now);
                 }
-            } else if self.pulse == Pulse::Busy || urgent {
+            } else if self.pulse == Pulse::Busy || lost.is_some() {
                 if self.is_joinable(host, link) {
-                    self.join(host, link, true, Purpose::Prove);
-                } else if sub.timeouts > 1 {
+                    let until = now + kind.patience(sub.handshake());
+                    self.join(host, link, true, Purpose::Prove { until });
+                } else if timeouts > 1 {
                     self.bury(host, link);
                 }
             }
         }
+    }
+
+    /// What it would be if a path that carries were silent now; none: as usual.
+    fn silence(&self, sub: &Sub) -> Option<Silence> {
+        if sub.waits.is_some() {
+            return Some(Silence::Pressing);
+        }
+        let stretch = sub.moved?.max(self.woke).since(self.woke);
+        let usual = match self.bursts {
+            [Some(one), Some(other)] => stretch <= one.max(other) * 2 + STREAM,
+            _ => false,
+        };
+        match (stretch >= STREAM, usual) {
+            (true, false) => Some(Silence::Pressing),
+            (false, true) => None,
+            _ => Some(Silence::Mild),
+        }
+    }
+
+    /// A new stretch of activity begins: the pause before it was one of the application's if no path died in it.
+    pub(super) fn on_burst(&mut self) {
+        let Some(moved) = self.moved else { return };
+        let ours = self.paths.iter().all(|path| path.dead.is_none());
+        self.bursts = [ours.then(|| moved.since(self.woke)), self.bursts[0]];
     }
 
     /// Whether a silence has yet to be proved to be the application's: until then the connection is not idle.
@@ -97,10 +157,26 @@ impl Conn {
             let link = sub.link.filter(|_| !sub.backup && !sub.leaving)?;
             let (path, known, moved) = (self.paths.get(link)?, host.link(link)?, sub.moved?);
             let soon = known.up && !known.spent() && path.dead.is_none() && path.not_before <= now + PROOFS;
-            Some(soon && path.proved.is_none_or(|proved| proved < moved.max(sub.active)))
+            let asked = self.silence(sub).is_some();
+            Some(soon && asked && path.proved.is_none_or(|proved| proved < moved.max(sub.active)))
         };
         let ours = host.config.policy == Policy::Marline && !self.closed_to_joins;
         ours && self.subs.iter().any(|sub| owes(sub) == Some(true))
+    }
+
+    /// No attempt of a proof was answered.
+    pub(super) fn on_no_proof(&mut self, host: &mut Host, link: usize) {
+        let now = host.now;
+        let heard = |alive: Instant| now.since(alive) <= HEARD;
+        let others = host.link(link).and_then(|link| link.alive).is_some_and(heard);
+        let waits = self.on(link).is_some_and(|sub| sub.waits.is_some());
+        match self.paths.get_mut(link) {
+            Some(path) if others && !waits => path.proved = Some(now),
+            _ => self.bury(host, link),
+        }
+        if let Some(link) = host.links.get_mut(link).filter(|_| !others) {
+            link.lost = Some(now);
+        }
     }
 
     /// The path is taken for dead.
@@ -140,9 +216,7 @@ impl Conn {
 
     /// Whether a proof is under way.
     pub(super) fn proving(&self) -> bool {
-        self.paths
-            .iter()
-            .any(|path| matches!(path.join, Join::Asked(_, Purpose::Prove) | Join::Coming(_, Purpose::Prove)))
+        self.paths.iter().any(|path| path.join.proves())
     }
 
     /// The earliest time at which something is to be done for a path, apart from looks.

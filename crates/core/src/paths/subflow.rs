@@ -42,7 +42,8 @@ pub(super) struct Sub {
     /// Bytes since the last whole look.
     pub(super) fresh: u64,
     pub(super) timeouts: u8,
-    pub(super) outstanding: DataSize,
+    /// Since when what was sent over it waits for an answer, with nothing coming or going; none: nothing waits.
+    pub(super) waits: Option<Instant>,
     pub(super) check: Option<Check>,
 }
 
@@ -102,7 +103,7 @@ impl Sub {
             answered: false,
             fresh: 0,
             timeouts: 0,
-            outstanding: DataSize::ZERO,
+            waits: None,
             check: None,
         }
     }
@@ -120,10 +121,11 @@ impl Sub {
         self.queued = counters.receiver_rtt.filter(|rtt| !rtt.is_zero()).or(self.queued);
         self.handshake = self.handshake.or(counters.rtt);
         self.timeouts = counters.timeouts;
-        self.outstanding = counters.outstanding;
         self.answered = true;
         self.seen = Some(now);
         let moved = (came + went).bytes();
+        let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
+        self.waits = waiting.then(|| self.waits.filter(|_| moved == 0).unwrap_or(now));
         self.fresh = self.fresh.saturating_add(moved);
         if moved > 0 {
             self.moved = Some(now);

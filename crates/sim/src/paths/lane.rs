@@ -106,14 +106,19 @@ impl Lane {
         self.busy = leaves;
         self.waiting += bytes;
         self.queue.push_back((leaves, bytes));
-        let lost = self.loss > Ratio::ZERO && (0..packets).any(|_| self.random.happens(self.loss));
+        let lost = (0..packets).any(|_| self.loses());
         if lost || leaves == Instant::FAR_FUTURE || !self.course.works(leaves) {
             return Fate::Lost;
         }
         Fate::Arrives(leaves + self.way())
     }
 
-    /// A request, an option or a handshake goes from the client; none: it is lost.
+    /// Whether a packet that goes one way or the other is lost at random.
+    pub(super) fn loses(&mut self) -> bool {
+        self.loss > Ratio::ZERO && self.random.happens(self.loss)
+    }
+
+    /// A packet goes from the client; none: the link does not work.
     pub(super) fn ask(&mut self, now: Instant) -> Option<Instant> {
         self.sent += CONTROL.bytes();
         self.works(now).then(|| now + self.way())

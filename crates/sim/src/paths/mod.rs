@@ -7,7 +7,7 @@
 //!    sender is `sender`, a link `lane` on a [`Course`]; [`World`] drives the machine as its driver is to do it
 //!    (`core/paths/event.rs`), and this is all that it does. [`history`] lets everything happen that can.
 //! 2. Downloads only, as in eMPTCP's evaluation (§3.6). From the client go requests, options and acknowledgements; they
-//!    take half a round trip and no bandwidth.
+//!    take half a round trip and no bandwidth. All but acknowledgements can be lost.
 //! 3. Everything is an event at its time, a few packets at a time; nothing happens in steps. A quarter of a gigabyte
 //!    takes a tenth of a second.
 //! 4. What kernel MPTCP does was measured (upstream, 6.18); a test holds the model to the collapse on unequal links that

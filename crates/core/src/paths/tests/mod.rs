@@ -3,6 +3,7 @@ extern crate std;
 
 mod edges;
 mod links;
+mod pauses;
 mod properties;
 mod rules;
 mod world;

@@ -7,7 +7,7 @@
 use marline_core::paths::{Command, CommandId, ConnId, Input, Output, Refusal, SubflowId, Why};
 use marline_core::units::Instant;
 
-use super::{Event, Kernel, Stage};
+use super::{Event, Kernel, SYN_AGAIN, Stage};
 
 impl Kernel {
     /// Does what the machine asks.
@@ -68,7 +68,7 @@ impl Kernel {
                 let at = self.subflow(conn, subflow)?;
                 let sub = &mut self.subs[at];
                 sub.backup = backup;
-                sub.unheard = if backup && !sub.heard { sub.unheard.or(Some(self.now)) } else { None };
+                sub.unheard = if backup && !sub.heard { sub.unheard.or(Some((0, None))) } else { None };
                 let lost = self.random.happens(self.scene.prio_loss);
                 if let Some(then) = self.control(self.subs[at].link).filter(|_| !lost) {
                     self.plan(then, Event::Prio(at, backup));
@@ -101,11 +101,22 @@ impl Kernel {
         if self.links.get(link).is_none_or(|link| !link.carrier) {
             return Err(Refusal::NoAddress);
         }
-        if let Some(then) = self.control(link) {
-            let up = then + self.links[link].rtt;
-            self.plan(up, Event::Joined { conn, link, backup });
-        }
+        self.plan(self.now, Event::Syn { conn, link, backup, tries: 0 });
         Ok(())
+    }
+
+    /// A join's first packet goes out, again and again until it is answered or the driver ends it.
+    pub(super) fn syn(&mut self, conn: usize, link: usize, backup: bool, tries: u32) {
+        if self.conns[conn].stage != Stage::Told || !self.links[link].carrier {
+            return;
+        }
+        match self.control(link).filter(|_| !self.links[link].loses()) {
+            Some(then) => self.plan(then + self.links[link].rtt, Event::Joined { conn, link, backup }),
+            None if tries < SYNS_AGAIN => {
+                self.plan(self.now + SYN_AGAIN * (1 << tries), Event::Syn { conn, link, backup, tries: tries + 1 });
+            }
+            None => {}
+        }
     }
 
     /// The third packet of a join has arrived.
@@ -124,3 +135,6 @@ impl Kernel {
         }
     }
 }
+
+/// How often a join's SYN is sent again: after 1 s and 3 s, and then the driver ends it.
+const SYNS_AGAIN: u32 = 2;

@@ -18,6 +18,8 @@ use super::{Event, Kernel, Stage};
 
 /// MPTCP_SEND_BURST_SIZE.
 const BURST: u64 = 65_536;
+/// What a subflow may bring before anybody can tell that its MP_PRIO was lost.
+const UNHEARD: u64 = 3000;
 
 impl Kernel {
     /// Gives data to subflows, and lets them send.
@@ -119,8 +121,12 @@ impl Kernel {
             return;
         }
         self.came[link] += piece.data.len;
-        if let Some(since) = self.subs[at].unheard {
-            self.unheard = self.unheard.max(self.now.since(since));
+        if let Some((bytes, since)) = &mut self.subs[at].unheard {
+            *bytes += piece.data.len;
+            if *bytes > UNHEARD {
+                let since = since.get_or_insert(self.now);
+                self.unheard = self.unheard.max(self.now.since(*since));
+            }
         }
         if self.subs[at].drained.is_some_and(|from| piece.seq >= from) {
             self.leaked[link] += piece.data.len;

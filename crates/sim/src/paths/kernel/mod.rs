@@ -5,8 +5,8 @@
 //! 1. Everything happens at an event; events of one moment happen in the order in which they were planned.
 //! 2. A connection is told of when its first request has been acknowledged, two round trips after its SYN, because the
 //!    kernel joins none before (facts: ESTABLISHED comes with the first DATA_ACK).
-//! 3. A join takes one and a half round trips on its link and is then told of; where no packet comes through, nothing is
-//!    ever told. A server that has its fill resets it half a round trip later.
+//! 3. A join takes one and a half round trips on its link and is then told of. Its SYN is sent again after 1 s and 3 s; where
+//!    no packet comes through, nothing is ever told. A server that has its fill resets it half a round trip later.
 //! 4. MP_PRIO rides on one packet of its own subflow and is not repeated. Until it has arrived the server goes on as
 //!    before.
 //! 5. Loss of carrier is told at once; the subflows stay where they are, as sockets do. A subflow that was destroyed
@@ -17,6 +17,7 @@
 
 mod command;
 mod data;
+mod request;
 mod tell;
 
 use std::cmp::Reverse;
@@ -75,6 +76,8 @@ struct Conn {
     /// Bytes that the client has asked for, and that the server may send.
     asked: u64,
     ready: u64,
+    /// A request that the server has not heard yet.
+    requested: Option<DataSize>,
     /// Of what was asked for, what has come and was taken for an end.
     answered: u64,
     next: u64,
@@ -109,8 +112,9 @@ struct Sub {
     /// What this end has asked for, and what the server has heard.
     backup: bool,
     heard: bool,
-    /// Since when this end has wanted a backup and the server has not heard of it.
-    unheard: Option<Instant>,
+    /// This end has wanted a backup and the server has not heard of it: what came since, and since when that was more
+    /// than [`data`] lets pass.
+    unheard: Option<(u64, Option<Instant>)>,
     sender: Sender,
     receiver: Receiver,
     /// Pieces from here on were given to it while it was a backup.
@@ -118,8 +122,11 @@ struct Sub {
     given: u64,
     /// What it was given that the client has not acknowledged in order, on whatever subflow.
     mapped: VecDeque<Data>,
-    /// Requests that went over it.
+    /// Bytes of requests that went over it and were acknowledged, those that are not yet, and how often in a row they
+    /// were sent again.
     asked: u64,
+    waiting: u64,
+    timeouts: u8,
     timer: bool,
 }
 
@@ -130,8 +137,21 @@ enum Event {
     Joinable(usize),
     /// The client asks for the next thing.
     Ask(usize, DataSize),
-    /// The server has heard it.
-    Asked(usize, DataSize),
+    /// The server has heard it, over this subflow.
+    Asked(usize),
+    /// The client hears that it has.
+    Heard(usize),
+    /// If it does not hear it by now it sends the request again.
+    Again(usize, u32),
+    /// If nothing has come since then it asks whether anybody is there: bytes asked for and come at that time.
+    Ping(usize, [u64; 2]),
+    /// The first packet of a join goes out, for the first time or again.
+    Syn {
+        conn: usize,
+        link: usize,
+        backup: bool,
+        tries: u32,
+    },
     Arrives(usize, Piece, u64),
     Acked(usize, u64, u64),
     Timer(usize),
@@ -263,7 +283,8 @@ impl Kernel {
             let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
             self.meter.on_bytes(self.now, id, Direction::Up, DataSize::ZERO);
         }
-        self.links[link].ask(self.now)
+        let lost = self.links[link].loses();
+        self.links[link].ask(self.now).filter(|_| !lost)
     }
 
     fn happen(&mut self, event: Event) {
@@ -279,10 +300,14 @@ impl Kernel {
             }
             Event::Joinable(_) => {}
             Event::Ask(conn, size) => self.ask(conn, size),
-            Event::Asked(conn, size) => {
-                self.conns[conn].ready += size.bytes();
-                self.push(conn);
+            Event::Asked(sub) => self.asked(sub),
+            Event::Heard(sub) => {
+                let sub = &mut self.subs[sub];
+                (sub.asked, sub.waiting, sub.timeouts) = (sub.asked + sub.waiting, 0, 0);
             }
+            Event::Again(sub, tries) => self.again(sub, tries),
+            Event::Ping(conn, then) => self.ping(conn, then),
+            Event::Syn { conn, link, backup, tries } => self.syn(conn, link, backup, tries),
             Event::Arrives(sub, piece, number) => self.arrives(sub, piece, number),
             Event::Acked(sub, number, upto) => self.acked(sub, number, upto),
             Event::Timer(sub) => self.timer(sub),
@@ -361,6 +386,8 @@ impl Kernel {
             given: 0,
             mapped: VecDeque::new(),
             asked: 0,
+            waiting: 0,
+            timeouts: 0,
             timer: false,
         });
         self.conns[conn].subs.push(at);
@@ -374,26 +401,6 @@ impl Kernel {
             Some(request) if request.after.is_zero() => self.ask(conn, request.size),
             Some(request) => self.plan(self.now + request.after, Event::Ask(conn, request.size)),
             None => self.close(conn),
-        }
-    }
-
-    /// A request goes over a subflow that works: a backup only if there is nothing else.
-    fn ask(&mut self, conn: usize, size: DataSize) {
-        let best = self.conns[conn].subs.iter().copied().filter(|sub| self.subs[*sub].here);
-        let best = best.min_by_key(|sub| {
-            let sub = &self.subs[*sub];
-            (!self.links[sub.link].works(self.now), sub.backup)
-        });
-        let arrives = best.and_then(|sub| {
-            self.subs[sub].asked += REQUEST;
-            self.control(self.subs[sub].link)
-        });
-        match arrives {
-            Some(at) => {
-                self.conns[conn].asked += size.bytes();
-                self.plan(at, Event::Asked(conn, size));
-            }
-            None => self.plan(self.now + ASK_AGAIN, Event::Ask(conn, size)),
         }
     }
 
@@ -466,6 +473,7 @@ impl Conn {
             flow,
             stage: Stage::New,
             asked: 0,
+            requested: None,
             ready: 0,
             answered: 0,
             next: 0,
@@ -486,9 +494,5 @@ fn name(conn: usize) -> ConnId {
 const TRAFFIC: Duration = Duration::from_secs(1);
 /// The first retransmission of a SYN.
 const SYN_AGAIN: Duration = Duration::from_secs(1);
-/// A request that went where nothing works is sent again elsewhere.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Bytes of a request.
-const REQUEST: u64 = 300;
 /// Of a link without any delay.
 const LEAST_RTT: Duration = Duration::from_micros(200);

@@ -59,10 +59,10 @@ impl Kernel {
         Counters {
             received: DataSize::from_bytes(sub.receiver.received()),
             sent: DataSize::from_bytes(sub.asked),
-            outstanding: DataSize::ZERO,
+            outstanding: DataSize::from_bytes(sub.waiting),
             rtt: Some(sub.rtt),
             receiver_rtt: Some(sub.sender.rtt()),
-            timeouts: 0,
+            timeouts: sub.timeouts,
             backup: sub.backup,
             peer_backup: false,
         }
