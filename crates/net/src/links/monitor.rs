@@ -1,4 +1,4 @@
-//! Hears from the kernel that something about interfaces, addresses or routes has changed.
+//! Hears from the kernel that something about interfaces, addresses, routes or rules has changed.
 //!
 //! In: the multicast groups of route netlink. Out: "survey again". The messages themselves are thrown away: a survey
 //! costs less than a millisecond, and cannot miss what an overflowing socket has dropped.
@@ -37,7 +37,9 @@ impl Monitor {
     /// # Errors
     /// When the kernel gives no netlink socket.
     pub fn new() -> Result<Self, LinksError> {
-        const GROUPS: u32 = group::LINK | group::ADDRESS_V4 | group::ROUTE_V4 | group::ADDRESS_V6 | group::ROUTE_V6;
+        const V4: u32 = group::ADDRESS_V4 | group::ROUTE_V4 | group::RULE_V4;
+        const V6: u32 = group::ADDRESS_V6 | group::ROUTE_V6 | group::RULE_V6;
+        const GROUPS: u32 = group::LINK | V4 | V6;
         let listener = Listener(RouteSocket::listen(GROUPS)?);
         #[allow(
             deprecated,

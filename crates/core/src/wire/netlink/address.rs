@@ -49,9 +49,15 @@ impl Address {
         })
     }
 
-    /// Whether it may be used: neither awaiting its check for duplicates, nor failed in it, nor deprecated.
+    /// Whether it may be used for what begins now: it is valid and not deprecated.
     pub const fn is_usable(&self) -> bool {
-        self.flags & (TENTATIVE | DEPRECATED | DAD_FAILED) == 0
+        self.is_valid() && self.flags & DEPRECATED == 0
+    }
+
+    /// Whether it is this machine's: neither awaiting its check for duplicates, nor failed in it. What has it goes on
+    /// with it, also when it is deprecated (RFC 4862 §5.5.4).
+    pub const fn is_valid(&self) -> bool {
+        self.flags & (TENTATIVE | DAD_FAILED) == 0
     }
 
     /// Whether it is a temporary one of IPv6's privacy extension, to be preferred for going out.
@@ -99,6 +105,16 @@ mod tests {
             assert_eq!((read.link, read.address, read.prefix), (3, address, prefix));
             assert!(read.is_usable() && !read.is_temporary());
         }
+    }
+
+    #[test]
+    fn a_deprecated_address_is_valid_and_not_for_what_begins() {
+        let of = |flags| Address { link: 3, address: "fd00::2".parse().unwrap(), prefix: 64, scope: 0, flags };
+        let judged = |flags| (of(flags).is_valid(), of(flags).is_usable());
+        assert_eq!(judged(TEMPORARY), (true, true));
+        assert_eq!(judged(DEPRECATED), (true, false));
+        assert_eq!(judged(TENTATIVE), (false, false));
+        assert_eq!(judged(DAD_FAILED | DEPRECATED), (false, false));
     }
 
     #[test]

@@ -120,10 +120,14 @@ pub mod group {
     pub const ADDRESS_V4: u32 = 0x10;
     /// IPv4 routes.
     pub const ROUTE_V4: u32 = 0x40;
+    /// IPv4 rules.
+    pub const RULE_V4: u32 = 0x80;
     /// IPv6 addresses.
     pub const ADDRESS_V6: u32 = 0x100;
     /// IPv6 routes.
     pub const ROUTE_V6: u32 = 0x400;
+    /// IPv6 rules.
+    pub const RULE_V6: u32 = 0x40000;
 }
 
 /// Address families, as they stand in the first byte of most messages.
