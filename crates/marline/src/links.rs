@@ -122,6 +122,7 @@ mod tests {
             index,
             kind: LinkKind::Wifi,
             addresses: vec!["192.0.2.7".parse().unwrap()],
+            passing: Vec::new(),
             networks: Vec::new(),
             v4: None,
             v6: None,

@@ -36,6 +36,7 @@ pub(crate) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
         v4: route(IpAddr::is_ipv4),
         v6: route(IpAddr::is_ipv6),
         addresses,
+        passing: Vec::new(),
         networks,
         metered: None,
         emulated: false,

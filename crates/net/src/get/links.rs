@@ -217,6 +217,7 @@ mod tests {
             index: 3,
             kind: LinkKind::Wifi,
             addresses: vec!["192.0.2.1".parse().unwrap()],
+            passing: Vec::new(),
             networks: Vec::new(),
             v4: Some(DefaultRoute { metric: 600, table: 254, gateway: None }),
             v6: None,

@@ -195,6 +195,7 @@ mod tests {
             index,
             kind,
             addresses: vec!["192.0.2.1".parse().unwrap()],
+            passing: Vec::new(),
             networks: Vec::new(),
             v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
             v6: None,

@@ -21,9 +21,12 @@ pub struct Interface {
     pub index: u32,
     /// The access technology, as far as the system tells.
     pub kind: LinkKind,
-    /// Addresses that reach beyond the link, IPv4 first, sorted; on the loopback its own. Temporary, tentative and
-    /// deprecated ones are left to the kernel.
+    /// Addresses that reach beyond the link, IPv4 first, sorted; on the loopback its own. What begins here begins from
+    /// these.
     pub addresses: Vec<IpAddr>,
+    /// Temporary (RFC 8981) and deprecated ones, sorted: what has them is this interface's, and nothing begins from them.
+    #[serde(skip)]
+    pub passing: Vec<IpAddr>,
     /// The same addresses with the length of their prefix.
     #[serde(skip)]
     pub networks: Vec<Network>,
@@ -238,6 +241,7 @@ mod tests {
             index: 7,
             kind: LinkKind::Other,
             addresses: vec!["172.17.0.1".parse().unwrap()],
+            passing: Vec::new(),
             networks: vec![network("172.17.0.1", 16)],
             v4: None,
             v6: None,

@@ -96,8 +96,14 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
     let facts: BTreeMap<u32, Facts> =
         messages(&recording.links).filter_map(|m| facts(&m)).map(|link| (link.index, link)).collect();
     let mut networks: BTreeMap<u32, Vec<Network>> = BTreeMap::new();
+    let mut passing: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
     for address in messages(&recording.addresses).filter_map(|m| Address::parse(&m)) {
-        if facts.get(&address.link).is_some_and(|link| reaches(&address, link)) {
+        if !facts.get(&address.link).is_some_and(|link| reaches(&address, link)) {
+            continue;
+        }
+        if is_passing(&address) {
+            passing.entry(address.link).or_default().push(address.address);
+        } else {
             let network = Network { address: address.address, prefix: address.prefix };
             networks.entry(address.link).or_default().push(network);
         }
@@ -122,11 +128,14 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
             networks.dedup();
             let mut addresses: Vec<IpAddr> = networks.iter().map(|network| network.address).collect();
             addresses.dedup();
+            let mut passing = passing.remove(&link.index).unwrap_or_default();
+            passing.sort();
             let mut interface = Interface {
                 name: link.name.clone(),
                 index: link.index,
                 kind: kind(link, &facts, sysfs),
                 addresses,
+                passing,
                 networks,
                 v4: routes.get(&(link.index, family::V4)).copied(),
                 v6: routes.get(&(link.index, family::V6)).copied(),
@@ -216,17 +225,21 @@ fn facts(message: &Message<'_>) -> Option<Facts> {
     })
 }
 
-/// Whether an address can be a source for the world outside: of universe or site scope and in good standing. On the
-/// loopback its own count.
+/// Whether an address can be a source for the world outside: of universe or site scope and valid. On the loopback its
+/// own count.
 fn reaches(address: &Address, link: &Facts) -> bool {
     const RT_SCOPE_LINK: u8 = 253;
     const RT_SCOPE_HOST: u8 = 254;
     let is_link_local = matches!(address.address, IpAddr::V4(a) if a.is_link_local());
     let is_loopback = link.flags & IFF_LOOPBACK != 0;
     let scope = address.scope < RT_SCOPE_LINK || (is_loopback && address.scope == RT_SCOPE_HOST);
+    scope && !is_link_local && address.is_valid()
+}
+
+/// Whether it will be gone before long: a temporary one (RFC 8981), or one that is deprecated.
+fn is_passing(address: &Address) -> bool {
     // IFA_F_TEMPORARY shares its bit with IPv4's IFA_F_SECONDARY, which is as good as any other.
-    let temporary = address.address.is_ipv6() && address.is_temporary();
-    scope && !is_link_local && address.is_usable() && !temporary
+    !address.is_usable() || (address.address.is_ipv6() && address.is_temporary())
 }
 
 /// Keeps the kernel's answers of this moment in a file: five parts, each behind its length.

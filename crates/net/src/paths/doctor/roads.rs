@@ -127,7 +127,8 @@ fn astray(facts: &Facts) -> Option<Finding> {
         (false, Some(process)) => Some(Finding::note(
             "routing",
             format!("{addresses} would leave by another link, although `marline paths` (process {process}) runs"),
-            "if it steers these links, too, its log says why there is no rule; otherwise name them with --link",
+            "if it steers these links, too, its log says why there is no rule (another program may remove it again and \
+             again); otherwise name them with --link",
         )),
     }
 }
@@ -217,6 +218,7 @@ mod tests {
             index: 3,
             kind: LinkKind::Wifi,
             addresses: vec![address],
+            passing: Vec::new(),
             networks: vec![Network { address, prefix: 24 }],
             v4: Some(DefaultRoute { metric: 1, table: 254, gateway: None }),
             v6: None,

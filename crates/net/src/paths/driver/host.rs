@@ -123,7 +123,7 @@ impl<M: Policy> Driver<M> {
             let is_bare = |address: &IpAddr| {
                 !endpoints.iter().any(|endpoint| endpoint.address.is_ipv4() == address.is_ipv4())
             };
-            if line.addresses.iter().any(is_bare) {
+            if line.lasting.iter().any(is_bare) {
                 incomplete.push((line.link, backup));
             }
         }
@@ -251,7 +251,7 @@ impl<M: Policy> Driver<M> {
         let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
         let have = self.host.as_ref().and_then(|host| host.endpoints.get(&link)).map_or(&[][..], Vec::as_slice);
         let one_of_each = [true, false].into_iter().filter_map(|v4| {
-            let mut fit = line.addresses.iter().filter(|address| address.is_ipv4() == v4);
+            let mut fit = line.lasting.iter().filter(|address| address.is_ipv4() == v4);
             let has = |address: &&IpAddr| have.iter().any(|endpoint| endpoint.address == **address);
             let address = fit.clone().find(has).or_else(|| fit.next())?;
             Some(Endpoint::over(*address, line.index, backup))

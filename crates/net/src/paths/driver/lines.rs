@@ -39,7 +39,10 @@ pub(super) struct Line {
     /// The kernel's number; 0: there is no such interface now.
     pub(super) index: u32,
     pub(super) up: bool,
+    /// All addresses, those that pass too: a connection that has one is this link's.
     pub(super) addresses: Vec<IpAddr>,
+    /// Those that joins and endpoints start from.
+    pub(super) lasting: Vec<IpAddr>,
     /// Whether it has a budget.
     budget: bool,
     /// The interface's counters when it was seen last: what came, what went.
@@ -83,7 +86,7 @@ impl Lines {
             line.follow(survey.named(&line.name), self.beside_vpn, &mut turns);
         }
         let others = survey.interfaces.iter().filter(|interface| !self.has(&interface.name));
-        self.others = others.flat_map(|interface| interface.addresses.iter().copied()).collect();
+        self.others = others.flat_map(all_of).collect();
         turns
     }
 
@@ -126,6 +129,7 @@ impl Line {
             index: 0,
             up: false,
             addresses: Vec::new(),
+            lasting: Vec::new(),
             budget: terms.budget.is_some(),
             counted: None,
             received: DataSize::ZERO,
@@ -141,8 +145,7 @@ impl Line {
             // Another interface counts from zero, whatever its name.
             self.counted = Some((0, 0));
         }
-        let none: &[IpAddr] = &[];
-        let addresses = interface.map_or(none, |interface| interface.addresses.as_slice());
+        let addresses: Vec<IpAddr> = interface.into_iter().flat_map(all_of).collect();
         let lost = up && self.up && !self.addresses.iter().any(|address| addresses.contains(address));
         if self.up && (!up || lost || index != self.index) {
             turns.push(Turn::Down(self.link));
@@ -151,7 +154,8 @@ impl Line {
         self.index = index;
         if up {
             // While it is down its addresses are remembered: what was bound to them lives on, and they may come back.
-            self.addresses = addresses.to_vec();
+            self.addresses = addresses;
+            self.lasting = interface.map(|interface| interface.addresses.clone()).unwrap_or_default();
             if !self.up {
                 turns.push(Turn::Up(self.link));
             }
@@ -163,7 +167,7 @@ impl Line {
     pub(super) fn address_for(&self, server: IpAddr) -> Option<IpAddr> {
         let same = |address: &&IpAddr| address.is_ipv4() == server.is_ipv4();
         let reach = |address: &&IpAddr| is_local(**address) == is_local(server);
-        let mut fit = self.addresses.iter().filter(same);
+        let mut fit = self.lasting.iter().filter(same);
         fit.clone().find(reach).or_else(|| fit.next()).copied()
     }
 
@@ -214,6 +218,10 @@ fn carries(interface: &Interface, beside_vpn: bool) -> bool {
     }
 }
 
+fn all_of(interface: &Interface) -> impl Iterator<Item = IpAddr> {
+    interface.addresses.iter().chain(&interface.passing).copied()
+}
+
 /// An address that only a site knows: `fc00::/7` (RFC 4193). IPv4's private ones reach everything through NAT.
 fn is_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.segments()[0] & 0xfe00 == 0xfc00)
@@ -232,6 +240,7 @@ mod tests {
             index,
             kind: LinkKind::Wifi,
             addresses,
+            passing: Vec::new(),
             networks,
             v4: None,
             v6: None,
@@ -300,6 +309,26 @@ mod tests {
         assert_eq!(from("192.0.2.1"), "10.0.0.2");
         assert_eq!(from("2001:db8:9::1"), "2001:db8::2");
         assert_eq!(from("fd00:9::1"), "fd00::2");
+    }
+
+    #[test]
+    fn a_passing_address_is_the_links_and_no_join_starts_from_it() {
+        let mut lines = lines();
+        let with = |lasting: &[&str], passing: &[&str]| Interface {
+            passing: passing.iter().map(|address| address.parse().unwrap()).collect(),
+            ..interface(3, lasting, Verdict::Usable)
+        };
+        lines.follow(&survey(with(&["2001:db8::2"], &["2001:db8::77"])));
+        let link = |lines: &Lines, address: &str| lines.of(address.parse().unwrap(), 0).map(|line| line.link);
+        let from = |lines: &Lines| {
+            lines.line(LinkId(0)).unwrap().address_for("2001:db8:9::1".parse().unwrap()).map(|a| a.to_string())
+        };
+        assert_eq!(link(&lines, "2001:db8::77"), Some(LinkId(0)));
+        assert_eq!(from(&lines).as_deref(), Some("2001:db8::2"));
+        // The network is numbered anew: what has the old address goes on, and joins start from the new one.
+        assert_eq!(lines.follow(&survey(with(&["2001:db8:5::2"], &["2001:db8::2"]))), []);
+        assert_eq!(link(&lines, "2001:db8::2"), Some(LinkId(0)));
+        assert_eq!(from(&lines).as_deref(), Some("2001:db8:5::2"));
     }
 
     #[test]
