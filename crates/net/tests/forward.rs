@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use marline_net::paths::forward::{self, Config, Counts, ForwardError, Scope};
+use marline_net::paths::forward::{self, Config, Counts, ForwardError, Forwarder, Scope};
 use marline_sys::mptcp::Spoken;
 use marline_sys::namespace::{Network, is_privileged};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -78,26 +78,12 @@ impl World {
     /// Runs `work` while the forwarder runs.
     fn forwarded<T>(&self, config: Config, work: impl FnOnce(&Counts) -> T) -> T {
         let counts = Arc::new(Counts::default());
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        thread::scope(|scope| {
-            let shared = Arc::clone(&counts);
-            let forwarder = scope.spawn(|| {
-                self.here.run(move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-                    runtime.block_on(async move {
-                        tokio::select! {
-                            error = forward::run(config, shared) => panic!("{}", error.unwrap_err()),
-                            _ = stopped => Ok(()),
-                        }
-                    })
-                })
-            });
-            wait_for(|| self.rules().contains("tproxy to"));
-            let result = work(&counts);
-            let _ = stop.send(());
-            forwarder.join().unwrap().unwrap();
-            result
-        })
+        let shared = Arc::clone(&counts);
+        let forwarder = self.here.run(|| Ok(Forwarder::start(config, shared).unwrap())).unwrap();
+        wait_for(|| self.rules().contains("tproxy to"));
+        let result = work(&counts);
+        drop(forwarder);
+        result
     }
 }
 
@@ -275,6 +261,11 @@ fn the_rules_of_another_are_respected_and_those_of_nobody_replaced() {
             Ok(runtime.block_on(forward::run(Config::default(), Arc::default())))
         });
         assert!(matches!(second.unwrap(), Err(ForwardError::Taken)));
+        let detour = world.here.run(|| Command::new("ip").arg("rule").output()).unwrap();
+        assert!(
+            String::from_utf8_lossy(&detour.stdout).contains("fwmark 0x6d61"),
+            "the first one's detour is gone"
+        );
         assert!(world.rules().contains("tproxy to"), "the first one's rules were taken away");
         // A firewall that is loaded anew leaves them alone.
         world.here.run(|| Command::new("nft").args(["flush", "ruleset"]).status()).unwrap();

@@ -1,13 +1,13 @@
 //! A detour: packets with a mark are delivered on this machine, wherever they were going.
 //!
 //! In: a mark, a table and a place among the rules. Out: the requests that make the rule and its one route, and those that
-//! remove them.
+//! remove them; and the rules of this sort that there are.
 //!
 //! The rule asks for the mark alone (`ip rule add fwmark MARK lookup TABLE`), the route takes everything
 //! (`ip route add local default dev lo table TABLE`). A socket that is bound to a device finds no way over the loopback
 //! and goes on by the other rules: that is what detours are made of, and not redirections.
 
-use super::{Request, family, kind};
+use super::{Attributes, Message, Request, family, kind, u8_at};
 
 /// A rule and a route: packets with the mark are delivered here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +20,31 @@ pub struct Detour {
     pub table: u32,
     /// The rule's place among the rules: smaller comes earlier (0 local, 32766 main).
     pub priority: u32,
+    /// Whose rule and route they are (`RTPROT_…`).
+    pub protocol: u8,
 }
 
 impl Detour {
+    /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send the packets with one mark to a
+    /// table.
+    pub fn parse(message: &Message<'_>) -> Option<Self> {
+        let body = message.body;
+        if message.kind != kind::NEW_RULE || u8_at(body, 7)? != TO_TABLE {
+            return None;
+        }
+        let (mut mark, mut table, mut priority, mut protocol) = (None, u32::from(u8_at(body, 4)?), 0, 0);
+        for attribute in Attributes::after(body, FIXED) {
+            match attribute.kind {
+                RULE_MARK => mark = attribute.u32(),
+                TABLE => table = attribute.u32()?,
+                RULE_PRIORITY => priority = attribute.u32()?,
+                RULE_PROTOCOL => protocol = u8_at(attribute.value, 0)?,
+                _ => {}
+            }
+        }
+        Some(Self { family: u8_at(body, 0)?, mark: mark?, table, priority, protocol })
+    }
+
     /// The request that adds the rule; it fails if the same rule exists.
     pub fn add_rule(&self) -> Request {
         self.rule(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
@@ -52,6 +74,7 @@ impl Detour {
         request.u32(RULE_PRIORITY, self.priority);
         request.u32(RULE_MARK, self.mark);
         request.u32(TABLE, self.table);
+        request.attribute(RULE_PROTOCOL, &[self.protocol]);
         request
     }
 
@@ -59,7 +82,7 @@ impl Detour {
         let mut body = [0; FIXED];
         body[0] = self.family;
         body[4] = self.small_table();
-        body[5] = STATIC;
+        body[5] = self.protocol;
         body[6] = if self.family == family::V4 { SCOPE_HOST } else { 0 };
         body[7] = LOCAL;
         let mut request = Request::new(kind, flags, &body);
@@ -77,16 +100,16 @@ impl Detour {
 /// The fixed part of both: family, lengths of the prefixes, TOS, table; then two that are reserved and the action, or
 /// origin, scope and type; flags.
 const FIXED: usize = 12;
-/// `FRA_PRIORITY`, `FRA_FWMARK`, `RTA_OIF`; `FRA_TABLE` and `RTA_TABLE` are the same.
+/// `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_PROTOCOL`, `RTA_OIF`; `FRA_TABLE` and `RTA_TABLE` are the same.
 const RULE_PRIORITY: u16 = 6;
 const RULE_MARK: u16 = 10;
+const RULE_PROTOCOL: u16 = 21;
 const ROUTE_LINK: u16 = 4;
 const TABLE: u16 = 15;
 /// `FR_ACT_TO_TBL`.
 const TO_TABLE: u8 = 1;
-/// `RTN_LOCAL`, `RTPROT_STATIC`, `RT_SCOPE_HOST`.
+/// `RTN_LOCAL`, `RT_SCOPE_HOST`.
 const LOCAL: u8 = 2;
-const STATIC: u8 = 4;
 const SCOPE_HOST: u8 = 254;
 
 #[cfg(test)]
@@ -96,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_rule_asks_for_the_mark_and_the_route_takes_everything() {
-        let detour = Detour { family: family::V4, mark: 0x6d61, table: 28_001, priority: 108 };
+        let detour = Detour { family: family::V4, mark: 0x6d61, table: 28_001, priority: 108, protocol: 109 };
         for (request, kind) in [(detour.add_rule(), kind::NEW_RULE), (detour.remove_rule(), kind::DEL_RULE)] {
             let bytes = request.finish(1);
             let message = messages(&bytes).next().unwrap();
@@ -104,9 +127,15 @@ mod tests {
             let of = |kind| Attributes::after(message.body, FIXED).find(|a| a.kind == kind).unwrap().u32();
             assert_eq!((of(RULE_MARK), of(TABLE), of(RULE_PRIORITY)), (Some(0x6d61), Some(28_001), Some(108)));
             assert_eq!(Rule::parse(&message), None, "it is no rule of a source");
+            assert_eq!(Detour::parse(&message).is_some(), kind == kind::NEW_RULE);
         }
         let bytes = detour.install_route(1).finish(1);
         let route = Route::parse(&messages(&bytes).next().unwrap()).unwrap();
         assert_eq!((route.destination, route.link, route.table, route.kind), (None, Some(1), 28_001, LOCAL));
+        assert_eq!(route.protocol, 109);
+        let bytes = detour.add_rule().finish(1);
+        assert_eq!(Detour::parse(&messages(&bytes).next().unwrap()), Some(detour));
+        let rule = Rule::new(("10.1.0.2".parse().unwrap(), 32), 28_001, 108).add().finish(1);
+        assert_eq!(Detour::parse(&messages(&rule).next().unwrap()), None, "it asks for a source");
     }
 }

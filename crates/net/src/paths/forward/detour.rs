@@ -4,13 +4,17 @@
 //!
 //! 1. The rule asks for the mark that only the [rules](super::rules) of nftables give. Without them it means nobody: left
 //!    behind by a run that was killed, it does nothing.
-//! 2. What an earlier run left behind is removed first.
+//! 2. What an earlier run left behind is removed first, and so it is by the next run without a forwarder and by
+//!    `marline paths restore`: rule and route bear marline's number as their origin, as those of links do.
 
-use marline_core::wire::netlink::{Detour, Request, family};
+use std::io;
+
+use marline_core::wire::netlink::{Detour, Request, Route, Rule, family, messages};
 use marline_sys::netlink::RouteSocket;
 
 use super::ForwardError;
 use super::rules::{Families, LED};
+use crate::links::PROTOCOL;
 
 /// The rules and routes are there while this lives.
 #[derive(Debug)]
@@ -25,27 +29,22 @@ impl Held {
     /// # Errors
     /// Not permitted; a kernel without rules of routing.
     pub(super) fn new(families: Families) -> Result<Self, ForwardError> {
-        let told = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
+        let told = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
             _ => ForwardError::Socket { what: "a routing rule", error },
         };
         let socket = RouteSocket::open().map_err(told)?;
+        clear(&socket).map_err(told)?;
         let mut held = Self { socket, detours: Vec::new() };
         for (is_meant, family) in [(families.ipv4, family::V4), (families.ipv6, family::V6)] {
-            let detour = Detour { family, mark: LED, table: LED, priority: PLACE };
-            // As often as it is there, and never without end.
-            (0..16).take_while(|_| held.ask(detour.remove_rule()).is_ok()).for_each(drop);
             if is_meant {
+                let detour = of(family);
                 held.detours.push(detour);
-                held.ask(detour.install_route(LOOPBACK)).map_err(told)?;
-                held.ask(detour.add_rule()).map_err(told)?;
+                ask(&held.socket, detour.install_route(LOOPBACK)).map_err(told)?;
+                ask(&held.socket, detour.add_rule()).map_err(told)?;
             }
         }
         Ok(held)
-    }
-
-    fn ask(&self, request: Request) -> std::io::Result<()> {
-        self.socket.request(&request.finish(1)).map(drop)
     }
 }
 
@@ -53,10 +52,54 @@ impl Drop for Held {
     fn drop(&mut self) {
         for detour in &self.detours {
             // What cannot be removed does nothing without the rules of nftables.
-            let _ = self.ask(detour.remove_rule());
-            let _ = self.ask(detour.remove_route(LOOPBACK));
+            let _ = ask(&self.socket, detour.remove_rule());
+            let _ = ask(&self.socket, detour.remove_route(LOOPBACK));
         }
     }
+}
+
+/// Rules and routes of detours that are there.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(in crate::paths) fn there(socket: &RouteSocket) -> io::Result<usize> {
+    let (rules, routes) = found(socket)?;
+    Ok(rules.len() + routes.len())
+}
+
+/// Removes them, whoever has left them. Returns how many there were.
+///
+/// # Errors
+/// The kernel does not tell which there are, or lets one not be removed.
+pub(in crate::paths) fn clear(socket: &RouteSocket) -> io::Result<usize> {
+    let (rules, routes) = found(socket)?;
+    for rule in &rules {
+        ask(socket, rule.remove_rule())?;
+    }
+    for family in &routes {
+        ask(socket, of(*family).remove_route(LOOPBACK))?;
+    }
+    Ok(rules.len() + routes.len())
+}
+
+/// The rules, and the families that have a route.
+fn found(socket: &RouteSocket) -> io::Result<(Vec<Detour>, Vec<u8>)> {
+    let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+    let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
+    let rules = messages(&rules).filter_map(|message| Detour::parse(&message));
+    let routes = messages(&routes).filter_map(|message| Route::parse(&message));
+    Ok((
+        rules.filter(|rule| (rule.protocol, rule.table) == (PROTOCOL, LED)).collect(),
+        routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, LED)).map(|r| r.family).collect(),
+    ))
+}
+
+const fn of(family: u8) -> Detour {
+    Detour { family, mark: LED, table: LED, priority: PLACE, protocol: PROTOCOL }
+}
+
+fn ask(socket: &RouteSocket, request: Request) -> io::Result<()> {
+    socket.request(&request.finish(3)).map(drop)
 }
 
 /// The number of `lo` in every network namespace (`LOOPBACK_IFINDEX`).

@@ -11,13 +11,15 @@
 //! 4. A server without MPTCP is reached all the same: the kernel falls back by itself, which is counted.
 //! 5. More than [`Config::limit`] connections wait in the kernel's queue until others end.
 //! 6. The rules are there only while the forwarder is (see [`rules`], 3).
+//! 7. It can have a thread of its own ([`Forwarder`]), so that bulk traffic delays nobody's decisions.
 //!
 //! REDIRECT was not used: it takes the destination from sockets that are bound to a device, too, and then finds no way
 //! for them, so that `marline get` and `curl --interface` hang. Nor programs of BPF: they need a kernel with BTF.
 
 mod connection;
-mod detour;
+pub(super) mod detour;
 pub mod rules;
+mod thread;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,6 +34,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 pub use rules::{Cgroup, Ports, Scope};
+pub use thread::Forwarder;
 
 /// What the forwarder needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,13 +126,23 @@ pub enum ForwardError {
     },
 }
 
+/// Whether connections could be led here. Nothing is changed. Blocks for a moment.
+///
+/// # Errors
+/// What stands in the way: no nft, no privilege, somebody else's rules, a kernel without what it takes.
+pub fn check(scope: &Scope) -> Result<(), ForwardError> {
+    connection::may_be_made()?;
+    rules::check(scope, rules::Families { ipv4: true, ipv6: true })
+}
+
 /// Leads connections here and on, until it is dropped: the rules go first. `counts` shows what it does. Needs a tokio
 /// runtime with I/O and time.
 ///
 /// # Errors
 /// When it cannot begin, and when the rules are lost on the way.
 pub async fn run(config: Config, counts: Arc<Counts>) -> Result<std::convert::Infallible, ForwardError> {
-    connection::may_be_made()?;
+    // Before the detour: of another one, whose rules these are, it is not to be taken away.
+    check(&config.scope)?;
     let limit = config.limit.min(descriptors() / PER_CONNECTION).max(1);
     let (port, listeners) = listen()?;
     let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();

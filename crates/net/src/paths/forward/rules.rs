@@ -17,6 +17,7 @@
 //!
 //! Netlink of our own was not used: rules are expressions in several layers, and nft is on every machine that has them.
 
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::process::Stdio;
@@ -190,10 +191,7 @@ impl Held {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C is for marline; the rules end with it, and not before.
         command.process_group(0);
-        let mut nft = command.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => ForwardError::NoNft,
-            _ => ForwardError::Nft(error.to_string()),
-        })?;
+        let mut nft = command.spawn().map_err(absent)?;
         let (Some(mut commands), Some(mut out), Some(mut errors)) =
             (nft.stdin.take(), nft.stdout.take(), nft.stderr.take())
         else {
@@ -239,6 +237,33 @@ impl Held {
     }
 }
 
+/// Whether the table could be put in force: nft is there, may do it, and the kernel would take it. Nothing is changed.
+/// Blocks for as long as nft runs.
+///
+/// # Errors
+/// Those of [`Held::new`].
+pub(super) fn check(scope: &Scope, families: Families) -> Result<(), ForwardError> {
+    let mut command = std::process::Command::new("nft");
+    // It has the kernel go through the whole transaction, and then take it back.
+    command.args(["--check", "--file", "-"]).env("LC_ALL", "C").current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut nft = command.spawn().map_err(absent)?;
+    if let Some(mut commands) = nft.stdin.take() {
+        // One that does not read has said why.
+        let _ = commands.write_all(table(scope, ANY_PORT, families).as_bytes());
+    }
+    let output = nft.wait_with_output().map_err(absent)?;
+    if output.status.success() { Ok(()) } else { Err(refusal(&String::from_utf8_lossy(&output.stderr))) }
+}
+
+/// What it means that nft cannot be run.
+fn absent(error: std::io::Error) -> ForwardError {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => ForwardError::NoNft,
+        _ => ForwardError::Nft(error.to_string()),
+    }
+}
+
 /// What nft's words mean.
 fn refusal(said: &str) -> ForwardError {
     let line = said.lines().find(|line| line.contains("Error")).or_else(|| said.lines().next());
@@ -257,6 +282,8 @@ fn refusal(said: &str) -> ForwardError {
     }
 }
 
+/// For a table that is never in force.
+const ANY_PORT: u16 = 1;
 const NFT_LOOKS_IN: &str = "/sys/fs/cgroup";
 /// chosen: modules may have to be loaded; longer means that something hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
