@@ -162,6 +162,8 @@ paths --run-dir /proc/none >said 2>&1 || echo "$? $(cat said)"
 mount -t tmpfs none /proc/sys/net/mptcp
 refused $steer
 umount /proc/sys/net/mptcp
+mkdir -m 777 ./shared
+refused paths --run-dir ./shared
 ip link set eth0 down; ip link set eth1 down
 refused paths --run-dir "$RUN"
 "#;
@@ -172,6 +174,7 @@ refused paths --run-dir "$RUN"
         "1 marline: another path manager is active: mptcpd (process ",
         "1 marline: /proc/none: ",
         "1 marline: this kernel has no MPTCP path manager",
+        "1 marline: ./shared: others than its owner may write in it: ",
         "69 marline: no link can be used: ",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
@@ -190,6 +193,9 @@ for signal in TERM INT HUP; do
     started $daemon
     state >while; cmp -s before while && echo "nothing was changed"
     ip rule | grep -c "from 10.1.0.2 .*proto 109"
+    # Somebody removes them: they come again.
+    ip rule flush protocol 109
+    until [ "$(ip rule | grep -c "from 10.1.0.2 .*proto 109")" = 2 ]; do sleep 0.02; kill -0 $daemon; done
     kill -$signal $daemon; code=0; wait $daemon || code=$?
     state >after; diff before after; echo "$signal $code $(tail -n 1 said)"
 done
@@ -204,6 +210,8 @@ for way in restore restart; do
         $steer 2>said & daemon=$!
         started $daemon
         refused $steer
+        refused paths --run-dir ./other
+        refused paths restore --run-dir ./other
         kill $daemon; wait $daemon
     fi
     rmdir "$RUN" 2>/dev/null || true
@@ -217,8 +225,11 @@ done
     let mut expected: Vec<String> = runs.collect();
     expected.push("restore".into());
     assert_eq!(lines[..7], expected, "{lines:#?}");
-    assert!(lines[7].starts_with("1 marline: a `marline paths` (process "), "{lines:#?}");
-    assert_eq!(lines[8..], ["restart"], "{lines:#?}");
+    // The second one is refused whatever its run directory, and so is whoever would pull the ground from under the first.
+    for refused in &lines[7..10] {
+        assert!(refused.starts_with("1 marline: a `marline paths` (process "), "{lines:#?}");
+    }
+    assert_eq!(lines[10..], ["restart"], "{lines:#?}");
 }
 
 #[test]
@@ -352,10 +363,55 @@ kill $daemon; wait $daemon
 }
 
 #[test]
+fn the_detour_of_a_forwarder_that_was_killed_is_put_back_by_restore_and_by_the_next_run() {
+    let place = Place::new();
+    let script = r#"
+command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
+mkdir ./no-nft; for program in ip sysctl; do ln -s "$(command -v $program)" ./no-nft; done
+state >was; code=0; PATH=./no-nft $steer --transparent 2>refusal || code=$?; echo "$code $(cat refusal)"
+state >is; diff was is
+refused setpriv --bounding-set=-net_admin --inh-caps=-net_admin $steer --transparent
+state >before
+for way in restore restart; do
+    $steer --transparent 2>said & daemon=$!
+    started $daemon
+    until nft list table inet marline >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+    kill -KILL $daemon; wait $daemon || true
+    while nft list table inet marline >/dev/null 2>&1; do sleep 0.02; done
+    ip rule | grep -c "fwmark 0x6d61 .* proto 109"
+    ip -6 route show table all | grep -c "^local default dev lo .*proto 109"
+    if [ $way = restore ]; then
+        paths restore --run-dir "$RUN" 2>said; grep -o "[0-9]* rules and routes removed" said
+    else
+        $steer 2>said & daemon=$!
+        started $daemon
+        ip rule | grep fwmark || true
+        kill $daemon; wait $daemon
+    fi
+    rmdir "$RUN" 2>/dev/null || true
+    state >after; diff before after; echo "$way"
+done
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    if lines.is_empty() {
+        return;
+    }
+    let said = "--transparent: the program nft is not there; it is in the package nftables";
+    assert_eq!(lines[0], format!("1 marline: {said}"));
+    assert_eq!(
+        lines[1],
+        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
+    );
+    // Two rules and two routes of the detour, and four and two of the second link.
+    let expected = ["1", "1", "10 rules and routes removed", "restore", "1", "1", "restart"];
+    assert_eq!(lines[2..], expected, "{lines:#?}");
+}
+
+#[test]
 fn a_dry_run_needs_no_privilege_and_changes_nothing() {
     let place = Place::new();
     let script = r#"
-chmod 755 .; mkdir -m 777 "$RUN"; cp "$MARLINE" ./marline
+chmod 755 .; mkdir "$RUN"; chown 65534 "$RUN"; cp "$MARLINE" ./marline
 state >before
 setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
     ./marline paths --dry-run --run-dir "$RUN" --link eth0,kind=wifi --link eth1,kind=lte 2>said & daemon=$!

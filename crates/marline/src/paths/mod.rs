@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use marline_net::links::LinksError;
 use marline_net::paths::PathsError;
 use marline_net::paths::control::{self, Answer, AskError, Question};
-use marline_net::paths::ground::{self, Claim, ClaimError, RUN_DIR, Role};
+use marline_net::paths::ground::{self, RUN_DIR};
 
 use self::args::{Daemon, PathsVerb};
 use crate::Exit;
@@ -54,14 +54,7 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
 }
 
 fn restore(daemon: &Daemon, quiet: bool) -> Result<(), Exit> {
-    let claim = Claim::take(Role::Steer).map_err(|error| match error {
-        ClaimError::Held(process) => {
-            let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
-            Exit::failed(format!("a `marline paths`{process} runs: stop it, and it puts everything back itself"))
-        }
-        error => Exit::failed(error.to_string()),
-    })?;
-    let lines = ground::restore(&run_dir(daemon), &claim).map_err(|error| match error {
+    let lines = ground::restore(&run_dir(daemon)).map_err(|error| match error {
         PathsError::NotPermitted { what } => {
             Exit::new(Exit::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
         }

@@ -12,7 +12,7 @@ use marline_core::paths::{Config, LinkTerms, Policy, Profile};
 use marline_core::units::Power;
 use marline_net::links::{Choice, MeteredHints, Named, choose, coming, survey};
 use marline_net::paths::control::Control;
-use marline_net::paths::forward::{self, Cgroup, Scope};
+use marline_net::paths::forward::{self, Cgroup, ForwardError, Forwarder, Scope};
 use marline_net::paths::ground::{self, Claim, Host, RUN_DIR, Roads, Role};
 use marline_net::paths::status::About;
 use marline_net::paths::{Budgets, Ground, Job, Mode, Shared, Untouched, drive};
@@ -222,7 +222,12 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     if !dry {
         ground::check(plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR))).map_err(exit)?;
     }
-    let claim = Claim::take(if dry { Role::Look } else { Role::Steer }).map_err(|e| Exit::failed(e.to_string()))?;
+    plan.scope.as_ref().map_or(Ok(()), forward::check).map_err(unled)?;
+    let made = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(exit)? == Some(true);
+    let made = plan.run_dir.clone().filter(|_| made);
+    let role = if dry { Role::Look } else { Role::Steer };
+    let claim = plan.run_dir.as_deref().map(|run_dir| Claim::take(run_dir, role)).transpose();
+    let claim = claim.map_err(|error| Exit::failed(error.to_string()))?;
     let about = About {
         policy: plan.config.policy,
         profile: plan.config.profile,
@@ -233,8 +238,6 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     let counts = about.forwarder.clone().unwrap_or_default();
     let policy = Shared::new(plan.config.clone());
     let (driver, asked) = mpsc::channel(16);
-    let made = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(exit)? == Some(true);
-    let made = plan.run_dir.clone().filter(|_| made);
     let control = control(&plan, about, policy.clone(), driver)?;
     if !plan.quiet {
         plan.lines.iter().for_each(|line| say(line));
@@ -251,9 +254,9 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
             say(line);
         }
     });
-    let (ground, _look): (Box<dyn Ground>, Option<Claim>) = match &plan.run_dir {
-        Some(run_dir) if !dry => (Box::new(Host::new(claim, run_dir, roads, tell)), None),
-        _ => (Box::new(Untouched), Some(claim)),
+    let (ground, look): (Box<dyn Ground>, Option<Claim>) = match (&plan.run_dir, claim) {
+        (Some(run_dir), Some(claim)) if !dry => (Box::new(Host::new(claim, run_dir, roads, tell)), None),
+        (_, claim) => (Box::new(Untouched), claim),
     };
     let job = Job {
         config: plan.config,
@@ -268,9 +271,12 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     let forwarding = async {
         match plan.scope {
             Some(scope) => {
+                // Begun after the ground is laid: that takes away what a forwarder that was killed has left.
                 let config = forward::Config { scope, ..forward::Config::default() };
-                let Err(error) = forward::run(config, counts).await;
-                error
+                match Forwarder::start(config, counts) {
+                    Ok(mut forwarder) => forwarder.lost().await,
+                    Err(error) => error,
+                }
             }
             None => std::future::pending().await,
         }
@@ -286,21 +292,23 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
         }
     };
     let ended = drive(policy, job, stop).await;
-    drop(control);
+    drop((control, look));
     if let Some(made) = made {
         // Where something is left in it, it is needed.
         let _ = std::fs::remove_dir(made);
     }
     ended.map_err(exit)?;
-    if let Some(error) = failed {
-        let code =
-            if matches!(error, forward::ForwardError::NotPermitted) { Exit::PRIVILEGE } else { Exit::FAILED };
-        return Err(Exit::new(code, error.to_string()));
-    }
+    failed.map_or(Ok(()), |error| Err(unled(error)))?;
     if !quiet && !dry {
         say("stopped; everything is as it was before");
     }
     Ok(())
+}
+
+/// How the forwarder's errors end the process.
+fn unled(error: ForwardError) -> Exit {
+    let code = if matches!(error, ForwardError::NotPermitted) { Exit::PRIVILEGE } else { Exit::FAILED };
+    Exit::new(code, error.to_string())
 }
 
 /// The socket at which `status` asks; none: a dry run without a place for it.

@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 use super::netstat::counters;
 use super::roads::{Road, roads};
 use crate::links::{LinksError, MeteredHints, Survey, survey};
-use crate::paths::ground::{self, Claim, Listener, Role, Settings, events_group, listeners};
+use crate::paths::ground::{self, Listener, Settings, events_group, listeners};
 
 /// What the doctor knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,7 +88,7 @@ pub fn gather(run_dir: &Path) -> Result<Facts, LinksError> {
         counters: counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default()),
         loopback: loopback(),
         privileged: ground::may_administer(),
-        daemon: Claim::held(Role::Steer),
+        daemon: ground::daemon(run_dir),
         listeners: listeners(),
         endpoints: endpoints().ok(),
         network_manager: Path::new("/run/NetworkManager").exists(),

@@ -298,6 +298,9 @@ impl<M: Policy> Driver<M> {
             self.read_again(now)?;
         } else if now >= self.next_guard {
             self.next_guard = now + GUARD;
+            // The ground may have left something alone for a while.
+            let surveyed = self.survey();
+            self.surveys.came_to(now, surveyed)?;
             if !self.table.conns.is_empty() || self.fell_back_lately || fell_back().established > 0 {
                 self.fell_back_lately = false;
                 self.read_again(now)?;

@@ -8,7 +8,7 @@
 //! 2. An endpoint that was there before is somebody else's. It may be made a backup and none again, and that is put back;
 //!    it is never removed.
 //! 3. Only an endpoint that looks as the driver makes them is removed: one that somebody has set there since is his.
-//! 4. Limits are put back only if they still say what was set.
+//! 4. Limits are put back only if they still say what was set, by this run or by the one before it.
 //!
 //! An endpoint is known by its address: the kernel takes no second one with the same, and its number is the kernel's to
 //! give.
@@ -20,6 +20,7 @@ use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 use super::super::kernel::PathManager;
 use super::ledger::{Changes, Ledger, Place, Raised};
+use super::step;
 
 /// Writes down that these endpoints come; `there` are those that are there already.
 ///
@@ -42,9 +43,23 @@ pub(super) fn note(ledger: &mut Ledger, wanted: &[Endpoint], there: &[Endpoint])
 /// The ledger cannot be written: then they may not be set.
 pub(super) fn note_limits(ledger: &mut Ledger, was: Limits, set: Limits) -> io::Result<()> {
     let (was, set) = (pair(was), pair(set));
-    let earlier = ledger.changes().limits.filter(|raised| raised.set == was);
-    let was = earlier.map_or(was, |raised| raised.was);
-    ledger.write(Changes { limits: Some(Raised { was, set }), ..ledger.changes().clone() })
+    let raised = raise(ledger.changes().limits, was, set);
+    ledger.write(Changes { limits: Some(raised), ..ledger.changes().clone() })
+}
+
+/// The entry for limits that are `now` and are going to be `set`.
+fn raise(earlier: Option<Raised>, now: (u32, u32), set: (u32, u32)) -> Raised {
+    match earlier.filter(|raised| raised.is_ours(now)) {
+        Some(raised) => Raised { set, before: (now != raised.was && now != set).then_some(now), ..raised },
+        None => Raised { was: now, set, before: None },
+    }
+}
+
+impl Raised {
+    /// Whether a run of ours may have set them to this.
+    fn is_ours(&self, now: (u32, u32)) -> bool {
+        now == self.set || self.before == Some(now)
+    }
 }
 
 const fn pair(limits: Limits) -> (u32, u32) {
@@ -75,7 +90,7 @@ pub(super) fn restore(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
                     }
                 }
             }
-            if let Some(raised) = changes.limits.filter(|raised| raised.set == pair(limits)) {
+            if let Some(raised) = changes.limits.filter(|raised| raised.is_ours(pair(limits))) {
                 let was = Limits { subflows: raised.was.0, announced: raised.was.1 };
                 match carry_out(&manager, was.set(manager.family())) {
                     Ok(()) => {
@@ -123,6 +138,24 @@ fn undo(manager: &PathManager, place: Place, now: &Endpoint) -> Option<(Request,
 }
 
 fn carry_out(manager: &PathManager, request: Request) -> io::Result<()> {
+    step()?;
     let answers = manager.carry_out(vec![request])?;
     answers.iter().find(|ack| ack.error != 0).map_or(Ok(()), |ack| Err(io::Error::from_raw_os_error(ack.error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_are_raised_again_are_ours_before_and_after() {
+        let first = raise(None, (2, 0), (3, 0));
+        assert!(first.is_ours((3, 0)) && !first.is_ours((2, 0)));
+        let second = raise(Some(first), (3, 0), (5, 0));
+        assert_eq!(second.was, (2, 0));
+        // A crash may come before the limits are set, or after it.
+        assert!(second.is_ours((3, 0)) && second.is_ours((5, 0)) && !second.is_ours((7, 0)));
+        // What somebody else has set since is what they were.
+        assert_eq!(raise(Some(second), (7, 0), (8, 0)), Raised { was: (7, 0), set: (8, 0), before: None });
+    }
 }

@@ -8,17 +8,22 @@
 //!    same run directory, neither sees nor disturbs it.
 //! 3. An entry of an earlier boot is worth nothing, since settings end with the machine; it is passed over.
 //! 4. The first value counts: a daemon that finds the entries of one that crashed keeps what they say was there before.
+//! 5. An entry is struck out after the change was undone, never before. While a value that a crashed run has set gives
+//!    way to another one, the entry knows both as ours, so that it does not matter which of them a further crash leaves.
 //!
 //! Rules and routes are not in it. Each carries marline's number as its origin, by which the kernel itself tells them
 //! apart (see `super::routing`), and no file can be as true as that.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use super::directory::Directory;
+use super::step;
 
 /// What was changed.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -41,6 +46,9 @@ pub(super) struct Setting {
     pub(super) was: String,
     /// What it was set to.
     pub(super) set: String,
+    /// What a crashed run had set it to, while that gives way; none: what it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<String>,
 }
 
 /// An address that has an endpoint for this run.
@@ -59,12 +67,16 @@ pub(super) struct Raised {
     pub(super) was: (u32, u32),
     /// What they were set to.
     pub(super) set: (u32, u32),
+    /// What an earlier raise had set them to, while that gives way; none: what they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<(u32, u32)>,
 }
 
 /// The file.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    path: PathBuf,
+    run_dir: PathBuf,
+    name: String,
     boot: String,
     changes: Changes,
 }
@@ -89,16 +101,15 @@ impl Ledger {
     /// # Errors
     /// The file is there and cannot be read, or is not understood.
     pub(super) fn open(run_dir: &Path) -> io::Result<Self> {
-        let path = run_dir.join(format!("paths-{}.json", network()?));
-        let boot = boot();
-        let changes = match fs::read(&path) {
-            Ok(text) => {
-                read(&text, &boot).map_err(|why| at(&path, io::Error::new(io::ErrorKind::InvalidData, why)))?
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Changes::default(),
-            Err(error) => return Err(at(&path, error)),
+        let (run_dir, name, boot) = (run_dir.to_owned(), format!("paths-{}.json", network()?), boot());
+        let text = match Directory::open(&run_dir) {
+            Ok(directory) => directory.read(&name).map_err(|error| at(&run_dir.join(&name), error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
         };
-        Ok(Self { path, boot, changes })
+        let invalid = |why| at(&run_dir.join(&name), io::Error::new(io::ErrorKind::InvalidData, why));
+        let changes = text.map_or_else(|| Ok(Changes::default()), |text| read(&text, &boot)).map_err(invalid)?;
+        Ok(Self { run_dir, name, boot, changes })
     }
 
     /// What is written down.
@@ -112,33 +123,22 @@ impl Ledger {
     /// The directory cannot be written: then nothing may be changed.
     pub(super) fn write(&mut self, changes: Changes) -> io::Result<()> {
         if changes != self.changes {
+            step()?;
             let page = Page { version: VERSION, boot: self.boot.clone(), changes };
-            let done = if page.changes == Changes::default() { self.remove() } else { self.replace(&page) };
-            done.map_err(|error| at(&self.path, error))?;
+            let directory = Directory::open(&self.run_dir)?;
+            self.put(&directory, &page).map_err(|error| at(&self.run_dir.join(&self.name), error))?;
             self.changes = page.changes;
         }
         Ok(())
     }
 
-    fn replace(&self, page: &Page) -> io::Result<()> {
-        let next = self.path.with_extension("json.next");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        serde_json::to_writer(&mut file, page)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&next, &self.path)?;
-        self.sync_directory()
-    }
-
-    fn remove(&self) -> io::Result<()> {
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => self.sync_directory(),
+    fn put(&self, directory: &Directory, page: &Page) -> io::Result<()> {
+        if page.changes == Changes::default() {
+            return directory.remove(&self.name);
         }
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        self.path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+        let mut text = serde_json::to_vec(page)?;
+        text.push(b'\n');
+        directory.replace(&self.name, &text)
     }
 }
 
@@ -171,12 +171,17 @@ mod tests {
     use super::*;
 
     fn changes(was: &str) -> Changes {
-        let setting = Setting { name: "net.mptcp.path_manager".into(), was: was.into(), set: "userspace".into() };
+        let setting = Setting {
+            name: "net.mptcp.path_manager".into(),
+            was: was.into(),
+            set: "userspace".into(),
+            before: None,
+        };
         let place = Place { address: "10.0.0.2".parse().unwrap(), was: Some(true) };
         Changes {
             settings: vec![setting],
             endpoints: vec![place],
-            limits: Some(Raised { was: (2, 0), set: (3, 0) }),
+            limits: Some(Raised { was: (2, 0), set: (3, 0), before: None }),
         }
     }
 
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn without_a_directory_nothing_can_be_written_down() {
         let mut ledger = Ledger::open(Path::new("/nonexistent")).unwrap();
-        assert!(ledger.write(changes("kernel")).unwrap_err().to_string().starts_with("/nonexistent/paths-"));
+        assert!(ledger.write(changes("kernel")).unwrap_err().to_string().starts_with("/nonexistent: "));
         assert_eq!(ledger.changes(), &Changes::default());
     }
 }

@@ -30,7 +30,12 @@ impl Listener {
         }
     }
 
-    /// Whether it is known to only look: `ip mptcp monitor`, and marline itself (whose daemons keep each other out).
+    /// Whether it is a daemon of marline's: nothing else of it listens.
+    pub(super) fn is_daemon(&self) -> bool {
+        self.name == "marline"
+    }
+
+    /// Whether it is known to only look: `ip mptcp monitor`; and marline itself, whose daemons keep each other out.
     const fn only_looks(name: &str) -> bool {
         matches!(name.as_bytes(), b"ip" | b"marline")
     }

@@ -24,11 +24,14 @@ impl Lab {
         Self { run: tempfile::tempdir().unwrap() }
     }
 
+    fn claim(&self) -> Claim {
+        Claim::take(self.run.path(), Role::Steer).unwrap()
+    }
+
     /// A run over these links, laid.
     fn lay(&self, links: &[&str]) -> Host {
         let roads = Roads { links: links.iter().map(|link| (*link).to_owned()).collect(), named: false };
-        let claim = Claim::take(Role::Steer).unwrap();
-        let mut host = Host::new(claim, self.run.path(), roads, Box::new(|line| eprintln!("told: {line}")));
+        let mut host = Host::new(self.claim(), self.run.path(), roads, Box::new(|line| eprintln!("told: {line}")));
         host.lay(Mode::Userspace).unwrap();
         host.follow(&survey().unwrap());
         host
@@ -98,6 +101,7 @@ fn what_has_a_links_address_leaves_by_it_and_afterwards_nothing_is_left() {
         assert_eq!(Settings::system().read(settings::PATH_MANAGER).as_deref(), Some("userspace"));
         host.restore();
         assert_eq!(everything(), before);
+        drop(host);
         assert_eq!(std::fs::read_dir(lab.run.path()).unwrap().count(), 0);
     });
 }
@@ -157,11 +161,77 @@ fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
         lab.lay(&["eth0"]).kill();
         assert!(!output("rule").contains("10.2.0.2"));
         lab.lay(&["eth0", "eth1"]).kill();
-        let lines = restore(lab.run.path(), &Claim::take(Role::Steer).unwrap()).unwrap();
+        let lines = restore(lab.run.path()).unwrap();
         assert_eq!(lines, ["net.mptcp.path_manager: kernel again", "6 rules and routes removed"]);
         assert_eq!(everything(), before);
-        let lines = restore(lab.run.path(), &Claim::take(Role::Steer).unwrap()).unwrap();
+        let lines = restore(lab.run.path()).unwrap();
         assert_eq!(lines, [""; 0], "there is nothing more to put back");
+    });
+}
+
+/// A run that may die at any step: it lays the host, adds an endpoint where the kernel manages paths, and ends.
+fn a_run_that_may_die(lab: &Lab, mode: Mode) {
+    let roads = Roads { links: vec!["eth0".into(), "eth1".into()], named: false };
+    let mut host = Host::new(lab.claim(), lab.run.path(), roads, Box::new(|_| {}));
+    let laid = host.lay(mode).and_then(|()| {
+        host.follow(&survey().unwrap());
+        if mode == Mode::KernelPm {
+            let address = "10.2.0.2".parse().unwrap();
+            host.note_endpoints(&[Endpoint::over(address, 0, false)], &[])?;
+            if !fault::is_dying() {
+                ip("mptcp endpoint add 10.2.0.2 subflow");
+            }
+            let (was, more) = (Limits { subflows: 2, announced: 0 }, Limits { subflows: 5, announced: 0 });
+            host.note_limits(was, more)?;
+            if !fault::is_dying() {
+                ip("mptcp limits set subflow 5 add_addr_accepted 0");
+            }
+        }
+        Ok(())
+    });
+    if laid.is_ok() {
+        host.restore();
+    }
+    host.kill();
+}
+
+#[test]
+fn whatever_the_step_at_which_a_run_dies_all_is_put_back() {
+    in_a_network(|| {
+        two_links();
+        ip("mptcp limits set subflow 2 add_addr_accepted 0");
+        let all = || everything() + &output("mptcp endpoint show") + &output("mptcp limits show");
+        let (lab, before) = (Lab::new(), all());
+        let (mut deaths, mut ends) = (0, 0);
+        // A run that another one has crashed before, too, and left a host that wants to be laid otherwise.
+        for (crashed, mode) in [
+            (None, Mode::Userspace),
+            (None, Mode::KernelPm),
+            (Some(Mode::Userspace), Mode::KernelPm),
+            (Some(Mode::KernelPm), Mode::Userspace),
+        ] {
+            for steps in 0.. {
+                if let Some(mode) = crashed {
+                    let mut host = lab.lay(&["eth0", "eth1"]);
+                    host.lay(mode).unwrap();
+                    host.kill();
+                }
+                fault::dies_after(Some(steps));
+                a_run_that_may_die(&lab, mode);
+                let died = fault::is_dying();
+                fault::dies_after(None);
+                deaths += u32::from(died);
+                restore(lab.run.path()).unwrap();
+                assert_eq!(all(), before, "died after {steps} steps of {mode:?} after {crashed:?}");
+                assert_eq!(std::fs::read_dir(lab.run.path()).unwrap().count(), 0);
+                if !died {
+                    ends += 1;
+                    break;
+                }
+            }
+        }
+        assert_eq!(ends, 4);
+        assert!(deaths > 40, "{deaths}");
     });
 }
 
@@ -204,6 +274,59 @@ fn a_new_lease_is_followed_and_so_is_a_link_that_goes_and_comes() {
 }
 
 #[test]
+fn what_somebody_else_removes_is_put_back_but_not_without_end() {
+    in_a_network(|| {
+        two_links();
+        let mut host = Lab::new().lay(&["eth0", "eth1"]);
+        let ours = |words: &str| output(words).lines().filter(|line| line.contains("proto 109")).count();
+        let laid = || ["-4 rule", "-6 rule", "-4 route show table all", "-6 route show table all"].map(ours);
+        let whole = laid();
+        assert_eq!(whole, [2, 2, 1, 1]);
+        for round in 0..20 {
+            ip("-4 rule flush protocol 109");
+            ip("-4 route flush table all protocol 109");
+            assert_eq!(laid(), [0, 2, 0, 1]);
+            host.follow(&survey().unwrap());
+            assert_eq!(laid() == whole, round < 6, "{round}: {:?}", laid());
+        }
+        assert!(host.told.iter().any(|line| line.contains("again and again")), "{:?}", host.told);
+        // What is new has its rules all the same.
+        ip("address add 10.2.0.9/24 dev eth1");
+        host.follow(&survey().unwrap());
+        assert!(output("rule").contains("from 10.2.0.9 lookup 731"));
+    });
+}
+
+#[test]
+fn an_address_that_is_temporary_or_deprecated_leaves_by_its_link_too() {
+    in_a_network(|| {
+        two_links();
+        ip("address add 2001:db8:2::77/64 dev eth1 nodad preferred_lft 0");
+        for (setting, value) in [("accept_dad", "0"), ("use_tempaddr", "2")] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/eth1/{setting}"), value).unwrap();
+        }
+        ip("address add 2001:db8:2::88/64 dev eth1 nodad preferred_lft 6000 valid_lft 9000 mngtmpaddr");
+        let mut passing = Vec::new();
+        for _ in 0..1000 {
+            passing.clone_from(&survey().unwrap().named("eth1").unwrap().passing);
+            if passing.len() == 2 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(passing.len(), 2, "{}", output("-6 address show dev eth1"));
+        let lasting = survey().unwrap().named("eth1").unwrap().addresses.clone();
+        assert_eq!(lasting, ["10.2.0.2", "2001:db8:2::2", "2001:db8:2::88"].map(|a| a.parse::<IpAddr>().unwrap()));
+        let mut host = Lab::new().lay(&["eth0", "eth1"]);
+        for address in passing {
+            assert_eq!(leaves_by(&address.to_string()).as_deref(), Some("eth1"), "{address}");
+        }
+        host.restore();
+        assert_eq!(output("-6 rule").matches("proto 109").count(), 0);
+    });
+}
+
+#[test]
 fn two_links_of_one_subnet_leave_each_by_its_own() {
     in_a_network(|| {
         cable("wwan0", "192.168.8.100/24");
@@ -242,7 +365,7 @@ fn a_host_without_mptcp_or_without_the_privilege_is_not_touched() {
         let lab = Lab::new();
         let roads = Roads { links: vec!["eth0".into(), "eth1".into()], named: false };
         let gone = lab.run.path().join("gone");
-        let mut host = Host::new(Claim::take(Role::Steer).unwrap(), &gone, roads, Box::new(|_| {}));
+        let mut host = Host::new(lab.claim(), &gone, roads, Box::new(|_| {}));
         let error = host.lay(Mode::Userspace).unwrap_err().to_string();
         assert!(error.contains("without it nothing is changed"), "{error}");
         host.follow(&survey().unwrap());
@@ -269,7 +392,7 @@ fn another_path_manager_is_not_driven_out() {
         }
         let before = everything();
         let roads = Roads { links: vec!["eth0".into(), "eth1".into()], named: false };
-        let mut host = Host::new(Claim::take(Role::Steer).unwrap(), lab.run.path(), roads, Box::new(|_| {}));
+        let mut host = Host::new(lab.claim(), lab.run.path(), roads, Box::new(|_| {}));
         let error = host.lay(Mode::Userspace).unwrap_err().to_string();
         assert!(error.starts_with("another path manager is active: steerd (process "), "{error}");
         drop(host);

@@ -14,11 +14,16 @@
 //! ```
 //!
 //! 1. Everything is checked before anything is changed.
-//! 2. Everything is written down before it is changed (`ledger`), or marked (`routing`).
+//! 2. Everything is written down before it is changed and struck out after it was put back (`ledger`), or marked
+//!    (`routing`).
 //! 3. A start after a crash takes over what the crashed run left and still fits: no connection notices.
 
 mod claim;
+mod contest;
+mod directory;
 mod endpoints;
+#[cfg(test)]
+mod fault;
 mod ledger;
 mod listeners;
 #[cfg(test)]
@@ -26,23 +31,25 @@ mod live;
 mod routing;
 mod settings;
 
-use std::fs::DirBuilder;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use marline_core::paths::LinkTerms;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 pub use claim::{Claim, ClaimError, Role};
+pub(super) use directory::Directory;
 pub use listeners::Listener;
 pub(super) use listeners::{events_group, listeners, rival};
 pub use routing::Roads;
 pub(super) use routing::exit;
 pub(super) use settings::{ENABLED, PATH_MANAGER, PM_TYPE, Settings};
 
-use self::ledger::{Ledger, Setting, network};
+use self::contest::Contest;
+#[cfg(test)]
+use self::fault::step;
+use self::ledger::{Ledger, network};
 use self::routing::Kernel;
 use super::{Ground, Mode, PathsError};
 use crate::links::Survey;
@@ -56,6 +63,7 @@ pub struct Host {
     roads: Roads,
     tell: Box<dyn FnMut(&str)>,
     laid: Option<Ledger>,
+    contest: Contest,
     /// What was told of routing, so that it is told once.
     told: Vec<String>,
     _claim: Claim,
@@ -64,7 +72,8 @@ pub struct Host {
 impl Host {
     /// Whoever holds the claim may lay this host for these links; what is changed, and what went wrong, is told.
     pub fn new(claim: Claim, run_dir: &Path, roads: Roads, tell: Box<dyn FnMut(&str)>) -> Self {
-        Self { run_dir: run_dir.to_owned(), roads, tell, laid: None, told: Vec::new(), _claim: claim }
+        let run_dir = run_dir.to_owned();
+        Self { run_dir, roads, tell, laid: None, contest: Contest::default(), told: Vec::new(), _claim: claim }
     }
 
     fn tell(&mut self, lines: impl IntoIterator<Item = String>) {
@@ -84,6 +93,10 @@ impl Ground for Host {
                 self.tell(troubles);
                 return Err(if name.is_empty() { unwritten(error) } else { refused(&name, &error) });
             }
+        }
+        // A crashed run may have led connections to a forwarder that this one does not have, or has anew.
+        if let Err(error) = Kernel::open().and_then(|kernel| kernel.clear_detour()) {
+            self.tell([format!("the detour of a run that was killed cannot be removed: {error}")]);
         }
         if mode != Mode::KernelPm {
             // A crashed run has left them, and none of this one knows of them.
@@ -117,7 +130,8 @@ impl Ground for Host {
         if self.laid.is_none() {
             return;
         }
-        let troubles = match Kernel::open().and_then(|kernel| kernel.follow(&self.roads, survey)) {
+        let follow = |kernel: Kernel| kernel.follow(&self.roads, survey, &mut self.contest);
+        let troubles = match Kernel::open().and_then(follow) {
             Ok(troubles) => troubles,
             Err(error) => vec![format!("the kernel does not tell its rules and routes: {error}")],
         };
@@ -161,7 +175,11 @@ fn checked(run_dir: &Path) -> Result<(Settings, Ledger), PathsError> {
     // Set by a run of ours that crashed, it says nothing of others.
     let ours = ledger.changes().settings.iter().any(|entry| entry.name != ENABLED);
     let userspace = settings.is_userspace() && !ours;
-    if let Some(other) = rival(&listeners(), userspace) {
+    let listeners = listeners();
+    if let Some(daemon) = listeners.iter().find(|listener| listener.is_daemon()) {
+        return Err(PathsError::Ground(ClaimError::Held(daemon.process).to_string()));
+    }
+    if let Some(other) = rival(&listeners, userspace) {
         return Err(PathsError::Ground(format!(
             "another path manager is active: {}; stop it first (`marline paths doctor` says how)",
             other.shown()
@@ -170,14 +188,41 @@ fn checked(run_dir: &Path) -> Result<(Settings, Ledger), PathsError> {
     Ok((settings, ledger))
 }
 
-/// Puts back what a run that crashed has left behind; `claim` says that none is on. Returns a line for each thing that
-/// was put back.
+/// The process of the daemon that steers this network, as far as this user may know: the one that listens to the
+/// kernel's events, whatever its run directory, or the one that holds the claim.
+pub(super) fn daemon(run_dir: &Path) -> Option<u32> {
+    let listener = listeners().into_iter().find(Listener::is_daemon);
+    listener.and_then(|listener| listener.process).or_else(|| Claim::held(run_dir, Role::Steer))
+}
+
+/// Puts back what a run that crashed has left behind. Returns a line for each thing that was put back.
 ///
 /// # Errors
-/// What cannot be put back, and why.
-pub fn restore(run_dir: &Path, _claim: &Claim) -> Result<Vec<String>, PathsError> {
+/// A daemon runs, and puts everything back itself; or what cannot be put back, and why.
+pub fn restore(run_dir: &Path) -> Result<Vec<String>, PathsError> {
     if !may_administer() {
         return Err(PathsError::NotPermitted { what: "putting settings and routes back".to_owned() });
+    }
+    let made = run_directory(run_dir)?;
+    let restored = restore_in(run_dir);
+    if made {
+        // Where something is left in it, it is needed.
+        let _ = std::fs::remove_dir(run_dir);
+    }
+    restored
+}
+
+fn restore_in(run_dir: &Path) -> Result<Vec<String>, PathsError> {
+    let runs = |process: Option<u32>| {
+        let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
+        PathsError::Ground(format!("a `marline paths`{process} runs: stop it, and it puts everything back itself"))
+    };
+    let _claim = Claim::take(run_dir, Role::Steer).map_err(|error| match error {
+        ClaimError::Held(process) => runs(process),
+        error => PathsError::Ground(error.to_string()),
+    })?;
+    if let Some(daemon) = listeners().iter().find(|listener| listener.is_daemon()) {
+        return Err(runs(daemon.process));
     }
     let mut ledger = Ledger::open(run_dir).map_err(unwritten)?;
     let (lines, troubles) = put_back(&mut ledger);
@@ -208,7 +253,8 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     if let Ok(ledger) = Ledger::open(run_dir) {
         let changes = ledger.changes();
-        lines.extend(changes.settings.iter().map(|Setting { name, set, .. }| format!("{name}={set}")));
+        let changed = changes.settings.iter().filter(|entry| entry.set != entry.was);
+        lines.extend(changed.map(|entry| format!("{}={}", entry.name, entry.set)));
         lines.extend(changes.endpoints.iter().map(|place| format!("endpoint {}", place.address)));
         lines.extend(changes.limits.map(|limits| format!("a limit of {} subflows", limits.set.0)));
     }
@@ -224,21 +270,24 @@ pub fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join(format!("paths-{}.sock", network().unwrap_or_default()))
 }
 
-/// Makes the run directory if it is not there; says whether it was made.
+/// Makes the run directory if it is not there, and looks whether it is safe: nobody but root and its owner may be able
+/// to put anything into it. Says whether it was made.
 ///
 /// # Errors
 /// One line that says what to do.
 pub fn run_directory(path: &Path) -> Result<bool, PathsError> {
-    if path.is_dir() {
-        return Ok(false);
-    }
-    match DirBuilder::new().mode(0o755).recursive(true).create(path) {
-        Ok(()) => Ok(true),
-        Err(error) => Err(PathsError::Ground(format!(
-            "{}: {error}: the run directory cannot be made; name another one with --run-dir",
-            path.display()
-        ))),
-    }
+    Directory::make(path).map_err(|error| {
+        PathsError::Ground(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
+    })
+}
+
+/// A change of the machine or of the ledger is about to be made.
+///
+/// # Errors
+/// None; a test's machine may end here.
+#[cfg(not(test))]
+const fn step() -> io::Result<()> {
+    Ok(())
 }
 
 /// Whether this process has CAP_NET_ADMIN.

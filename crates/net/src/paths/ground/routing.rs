@@ -13,14 +13,18 @@
 //!    nobody's property, and what others do with it is left alone.
 //! 4. Rules and routes that are there and still wanted are not touched, so that connections notice nothing of a restart.
 //! 5. Trouble with one link is told and costs that link.
+//! 6. What somebody else removes is put back, within bounds ([`Contest`]).
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use marline_core::wire::netlink::{Message, Request, Route, Rule, family, messages};
 use marline_sys::netlink::RouteSocket;
 
+use super::contest::{Contest, Place};
 use crate::links::{FAR_V4, FAR_V6, Interface, PROTOCOL, Reason, Survey, Verdict};
+use crate::paths::forward::detour;
 
 /// What an address needs: a way of its own.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -57,7 +61,7 @@ impl Roads {
     fn of(&self, survey: &Survey) -> Vec<Road> {
         let mut roads = Vec::new();
         for interface in survey.interfaces.iter().filter(|interface| self.may(interface)) {
-            for address in &interface.addresses {
+            for address in interface.addresses.iter().chain(&interface.passing) {
                 let route = if address.is_ipv4() { interface.v4 } else { interface.v6 };
                 roads.extend(route.map(|route| Road {
                     address: *address,
@@ -126,6 +130,17 @@ fn is_route_of_ours(route: &Route) -> bool {
     route.protocol == PROTOCOL && table == Some(route.table)
 }
 
+impl Step {
+    /// Where it puts something; none: it removes.
+    const fn place(&self) -> Option<Place> {
+        match self {
+            Self::Install(route) => Some(Place::Route(route.family, route.table)),
+            Self::Add(rule) => Some(Place::Rule(rule.source.0, rule.priority)),
+            Self::RemoveRule(_) | Self::RemoveRoute(_) => None,
+        }
+    }
+}
+
 /// Whether one takes the other's place.
 fn same_place(a: &Route, b: &Route) -> bool {
     (a.family, a.table) == (b.family, b.table)
@@ -174,7 +189,7 @@ impl Kernel {
     ///
     /// # Errors
     /// What is there cannot be read.
-    pub(super) fn follow(&self, roads: &Roads, survey: &Survey) -> io::Result<Vec<String>> {
+    pub(super) fn follow(&self, roads: &Roads, survey: &Survey, contest: &mut Contest) -> io::Result<Vec<String>> {
         let (rules, routes) = self.ours()?;
         let has_rules = |address: IpAddr| rules.iter().any(|rule| rule.source.0 == address);
         // An address that has its rules keeps them: with them in place the question would have no other answer.
@@ -182,7 +197,18 @@ impl Kernel {
         let roads: Vec<Road> = roads.of(survey).into_iter().filter(needs).collect();
         let name =
             |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
-        Ok(self.carry_out(plan(&roads, &rules, &routes), name))
+        let mut steps = plan(&roads, &rules, &routes);
+        // A route that takes the place of another one was not removed by anybody.
+        let is_gap = |place: &Place| !routes.iter().any(|route| *place == Place::Route(route.family, route.table));
+        let missing = steps.iter().filter_map(Step::place).filter(is_gap).collect();
+        let refused = contest.refuses(Instant::now(), &missing);
+        steps.retain(|step| step.place().is_none_or(|place| !refused.contains(&place)));
+        contest.holds(plan(&roads, &[], &[]).iter().filter_map(Step::place).collect());
+        let mut troubles = self.carry_out(steps, name);
+        if !refused.is_empty() {
+            troubles.push(CONTESTED.to_owned());
+        }
+        Ok(troubles)
     }
 
     /// Takes away all that is ours. Returns how many rules and routes that were, and a line for each that stays.
@@ -191,8 +217,20 @@ impl Kernel {
     /// What is there cannot be read.
     pub(super) fn clear(&self) -> io::Result<(usize, Vec<String>)> {
         let (rules, routes) = self.ours()?;
-        let troubles = self.carry_out(plan(&[], &rules, &routes), |_| "?");
-        Ok(((rules.len() + routes.len()).saturating_sub(troubles.len()), troubles))
+        let mut troubles = self.carry_out(plan(&[], &rules, &routes), |_| "?");
+        let detours = self.clear_detour().unwrap_or_else(|error| {
+            troubles.push(format!("the detour of --transparent cannot be removed: {error}"));
+            0
+        });
+        Ok(((rules.len() + routes.len() + detours).saturating_sub(troubles.len()), troubles))
+    }
+
+    /// Takes away the way to a forwarder that is no more. Returns how many rules and routes that were.
+    ///
+    /// # Errors
+    /// What is there cannot be read, or not removed.
+    pub(super) fn clear_detour(&self) -> io::Result<usize> {
+        detour::clear(&self.socket)
     }
 
     /// How many rules and routes bear our number.
@@ -200,10 +238,11 @@ impl Kernel {
     /// # Errors
     /// What is there cannot be read.
     pub(super) fn count(&self) -> io::Result<usize> {
-        self.ours().map(|(rules, routes)| rules.len() + routes.len())
+        let (rules, routes) = self.ours()?;
+        Ok(rules.len() + routes.len() + detour::there(&self.socket)?)
     }
 
-    /// What bears our number, in our places.
+    /// What bears our number, in our places; the detour of a forwarder is the forwarder's.
     fn ours(&self) -> io::Result<(Vec<Rule>, Vec<Route>)> {
         let rules = self.socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
         let routes = self.socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
@@ -228,7 +267,7 @@ impl Kernel {
                 Step::RemoveRule(rule) => (rule.remove(), &[NO_ENTRY][..]),
                 Step::RemoveRoute(route) => (route.remove(), &[NO_ENTRY, NO_ROUTE, NO_DEVICE][..]),
             };
-            if let Err(error) = self.socket.request(&request.finish(3))
+            if let Err(error) = super::step().and_then(|()| self.socket.request(&request.finish(3)))
                 && !error.raw_os_error().is_some_and(|number| passable.contains(&number))
             {
                 troubles.push(match step {
@@ -250,6 +289,11 @@ impl Kernel {
         troubles
     }
 }
+
+/// What is said of a fight.
+const CONTESTED: &str = "another program removes rules or routes of marline again and again: they are put back a few \
+     times a minute, and connections over the other links suffer meanwhile; `ip monitor rule route` shows when, \
+     `ip rule` rules 20000 and 20001 are the ones to leave alone";
 
 /// The link by which packets from this address to the world would leave; none: they would not.
 pub(in crate::paths) fn exit(socket: &RouteSocket, from: IpAddr) -> Option<u32> {

@@ -13,8 +13,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::Mode;
 use super::ledger::{Changes, Ledger, Setting};
+use super::{Mode, step};
 
 /// Where settings are; a test brings a directory of its own.
 #[derive(Clone, Debug)]
@@ -54,6 +54,7 @@ impl Settings {
     }
 
     fn write(&self, name: &str, value: &str) -> io::Result<()> {
+        step()?;
         fs::write(self.path(name), value)
     }
 
@@ -93,10 +94,13 @@ impl Settings {
         let (mut settings, mut changes) = (Vec::new(), Vec::new());
         for (name, set) in self.wanted(mode) {
             let now = self.read(name).unwrap_or_default();
-            let earlier = ledger.changes().settings.iter().find(|entry| entry.name == name && entry.set == now);
+            let is_ours = |entry: &&Setting| entry.name == name && entry.is_ours(&now);
+            let earlier = ledger.changes().settings.iter().find(is_ours);
             let was = earlier.map_or_else(|| now.clone(), |entry| entry.was.clone());
-            if was != set {
-                settings.push(Setting { name: name.into(), was, set: set.into() });
+            // What gives way to what it was is an entry until it has.
+            if was != set || now != set {
+                let before = (now != was && now != set).then(|| now.clone());
+                settings.push(Setting { name: name.into(), was, set: set.into(), before });
             }
             if now != set {
                 changes.push((name, now, set));
@@ -118,15 +122,15 @@ impl Settings {
     pub(super) fn restore(&self, ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
         let (mut lines, mut troubles, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for entry in ledger.changes().settings.clone() {
-            let Setting { name, was, set } = &entry;
-            if !is_ours(&entry) {
+            let Setting { name, was, .. } = &entry;
+            if !is_plausible(&entry) {
                 // The ledger's folder may belong to a user who is less than root, and a name is a path.
                 troubles.push(format!("{name}: no run changes that; somebody has written into the ledger"));
                 continue;
             }
             match self.read(name) {
                 Some(now) if now == *was => {}
-                Some(now) if now != *set => {
+                Some(now) if !entry.is_ours(&now) => {
                     lines.push(format!("{name}: left at {now}, which somebody else has set since"));
                 }
                 _ => match self.write(name, was) {
@@ -145,8 +149,15 @@ impl Settings {
     }
 }
 
+impl Setting {
+    /// Whether a run of ours may have set it to this.
+    fn is_ours(&self, now: &str) -> bool {
+        now == self.set || self.before.as_deref() == Some(now)
+    }
+}
+
 /// Whether a run could have noted this: one of three names, and a word or number for a value.
-fn is_ours(entry: &Setting) -> bool {
+fn is_plausible(entry: &Setting) -> bool {
     let is_word =
         |value: &str| value.len() <= 32 && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
     [ENABLED, PATH_MANAGER, PM_TYPE].contains(&entry.name.as_str()) && is_word(&entry.was) && is_word(&entry.set)
@@ -263,7 +274,12 @@ mod tests {
         let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
         let victim = machine.sysctl.path().join("victim");
         fs::write(&victim, "whole").unwrap();
-        let note = |name: &str, was: &str| Setting { name: name.into(), was: was.into(), set: "userspace".into() };
+        let note = |name: &str, was: &str| Setting {
+            name: name.into(),
+            was: was.into(),
+            set: "userspace".into(),
+            before: None,
+        };
         let absolute = victim.to_string_lossy().replace('/', ".");
         let settings = vec![note(&absolute, "forged"), note("victim", "forged"), note(PATH_MANAGER, "two words\n")];
         let mut ledger = machine.ledger();

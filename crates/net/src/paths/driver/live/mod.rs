@@ -259,7 +259,7 @@ fn config() -> Config {
 /// This network as the daemon lays it.
 fn host(run_dir: &std::path::Path) -> Host {
     let roads = Roads { links: vec!["c1".into(), "c2".into()], named: true };
-    let claim = Claim::take(Role::Steer).unwrap();
+    let claim = Claim::take(run_dir, Role::Steer).unwrap();
     Host::new(claim, run_dir, roads, Box::new(|line| eprintln!("told: {line}")))
 }
 
