@@ -5,7 +5,8 @@
 //!
 //! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
 //!    looked at as well, because between `bind` and `chmod` there is a moment.
-//! 2. Whoever is slow loses his connection after two seconds; nobody makes the driver wait.
+//! 2. Whoever is slow loses his connection after two seconds; nobody makes the driver wait. A few are heard at once, and
+//!    the others wait in the kernel's queue.
 //! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here: who listens holds
 //!    the claim ([`super::ground::Claim`]).
 //!
@@ -21,8 +22,9 @@ use marline_core::paths::{ConnId, Paths};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use super::ground::Directory;
 use super::status::{About, Explained, Status};
 use super::{Ask, Shared, Snapshot};
 
@@ -62,6 +64,9 @@ const LONGEST: u64 = 1024;
 /// chosen: a program on the same machine that needs longer has stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// chosen: people and a monitor ask; more at once is a mistake in a script.
+const AT_ONCE: usize = 16;
+
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]
 pub struct Control {
@@ -75,6 +80,7 @@ impl Control {
     /// # Errors
     /// When the directory cannot be written.
     pub fn listen(run_dir: &Path, about: About, policy: Shared, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
+        Directory::open(run_dir)?;
         let path = socket(run_dir);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -95,11 +101,13 @@ impl Drop for Control {
 }
 
 async fn accept(listener: UnixListener, about: Arc<About>, policy: Shared, driver: mpsc::Sender<Ask>) {
-    loop {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    while let Ok(place) = Arc::clone(&room).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let (about, policy, driver) = (Arc::clone(&about), policy.clone(), driver.clone());
                 tokio::spawn(async move {
+                    let _place = place;
                     if let Ok(Err(error)) =
                         tokio::time::timeout(PATIENCE, serve(stream, &about, &policy, &driver)).await
                     {
@@ -218,7 +226,9 @@ pub enum AskError {
 /// Nobody is there, he does not answer, or he refuses.
 pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
     let socket = socket(run_dir);
-    let mut stream = std::os::unix::net::UnixStream::connect(&socket).map_err(|error| match error.kind() {
+    // In a directory of just anybody's there may be a socket of just anybody's.
+    let connected = Directory::open(run_dir).and_then(|_| std::os::unix::net::UnixStream::connect(&socket));
+    let mut stream = connected.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => AskError::NotPermitted { socket: socket.clone() },
         _ => AskError::Nobody { socket: socket.clone(), error },
     })?;
@@ -313,7 +323,9 @@ mod tests {
     #[test]
     fn nonsense_and_silence_get_a_refusal_or_nothing_and_disturb_nobody() {
         let (refusals, then) = with_a_control(|run_dir| {
-            let _silent = std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
+            // More than are heard at once: they lose their places before those who ask lose their patience.
+            let connect = |_| std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
+            let _silent: Vec<_> = (0..AT_ONCE + 1).map(connect).collect();
             let told = |bytes: &[u8]| {
                 let mut stream = std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
                 let _ = stream.write_all(bytes);
