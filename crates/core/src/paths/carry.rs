@@ -123,7 +123,6 @@ impl Conn {
         let (link, rtt) = (sub.link, sub.rtt());
         host.command(self.id, Command::Prioritise { subflow: id, backup });
         let Some(link) = link else { return };
-        let expect = self.expectation(host, link);
         if !backup {
             if let Some(known) = host.link(link) {
                 let id = known.terms.link;
@@ -131,16 +130,8 @@ impl Conn {
             }
             if let Some(path) = self.paths.get_mut(link) {
                 path.mute = now + MUTE + rtt;
-                path.expect = expect;
             }
         }
-    }
-
-    /// What a path is believed to bring until its window is open.
-    fn expectation(&self, host: &Host, link: usize) -> u64 {
-        let own = self.paths.get(link).and_then(|path| path.pace.median());
-        let link = host.link(link).map(|link| link.rate(&host.config, host.now));
-        own.filter(|rate| !rate.is_zero()).or(link).unwrap_or_default().bits_per_sec()
     }
 
     pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
@@ -174,13 +165,12 @@ impl Conn {
         }
         let mut ends = alloc::vec::Vec::new();
         let adopting = self.adopted && self.subs.iter().any(|sub| sub.seen.is_none());
-        let expect = link.filter(|_| !subflow.initial).map_or(0, |at| self.expectation(host, at));
         if let (Some(at), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
             if let Some(known) = host.links.get_mut(at) {
                 known.alive = Some(now);
             }
             let was_dead = path.dead.take().is_some();
-            (path.join, path.proved, path.expect) = (Join::No, Some(now), expect);
+            (path.join, path.proved) = (Join::No, Some(now));
             // Where speed is the aim it counts how soon a path is seen to be the faster one.
             let mute = if host.config.profile == Profile::Throughput { Duration::ZERO } else { MUTE };
             (path.bytes, path.from, path.mute) = (0, now, now + mute + sub.rtt());
@@ -322,13 +312,15 @@ impl Conn {
         host.out.push_back(Output::Note { conn: self.id, reason: text });
     }
 
-    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought. For ours the seconds must be of one transfer:
-    /// one small answer after another over a long way is no slow link, and ends before a radio pays.
+    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought. For ours they must be of one transfer: what a
+    /// connection carried before a pause tells nothing of what follows it, and one small answer after another over a long
+    /// way is no slow link, and ends before a radio pays.
     pub(super) fn admit(&mut self, config: &Config, now: Instant, interval: Duration) {
-        let age = now.since(self.opened.max(if self.volume == 0 { now } else { self.opened }));
-        let steady = config.policy != Policy::Marline || self.is_steady(now, config.tau);
-        let old = age >= config.tau && steady && !self.is_still(now, interval);
-        self.admitted |= self.volume >= config.kappa.bytes() || old;
+        let (carried, old) = match config.policy {
+            Policy::Marline => (self.stretch, self.is_steady(now, config.tau)),
+            _ => (self.volume, self.volume > 0 && now.since(self.opened) >= config.tau),
+        };
+        self.admitted |= carried >= config.kappa.bytes() || old && !self.is_still(now, interval);
     }
 }
 

@@ -40,11 +40,13 @@ pub(super) struct Conn {
     pub(super) volume: u64,
     /// What of it came and what went of late.
     ways: [u64; 2],
-    /// κ or τ has passed (eMPTCP §3.5).
+    /// Those of them since it was idle last: of the present stretch of activity.
+    pub(super) stretch: u64,
+    /// κ or τ has passed (eMPTCP §3.5): ours, in this stretch.
     pub(super) admitted: bool,
-    /// When bytes last moved, and when they did before a pause.
+    /// When bytes last moved.
     pub(super) moved: Option<Instant>,
-    /// When the present stretch of activity began.
+    /// When they began to after a pause.
     pub(super) woke: Instant,
     /// Looks since then, and those of them that saw new bytes.
     pub(super) looks: (u32, u32),
@@ -55,8 +57,8 @@ pub(super) struct Conn {
     pub(super) look: Instant,
     /// A look is under way since.
     pub(super) asked: Option<Instant>,
-    /// Its part in the host's expected rest.
-    pub(super) rest: u64,
+    /// Its part in what the host's busy connections have carried.
+    pub(super) part: u64,
     /// A trial of fewer links, and what came of the last one.
     pub(super) trial: Trial,
     pub(super) reason: Reason,
@@ -114,8 +116,6 @@ pub(super) struct Path {
     pub(super) holt: Holt,
     /// Samples since it was asked to carry, up to 255.
     pub(super) samples: u8,
-    /// What it was expected to bring when it was asked to carry: what is believed until its window is open.
-    pub(super) expect: u64,
     pub(super) share: Share,
     /// The present stretch: since when, and the bytes in it.
     pub(super) from: Instant,
@@ -202,6 +202,7 @@ impl Conn {
             since: now,
             volume: 0,
             ways: [0; 2],
+            stretch: 0,
             admitted: false,
             moved: None,
             woke: now,
@@ -210,7 +211,7 @@ impl Conn {
             pulse: Pulse::Busy,
             look: now,
             asked: None,
-            rest: 0,
+            part: 0,
             trial: Trial::default(),
             reason: Reason::New,
             said: None,

@@ -18,8 +18,8 @@ pub(super) struct Host {
     pub(super) now: Instant,
     pub(super) meter: Meter,
     pub(super) links: Vec<Link>,
-    /// The sum of what busy connections are expected to bring yet, in bytes.
-    pub(super) rest: u64,
+    /// What busy connections have carried in their present stretches, in bytes.
+    pub(super) passed: u64,
     /// Connections that are not idle.
     pub(super) busy: usize,
     pub(super) out: VecDeque<Output>,
@@ -33,7 +33,7 @@ impl Host {
             links: Vec::new(),
             now: Instant::ZERO,
             meter: Meter::new(config.energy.clone(), Instant::ZERO),
-            rest: 0,
+            passed: 0,
             busy: 0,
             out: VecDeque::new(),
             pending: BTreeMap::new(),

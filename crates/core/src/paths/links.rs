@@ -5,7 +5,10 @@
 //!
 //! 1. A link's rate is the sum over the connections that use it now; when none does, what that sum was last; before
 //!    anything was measured, [`Config::assumed`] (eMPTCP §3.2).
-//! 2. The radio's meter is fed by what connections saw, and by the interface's own counters where they say more: other
+//! 2. When a connection comes or goes, each one's part changes, and their medians tell it late: what two have brought one
+//!    after the other would count twice, or what nobody has taken up yet not at all. Until that is over the link is as fast
+//!    as it was before ([`Link::before`]), or as fast as those alone that were there, or as those that came.
+//! 3. The radio's meter is fed by what connections saw, and by the interface's own counters where they say more: other
 //!    programs' bytes, and headers. Counters of an interface come later than those of connections, so only what exceeds
 //!    the sum of both is new. What the meter was fed is also what a budget is spent by.
 
@@ -73,11 +76,13 @@ impl Links {
 pub(super) struct Link {
     pub(super) terms: LinkTerms,
     pub(super) up: bool,
-    /// Bits per second of all connections that use it now, by their last two seconds.
-    total: u64,
+    /// Connections that use it now.
     users: u32,
-    /// The same of their forecasts.
-    forecast: u64,
+    /// What those bring whose windows are open, and what the others do.
+    ripe: Rates,
+    young: Rates,
+    /// How fast it was before the last ones came or went, and until when that counts.
+    before: Option<(Instant, Rates)>,
     /// The last sum of rates and of forecasts that was not nothing.
     known: Option<(Instant, Bitrate)>,
     known_forecast: Option<Bitrate>,
@@ -105,9 +110,10 @@ impl Link {
             spent: terms.budget.is_some_and(DataSize::is_zero),
             terms,
             up: false,
-            total: 0,
             users: 0,
-            forecast: 0,
+            ripe: Rates::default(),
+            young: Rates::default(),
+            before: None,
             known: None,
             known_forecast: None,
             carried: DataSize::ZERO,
@@ -120,18 +126,38 @@ impl Link {
         }
     }
 
-    /// A connection's part in the sums has changed; none: it does not use the link (any more).
-    pub(super) fn on_share(&mut self, now: Instant, before: Share, after: Share) {
-        self.total = self.total.saturating_sub(before.rate).saturating_add(after.rate);
-        self.forecast = self.forecast.saturating_sub(before.forecast).saturating_add(after.forecast);
-        self.users = self.users.saturating_sub(before.uses.into()).saturating_add(after.uses.into());
-        if self.users > 0 && after.uses && after.ripe {
-            if self.total > 0 {
-                self.known = Some((now, Bitrate::from_bits_per_sec(self.total)));
-            }
-            self.known_forecast = Some(Bitrate::from_bits_per_sec(self.forecast));
+    /// A connection's part in the sums has changed; none: it does not use the link (any more). Such a change shows in all
+    /// parts after `settles`.
+    pub(super) fn on_share(&mut self, config: &Config, now: Instant, [old, new]: [Share; 2], settles: Duration) {
+        let over = self.before.is_none_or(|(until, _)| now >= until);
+        if old.uses != new.uses && (over || self.users == 0) {
+            let rates = Rates {
+                recent: self.rate(config, now).bits_per_sec(),
+                forecast: self.predicted(config, now).bits_per_sec(),
+            };
+            self.before = Some((now + settles, rates));
         }
-        self.count();
+        for (share, add) in [(old, false), (new, true)] {
+            let sum = if share.ripe { &mut self.ripe } else { &mut self.young };
+            *sum = if add { sum.plus(share.rates) } else { sum.less(share.rates) };
+        }
+        self.users = self.users.saturating_sub(old.uses.into()).saturating_add(new.uses.into());
+        if self.users > 0 && new.uses && new.ripe {
+            let Rates { recent, forecast } = self.rates(now);
+            if recent > 0 {
+                self.known = Some((now, Bitrate::from_bits_per_sec(recent)));
+            }
+            self.known_forecast = Some(Bitrate::from_bits_per_sec(forecast));
+        }
+        self.count(now);
+    }
+
+    /// What those that use it bring together.
+    fn rates(&self, now: Instant) -> Rates {
+        match self.before.filter(|(until, _)| now < *until) {
+            Some((_, before)) => before.max(self.ripe).max(self.young),
+            None => self.ripe.plus(self.young),
+        }
     }
 
     /// Whether a connection measures it now.
@@ -149,15 +175,15 @@ impl Link {
                 known + (config.assumed - known).share(share.min(Ratio::ONE))
             }
             (0, Some((_, known))) => known,
-            _ => Bitrate::from_bits_per_sec(self.total),
+            _ => Bitrate::from_bits_per_sec(self.rates(now).recent),
         }
     }
 
     /// The same by the forecasts.
-    pub(super) fn predicted(&self, config: &Config) -> Bitrate {
+    pub(super) fn predicted(&self, config: &Config, now: Instant) -> Bitrate {
         match self.users {
             0 => self.known_forecast.unwrap_or(config.assumed),
-            _ => Bitrate::from_bits_per_sec(self.forecast),
+            _ => Bitrate::from_bits_per_sec(self.rates(now).forecast),
         }
     }
 
@@ -176,7 +202,7 @@ impl Link {
     ) {
         self.carried += size;
         self.fed[side(direction)] += size;
-        self.count();
+        self.count(now);
         // Bytes of a look have come all through the time since the last one, if that was a moment ago.
         match now.since(from) <= SPAN && size >= FLOW {
             true => meter.carry(from, now, self.terms.link, direction, size),
@@ -211,7 +237,7 @@ impl Link {
         }
         self.counted = Some((now, counted));
         self.unexplained = unexplained;
-        self.count();
+        self.count(now);
         unexplained
     }
 
@@ -227,8 +253,8 @@ impl Link {
 
     /// What is on its way when it is stopped still comes, so it is stopped so much earlier: [`IN_FLIGHT`] of its rate, and as
     /// much beside payload (headers, other programs' bytes) as passed between the last two counts of its interface.
-    fn count(&mut self) {
-        let reserve = Bitrate::from_bits_per_sec(self.total) * IN_FLIGHT + self.unexplained;
+    fn count(&mut self, now: Instant) {
+        let reserve = Bitrate::from_bits_per_sec(self.rates(now).recent) * IN_FLIGHT + self.unexplained;
         self.spent |= self.allowance().is_some_and(|left| left <= reserve);
     }
 }
@@ -259,6 +285,32 @@ pub(super) struct Share {
     pub(super) uses: bool,
     /// Whether these were measured with an open window.
     pub(super) ripe: bool,
-    pub(super) rate: u64,
+    pub(super) rates: Rates,
+}
+
+/// Bits per second.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Rates {
+    /// Of the last two seconds.
+    pub(super) recent: u64,
+    /// By forecast.
     pub(super) forecast: u64,
+}
+
+impl Rates {
+    fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self { recent: of(self.recent, other.recent), forecast: of(self.forecast, other.forecast) }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    fn less(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    fn max(self, other: Self) -> Self {
+        self.each(other, u64::max)
+    }
 }

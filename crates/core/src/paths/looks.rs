@@ -15,11 +15,11 @@
 use super::config::Policy;
 use super::conn::{Conn, Join, Pulse};
 use super::host::Host;
-use super::links::{Links, Share};
+use super::links::{Links, Rates, Share};
 use super::pace::Pace;
 use super::subflow::{Sub, Verdict};
 use super::{Command, Counters, SubflowId};
-use crate::units::{DataSize, Duration, Instant};
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// A resumed or new path is not judged before. Measured: at least 80 % of the link within one 100 ms window at next to no
 /// round trip; the brief of that measurement discards 300 ms.
@@ -49,7 +49,7 @@ impl Conn {
         let from = sub.seen.unwrap_or(now);
         let moved = sub.on_seen(now, counters, adopted);
         let (link, past) = (sub.link, if first && adopted { sub.volume() } else { 0 });
-        self.volume = self.volume.saturating_add(past);
+        self.count(past);
         self.on_moved(&moved);
         if let Some(link) = link.and_then(|at| host.links.get_mut(at)) {
             for (direction, size) in moved.into_iter().filter(|(_, size)| !size.is_zero()) {
@@ -72,7 +72,10 @@ impl Conn {
                 (self.woke, self.looks) = (now, (0, 0));
             }
             self.looks.1 = self.looks.1.saturating_add(1);
-            self.volume = self.volume.saturating_add(fresh);
+            if self.pulse == Pulse::Idle && host.config.policy == Policy::Marline {
+                self.begin_anew();
+            }
+            self.count(fresh);
             self.moved = Some(now);
             self.set_pulse(host, Pulse::Busy);
             self.sample(host, carrying, began && self.volume > fresh);
@@ -94,6 +97,21 @@ impl Conn {
         }
         self.share(host, carrying);
         self.look = now + self.interval(host);
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.volume = self.volume.saturating_add(bytes);
+        self.stretch = self.stretch.saturating_add(bytes);
+    }
+
+    /// A stretch of activity begins after the connection was idle: as far as anybody knows it is as small as any other, and
+    /// how fast its paths were then says little of now.
+    fn begin_anew(&mut self) {
+        (self.stretch, self.admitted) = (0, false);
+        (self.trial.open, self.trial.glance) = (None, None);
+        for path in &mut self.paths {
+            path.pace = Pace::default();
+        }
     }
 
     /// What came and went since the last whole look, over some of its subflows.
@@ -181,27 +199,25 @@ impl Conn {
         let now = host.now;
         let literal = host.config.policy.is_literal();
         let ripe = carrying.iter().filter(|at| literal || self.is_ripe(*at, now)).fold(Links::NONE, Links::with);
+        // To the letter, every sum counts as it is.
+        let settles = if literal { None } else { self.subs.iter().map(opens).max() }.unwrap_or_default();
         for (at, path) in self.paths.iter_mut().enumerate() {
-            let uses = busy && carrying.has(at) && (path.holt.samples() > 0 || !literal && path.expect > 0);
-            let bits = |rate: Option<crate::units::Bitrate>| rate.map_or(0, |rate| rate.bits_per_sec());
+            let uses = busy && carrying.has(at) && !path.pace.seen().is_zero();
+            let bits = |rate: Option<Bitrate>| rate.map_or(0, Bitrate::bits_per_sec);
             // Beside another path bursts and pauses alternate, and a median is one or the other.
             let rate = if carrying.len() > 1 { path.pace.mean(Pace::MEMORY) } else { path.pace.median() };
-            let ripe = ripe.has(at);
-            let least = |seen: u64| if ripe { seen } else { seen.max(path.expect) };
-            let share = match uses {
-                true => Share { uses, ripe, rate: least(bits(rate)), forecast: least(bits(path.holt.forecast())) },
-                false => Share::default(),
-            };
+            let rates = Rates { recent: bits(rate), forecast: bits(path.holt.forecast()) };
+            let share = if uses { Share { uses, ripe: ripe.has(at), rates } } else { Share::default() };
             if share != path.share {
                 if let Some(link) = host.links.get_mut(at) {
-                    link.on_share(now, path.share, share);
+                    link.on_share(&host.config, now, [path.share, share], settles);
                 }
                 path.share = share;
             }
         }
-        let rest = if busy { self.expected().bytes() } else { 0 };
-        host.rest = host.rest.saturating_sub(self.rest).saturating_add(rest);
-        self.rest = rest;
+        let part = if busy { self.stretch } else { 0 };
+        host.passed = host.passed.saturating_sub(self.part).saturating_add(part);
+        self.part = part;
     }
 
     /// Takes it out of the host's sums.
@@ -223,7 +239,7 @@ impl Conn {
     /// another path before.
     pub(super) fn is_ripe(&self, link: usize, now: Instant) -> bool {
         let Some(sub) = self.on(link) else { return false };
-        sub.proven && now.since(sub.active) >= RIPE.max(sub.handshake() * 10)
+        sub.proven && now.since(sub.active.max(self.woke)) >= opens(sub)
     }
 
     /// Nothing moved during an estimated round trip (eMPTCP §3.5).
@@ -250,6 +266,11 @@ impl Conn {
 /// A path that was just asked to carry shows what it can after this, or ten round trips (eq. 1: the rounds of slow start
 /// to its rate, and φ = 10 samples). Measured over the kernel: 0.85 Mbit/s of 8 in LTE's first second beside slow Wi-Fi.
 const RIPE: Duration = Duration::from_secs(2);
+
+/// How long that takes a subflow.
+fn opens(sub: &Sub) -> Duration {
+    RIPE.max(sub.handshake() * 10)
+}
 
 /// Silence after which a connection is idle, or six round trips. chosen: twice what a proof of life is begun after.
 const QUIET: Duration = Duration::from_secs(1);

@@ -40,7 +40,7 @@ impl Conn {
         let still = self.is_still(host.now, interval);
         let mut links = Links::one(home);
         let kind = |at: usize| host.link(at).map(|link| link.terms.kind).unwrap_or_default();
-        let rate = |at: usize| host.link(at).map_or(Bitrate::ZERO, |link| link.predicted(config));
+        let rate = |at: usize| host.link(at).map_or(Bitrate::ZERO, |link| link.predicted(config, host.now));
         let first = rate(home);
         let mut reason = Reason::Only { link: home };
         for at in usable.without(Links::one(home)).iter() {

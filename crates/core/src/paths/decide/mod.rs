@@ -79,6 +79,9 @@ impl Conn {
             && !self.carrying().and(usable).is_empty()
             && !self.active.and(usable).is_empty()
         {
+            if host.config.profile == Profile::Energy {
+                return self.resting(host, usable, home);
+            }
             let links = self.active.and(usable);
             return Choice::new(links, Reason::Idle { links });
         }

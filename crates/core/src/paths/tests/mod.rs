@@ -2,6 +2,7 @@
 extern crate std;
 
 mod edges;
+mod host;
 mod links;
 mod pauses;
 mod properties;

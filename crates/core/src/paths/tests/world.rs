@@ -123,6 +123,18 @@ impl World {
         *self.left.entry(conn).or_default() += bytes as f64;
     }
 
+    /// The server has no more to send.
+    pub(super) fn stop(&mut self, conn: ConnId) {
+        self.left.insert(conn, 0.0);
+    }
+
+    /// And the application closes the connection.
+    pub(super) fn close(&mut self, conn: ConnId) {
+        self.stop(conn);
+        self.flows.retain(|_, flow| flow.conn != conn);
+        self.tell(Input::Closed { conn });
+    }
+
     fn up(&mut self, conn: ConnId, link: LinkId, initial: bool, backup: bool) {
         let id = SubflowId(self.next);
         self.next += 1;
@@ -197,7 +209,8 @@ impl World {
                         self.lose -= 1;
                     } else if !self.silent.contains(&flow.link) {
                         if backup && !flow.backup {
-                            flow.queued = self.rates.get(&flow.link).copied().unwrap_or(0.0) * 0.1;
+                            let left = self.left.get(&conn).copied().unwrap_or_default();
+                            flow.queued = (self.rates.get(&flow.link).copied().unwrap_or(0.0) * 0.1).min(left);
                         }
                         flow.backup = backup;
                     }

@@ -42,7 +42,8 @@ impl Directory {
         if is_shared(&stat) {
             return Err(unsafe_here("others than its owner may write in it"));
         }
-        if !is_trusted(&stat) && !(is_root() && is_roots_alone(&fd)?) {
+        let granted = is_trusted(&stat) || is_root() && is_roots_alone(&fd)?;
+        if !granted {
             return Err(unsafe_here("it belongs to another user"));
         }
         Ok(Self { fd })

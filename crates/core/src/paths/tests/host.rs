@@ -1,0 +1,101 @@
+//! Connections that live long, and several at once: what one of them was does not count for ever, and what all of them are
+//! is counted once.
+
+use super::world::*;
+use crate::paths::*;
+
+use alloc::vec::Vec;
+
+fn world(wifi: f64, lte: f64) -> World {
+    let mut world = World::new(config());
+    world.rate(WIFI, wifi);
+    world.rate(LTE, lte);
+    world
+}
+
+/// Thirty answers of 20 KB, two a second.
+fn browse(world: &mut World, conn: ConnId) {
+    for _ in 0..30 {
+        world.more(conn, 20_000);
+        world.run(0.5);
+    }
+}
+
+#[test]
+fn what_came_before_a_pause_does_not_make_the_next_small_answers_large() {
+    let mut world = world(2.5, 10.0);
+    let conn = world.open(1, WIFI, 20_000_000);
+    world.finish(100.0);
+    world.run(30.0);
+    let (joins, before) = (world.joins(LTE), world.received(LTE));
+    browse(&mut world, conn);
+    assert_eq!((world.joins(LTE), world.received(LTE)), (joins, before), "{:?}", world.notes);
+}
+
+#[test]
+fn a_connection_that_pauses_leaves_the_dear_radio_before_it_sleeps() {
+    let mut world = world(0.8, 10.0);
+    let conn = world.open(1, WIFI, 20_000_000);
+    world.finish(100.0);
+    world.commands.clear();
+    world.run(30.0);
+    let before = world.received(LTE);
+    assert!(before > 10_000_000, "{:?}", world.notes);
+    assert!(world.commands.iter().all(|(at, _)| world.now.since(*at).as_secs() >= 25), "{:?}", world.commands);
+    browse(&mut world, conn);
+    assert_eq!(world.received(LTE), before, "{:?} {:?}", world.notes, world.commands);
+    // The same again once what follows is large.
+    world.more(conn, 20_000_000);
+    assert!(world.finish(60.0) < 40.0, "{:?}", world.notes);
+}
+
+#[test]
+fn a_connection_from_the_dear_link_pauses_on_the_cheap_one() {
+    let mut world = world(8.0, 10.0);
+    world.tell(Input::LinkDown { link: WIFI });
+    let conn = world.open(1, LTE, 1 << 30);
+    world.run(2.0);
+    world.tell(Input::LinkUp { link: WIFI });
+    world.run(20.0);
+    assert!(world.received(WIFI) > 1_000_000, "{:?}", world.notes);
+    world.stop(conn);
+    world.run(30.0);
+    let before = world.received(LTE);
+    browse(&mut world, conn);
+    assert_eq!(world.received(LTE), before, "{:?} {:?}", world.notes, world.commands);
+}
+
+#[test]
+fn the_connections_of_a_page_do_not_add_up_to_a_large_file() {
+    // 3.6 MB over six connections; after τ each of them counts as one that may be large.
+    let mut world = world(2.5, 10.0);
+    let conns: Vec<ConnId> = (1..=6).map(|token| world.open(token, WIFI, 600_000)).collect();
+    world.run(6.0);
+    let rest = conns.iter().filter_map(|conn| world.paths.view(*conn)).map(|view| view.rest.bytes()).max();
+    assert_eq!(world.joins(LTE), 0, "{rest:?} {:?}", world.notes);
+}
+
+#[test]
+fn a_link_is_as_fast_as_it_is_however_many_connections_use_it() {
+    for many in [1, 6, 20] {
+        let mut world = world(5.0, 10.0);
+        world.open(100, WIFI, 1 << 30);
+        world.run(4.0);
+        for token in 1..many {
+            world.open(token, WIFI, 1 << 30);
+        }
+        for tenth in 0..60 {
+            let rate = world.paths.links().next().map_or(0.0, |link| link.rate.as_mbps_f64());
+            assert!((4.5..5.5).contains(&rate), "{many} connections after {tenth} tenths: {rate}");
+            world.run(0.1);
+        }
+        // All but one end.
+        (1..many).for_each(|token| world.close(ConnId(token)));
+        for tenth in 0..60 {
+            let rate = world.paths.links().next().map_or(0.0, |link| link.rate.as_mbps_f64());
+            assert!((4.5..5.5).contains(&rate), "one connection after {tenth} tenths: {rate}");
+            world.run(0.1);
+        }
+        assert_eq!(world.joins(LTE), 0, "{many} {:?}", world.notes);
+    }
+}
