@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use super::decide::Verdict;
 use super::event::{CommandId, ConnId, SubflowId};
 use super::links::{Links, Share, side};
 use super::pace::Pace;
@@ -14,7 +15,7 @@ use super::reason::Reason;
 use super::subflow::Sub;
 use crate::energy::Direction;
 use crate::predict::Holt;
-use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// What came and went is halved whenever one of both is more. chosen: κ; a request and its answer are less.
 const LATELY: u64 = 1_000_000;
@@ -77,16 +78,15 @@ pub(super) enum Pulse {
     Idle,
 }
 
-/// Fewer links on trial, and a look at the home link (see `decide::guard`).
+/// Fewer links or one more on trial, and a look at the home link (see `decide::guard`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Trial {
     /// One link alone.
     pub(super) open: Option<Alone>,
-    /// Not before.
-    pub(super) next: Instant,
-    pub(super) failed: u8,
-    /// A link that is slower than this part of the fastest one was found to hold it up, until then.
-    pub(super) drag: Option<(Ratio, Instant)>,
+    /// A slow link beside the others.
+    pub(super) beside: Option<Beside>,
+    /// What the last one has found, until the host has taken note of it.
+    pub(super) verdict: Option<Verdict>,
     /// A glance at the home link: since when, and the bytes that it had carried by then.
     pub(super) glance: Option<(Instant, u64)>,
     pub(super) next_glance: Instant,
@@ -103,10 +103,21 @@ pub(super) struct Alone {
     /// What carried the connection before, and how fast.
     pub(super) before: Links,
     pub(super) both: Bitrate,
-    /// What the others brought of it.
+    /// What all connections had from the others.
     pub(super) slow: Bitrate,
     /// It was never measured before: there is nothing to compare, only to learn.
     pub(super) first: bool,
+}
+
+/// A slow link beside the others, to see whether all bring more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Beside {
+    pub(super) since: Instant,
+    pub(super) slow: usize,
+    /// What it brought when it was left out.
+    pub(super) rate: Bitrate,
+    /// What the others bring without it.
+    pub(super) before: Bitrate,
 }
 
 /// A link, as this connection sees it.
@@ -133,8 +144,8 @@ pub(super) struct Path {
     pub(super) alone: Option<Bitrate>,
     /// In a glance: when its first bytes had come.
     pub(super) glanced: Option<Instant>,
-    /// Kept away: it would slow the others down.
-    pub(super) away: Option<Away>,
+    /// Left out: it would slow the others down (see `decide::speed`).
+    pub(super) away: bool,
 }
 
 /// A path that does not answer.
@@ -143,16 +154,6 @@ pub(super) struct Dead {
     pub(super) since: Instant,
     pub(super) probe: Instant,
     pub(super) fails: u8,
-}
-
-/// A path that is kept away (see `decide::speed`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Away {
-    /// How fast it was.
-    pub(super) rate: Bitrate,
-    /// When it may be tried again in any case.
-    pub(super) until: Instant,
-    pub(super) times: u8,
 }
 
 /// An attempt to join.
@@ -186,6 +187,13 @@ pub(super) enum Purpose {
     },
     /// To replace a subflow that went silent.
     Return,
+}
+
+impl Trial {
+    /// Whether rates are being compared.
+    pub(super) fn compares(&self) -> bool {
+        self.beside.is_some() || self.open.is_some_and(|open| !open.first)
+    }
 }
 
 impl Conn {

@@ -5,6 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::config::{Config, LinkTerms};
+use super::decide::Trials;
 use super::event::{Command, CommandId, ConnId, Output};
 use super::links::{Link, Links};
 use crate::energy::Meter;
@@ -20,6 +21,7 @@ pub(super) struct Host {
     pub(super) links: Vec<Link>,
     /// What busy connections have carried in their present stretches, in bytes.
     pub(super) passed: u64,
+    pub(super) trials: Trials,
     /// Connections that are not idle.
     pub(super) busy: usize,
     pub(super) out: VecDeque<Output>,
@@ -31,6 +33,7 @@ impl Host {
     pub(super) fn new(config: Config) -> Self {
         let mut host = Self {
             links: Vec::new(),
+            trials: Trials::default(),
             now: Instant::ZERO,
             meter: Meter::new(config.energy.clone(), Instant::ZERO),
             passed: 0,

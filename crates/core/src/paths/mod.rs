@@ -294,6 +294,7 @@ fn weigh_anew(conn: &mut Conn, host: &mut Host) {
     }
     conn.on_silence(host);
     let choice = conn.choose(host);
+    host.trials.on_turn(host.now, conn.id, &mut conn.trial);
     conn.carry_out(host, choice);
     let carrying = conn.carrying();
     if carrying != Links::NONE {

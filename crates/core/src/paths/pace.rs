@@ -89,6 +89,20 @@ impl Pace {
         sum.checked_div(passed).map(|rate| kbps(u32::try_from(rate).unwrap_or(u32::MAX)))
     }
 
+    /// The most of it, over three stretches at a time: what waited behind a lost packet counts when that comes, all at
+    /// once; none: nothing was seen.
+    pub(super) fn most(&self) -> Option<Bitrate> {
+        let recent = self.stretches.get(self.len - self.recent().count()..self.len)?;
+        let mean = |stretches: &[Stretch]| {
+            let (time, sum) = stretches.iter().fold((0, 0), |(time, sum), stretch| {
+                (time + u64::from(stretch.time), sum + u64::from(stretch.time) * u64::from(stretch.rate))
+            });
+            sum.checked_div(time)
+        };
+        let most = recent.windows(recent.len().clamp(1, 3)).filter_map(mean).max()?;
+        Some(kbps(u32::try_from(most).unwrap_or(u32::MAX)))
+    }
+
     /// How much time it has seen, up to its memory.
     pub(super) fn seen(&self) -> Duration {
         Duration::from_millis(self.recent().map(|stretch| u64::from(stretch.time)).sum())
@@ -141,8 +155,17 @@ mod tests {
     }
 
     #[test]
+    fn the_most_is_no_jump_behind_a_gap() {
+        let most = |rates: &[u64]| pace(rates.iter().copied()).most();
+        assert_eq!(most(&[20, 20, 0, 40, 0, 20]), Some(Bitrate::from_mbps(20)));
+        assert_eq!(most(&[2, 2, 9, 9, 9, 2]), Some(Bitrate::from_mbps(9)));
+        assert_eq!(most(&[4, 8]), Some(Bitrate::from_mbps(6)));
+    }
+
+    #[test]
     fn nothing_seen_is_nothing_known() {
         assert_eq!(pace([]).median(), None);
+        assert_eq!(pace([]).most(), None);
         assert_eq!(pace([]).mean(Duration::from_secs(1)), None);
         let mut long = Pace::default();
         long.on_stretch(Bitrate::MAX, Duration::MAX);

@@ -202,9 +202,18 @@ impl View<'_> {
 
     /// Links that would hold the set up with what is queued on them: their subflows go, so that it comes over the others.
     fn held_up(&self, usable: Links, set: Links) -> Links {
-        let fast = set.iter().map(|at| self.rate(at)).max().unwrap_or_default();
-        let slow = usable.without(set).iter().filter(|at| self.conn.drags(self.rate(*at), fast, self.host.now));
+        let fast = self.fast(set);
+        let slow = usable.without(set).iter().filter(|at| self.drags(*at, fast));
         slow.fold(Links::NONE, Links::with)
+    }
+
+    /// The fastest of these, and its rate.
+    fn fast(&self, links: Links) -> (usize, Bitrate) {
+        links.iter().map(|at| (at, self.rate(at))).max_by_key(|(_, rate)| *rate).unwrap_or_default()
+    }
+
+    fn drags(&self, at: usize, fast: (usize, Bitrate)) -> bool {
+        self.host.trials.drags(self.host.now, (at, self.rate(at)), fast)
     }
 
     fn rate(&self, at: usize) -> Bitrate {
@@ -220,13 +229,13 @@ impl View<'_> {
         let host = self.host;
         let mut loads: Vec<(LinkKind, Direction, Bitrate)> = Vec::new();
         let (mut fixed, mut rate) = (Energy::ZERO, Bitrate::ZERO);
-        let fast = links.iter().map(|at| self.rate(at)).max().unwrap_or_default();
+        let fast = self.fast(links);
         let direction = self.conn.direction();
         for at in links.iter() {
             let Some(link) = host.link(at) else { continue };
             let own = self.rate(at);
             loads.push((link.terms.kind, direction, own));
-            if !self.conn.drags(own, fast, host.now) {
+            if !self.drags(at, fast) {
                 rate = rate + own;
             }
             let Some(radio) = host.meter.radio(link.terms.link) else { continue };

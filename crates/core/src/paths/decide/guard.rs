@@ -6,12 +6,12 @@
 //! The stock scheduler binds a burst to the slow path, and everything behind it waits: 1 + 20 Mbit/s were measured at 5 to
 //! 6 together where the fast one alone brought 18.8 (cubic), 2 + 20 at 13; 4 + 20 at 22.5. So:
 //!
-//! 1. A link that is slower than [`DRAG`] of the fastest one adds nothing to a set ([`Conn::drags`]). That is about where
-//!    energy alone would leave it out as well (the LTE-only threshold of `emptcp-s3` is 0.14 to 0.17 of LTE's rate).
+//! 1. A link that is slower than a part of the fastest one's rate adds nothing to a set: what trials have found, else a
+//!    seventh (`trials`). That is about where energy alone would leave it out as well (the LTE-only threshold of
+//!    `emptcp-s3` is 0.14 to 0.17 of LTE's rate).
 //! 2. What the fast path would bring alone is not known while a slow one holds it up. Where the slow ones bring less than
 //!    a fifth, or all bring less than the best one did alone, the fast one is tried alone ([`TRIAL`]). If it brings
-//!    [`GAIN`] of what all did (in the throughput profile: as much), the share at which this was found is a drag as well,
-//!    for [`FOUND`]. A trial that failed is tried again ever more seldom.
+//!    [`GAIN`] of what all did (in the throughput profile: as much), the share at which this was found is a drag.
 //! 3. A link that was never measured is met alone if the home link is slow beside what is assumed: beside a slow one its
 //!    first second tells nothing (the data in the slow one's queue comes first).
 //! 4. On a trial, and where a slow link is left out, its subflow is destroyed and not suspended: what waits in its queue (2
@@ -19,16 +19,18 @@
 //! 5. Nobody sees what the home link does while it rests. From [`GLANCES`] on it carries for a moment, until so much has
 //!    come that its rate is known; the longer it has been bad, the longer it is expected to be (as with sizes: rule 2 of
 //!    `energy`), and the more seldom it is looked at.
+//! 6. Whether a slow link helps is no matter of its share alone: 2 + 20 lose what 5 + 50 gain. Where speed is the aim, one
+//!    that would bring [`LEAST`] of the others is tried beside them, once they have shown what they bring without it.
 
-use super::super::conn::{Alone, Conn};
+use super::super::conn::{Alone, Beside, Conn};
 use super::super::host::Host;
 use super::super::links::Links;
+use super::super::pace::Pace;
 use super::super::reason::Reason;
 use super::Choice;
+use super::trials::{DRAG, Verdict};
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-/// See rule 1: between the measured 2 of 20, which loses, and 4 of 20, which gains.
-const DRAG: Ratio = Ratio::from_ppm(143_000);
 /// See rule 2. A fast path that is held up seems slower than it is, so that a fifth seen is less in truth.
 const SMALL: u64 = 5;
 const WORSE: Ratio = Ratio::from_ppm(900_000);
@@ -36,9 +38,13 @@ const WORSE: Ratio = Ratio::from_ppm(900_000);
 const FOR: Duration = Duration::from_secs(2);
 /// The drain, slow start, then long enough for a mean. chosen: ten round trips of 150 ms.
 const TRIAL: Duration = Duration::from_millis(1500);
+/// See rule 2: the last second beside the last two. chosen: half of what is a gain.
+const GROWS: Ratio = Ratio::from_ppm(1_040_000);
 const GAIN: Ratio = Ratio::from_ppm(1_080_000);
-const FOUND: Duration = Duration::from_secs(60);
-const AGAIN: Duration = Duration::from_secs(15);
+/// The most that a trial makes of the limit.
+const MOST: Ratio = Ratio::from_percent(50);
+/// See rule 6. chosen: less is not worth a second of what 1 + 20 lose (three quarters).
+const LEAST: Ratio = Ratio::from_percent(7);
 /// See rule 5. chosen: at 0.8 Mbit/s a glance holds the connection up for some 0.4 s; a tenth of that lost, and the home
 /// link's return is seen 2 s late on average.
 const GLANCES: Duration = Duration::from_secs(4);
@@ -51,12 +57,6 @@ const GLANCE: Duration = Duration::from_millis(700);
 const GLANCED: DataSize = DataSize::from_kib(256);
 
 impl Conn {
-    /// Whether a link of this rate holds up one of that rate.
-    pub(super) fn drags(&self, slow: Bitrate, fast: Bitrate, now: Instant) -> bool {
-        let found = self.trial.drag.filter(|(_, until)| now < *until).map_or(DRAG, |(share, _)| share.max(DRAG));
-        slow < fast.share(found)
-    }
-
     /// A trial under way, or one that begins; none: the guard has nothing to say.
     pub(super) fn guarded(&mut self, host: &Host, usable: Links, now: Links, gain: bool) -> Option<Choice> {
         let time = host.now;
@@ -64,7 +64,7 @@ impl Conn {
             return self.on_trial(host, usable, gain);
         }
         let carrying = self.carrying().and(now);
-        let young = carrying != now || time.since(self.since) < FOR || time < self.trial.next;
+        let young = carrying != now || time.since(self.since) < FOR;
         if carrying.len() < 2 || young || self.trial.glance.is_some() {
             return None;
         }
@@ -78,6 +78,11 @@ impl Conn {
         let worse = best.filter(|(alone, _)| both < alone.share(WORSE)).map(|(_, link)| link);
         let small = (slow * SMALL <= self.lately(fast)).then_some(fast);
         let link = worse.or(small)?;
+        let others = now.without(Links::one(link));
+        if self.grows(carrying) || !host.trials.are_due(time, self.id, others, link) {
+            return None;
+        }
+        let slow = others.iter().filter_map(|at| host.link(at)).map(|link| link.rate(&host.config, time)).sum();
         self.trial.open = Some(Alone { since: time, link, before: now, both, slow, first: false });
         Some(Choice::new(Links::one(link), Reason::Trial { link, both }))
     }
@@ -112,17 +117,58 @@ impl Conn {
         // The last third: the drain and the opening window are over.
         let alone = self.paths.get(link).and_then(|path| path.pace.mean(TRIAL / 3)).unwrap_or_default();
         let enough = if gain { both.share(GAIN) } else { both };
-        if alone >= enough && !alone.is_zero() {
-            let share = Ratio::of(slow.bits_per_sec().saturating_mul(6) / 5, alone.bits_per_sec());
-            self.trial.drag = Some((share.min(Ratio::from_percent(50)), time + FOUND));
-            self.trial.failed = 0;
+        let (others, before) = (before.without(Links::one(link)), before.and(usable));
+        let drags = alone >= enough && !alone.is_zero();
+        let all = host.link(link).map_or(alone, |link| link.rate(&host.config, time).max(alone));
+        let limit = match drags {
+            true => Some(held_up(slow, all)),
+            // Energy asks for more than that both bring more.
+            false => (!gain).then(|| helped(slow, all)),
+        };
+        self.trial.verdict = Some(Verdict { slow: others, fast: link, limit });
+        if drags {
             self.rests(time);
-            return None;
         }
-        self.trial.next = time + AGAIN.saturating_mul(1 << u32::from(self.trial.failed).min(5));
-        self.trial.failed = self.trial.failed.saturating_add(1);
-        let before = before.and(usable);
-        Some(Choice::new(before, Reason::Fastest { links: before, rate: both }))
+        let links = if drags { Links::one(link) } else { before };
+        Some(Choice::new(links, Reason::Fastest { links, rate: if drags { alone } else { both } }))
+    }
+
+    /// Links with the best rate, and beside them one that was left out: on trial, or one that begins.
+    pub(super) fn beside(
+        &mut self,
+        host: &Host,
+        links: Links,
+        left_out: Option<(Bitrate, usize)>,
+        fast: usize,
+    ) -> Option<Choice> {
+        let time = host.now;
+        let Some(Beside { since, slow, rate, before }) = self.trial.beside else {
+            let (rate, slow) = left_out?;
+            let before = self.brought(links, Pace::MEMORY);
+            let settled = self.carrying() == links && links.iter().all(|at| self.is_ripe(at, time));
+            let settled = settled && time.since(self.since) >= FOR && self.trial.open.is_none();
+            let due = !self.grows(links) && host.trials.are_due(time, self.id, Links::one(slow), fast);
+            if !settled || !due || rate < before.share(LEAST) || self.is_still(time, GLANCE) {
+                return None;
+            }
+            self.trial.beside = Some(Beside { since: time, slow, rate, before });
+            let all = links.with(slow);
+            return Some(Choice::new(all, Reason::Again { links: all, link: slow }));
+        };
+        let all = links.with(slow);
+        let began = self.on(slow).filter(|sub| sub.proven).map(|sub| sub.active.max(since));
+        let carried = began.map_or(Duration::ZERO, |began| time.since(began));
+        let worse = carried >= TRIAL / 2 && self.brought(all, TRIAL / 3) < before.share(WORSE);
+        if !worse && carried < TRIAL && time.since(since) < TRIAL * 3 {
+            return Some(Choice::new(all, Reason::Again { links: all, link: slow }));
+        }
+        self.trial.beside = None;
+        let told = worse || carried >= TRIAL;
+        let helps = told && !worse && self.brought(all, TRIAL / 2) > before;
+        let limit = if helps { helped(rate, before) } else { held_up(rate, before) };
+        self.trial.verdict = Some(Verdict { slow: Links::one(slow), fast, limit: told.then_some(limit) });
+        let links = if helps { all } else { links };
+        Some(Choice::new(links, Reason::Fastest { links, rate: self.brought(links, TRIAL / 2) }))
     }
 
     /// A glance at the home link, while others carry the connection.
@@ -173,9 +219,29 @@ impl Conn {
         self.trial.next_glance = time + GLANCES;
     }
 
+    /// What some links brought together, over the last `time` of each.
+    fn brought(&self, links: Links, time: Duration) -> Bitrate {
+        links.iter().filter_map(|at| self.paths.get(at)?.pace.mean(time)).sum()
+    }
+
+    /// Whether more comes over them from one second to the next: a window that opens is no path that was set free.
+    fn grows(&self, links: Links) -> bool {
+        self.brought(links, Pace::MEMORY / 2) > self.brought(links, Pace::MEMORY).share(GROWS)
+    }
+
     /// A path's rate over the last second.
     pub(super) fn lately(&self, link: usize) -> Bitrate {
         let path = self.paths.get(link);
         path.and_then(|path| path.pace.mean(Duration::from_secs(1))).unwrap_or_default()
     }
+}
+
+/// Up to where a slow link holds a fast one up if it did with these rates.
+fn held_up(slow: Bitrate, fast: Bitrate) -> Ratio {
+    Ratio::of(slow.bits_per_sec().saturating_mul(6) / 5, fast.bits_per_sec()).min(MOST).max(DRAG)
+}
+
+/// From where on a slow link helps if it did with these rates. chosen: a third of that share.
+fn helped(slow: Bitrate, fast: Bitrate) -> Ratio {
+    Ratio::of(slow.bits_per_sec() / 3, fast.bits_per_sec()).min(DRAG)
 }

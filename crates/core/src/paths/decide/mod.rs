@@ -9,8 +9,10 @@ mod emptcp;
 mod energy;
 mod guard;
 mod speed;
+mod trials;
 
 pub use emptcp::least_wait;
+pub(super) use trials::{Trials, Verdict};
 
 use super::config::{Policy, Profile};
 use super::conn::{Conn, Pulse};

@@ -1,31 +1,35 @@
 //! The profiles that are not about energy: most bytes per second, and the shortest way.
 //!
-//! Throughput: every link joins at once. A path whose rate is a small part of the fast one's costs more than it brings
-//! (`guard`), so it goes early: it is destroyed and not suspended, because what the server has queued on it (measured: up
-//! to 6.5 MB on the first subflow) would come over it, late, and hold up everything behind; what is destroyed is sent
-//! again over the others. It is kept away while it would not help: while the others are faster than it was, and
-//! for [`AWAY`], doubled each time.
+//! Throughput: every link joins at once. Whether both beat the best one is `guard`'s question:
+//!
+//! 1. A path whose window is open in its own round trips ([`is_judged`](Conn::is_judged)), and that is as slow as what holds
+//!    a fast one up, goes early: a fast one's window need not be open, and what it brought in its best moment counts, since
+//!    the pauses are the slow one's doing. It is destroyed and not suspended, because what the server has queued on it
+//!    (measured: up to 6.5 MB on the first subflow) would come over it, late, and hold up everything behind; what is
+//!    destroyed is sent again over the others.
+//! 2. When the others have shown what they bring alone, it is tried beside them, and stays if all bring more.
+//! 3. It is taken up again without a trial when the others have become so slow that it would be missed.
 //!
 //! Latency: the path with the shortest round trip alone, every other one joined as a backup: it takes over at once. A
 //! scheduler that sends each segment twice would be redundancy proper; it is the sender's, and cannot be asked for.
 
-use super::super::conn::{Away, Conn, Path};
+use super::super::conn::Conn;
 use super::super::host::Host;
 use super::super::links::Links;
 use super::super::reason::Reason;
+use super::super::subflow::Sub;
 use super::Choice;
-use crate::units::{Bitrate, Duration, Ratio};
+use crate::units::{Bitrate, Duration};
 
-/// A path of less than this part of the fastest one's rate is not worth its trouble. Measured: 5 + 50 bring 0.56 to 0.9 of
-/// the sum, 2 + 20 less than 20 alone; 4 + 20 a fifth more. A fast path that is held up brings two thirds of what it could,
-/// so that a fifth in truth is seen as two sevenths.
-const FEW: Ratio = Ratio::from_ppm(285_000);
-/// How long a path is measured before it is judged: slow start is over.
-const JUDGED: Duration = Duration::from_millis(400);
-/// How long the fast one must have been seen for that.
+/// How long a path has carried when it is judged, and in its own round trips. chosen: a window of 10 packets has become one
+/// of 640 in six of them, and two more tell what it brings.
+const JUDGED: Duration = Duration::from_millis(500);
+const ROUNDS: u32 = 8;
+/// How long it must have been seen then, and the fast one.
 const AT_LEAST: Duration = Duration::from_millis(200);
-/// The first time for which it is kept away in any case.
-const AWAY: Duration = Duration::from_secs(60);
+/// A path that was left out is missed when it is so many times as fast as what would hold the others up. chosen: more than a
+/// fast path's rate differs from one second to the next.
+const MISSED: u64 = 2;
 /// The time between changes of the shortest path.
 const STAYS: Duration = Duration::from_secs(2);
 /// Another path must be that much shorter, in percent, before one changes to it.
@@ -33,56 +37,68 @@ const SHORTER: u64 = 70;
 
 impl Conn {
     pub(super) fn fastest(&mut self, host: &Host, usable: Links) -> Choice {
-        let now = host.now;
-        let seen = |time: Duration| move |path: &Path| path.pace.seen() >= time;
-        let judged = |links: Links, time: Duration| {
-            let seen = |at: &usize| self.paths.get(*at).is_some_and(seen(time));
-            links.iter().filter(seen).fold(Links::NONE, Links::with)
+        self.trial.beside = self.trial.beside.filter(|trial| usable.has(trial.slow));
+        let tried = self.trial.beside.map_or(Links::NONE, |trial| Links::one(trial.slow));
+        let seen = |at: &usize| self.paths.get(*at).is_some_and(|path| path.pace.seen() >= AT_LEAST);
+        let fast = self.carrying().and(usable).without(tried).iter().filter(seen).max_by_key(|at| self.peak(*at));
+        let Some(fast) = fast else {
+            return Choice::new(usable, Reason::Fastest { links: usable, rate: Bitrate::ZERO });
         };
-        let carrying = self.carrying().and(usable);
-        // What a path in slow start brings, it brings at least.
-        let fast = judged(carrying, AT_LEAST).iter().max_by_key(|at| self.lately(*at));
-        let judged = judged(carrying, JUDGED);
-        let rate = fast.map_or(Bitrate::ZERO, |at| self.lately(at));
-        let (mut links, mut away) = (usable, None);
-        let trial = self.trial;
-        let found = trial.drag.filter(|(_, until)| now < *until).map(|(share, _)| share);
-        let drags = |slow: Bitrate| found.is_some_and(|share| slow < rate.share(share));
-        for at in usable.iter().filter(|at| Some(*at) != fast) {
-            let (ready, slow) = (judged.has(at), self.lately(at));
-            let Some(path) = self.paths.get_mut(at) else { continue };
-            if (ready || found.is_some())
-                && fast.is_some()
-                && (slow < rate.share(FEW) || drags(slow))
-                && path.away.is_none_or(|away| now >= away.until)
-            {
-                let times = path.away.map_or(0, |away| away.times.saturating_add(1));
-                let until = now + AWAY.saturating_mul(1 << u32::from(times).min(4));
-                path.away = Some(Away { rate: slow, until, times });
-            }
-            let known = host.link(at).and_then(|link| link.known()).filter(|_| !carrying.has(at));
-            let small = |known: Bitrate| known < rate.share(FEW) || drags(known);
-            // Only when the others have become no faster than it was would it be missed.
-            let missed = |was: Bitrate| fast.is_some() && was >= rate + rate / 5;
-            let kept = path.away.is_some_and(|away| now < away.until && !missed(away.rate));
-            // What another connection knows of it counts while nothing is known here.
-            if kept || path.away.is_none() && path.pace.seen().is_zero() && known.is_some_and(small) {
+        let (mut links, mut best) = (usable.without(tried), None);
+        for at in links.iter() {
+            let slow = self.slow(host, at, fast).filter(|_| at != fast);
+            if slow.is_some() {
                 links = links.without(Links::one(at));
-                away = Some((at, path.away.map_or(known.unwrap_or_default(), |away| away.rate)));
+                best = best.max(slow.map(|rate| (rate, at)));
+            }
+            if let Some(path) = self.paths.get_mut(at) {
+                path.away = slow.is_some();
             }
         }
-        if links.is_empty() {
-            links = usable;
+        if let Some(choice) = self.beside(host, links, best, fast) {
+            return Choice { destroy: usable.without(choice.active), ..choice };
         }
         let destroy = usable.without(links);
         if let Some(choice) = self.guarded(host, usable, links, false) {
             return Choice { destroy, ..choice };
         }
-        let reason = match away {
-            Some((slow, slow_rate)) => Reason::Away { links, slow, slow_rate, rate },
-            None => Reason::Fastest { links, rate: links.iter().map(|at| self.lately(at)).sum() },
+        let rate = links.iter().map(|at| self.lately(at)).sum();
+        let reason = match best {
+            Some((slow_rate, slow)) => Reason::Away { links, slow, slow_rate, rate },
+            None => Reason::Fastest { links, rate },
         };
         Choice { destroy, ..Choice::new(links, reason) }
+    }
+
+    /// A link's rate, if it is so slow that it would hold the fast one up.
+    fn slow(&self, host: &Host, at: usize, fast: usize) -> Option<Bitrate> {
+        let path = self.paths.get(at)?;
+        let limit = host.trials.limit(host.now, at, fast);
+        let (carries, seen) = (self.carrying().has(at) && !path.away, !path.pace.seen().is_zero());
+        let (slow, least) = match (carries, seen) {
+            (true, _) => (Some(self.lately(at)).filter(|_| self.is_judged(host, at)), self.peak(fast).share(limit)),
+            // In its last second its window may have opened.
+            (false, true) => {
+                (Some(self.peak(at)), self.peak(fast).share(limit) * if path.away { MISSED } else { 1 })
+            }
+            // What other connections know of it counts while nothing is known here.
+            (false, false) => {
+                let all = host.link(fast).map(|link| link.rate(&host.config, host.now)).unwrap_or_default();
+                (host.link(at)?.known(), self.peak(fast).max(all).share(limit))
+            }
+        };
+        slow.filter(|slow| *slow < least)
+    }
+
+    /// Whether a path's window is open, in its own round trips, and what it brings is known.
+    fn is_judged(&self, host: &Host, at: usize) -> bool {
+        let open = |sub: &Sub| sub.proven && host.now.since(sub.active) >= JUDGED.max(sub.handshake() * ROUNDS);
+        self.on(at).is_some_and(open) && self.paths.get(at).is_some_and(|path| path.pace.seen() >= AT_LEAST)
+    }
+
+    /// The most that a path brought lately.
+    fn peak(&self, link: usize) -> Bitrate {
+        self.paths.get(link).and_then(|path| path.pace.most()).unwrap_or_default()
     }
 
     pub(super) fn shortest(&self, host: &Host, usable: Links, home: usize) -> Choice {

@@ -2,7 +2,7 @@
 //!
 //! | case | what | beside |
 //! |---|---|---|
-//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, Wi-Fi either one, profile throughput | the better link alone; the kernel's endpoints; mptcpd |
+//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, Wi-Fi either one, and 20+20 and 20+5 over 150 ms; profile throughput | the better link alone; the kernel's endpoints; mptcpd |
 //! | `suspend` | bytes over LTE after Wi-Fi has become good | nothing but control |
 //! | `small` | 256 KB, good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd |
 //! | `faults` | carrier loss, silence, a lost priority, a killed daemon, lost events | bounds in seconds |
