@@ -13,6 +13,7 @@
 //!    the sum of both is new. What the meter was fed is also what a budget is spent by.
 
 use super::config::{Config, LinkTerms};
+use super::trail::Trail;
 use crate::energy::{Direction, Meter};
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
@@ -98,6 +99,8 @@ pub(super) struct Link {
     counted: Option<(Instant, [DataSize; 2])>,
     /// What they knew then that no connection had told.
     unexplained: DataSize,
+    /// What connections saw since.
+    trail: Trail,
     /// The last time at which anything came over it.
     pub(super) alive: Option<Instant>,
     /// The last time at which a proof of life failed while nothing else came over it.
@@ -121,6 +124,7 @@ impl Link {
             base: None,
             counted: None,
             unexplained: DataSize::ZERO,
+            trail: Trail::default(),
             alive: None,
             lost: None,
         }
@@ -203,6 +207,7 @@ impl Link {
         self.carried += size;
         self.fed[side(direction)] += size;
         self.count(now);
+        self.trail.on_look((from, now), size);
         // Bytes of a look have come all through the time since the last one, if that was a moment ago.
         match now.since(from) <= SPAN && size >= FLOW {
             true => meter.carry(from, now, self.terms.link, direction, size),
@@ -225,8 +230,9 @@ impl Link {
             let at = side(direction);
             let more = (counted[at] - base[at]) - (self.fed[at] - fed[at]);
             if !more.is_zero() {
-                match self.counted {
-                    Some((from, _)) if now.since(from) <= SPAN && more >= FLOW * 4 => {
+                match (self.trail.rest(now, more), self.counted) {
+                    (Some((from, to)), _) => meter.carry(from, to, self.terms.link, direction, more),
+                    (None, Some((from, _))) if now.since(from) <= SPAN && more >= FLOW * 4 => {
                         meter.carry(from, now, self.terms.link, direction, more);
                     }
                     _ => meter.on_bytes(now, self.terms.link, direction, more),
@@ -236,6 +242,7 @@ impl Link {
             }
         }
         self.counted = Some((now, counted));
+        self.trail = Trail::default();
         self.unexplained = unexplained;
         self.count(now);
         unexplained

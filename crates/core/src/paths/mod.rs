@@ -28,6 +28,7 @@ mod silence;
 mod subflow;
 #[cfg(test)]
 mod tests;
+mod trail;
 mod view;
 
 use alloc::collections::{BTreeMap, BTreeSet};
