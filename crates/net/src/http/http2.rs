@@ -94,6 +94,7 @@ impl Http2 {
             .enable_push(false)
             .initial_window_size(size(windows.stream))
             .initial_connection_window_size(size(windows.connection))
+            .initial_max_send_streams(AT_FIRST)
             .handshake(stream)
             .await;
         let (sender, driver) = built.map_err(|error| words(&error, TroubleKind::Reset))?;
@@ -360,6 +361,10 @@ fn words(error: &h2::Error, kind: TroubleKind) -> Trouble {
         None => trouble(TroubleKind::Protocol, format!("broken HTTP/2: {error}")),
     }
 }
+
+/// Streams before the server's settings have told how many it allows; the others wait for them. chosen: more than links
+/// ask for in the first round trip. nginx since 1.25.3 (and Debian's 1.22) refuses what goes beyond twice its limit at once.
+const AT_FIRST: usize = 8;
 
 /// What a turn of the driver reads at most. Chosen: as much as a turn of HTTP/1.1 on a plain socket.
 const TURN: usize = 256 * 1024;
