@@ -37,11 +37,11 @@ const SHORTEST: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::LinkTerms;
-    use super::super::links::Link;
     use crate::energy::tests::{at, huang};
     use crate::energy::{Direction, Meter};
     use crate::link::{LinkId, LinkKind};
+    use crate::paths::config::LinkTerms;
+    use crate::paths::links::Link;
     use crate::units::{DataSize, Instant};
 
     /// What a meter says at the end, after these looks (until when, bytes that came) since `began` and these counts of the
