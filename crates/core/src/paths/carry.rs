@@ -312,12 +312,12 @@ impl Conn {
         host.out.push_back(Output::Note { conn: self.id, reason: text });
     }
 
-    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought. For ours they must be of one transfer: what a
-    /// connection carried before a pause tells nothing of what follows it, and one small answer after another over a long
-    /// way is no slow link, and ends before a radio pays.
+    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought. For ours they must be of one answer
+    /// ([`Conn::answers`]): what a connection carried before a pause tells nothing of what follows it, and one small answer
+    /// after another over a long way is no slow link, and ends before a radio pays.
     pub(super) fn admit(&mut self, config: &Config, now: Instant, interval: Duration) {
         let (carried, old) = match config.policy {
-            Policy::Marline => (self.stretch, self.is_steady(now, config.tau)),
+            Policy::Marline => (self.answer.1, self.is_steady(now, config.tau)),
             _ => (self.volume, self.volume > 0 && now.since(self.opened) >= config.tau),
         };
         self.admitted |= carried >= config.kappa.bytes() || old && !self.is_still(now, interval);
@@ -328,7 +328,8 @@ impl Conn {
     /// Whether bytes have come without pauses for this time: in [`STEADY`] of all looks.
     fn is_steady(&self, now: Instant, time: Duration) -> bool {
         let (all, moving) = self.looks;
-        now.since(self.woke) >= time && u64::from(moving) * 1_000_000 >= u64::from(all) * u64::from(STEADY.ppm())
+        now.since(self.answer.0) >= time
+            && u64::from(moving) * 1_000_000 >= u64::from(all) * u64::from(STEADY.ppm())
     }
 }
 

@@ -17,6 +17,10 @@ use crate::energy::Direction;
 use crate::predict::Holt;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
+/// What a connection that receives sends at once at least when it asks for something. chosen: below a browser's request,
+/// above what says that a window is open again (HTTP/2 over TLS: 35 bytes for each).
+const REQUEST: u64 = 100;
+
 /// What came and went is halved whenever one of both is more. chosen: κ; a request and its answer are less.
 const LATELY: u64 = 1_000_000;
 
@@ -49,8 +53,12 @@ pub(super) struct Conn {
     pub(super) moved: Option<Instant>,
     /// When they began to after a pause.
     pub(super) woke: Instant,
+    /// What may be one answer: since when, and its bytes. It begins with a pause's end or a request of our own.
+    pub(super) answer: (Instant, u64),
     /// Looks since then, and those of them that saw new bytes.
     pub(super) looks: (u32, u32),
+    /// What went since the last whole look.
+    sent: u64,
     /// How long the last two stretches before it were, if each ended in a pause.
     pub(super) bursts: [Option<Duration>; 2],
     pub(super) pulse: Pulse,
@@ -214,6 +222,8 @@ impl Conn {
             admitted: false,
             moved: None,
             woke: now,
+            answer: (now, 0),
+            sent: 0,
             looks: (0, 0),
             bursts: [None; 2],
             pulse: Pulse::Busy,
@@ -240,6 +250,9 @@ impl Conn {
         for (direction, size) in moved {
             let way = &mut self.ways[side(*direction)];
             *way = way.saturating_add(size.bytes());
+            if *direction == Direction::Up {
+                self.sent = self.sent.saturating_add(size.bytes());
+            }
         }
         if self.ways.iter().any(|way| *way > LATELY) {
             self.ways = self.ways.map(|way| way / 2);
@@ -250,6 +263,18 @@ impl Conn {
     pub(super) fn direction(&self) -> Direction {
         let [down, up] = self.ways;
         if up > down { Direction::Up } else { Direction::Down }
+    }
+
+    /// Counts what came and went since the last whole look for what may be one answer.
+    pub(super) fn answers(&mut self, now: Instant, fresh: u64, began: bool) {
+        let sent = core::mem::take(&mut self.sent);
+        let requested = sent >= REQUEST && self.direction() == Direction::Down;
+        if began || requested {
+            (self.answer, self.looks) = ((now, 0), (0, 0));
+        }
+        if !requested {
+            self.answer.1 = self.answer.1.saturating_add(fresh);
+        }
     }
 
     pub(super) fn sub_mut(&mut self, id: SubflowId) -> Option<&mut Sub> {

@@ -69,8 +69,9 @@ impl Conn {
         if fresh > 0 {
             if began {
                 self.on_burst();
-                (self.woke, self.looks) = (now, (0, 0));
+                self.woke = now;
             }
+            self.answers(now, fresh, began);
             self.looks.1 = self.looks.1.saturating_add(1);
             if self.pulse == Pulse::Idle && host.config.policy == Policy::Marline {
                 self.begin_anew();

@@ -89,7 +89,7 @@ impl Connection {
 
     /// Asks for a path and reads the answer. `began`: when the clock did.
     pub(crate) fn get(&mut self, path: &str, began: Instant, until: Until) -> io::Result<Got> {
-        write!(self.stream, "GET /{path} HTTP/1.1\r\nHost: {SERVER}\r\nUser-Agent: marline-lab\r\n\r\n")?;
+        write!(self.stream, "GET /{path} HTTP/1.1\r\nHost: {SERVER}\r\n{HEAD}\r\n")?;
         let length = self.head(began, until.limit)?;
         let mut got = Got::default();
         let mut digest = until.sum.then(Sha256::new);
@@ -207,6 +207,10 @@ fn too_late(bytes: u64, length: u64, time: Duration) -> io::Error {
 
 /// The user wants an end.
 pub(crate) const STOPPED: &str = "stopped";
+/// The rest of a request's head: as much as browsers say of themselves, cookies left out.
+const HEAD: &str = "User-Agent: Mozilla/5.0 (Linux; Android 4.4.2) AppleWebKit/537.36 (KHTML, like Gecko) Mobile Safari/537.36\r\n\
+    Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8\r\n\
+    Accept-Language: en-US,en;q=0.8\r\nConnection: keep-alive\r\n";
 /// How long a read waits before it looks at the clock.
 const TURN: Duration = Duration::from_millis(100);
 

@@ -10,7 +10,7 @@
 //!    "Self-similarity in World Wide Web traffic", 1997: P(size > x) ~ x^-α, 1 < α < 2), for which the expected rest is
 //!    volume ÷ (α − 1): proportional to what has come. With α = 2 it is the volume itself, and buying when what the dearer
 //!    way has cost too much equals the price is the ski rental's rule: never more than twice as dear as knowing the end.
-//! 3. Before κ bytes or τ nothing is bought (eMPTCP §3.5). After, the rest is [`LARGE`] at least, once for all: the many
+//! 3. Before κ bytes or τ of one answer nothing is bought (eMPTCP §3.5). After, the rest is [`LARGE`] at least, once for all: the many
 //!    small ones are out of the count by then.
 //! 4. Rates are those of all connections together, as the radios are: a slow server is no slow link. Medians of two
 //!    seconds: a dip does not wake a radio.
