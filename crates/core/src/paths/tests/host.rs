@@ -76,6 +76,27 @@ fn the_connections_of_a_page_do_not_add_up_to_a_large_file() {
 }
 
 #[test]
+fn one_answer_after_another_is_no_large_one() {
+    // As many bytes in every look as of a slow download, for which LTE is worth its price.
+    let lte = |asks: bool| {
+        let mut world = world(0.8, 10.0);
+        let conn = world.open(1, WIFI, 0);
+        for _ in 0..200 {
+            if asks {
+                world.ask(conn, 10_000)
+            } else {
+                world.more(conn, 10_000)
+            }
+            world.run(0.1);
+        }
+        (world.joins(LTE), world.notes)
+    };
+    assert!(lte(false).0 > 0);
+    let (joins, notes) = lte(true);
+    assert_eq!(joins, 0, "{notes:?}");
+}
+
+#[test]
 fn a_link_is_as_fast_as_it_is_however_many_connections_use_it() {
     for many in [1, 6, 20] {
         let mut world = world(5.0, 10.0);

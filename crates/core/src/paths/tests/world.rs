@@ -44,6 +44,8 @@ pub(super) struct World {
     flows: BTreeMap<SubflowId, Flow>,
     /// Connections that send what the others receive.
     pub(super) uploads: BTreeSet<ConnId>,
+    /// Bytes of requests.
+    asked: BTreeMap<ConnId, u64>,
     /// What each connection has yet to send.
     left: BTreeMap<ConnId, f64>,
     later: BTreeMap<(Instant, u64), Input>,
@@ -82,6 +84,7 @@ impl World {
             rates: BTreeMap::new(),
             flows: BTreeMap::new(),
             uploads: BTreeSet::new(),
+            asked: BTreeMap::new(),
             left: BTreeMap::new(),
             later: BTreeMap::new(),
             next: 1,
@@ -121,6 +124,12 @@ impl World {
 
     pub(super) fn more(&mut self, conn: ConnId, bytes: u64) {
         *self.left.entry(conn).or_default() += bytes as f64;
+    }
+
+    /// The application asks for so much.
+    pub(super) fn ask(&mut self, conn: ConnId, bytes: u64) {
+        *self.asked.entry(conn).or_default() += 300;
+        self.more(conn, bytes);
     }
 
     /// The server has no more to send.
@@ -169,7 +178,7 @@ impl World {
                         let (received, sent) = if self.uploads.contains(&conn) {
                             (DataSize::ZERO, size)
                         } else {
-                            (size, DataSize::ZERO)
+                            (size, DataSize::from_bytes(self.asked.get(&conn).copied().unwrap_or(0)))
                         };
                         let waits = if self.silent.contains(&flow.link) { self.unanswered } else { 0 };
                         let outstanding = DataSize::from_bytes(waits);
