@@ -19,7 +19,7 @@ use marline_core::units::{Duration, Instant};
 use super::Course;
 use crate::optimum::mdp::{Chain, Choice, Schedule};
 
-/// See the [module](self). Links are numbered from zero.
+/// A schedule from outside, as a policy. Links are numbered from zero.
 #[derive(Debug)]
 pub struct Scheduled {
     schedule: Schedule,
