@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws smoke bench build install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test laws survey smoke bench build install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -29,6 +29,9 @@ test: need-test ## Install what the tests need, then run all of them
 
 laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes, unsafe)
 	$(CARGO) test -p marline --test laws --locked
+
+survey: need-build ## Play the policies through thousands of drawn histories and links (long; not in CI, which plays fixed seeds)
+	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
 
 smoke: need-lab build ## Run the program itself, small: what CI does after the tests
 	"$(MARLINE)" --version

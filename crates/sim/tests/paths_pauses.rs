@@ -4,10 +4,9 @@
 //! everything is left, as soon as somebody wants something of it.
 
 use marline_core::energy::{BUILT_IN, Model, Written};
-use marline_core::link::LinkId;
-use marline_core::paths::{Config, LinkTerms, Paths, Profile};
+use marline_core::paths::{Config, Paths, Profile};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::paths::{Flow, Outcome, Request, Scene, World};
+use marline_sim::paths::{Flow, Outcome, Request, Scene, World, terms};
 use marline_sim::spec::LinkSpec;
 
 fn phone() -> Model {
@@ -30,14 +29,9 @@ impl Case<'_> {
     fn run(&self) -> Outcome {
         let links: Vec<LinkSpec> =
             [self.wifi, "lte,rate=10Mbit/s,rtt=60ms"].map(|line| line.parse().expect("a link")).into();
-        let terms = (0..).map(LinkId).zip(&links).map(|(link, spec)| LinkTerms {
-            link,
-            name: spec.name.clone(),
-            kind: spec.kind,
-            metered: spec.name == "lte",
-            budget: None,
-        });
-        let mut config = Config::new(phone(), terms.collect());
+        let mut terms = terms(&links);
+        terms[1].metered = true;
+        let mut config = Config::new(phone(), terms);
         config.profile = self.profile;
         let request = Request { after: self.pause, size: DataSize::from_bytes(self.bytes) };
         let flow = Flow { start: Duration::ZERO, first: 0, pool: 0 };

@@ -10,10 +10,9 @@
 //!    ratios, and the worst single ratio.
 
 use marline_core::energy::{BUILT_IN, Model, Written};
-use marline_core::link::LinkId;
-use marline_core::paths::{Config, LinkTerms, Paths, Policy};
+use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::paths::{Nobody, Scene, World, download};
+use marline_sim::paths::{Nobody, Scene, World, download, terms};
 use marline_sim::rng::{Purpose, Stream};
 use marline_sim::spec::LinkSpec;
 
@@ -65,14 +64,7 @@ fn phone() -> Model {
 fn play(draw: &Draw, policy: Option<Policy>, model: &Model) -> [f64; 2] {
     let lines = if policy.is_some() { vec![&draw.wifi, &draw.lte] } else { vec![&draw.wifi] };
     let links: Vec<LinkSpec> = lines.into_iter().map(|line| line.parse().expect("a link")).collect();
-    let terms = (0..).map(LinkId).zip(&links).map(|(link, spec)| LinkTerms {
-        link,
-        name: spec.name.clone(),
-        kind: spec.kind,
-        metered: false,
-        budget: None,
-    });
-    let mut config = Config::new(model.clone(), terms.collect());
+    let mut config = Config::new(model.clone(), terms(&links));
     let mut scene = Scene::new(model.clone(), links, download(DataSize::from_bytes(draw.bytes)));
     scene.limit = Duration::from_secs(20_000);
     scene.mptcp = policy.is_some();

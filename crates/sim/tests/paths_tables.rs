@@ -7,11 +7,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use marline_core::energy::{BUILT_IN, Model, Written};
-use marline_core::link::LinkId;
-use marline_core::paths::{Config, LinkTerms, Paths, Policy};
+use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::contract::{Checked, clamp, replay};
-use marline_sim::paths::{Outcome, Scene, World, download, page};
+use marline_sim::paths::{Outcome, Scene, World, download, page, terms};
 use marline_sim::spec::LinkSpec;
 
 const POLICIES: [(&str, Policy); 5] = [
@@ -88,14 +87,7 @@ const CASES: &[Case] = &[
 /// Runs a case under watch and puts the log to the proof.
 fn run(case: &Case, policy: Policy, model: &Model) -> Outcome {
     let links: Vec<LinkSpec> = [case.wifi, case.lte].map(|line| line.parse().expect("a link")).into();
-    let terms = (0..).map(LinkId).zip(&links).map(|(link, spec)| LinkTerms {
-        link,
-        name: spec.name.clone(),
-        kind: spec.kind,
-        metered: false,
-        budget: None,
-    });
-    let mut config = Config::new(model.clone(), terms.collect());
+    let mut config = Config::new(model.clone(), terms(&links));
     config.policy = policy;
     let objects: Vec<DataSize> = (0..107).map(|at| DataSize::from_bytes(3000 + at % 17 * 2500)).collect();
     let work = match case.kilobytes {

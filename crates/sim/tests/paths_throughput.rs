@@ -10,11 +10,10 @@
 use std::collections::BTreeSet;
 
 use marline_core::energy::{BUILT_IN, Model, Written};
-use marline_core::link::LinkId;
 use marline_core::machine::Machine;
-use marline_core::paths::{Config, ConnId, Input, LinkTerms, Output, Paths, Policy, Profile, Wake};
+use marline_core::paths::{Config, ConnId, Input, Output, Paths, Policy, Profile, Wake};
 use marline_core::units::{DataSize, Duration, Instant};
-use marline_sim::paths::{Flow, Nobody, Outcome, Scene, World, download};
+use marline_sim::paths::{Flow, Nobody, Outcome, Scene, World, download, terms};
 use marline_sim::spec::LinkSpec;
 
 fn phone() -> Model {
@@ -58,14 +57,7 @@ impl Pair {
         if let Who::Single(link) = who {
             links = vec![links.swap_remove(link)];
         }
-        let terms = (0..).map(LinkId).zip(&links).map(|(link, spec)| LinkTerms {
-            link,
-            name: spec.name.clone(),
-            kind: spec.kind,
-            metered: false,
-            budget: None,
-        });
-        let mut config = Config::new(model.clone(), terms.collect());
+        let mut config = Config::new(model.clone(), terms(&links));
         config.profile = Profile::Throughput;
         config.policy = if who == Who::Default { Policy::Mptcp } else { Policy::Marline };
         let flows = (0..connections).map(|pool| Flow { pool, ..flow[0] }).collect();

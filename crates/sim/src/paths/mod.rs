@@ -37,7 +37,7 @@ use marline_core::units::Instant;
 pub use course::Course;
 pub use kernel::PAYLOAD;
 pub use outcome::{LinkOutcome, Outcome, Sample};
-pub use scene::{Arrival, Carrier, Flow, Request, Scene, Server, download, page};
+pub use scene::{Arrival, Carrier, Flow, Request, Scene, Server, download, page, terms};
 pub use scheduled::Scheduled;
 
 use kernel::Kernel;

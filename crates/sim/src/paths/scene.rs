@@ -6,6 +6,7 @@
 //!    sleeps, too.
 
 use marline_core::energy::Model;
+use marline_core::link::LinkId;
 use marline_core::paths::LinkTerms;
 use marline_core::units::{DataSize, Duration, Ratio};
 
@@ -91,6 +92,18 @@ pub struct Server {
     pub keeps_window: bool,
     /// The most bytes that a connection may have on its way and out of order: the client's receive buffer.
     pub window: DataSize,
+}
+
+/// What a machine is told of these links: each by its place, free of charge.
+pub fn terms(links: &[LinkSpec]) -> Vec<LinkTerms> {
+    let of = |(link, spec): (LinkId, &LinkSpec)| LinkTerms {
+        link,
+        name: spec.name.clone(),
+        kind: spec.kind,
+        metered: false,
+        budget: None,
+    };
+    (0..).map(LinkId).zip(links).map(of).collect()
 }
 
 impl Default for Server {

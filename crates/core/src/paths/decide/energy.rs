@@ -2,15 +2,16 @@
 //!
 //! In: rates of the host's links, the state of its radios, the volume of its busy connections. Out: a set of links.
 //!
-//! 1. What a set costs is its power at its rates, down or up as most of the connection goes of late, over the time that the rest takes, and for each radio a promotion if it
-//!    is idle and the tail that begins anew, less what is left of a tail under way: that is drawn in any case. A radio
-//!    that is awake costs its extension alone, and a radio that is left costs nothing more.
+//! 1. What a set costs is its power at its rates, down or up as most of the connection goes of late, over the time that the
+//!    rest takes, and for each radio a promotion if it is idle and the tail that begins anew, less what is left of a tail
+//!    under way: that is drawn in any case. A radio that is awake costs its extension alone, and a radio that is left costs
+//!    nothing more.
 //! 2. The rest is what has passed ([`Conn::expected`]) since the connections that move were idle last, all together: as
 //!    far as anybody knows, what follows a pause is as small as any other. Sizes are heavy-tailed (Crovella and Bestavros,
 //!    "Self-similarity in World Wide Web traffic", 1997: P(size > x) ~ x^-α, 1 < α < 2), for which the expected rest is
 //!    volume ÷ (α − 1): proportional to what has come. With α = 2 it is the volume itself, and buying when what the dearer
 //!    way has cost too much equals the price is the ski rental's rule: never more than twice as dear as knowing the end.
-//! 3. Before κ bytes or τ of one answer nothing is bought (eMPTCP §3.5). After, the rest is [`LARGE`] at least, once for all: the many
+//! 3. Before κ bytes or τ of one answer nothing is bought (eMPTCP §3.5). After, the rest is [`LARGE`] at least ([`BULK`] for bulk), once for all: the many
 //!    small ones are out of the count by then.
 //! 4. Rates are those of all connections together, as the radios are: a slow server is no slow link. Medians of two
 //!    seconds: a dip does not wake a radio.

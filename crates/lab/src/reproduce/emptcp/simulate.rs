@@ -13,12 +13,12 @@
 use std::time::Duration;
 
 use marline_core::energy::{Model, RadioModel};
-use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::{Config, LinkTerms, Paths, Policy, Profile};
+use marline_core::link::LinkKind;
+use marline_core::paths::{Config, Paths, Policy, Profile};
 use marline_core::units::{DataSize, Instant};
 use marline_sim::optimum::mdp::{Chain, Schedule};
 use marline_sim::optimum::{Grid, Transfer};
-use marline_sim::paths::{Course, Nobody, Outcome, PAYLOAD, Scene, Scheduled, World, download, page};
+use marline_sim::paths::{Course, Nobody, Outcome, PAYLOAD, Scene, Scheduled, World, download, page, terms};
 use marline_sim::spec::LinkSpec;
 
 use super::real::{Measured, Point, STEP_S};
@@ -169,14 +169,7 @@ fn played(outcome: &Outcome, time: Duration, alone: Option<usize>) -> Played {
 }
 
 fn config(setting: &Setting, who: Who, model: &Model) -> Config {
-    let terms = (0..).map(LinkId).zip(&setting.links).map(|(link, spec)| LinkTerms {
-        link,
-        name: spec.name.clone(),
-        kind: spec.kind,
-        metered: false,
-        budget: None,
-    });
-    let mut config = Config::new(model.clone(), terms.collect());
+    let mut config = Config::new(model.clone(), terms(&setting.links));
     config.policy = match who {
         Who::Emptcp => Policy::Emptcp,
         Who::Settled => Policy::EmptcpSettled,
