@@ -241,3 +241,33 @@ fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
         driver.stop();
     });
 }
+
+#[test]
+fn a_link_can_be_left_and_taken_up_again_for_ever() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (_client, _) = Client::download(address);
+        let (conn, first) = driver.opened(0);
+        let mut known = vec![first.id];
+        for (link, mut last) in [(SECOND, None), (FIRST, Some(first.id))] {
+            for n in 0..CYCLES {
+                if let Some(last) = last {
+                    assert_eq!(driver.commands(conn, Command::Destroy { subflow: last }), None, "{n}");
+                    driver.down(last);
+                }
+                assert_eq!(driver.commands(conn, Command::Join { link, backup: false }), None, "{n}");
+                let again = driver.up(conn, link, &known);
+                driver.sees(&format!("bytes over {link:?}, {n}"), conn, again.id, |seen| {
+                    seen.received.bytes() > 100_000
+                });
+                known.push(again.id);
+                last = Some(again.id);
+            }
+        }
+        driver.stop();
+    });
+}
+
+/// chosen: more than its server has room for at once, many times over. Sixty were seen to be as good.
+const CYCLES: usize = 20;
