@@ -12,8 +12,9 @@
 //! 2. What the fast path would bring alone is not known while a slow one holds it up. Where the slow ones bring less than
 //!    a fifth, or all bring less than the best one did alone, the fast one is tried alone ([`TRIAL`]). If it brings
 //!    [`GAIN`] of what all did (in the throughput profile: as much), the share at which this was found is a drag.
-//! 3. A link that was never measured is met alone if the home link is slow beside what is assumed: beside a slow one its
-//!    first second tells nothing (the data in the slow one's queue comes first).
+//! 3. A link that was never measured is met alone if the home link is no faster than it is assumed to be: beside a slow one
+//!    its first seconds tell nothing. What the server has queued for the slow one (megabytes, if that was fast before) comes
+//!    first and holds the receiver's window; destroyed, it comes over the new one.
 //! 4. On a trial, and where a slow link is left out, its subflow is destroyed and not suspended: what waits in its queue (2
 //!    to 3 s at 1 Mbit/s) would hold the others up as before; destroyed, it is sent again over them.
 //! 5. Nobody sees what the home link does while it rests. From [`GLANCES`] on it carries for a moment, until so much has
@@ -90,7 +91,7 @@ impl Conn {
     /// Meets a link for the first time: alone, where the home link is slow.
     pub(super) fn meet(&mut self, host: &Host, link: usize, home: usize, set: Links) -> Option<Choice> {
         let both = self.lately(home);
-        if both * SMALL > host.config.assumed || !set.has(home) {
+        if both > host.config.assumed || !set.has(home) {
             return None;
         }
         self.trial.open = Some(Alone { since: host.now, link, before: set, both, slow: both, first: true });
@@ -111,7 +112,6 @@ impl Conn {
         }
         self.trial.open = None;
         if first {
-            self.rests(time);
             return None;
         }
         // The last third: the drain and the opening window are over.

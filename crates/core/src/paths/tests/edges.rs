@@ -154,9 +154,10 @@ fn a_refused_join_is_said_and_tried_again_ever_more_seldom() {
     }
 }
 
-/// LTE helps bad Wi-Fi and is suspended once Wi-Fi is good; `lost` of the priorities that say so do not arrive.
+/// LTE helps bad Wi-Fi and is suspended, as published, once Wi-Fi is good; `lost` of the priorities that say so do not
+/// arrive.
 fn suspend(lost: u32) -> (World, Vec<Instant>) {
-    let mut world = world(Policy::Marline, Profile::Energy, [None, None], [1.0, 4.0]);
+    let mut world = world(Policy::EmptcpSettled, Profile::Energy, [None, None], [1.0, 4.0]);
     world.open(1, WIFI, 1 << 30);
     world.run(20.0);
     assert_eq!(world.joins(LTE), 1, "{:?}", world.notes);
