@@ -66,8 +66,9 @@ fn histories_that_were_wrong_once_are_right() {
     // Each was a defect: a spent budget and a server that refuses joins; a last subflow destroyed for a proof that was
     // refused; round trips that cross each other; a silence taken for alive just before its link was lost; a link that died
     // while the server was still waiting to send again; a pause taken for the time in which an option was not heard; proofs
-    // that replaced what they proved, again and again.
-    let seeds = [427_015_528_070_069_931, 14_997_245_168_203_534_378, 490, 269, 522, 998, 21_918, 25_861, 41_046];
+    // that replaced what they proved, again and again; proofs every two seconds while a request waits to be sent again.
+    let seeds =
+        [427_015_528_070_069_931, 14_997_245_168_203_534_378, 490, 269, 522, 998, 21_918, 25_861, 41_046, 61_705];
     for seed in seeds {
         for policy in POLICIES {
             if let Err(defect) = history(seed, policy, &phone()) {

@@ -11,7 +11,8 @@
 //!    stops, press: [`PRESSING`]. Else the application has probably nothing to send, and the kernel's own repetition
 //!    of the SYN is waited for. Who sends little and pauses as it did before is not asked: its next request will tell.
 //! 4. One proof for one silence: a path that was proved after its last byte is not asked again, unless own data waits, or
-//!    another connection has found its link to be lost since.
+//!    another connection has found its link to be lost since. Own data that waits on a path which lives waits for a sender
+//!    that has backed off: each proof comes after as long as the silence had lasted at the one before.
 //! 5. A link over which other connections receive is alive; one that a proof has just failed on is dead for all that have
 //!    fallen silent with it.
 //! 6. A dead path carries nothing of the plan, so that another link is chosen. It is tried again by a new subflow, since
@@ -106,6 +107,7 @@ impl Conn {
                 None => Duration::ZERO,
                 Some(proved) if waits.is_none() && lost.is_none() && proved >= last => Duration::MAX,
                 Some(proved) if waits.is_some() && proved < last => Duration::ZERO,
+                Some(proved) if lost.is_none() => proved.since(since).clamp(PROOFS, Dead::MOST),
                 Some(_) => PROOFS,
             };
             if path.proved.is_some_and(|proved| now.since(proved) < rest) {
