@@ -68,7 +68,10 @@ impl Pair {
     }
 
     fn run(self, who: Who, connections: usize, megabytes: u64) -> Outcome {
-        let (scene, config) = self.scene(who, connections, megabytes);
+        Self::play(who, self.scene(who, connections, megabytes))
+    }
+
+    fn play(who: Who, (scene, config): (Scene, Config)) -> Outcome {
         let outcome = match who {
             Who::Single(_) => World::new(scene, Nobody).run().0,
             _ => World::new(scene, Paths::new(config)).run().0,
@@ -124,6 +127,26 @@ fn links_far_from_equal_bring_what_the_better_way_brings() {
         assert!(later(&ours) >= floor, "{pair:?}: {:.1}, at least {floor:.1}", later(&ours));
         let whole = |outcome| rate_from(outcome, Duration::ZERO);
         assert!(whole(&ours) >= 0.93 * whole(&best), "{pair:?}: {:.1} of {:.1}", whole(&ours), whole(&best));
+    }
+}
+
+#[test]
+fn a_slow_link_that_was_given_little_before_it_was_judged_is_tried() {
+    // As it happens over the kernel: for a third of a second nothing comes over either link, soon after the second one joined.
+    for rates in [[61, 8], [8, 61], [20, 1], [1, 20]] {
+        let pair = Pair { rates, rtts: [30, 60] };
+        let later = |who| {
+            let (mut scene, config) = pair.scene(who, 1, 100);
+            let pause = |name: &str| [format!("270ms:{name}=hold"), format!("600ms:{name}=up")];
+            let events = scene.links.iter().flat_map(|link| pause(&link.name));
+            scene.events = events.map(|event| event.parse().expect("an event")).collect();
+            rate_from(&Pair::play(who, (scene, config)), LATER)
+        };
+        let [best, default, ours] = [pair.better(), Who::Default, Who::Ours].map(later);
+        assert!(
+            ours >= 0.97 * best.max(default),
+            "{pair:?}: {ours:.1} of {best:.1} alone, {default:.1} by default"
+        );
     }
 }
 

@@ -154,6 +154,8 @@ pub(super) struct Path {
     pub(super) glanced: Option<Instant>,
     /// Left out: it would slow the others down (see `decide::speed`).
     pub(super) away: bool,
+    /// Its queue was seen to fill: what it brought is what it can, and not what it was given.
+    pub(super) filled: bool,
 }
 
 /// A path that does not answer.

@@ -111,7 +111,7 @@ impl Conn {
         (self.stretch, self.admitted) = (0, false);
         (self.trial.open, self.trial.glance) = (None, None);
         for path in &mut self.paths {
-            path.pace = Pace::default();
+            (path.pace, path.filled) = (Pace::default(), false);
         }
     }
 
