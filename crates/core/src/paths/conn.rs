@@ -200,9 +200,9 @@ pub(super) enum Purpose {
 }
 
 impl Trial {
-    /// Whether rates are being compared.
-    pub(super) fn compares(&self) -> bool {
-        self.beside.is_some() || self.open.is_some_and(|open| !open.first)
+    /// Whether one is under way.
+    pub(super) fn is_open(&self) -> bool {
+        self.beside.is_some() || self.open.is_some()
     }
 }
 

@@ -14,7 +14,8 @@
 //!    [`GAIN`] of what all did (in the throughput profile: as much), the share at which this was found is a drag.
 //! 3. A link that was never measured is met alone if the home link is no faster than it is assumed to be: beside a slow one
 //!    its first seconds tell nothing. What the server has queued for the slow one (megabytes, if that was fast before) comes
-//!    first and holds the receiver's window; destroyed, it comes over the new one.
+//!    first and holds the receiver's window; destroyed, it comes over the new one. One connection meets it at a time, and
+//!    the others take the set at once.
 //! 4. On a trial, and where a slow link is left out, its subflow is destroyed and not suspended: what waits in its queue (2
 //!    to 3 s at 1 Mbit/s) would hold the others up as before; destroyed, it is sent again over them.
 //! 5. Nobody sees what the home link does while it rests. From [`GLANCES`] on it carries for a moment, until so much has
@@ -26,7 +27,7 @@
 
 use super::super::conn::{Alone, Beside, Conn};
 use super::super::host::Host;
-use super::super::links::Links;
+use super::super::links::{Link, Links};
 use super::super::pace::Pace;
 use super::super::reason::Reason;
 use super::Choice;
@@ -94,10 +95,11 @@ impl Conn {
         Some(Choice::new(Links::one(link), Reason::Trial { link, both }))
     }
 
-    /// Meets a link for the first time: alone, where the home link is slow.
+    /// Meets a link for the first time: alone, where the home link is slow and no other connection uses it.
     pub(super) fn meet(&mut self, host: &Host, link: usize, home: usize, set: Links) -> Option<Choice> {
         let both = self.lately(home);
-        if both > host.config.assumed || !set.has(home) {
+        let met = host.link(link).is_some_and(Link::used) || !host.trials.are_free(host.now, self.id);
+        if both > host.config.assumed || !set.has(home) || met {
             return None;
         }
         self.trial.open = Some(Alone { since: host.now, link, before: set, both, slow: both, first: true });

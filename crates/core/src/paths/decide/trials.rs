@@ -3,7 +3,7 @@
 //! In: trials as they begin and end, each on one connection. Out: whether another one may begin, and how slow a link may be
 //! beside a faster one without holding it up.
 //!
-//! 1. One trial at a time: two would measure each other.
+//! 1. One trial at a time: two would measure each other, and what one has learned of a link, all know.
 //! 2. What was found of a slow link beside a fast one holds for every connection that could use both, for [`FOUND`],
 //!    doubled each time; a trial that changed nothing is not repeated for [`AGAIN`], doubled as well.
 
@@ -56,7 +56,7 @@ impl Trials {
     /// A connection's turn: its trial may have begun or ended.
     pub(in super::super) fn on_turn(&mut self, now: Instant, conn: ConnId, trial: &mut Trial) {
         let mine = self.open.is_some_and(|(of, _)| of == conn);
-        match trial.compares() {
+        match trial.is_open() {
             true if !mine => self.open = Some((conn, now)),
             false if mine => self.open = None,
             _ => {}
@@ -71,10 +71,15 @@ impl Trials {
         }
     }
 
+    /// Whether no other connection is on trial.
+    pub(super) fn are_free(&self, now: Instant, conn: ConnId) -> bool {
+        self.open.is_none_or(|(of, since)| of == conn || now.since(since) > LONGEST)
+    }
+
     /// Whether these may be tried beside each other, on this connection.
     pub(super) fn are_due(&self, now: Instant, conn: ConnId, slow: Links, fast: usize) -> bool {
-        let free = self.open.is_none_or(|(of, since)| of == conn || now.since(since) > LONGEST);
-        free && slow.iter().all(|slow| self.pairs.get(&(slow, fast)).is_none_or(|pair| now >= pair.next))
+        self.are_free(now, conn)
+            && slow.iter().all(|slow| self.pairs.get(&(slow, fast)).is_none_or(|pair| now >= pair.next))
     }
 
     /// Below which part of the fast one's rate the slow one holds it up.

@@ -7,4 +7,5 @@ mod links;
 mod pauses;
 mod properties;
 mod rules;
+mod trials;
 mod world;

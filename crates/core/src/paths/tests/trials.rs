@@ -1,0 +1,29 @@
+//! Trials of links, where several connections could make them.
+
+use super::world::*;
+use crate::paths::*;
+use crate::units::{DataSize, Instant};
+
+use alloc::vec::Vec;
+
+#[test]
+fn of_several_connections_one_meets_a_link() {
+    for many in [1, 2, 6] {
+        let mut world = World::new(config());
+        world.rate(WIFI, 0.8);
+        world.rate(LTE, 8.0);
+        for token in 1..=many {
+            world.open(token, WIFI, 64 << 20);
+        }
+        let met = |world: &World| world.notes.iter().filter(|note| note.starts_with("lte alone on trial")).count();
+        while world.paths.links().all(|view| view.link != LTE || view.carried < DataSize::from_bytes(1_500_000)) {
+            world.run(0.1);
+            assert!(world.now < Instant::from_millis(30_000), "{many}: {:#?}", world.notes);
+        }
+        assert_eq!(met(&world), 1, "{many}: {:#?}", world.notes);
+        // None is left behind: all leave slow Wi-Fi, or take LTE as well.
+        world.run(20.0);
+        let only: Vec<ConnId> = (1..=many).map(ConnId).filter(|conn| world.state(*conn) == "wifi only").collect();
+        assert!(only.is_empty(), "{many}: {only:?} {:#?}", world.notes);
+    }
+}
