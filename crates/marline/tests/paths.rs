@@ -73,7 +73,7 @@ for n in 0 1; do
     ip -6 route add default via 2001:db8:$n::1 dev eth$n metric 10$n
 done
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
-state() { ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; sysctl net.mptcp; ls "$RUN" 2>&1 || true; ip mptcp endpoint; ip mptcp limits; }
+state() { ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; sysctl net.mptcp net.ipv4.tcp_rmem; ls "$RUN" 2>&1 || true; ip mptcp endpoint; ip mptcp limits; }
 paths() { "$MARLINE" paths "$@"; }
 steer="$MARLINE paths --run-dir $RUN --link eth0,kind=wifi --link eth1,kind=lte"
 started() { until paths status --run-dir "$RUN" >/dev/null 2>&1; do sleep 0.02; kill -0 $1; done; }

@@ -48,7 +48,8 @@ fn everything() -> String {
     let ip = ["rule", "-6 rule", "route show table all", "-6 route show table all"].map(output).concat();
     // The kernel's own addresses of the link come a second after it.
     let ip: Vec<&str> = ip.lines().filter(|line| !line.contains("fe80:")).collect();
-    let settings = [settings::ENABLED, settings::PATH_MANAGER].map(|name| Settings::system().read(name));
+    let settings =
+        [settings::ENABLED, settings::PATH_MANAGER, settings::BUFFER].map(|name| Settings::system().read(name));
     format!("{}{settings:?}", ip.join("\n"))
 }
 
@@ -162,7 +163,9 @@ fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
         assert!(!output("rule").contains("10.2.0.2"));
         lab.lay(&["eth0", "eth1"]).kill();
         let lines = restore(lab.run.path()).unwrap();
-        assert_eq!(lines, ["net.mptcp.path_manager: kernel again", "6 rules and routes removed"]);
+        let buffer = Settings::system().read(settings::BUFFER).unwrap();
+        let buffer = format!("{}: {buffer} again", settings::BUFFER);
+        assert_eq!(lines, ["net.mptcp.path_manager: kernel again", &buffer, "6 rules and routes removed"]);
         assert_eq!(everything(), before);
         let lines = restore(lab.run.path()).unwrap();
         assert_eq!(lines, [""; 0], "there is nothing more to put back");

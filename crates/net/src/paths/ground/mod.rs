@@ -173,7 +173,7 @@ fn checked(run_dir: &Path) -> Result<(Settings, Ledger), PathsError> {
     }
     let ledger = Ledger::open(run_dir).map_err(unwritten)?;
     // Set by a run of ours that crashed, it says nothing of others.
-    let ours = ledger.changes().settings.iter().any(|entry| entry.name != ENABLED);
+    let ours = ledger.changes().settings.iter().any(|entry| [PATH_MANAGER, PM_TYPE].contains(&entry.name.as_str()));
     let userspace = settings.is_userspace() && !ours;
     let listeners = listeners();
     if let Some(daemon) = listeners.iter().find(|listener| listener.is_daemon()) {

@@ -5,6 +5,9 @@
 //! 1. Only what differs is changed: `net.mptcp.enabled` where it is 0, and the path manager.
 //! 2. A setting is put back only if it still says what was set: what somebody else has set since is his.
 //! 3. Kernels before 6.16 know the path manager as a number (`net.mptcp.pm_type`).
+//! 4. A subflow that joins late keeps the receive buffer of a new socket, as the kernel raises it only when that of the whole
+//!    connection grows (`mptcp_rcv_space_adjust`): 128 KiB, which are 7 Mbit/s at 140 ms. So the default that sockets begin with
+//!    is raised to [`ROOM`] (`net.ipv4.tcp_rmem`, which IPv6 goes by as well); what is larger stays.
 //!
 //! CAP_NET_ADMIN alone may write them: the kernel gives everything below `net.` of a network namespace to whoever
 //! administers that network (`net_ctl_permissions`), of whatever user he is.
@@ -25,6 +28,11 @@ pub(crate) struct Settings {
 pub(crate) const ENABLED: &str = "net.mptcp.enabled";
 pub(crate) const PATH_MANAGER: &str = "net.mptcp.path_manager";
 pub(crate) const PM_TYPE: &str = "net.mptcp.pm_type";
+/// Least, default and most of TCP's receive buffer, in bytes.
+pub(super) const BUFFER: &str = "net.ipv4.tcp_rmem";
+/// The receive buffer that a subflow begins with, in bytes. chosen: half of it is window, which is 140 Mbit/s at 60 ms and 56 at
+/// 150 ms; memory is used only for what is received and not read.
+const ROOM: u32 = 2 << 20;
 
 impl Settings {
     /// Those of this network.
@@ -39,7 +47,9 @@ impl Settings {
 
     /// A setting's value; none: this kernel has no such setting.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.path(name)).ok().map(|text| text.trim().to_owned())
+        let text = fs::read_to_string(self.path(name)).ok()?;
+        // Several values have tabs between them.
+        Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
     /// A setting of one interface, whose name may have dots in it.
@@ -76,14 +86,16 @@ impl Settings {
     }
 
     /// What a run needs, as names and values.
-    fn wanted(&self, mode: Mode) -> Vec<(&'static str, &'static str)> {
+    fn wanted(&self, mode: Mode) -> Vec<(&'static str, String)> {
         let manager = match (self.read(PATH_MANAGER).is_some(), mode) {
             (true, Mode::Userspace) => (PATH_MANAGER, "userspace"),
             (true, _) => (PATH_MANAGER, "kernel"),
             (false, Mode::Userspace) => (PM_TYPE, "1"),
             (false, _) => (PM_TYPE, "0"),
         };
-        vec![(ENABLED, "1"), manager]
+        let fixed = [(ENABLED, "1"), manager].map(|(name, value)| (name, value.to_owned()));
+        let buffer = self.read(BUFFER).and_then(|now| roomy(&now)).map(|value| (BUFFER, value));
+        fixed.into_iter().chain(buffer).collect()
     }
 
     /// Makes the settings fit, with what they were in the ledger first. Returns a line for each that was changed.
@@ -100,7 +112,7 @@ impl Settings {
             // What gives way to what it was is an entry until it has.
             if was != set || now != set {
                 let before = (now != was && now != set).then(|| now.clone());
-                settings.push(Setting { name: name.into(), was, set: set.into(), before });
+                settings.push(Setting { name: name.into(), was, set: set.clone(), before });
             }
             if now != set {
                 changes.push((name, now, set));
@@ -109,7 +121,7 @@ impl Settings {
         ledger.write(Changes { settings, ..ledger.changes().clone() }).map_err(|error| (String::new(), error))?;
         let mut lines = Vec::new();
         for (name, was, set) in changes {
-            self.write(name, set).map_err(|error| (name.to_owned(), error))?;
+            self.write(name, &set).map_err(|error| (name.to_owned(), error))?;
             lines.push(format!("{name}: {set} (it was {was}, and is put back at the end)"));
         }
         Ok(lines)
@@ -156,11 +168,27 @@ impl Setting {
     }
 }
 
-/// Whether a run could have noted this: one of three names, and a word or number for a value.
+/// The three sizes of a buffer with enough of a default; none: these are no three sizes.
+fn roomy(now: &str) -> Option<String> {
+    let [least, usual, most] = sizes(now)?;
+    Some(format!("{least} {} {most}", usual.max(ROOM.min(most))))
+}
+
+fn sizes(value: &str) -> Option<[u32; 3]> {
+    let sizes: Option<Vec<u32>> = value.split(' ').map(|size| size.parse().ok()).collect();
+    sizes?.try_into().ok()
+}
+
+/// Whether a run could have noted this: one of four names, and a word or number for a value, or three sizes.
 fn is_plausible(entry: &Setting) -> bool {
     let is_word =
         |value: &str| value.len() <= 32 && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-    [ENABLED, PATH_MANAGER, PM_TYPE].contains(&entry.name.as_str()) && is_word(&entry.was) && is_word(&entry.set)
+    let fits = |value: &str| match entry.name.as_str() {
+        BUFFER => sizes(value).is_some(),
+        ENABLED | PATH_MANAGER | PM_TYPE => is_word(value),
+        _ => false,
+    };
+    fits(&entry.was) && fits(&entry.set)
 }
 
 #[cfg(test)]
@@ -175,7 +203,9 @@ mod tests {
     impl Machine {
         fn new(settings: &[(&str, &str)]) -> Self {
             let machine = Self { sysctl: tempfile::tempdir().unwrap(), run: tempfile::tempdir().unwrap() };
-            fs::create_dir_all(machine.sysctl.path().join("net/mptcp")).unwrap();
+            for folder in ["net/mptcp", "net/ipv4"] {
+                fs::create_dir_all(machine.sysctl.path().join(folder)).unwrap();
+            }
             for (name, value) in settings {
                 fs::write(machine.settings().path(name), format!("{value}\n")).unwrap();
             }
@@ -250,6 +280,25 @@ mod tests {
         let lines = machine.restore();
         assert!(lines[1].contains("left at bpf, which somebody else has set since"), "{lines:?}");
         machine.is(&["0", "bpf"]);
+    }
+
+    #[test]
+    fn a_late_subflow_has_room_and_what_is_larger_stays() {
+        let fits = [(ENABLED, "1"), (PATH_MANAGER, "userspace")];
+        let cases = [
+            ("4096\t131072\t6291456", "4096 2097152 6291456"),
+            ("4096\t131072\t1000000", "4096 1000000 1000000"),
+            ("4096\t4194304\t6291456", "4096 4194304 6291456"),
+            ("not three sizes", "not three sizes"),
+        ];
+        for (was, set) in cases {
+            let machine = Machine::new(&[fits[0], fits[1], (BUFFER, was)]);
+            let was = machine.settings().read(BUFFER).unwrap();
+            machine.lay(Mode::Userspace);
+            assert_eq!(machine.settings().read(BUFFER).as_deref(), Some(set));
+            machine.restore();
+            assert_eq!(machine.settings().read(BUFFER), Some(was));
+        }
     }
 
     #[test]
