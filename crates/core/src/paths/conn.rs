@@ -150,6 +150,8 @@ pub(super) struct Path {
     pub(super) proved: Option<Instant>,
     /// How fast it was when nothing else carried the connection.
     pub(super) alone: Option<Bitrate>,
+    /// The best of that in the present stretch of activity.
+    pub(super) best: Bitrate,
     /// In a glance: when its first bytes had come.
     pub(super) glanced: Option<Instant>,
     /// Left out: it would slow the others down (see `decide::speed`).

@@ -111,7 +111,7 @@ impl Conn {
         (self.stretch, self.admitted) = (0, false);
         (self.trial.open, self.trial.glance) = (None, None);
         for path in &mut self.paths {
-            (path.pace, path.filled) = (Pace::default(), false);
+            (path.pace, path.filled, path.best) = (Pace::default(), false, Bitrate::ZERO);
         }
     }
 
@@ -162,6 +162,7 @@ impl Conn {
                 path.samples = path.samples.saturating_add(1);
                 if carrying.len() == 1 && path.pace.seen() >= ALONE {
                     path.alone = path.pace.median();
+                    path.best = path.best.max(path.alone.unwrap_or_default());
                 }
                 (path.bytes, path.from) = (0, now);
             }

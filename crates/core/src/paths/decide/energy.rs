@@ -28,7 +28,7 @@
 //! What a constant is worth is told by sizes and links that nobody chose, with it and without:
 //! `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture`, called the survey below.
 
-use super::super::conn::Conn;
+use super::super::conn::{Conn, Path};
 use super::super::host::Host;
 use super::super::links::Links;
 use super::super::reason::Reason;
@@ -48,6 +48,11 @@ const LARGE: DataSize = DataSize::from_bytes(8_000_000);
 /// What has outlived a file of usual size (photos, songs, applications' parts: the paper's large one has 16 MiB) is bulk:
 /// a film, an image of a disk, an update. It can afford to find out what a link can that was never used.
 const FILE: DataSize = DataSize::from_bytes(17_000_000);
+/// What has passed so much when its home link falls to less than this part of its best is bulk, too: what was begun over a
+/// fast link is as large as a fast link lets it be, and the sooner another one helps the less waits in the slow one's queue.
+/// chosen: half of [`LARGE`], and half of the rate, which is more than it differs from one second to the next.
+const BEGUN: DataSize = DataSize::from_bytes(4_000_000);
+const FELL: Ratio = Ratio::from_percent(50);
 /// The least rest of bulk. chosen: the middle of what films, images and updates bring. The survey sees 1 % of joules times
 /// seconds in it; over the kernel it is what lets LTE join soon after Wi-Fi has become slow, while little waits at the
 /// server (`lab reproduce emptcp --scale 0.25 --case F10`).
@@ -85,10 +90,18 @@ impl Conn {
     pub(in super::super) fn expected(&self) -> DataSize {
         let passed = DataSize::from_bytes(self.stretch);
         match self.admitted {
-            true if passed >= FILE => passed.max(BULK),
+            true if self.is_bulk() => passed.max(BULK),
             true => passed.max(LARGE),
             false => passed,
         }
+    }
+
+    /// Whether it is taken for bulk: by what has passed, or because its home link is not what it was.
+    fn is_bulk(&self) -> bool {
+        let home = self.home.and_then(|home| self.paths.get(home));
+        let fell = |path: &Path| path.pace.median().is_some_and(|rate| rate < path.best.share(FELL));
+        let passed = DataSize::from_bytes(self.stretch);
+        passed >= FILE || passed >= BEGUN && home.is_some_and(fell)
     }
 
     /// While nothing moves. Whatever comes next is small, as far as anybody knows, and wakes what carries it: so links that
@@ -252,8 +265,7 @@ impl View<'_> {
 
     fn rate(&self, at: usize) -> Bitrate {
         let glanced = self.glanced.filter(|(link, _)| *link == at).map(|(_, rate)| rate);
-        let bulk = self.conn.stretch >= FILE.bytes();
-        if bulk && self.host.link(at).is_some_and(|link| !link.used() && link.known().is_none()) {
+        if self.conn.is_bulk() && self.host.link(at).is_some_and(|link| !link.used() && link.known().is_none()) {
             return self.host.config.assumed * HOPED;
         }
         glanced.or_else(|| Some(self.host.link(at)?.rate(&self.host.config, self.host.now))).unwrap_or_default()

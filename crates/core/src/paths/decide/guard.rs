@@ -80,7 +80,8 @@ impl Conn {
             return None;
         }
         let fast = carrying.iter().max_by_key(|at| self.lately(*at))?;
-        let both: Bitrate = carrying.iter().map(|at| self.lately(at)).sum();
+        // One bad second is a lost packet, or a queue that comes late.
+        let both = self.brought(carrying, Pace::MEMORY).max(self.brought(carrying, Pace::MEMORY / 2));
         let slow = both - self.lately(fast);
         let best = carrying.iter().filter_map(|at| Some((self.paths.get(at)?.alone?, at))).max();
         let worse = best.filter(|(alone, _)| both < alone.share(WORSE)).map(|(_, link)| link);
