@@ -131,11 +131,7 @@ impl Conn {
         }
         let glancing = self.trial.glance.is_some();
         let now = if glancing { now.without(Links::one(home)) } else { now };
-        let met = self.trial.open.filter(|open| open.first).map(|open| open.before.and(usable));
-        let trial = self.guarded(host, usable, now, true);
-        // Who has met a link alone goes on with what it was met for, unless that has become dear.
-        let now = met.filter(|met| !met.is_empty()).unwrap_or(now);
-        if let Some(choice) = trial.or_else(|| self.glance(host, now, home)) {
+        if let Some(choice) = self.guarded(host, usable, now, true).or_else(|| self.glance(host, now, home)) {
             let others = usable.without(choice.active);
             // On trial nothing may wait in the others' queues.
             let destroy = if self.trial.open.is_some() { others } else { Links::NONE };
