@@ -7,7 +7,8 @@
 //! 3. Kernels before 6.16 know the path manager as a number (`net.mptcp.pm_type`).
 //! 4. A subflow that joins late keeps the receive buffer of a new socket, as the kernel raises it only when that of the whole
 //!    connection grows (`mptcp_rcv_space_adjust`): 128 KiB, which are 7 Mbit/s at 140 ms. So the default that sockets begin with
-//!    is raised to [`ROOM`] (`net.ipv4.tcp_rmem`, which IPv6 goes by as well); what is larger stays.
+//!    is raised to [`ROOM`] (`net.ipv4.tcp_rmem`, which IPv6 goes by as well); what is larger stays. Of its three values only
+//!    this one is ours, and a system that does not let us write it has slower late subflows, no more.
 //!
 //! CAP_NET_ADMIN alone may write them: the kernel gives everything below `net.` of a network namespace to whoever
 //! administers that network (`net_ctl_permissions`), of whatever user he is.
@@ -28,7 +29,7 @@ pub(crate) struct Settings {
 pub(crate) const ENABLED: &str = "net.mptcp.enabled";
 pub(crate) const PATH_MANAGER: &str = "net.mptcp.path_manager";
 pub(crate) const PM_TYPE: &str = "net.mptcp.pm_type";
-/// Least, default and most of TCP's receive buffer, in bytes.
+/// Least, default and most of TCP's receive buffer, in bytes. Read and written is the default alone.
 pub(super) const BUFFER: &str = "net.ipv4.tcp_rmem";
 /// The receive buffer that a subflow begins with, in bytes. chosen: half of it is window, which is 140 Mbit/s at 60 ms and 56 at
 /// 150 ms; memory is used only for what is received and not read.
@@ -47,9 +48,17 @@ impl Settings {
 
     /// A setting's value; none: this kernel has no such setting.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
-        let text = fs::read_to_string(self.path(name)).ok()?;
-        // Several values have tabs between them.
-        Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+        if name == BUFFER {
+            return self.buffer().map(|[_, usual, _]| usual.to_string());
+        }
+        fs::read_to_string(self.path(name)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// The three values of [`BUFFER`].
+    fn buffer(&self) -> Option<[u32; 3]> {
+        let text = fs::read_to_string(self.path(BUFFER)).ok()?;
+        let sizes: Option<Vec<u32>> = text.split_whitespace().map(|size| size.parse().ok()).collect();
+        sizes?.try_into().ok()
     }
 
     /// A setting of one interface, whose name may have dots in it.
@@ -65,7 +74,10 @@ impl Settings {
 
     fn write(&self, name: &str, value: &str) -> io::Result<()> {
         step()?;
-        fs::write(self.path(name), value)
+        match self.buffer().filter(|_| name == BUFFER) {
+            Some([least, _, most]) => fs::write(self.path(name), format!("{least} {value} {most}")),
+            None => fs::write(self.path(name), value),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -94,7 +106,7 @@ impl Settings {
             (false, _) => (PM_TYPE, "0"),
         };
         let fixed = [(ENABLED, "1"), manager].map(|(name, value)| (name, value.to_owned()));
-        let buffer = self.read(BUFFER).and_then(|now| roomy(&now)).map(|value| (BUFFER, value));
+        let buffer = self.buffer().map(|[_, usual, most]| (BUFFER, usual.max(ROOM.min(most)).to_string()));
         fixed.into_iter().chain(buffer).collect()
     }
 
@@ -121,8 +133,13 @@ impl Settings {
         ledger.write(Changes { settings, ..ledger.changes().clone() }).map_err(|error| (String::new(), error))?;
         let mut lines = Vec::new();
         for (name, was, set) in changes {
-            self.write(name, &set).map_err(|error| (name.to_owned(), error))?;
-            lines.push(format!("{name}: {set} (it was {was}, and is put back at the end)"));
+            match self.write(name, &set) {
+                Ok(()) => lines.push(format!("{name}: {set} (it was {was}, and is put back at the end)")),
+                Err(error) if name == BUFFER => lines.push(format!(
+                    "{name}: stays {was}, as {set} cannot be set ({error}): a link that joins late may stay slow"
+                )),
+                Err(error) => return Err((name.to_owned(), error)),
+            }
         }
         Ok(lines)
     }
@@ -168,23 +185,12 @@ impl Setting {
     }
 }
 
-/// The three sizes of a buffer with enough of a default; none: these are no three sizes.
-fn roomy(now: &str) -> Option<String> {
-    let [least, usual, most] = sizes(now)?;
-    Some(format!("{least} {} {most}", usual.max(ROOM.min(most))))
-}
-
-fn sizes(value: &str) -> Option<[u32; 3]> {
-    let sizes: Option<Vec<u32>> = value.split(' ').map(|size| size.parse().ok()).collect();
-    sizes?.try_into().ok()
-}
-
-/// Whether a run could have noted this: one of four names, and a word or number for a value, or three sizes.
+/// Whether a run could have noted this: one of four names, and a word or a size for a value.
 fn is_plausible(entry: &Setting) -> bool {
     let is_word =
         |value: &str| value.len() <= 32 && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
     let fits = |value: &str| match entry.name.as_str() {
-        BUFFER => sizes(value).is_some(),
+        BUFFER => value.parse::<u32>().is_ok(),
         ENABLED | PATH_MANAGER | PM_TYPE => is_word(value),
         _ => false,
     };
@@ -218,6 +224,10 @@ mod tests {
 
         fn ledger(&self) -> Ledger {
             Ledger::open(self.run.path()).unwrap()
+        }
+
+        fn buffer(&self) -> String {
+            fs::read_to_string(self.settings().path(BUFFER)).unwrap().trim().to_owned()
         }
 
         fn lay(&self, mode: Mode) -> Vec<String> {
@@ -284,21 +294,40 @@ mod tests {
 
     #[test]
     fn a_late_subflow_has_room_and_what_is_larger_stays() {
-        let fits = [(ENABLED, "1"), (PATH_MANAGER, "userspace")];
         let cases = [
             ("4096\t131072\t6291456", "4096 2097152 6291456"),
             ("4096\t131072\t1000000", "4096 1000000 1000000"),
-            ("4096\t4194304\t6291456", "4096 4194304 6291456"),
+            ("4096\t4194304\t6291456", "4096\t4194304\t6291456"),
             ("not three sizes", "not three sizes"),
         ];
         for (was, set) in cases {
-            let machine = Machine::new(&[fits[0], fits[1], (BUFFER, was)]);
-            let was = machine.settings().read(BUFFER).unwrap();
+            let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "userspace"), (BUFFER, was)]);
             machine.lay(Mode::Userspace);
-            assert_eq!(machine.settings().read(BUFFER).as_deref(), Some(set));
+            assert_eq!(machine.buffer(), set);
             machine.restore();
-            assert_eq!(machine.settings().read(BUFFER), Some(was));
+            assert_eq!(machine.buffer(), was.replace('\t', if was == set { "\t" } else { " " }));
         }
+    }
+
+    #[test]
+    fn what_somebody_else_makes_of_the_most_stays() {
+        let fits = [(ENABLED, "1"), (PATH_MANAGER, "userspace")];
+        let machine = Machine::new(&[fits[0], fits[1], (BUFFER, "4096 131072 6291456")]);
+        machine.lay(Mode::Userspace);
+        fs::write(machine.settings().path(BUFFER), "4096 2097152 33554432").unwrap();
+        machine.restore();
+        assert_eq!(machine.buffer(), "4096 131072 33554432");
+    }
+
+    #[test]
+    fn a_buffer_that_cannot_be_written_is_told_and_no_more() {
+        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        // Three numbers in a file that the kernel lets nobody write twice.
+        std::os::unix::fs::symlink("/proc/self/uid_map", machine.settings().path(BUFFER)).unwrap();
+        let lines = machine.lay(Mode::Userspace);
+        assert!(lines[1].starts_with("net.ipv4.tcp_rmem: stays 0, as 2097152 cannot be set"), "{lines:?}");
+        machine.is(&["1", "userspace"]);
+        assert_eq!(machine.restore(), ["net.mptcp.path_manager: kernel again"]);
     }
 
     #[test]
@@ -330,11 +359,16 @@ mod tests {
             before: None,
         };
         let absolute = victim.to_string_lossy().replace('/', ".");
-        let settings = vec![note(&absolute, "forged"), note("victim", "forged"), note(PATH_MANAGER, "two words\n")];
+        let settings = vec![
+            note(&absolute, "forged"),
+            note("victim", "forged"),
+            note(PATH_MANAGER, "two words\n"),
+            note(BUFFER, "1 2 3"),
+        ];
         let mut ledger = machine.ledger();
         ledger.write(Changes { settings, ..Changes::default() }).unwrap();
         let (lines, troubles) = machine.settings().restore(&mut ledger);
-        assert_eq!((lines.len(), troubles.len()), (0, 3), "{troubles:?}");
+        assert_eq!((lines.len(), troubles.len()), (0, 4), "{troubles:?}");
         assert_eq!(fs::read_to_string(victim).unwrap(), "whole");
         machine.is(&["1", "kernel"]);
     }
