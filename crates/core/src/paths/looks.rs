@@ -109,7 +109,7 @@ impl Conn {
     /// how fast its paths were then says little of now.
     fn begin_anew(&mut self) {
         (self.stretch, self.admitted) = (0, false);
-        (self.trial.open, self.trial.glance) = (None, None);
+        (self.trial.open, self.trial.beside, self.trial.glance) = (None, None, None);
         for path in &mut self.paths {
             (path.pace, path.filled, path.best) = (Pace::default(), false, Bitrate::ZERO);
         }

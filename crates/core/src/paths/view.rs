@@ -103,7 +103,7 @@ impl Paths {
             state: self.state(conn),
             opened: conn.opened,
             carried: DataSize::from_bytes(conn.volume),
-            rest: conn.expected(),
+            rest: conn.expected(&self.host),
             reason: conn.reason.sentence(name),
             paths: conn.subs.iter().filter(|sub| !sub.leaving).map(path).collect(),
         })

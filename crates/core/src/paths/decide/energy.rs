@@ -28,7 +28,7 @@
 //! What a constant is worth is told by sizes and links that nobody chose, with it and without:
 //! `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture`, called the survey below.
 
-use super::super::conn::{Conn, Path};
+use super::super::conn::Conn;
 use super::super::host::Host;
 use super::super::links::Links;
 use super::super::reason::Reason;
@@ -38,6 +38,7 @@ use crate::link::LinkKind;
 use crate::units::{Bitrate, DataSize, Duration, Energy, Ratio};
 
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 /// The least rest of a connection that has passed κ or τ. chosen: 8 MB, so that an LTE link that was never used is bought at
 /// τ for Wi-Fi below 1.2 Mbit/s, as the paper's "bad" is, and not for 2 to 6 Mbit/s in 16 MB, where its promotion and tail
@@ -87,21 +88,23 @@ struct Plan {
 
 impl Conn {
     /// What is expected to come yet.
-    pub(in super::super) fn expected(&self) -> DataSize {
+    pub(in super::super) fn expected(&self, host: &Host) -> DataSize {
         let passed = DataSize::from_bytes(self.stretch);
         match self.admitted {
-            true if self.is_bulk() => passed.max(BULK),
+            true if self.is_bulk(host) => passed.max(BULK),
             true => passed.max(LARGE),
             false => passed,
         }
     }
 
     /// Whether it is taken for bulk: by what has passed, or because its home link is not what it was.
-    fn is_bulk(&self) -> bool {
-        let home = self.home.and_then(|home| self.paths.get(home));
-        let fell = |path: &Path| path.pace.median().is_some_and(|rate| rate < path.best.share(FELL));
+    fn is_bulk(&self, host: &Host) -> bool {
+        // What all connections have of it: one that shares it has less, of a link as fast as ever.
+        let rate = |home: usize| host.link(home).map(|link| link.rate(&host.config, host.now));
+        let best = |home: usize| self.paths.get(home).map(|path| path.best);
+        let fell = |home: usize| Some(rate(home)? < best(home)?.share(FELL));
         let passed = DataSize::from_bytes(self.stretch);
-        passed >= FILE || passed >= BEGUN && home.is_some_and(fell)
+        passed >= FILE || passed >= BEGUN && self.home.and_then(fell).unwrap_or_default()
     }
 
     /// While nothing moves. Whatever comes next is small, as far as anybody knows, and wakes what carries it: so links that
@@ -137,7 +140,7 @@ impl Conn {
             let destroy = if self.trial.open.is_some() { others } else { Links::NONE };
             return Choice { spare: others.and(self.joined()), destroy, ..choice };
         }
-        let rest = self.expected().max(DataSize::from_bytes(host.passed));
+        let rest = self.expected(host).max(DataSize::from_bytes(host.passed));
         // What a glance found counts until the next one, unless another connection knows better.
         let known = |(at, _): &(usize, Bitrate)| glancing || host.link(*at).is_some_and(|link| !link.used());
         let glanced = self.trial.found.filter(known);
@@ -149,7 +152,8 @@ impl Conn {
             all.iter().filter(fit).min_by_key(|plan| (plan.cost, plan.links.len())).copied().unwrap_or(stay);
         let saves = cheapest.cost + stay.cost_share() < stay.cost;
         let hastens = |plan: &&Plan| plan.cost <= stay.cost && plan.rate.share(FASTER) > stay.rate;
-        let faster = all.iter().filter(fit).filter(hastens).max_by_key(|plan| plan.rate).filter(|_| !saves);
+        let fastest = |plan: &&Plan| (plan.rate, Reverse((plan.cost, plan.links.len())));
+        let faster = all.iter().filter(fit).filter(hastens).max_by_key(fastest).filter(|_| !saves);
         let best = faster.copied().unwrap_or(cheapest);
         let worth = saves || faster.is_some();
         // A path that has just been given a subflow has no rate yet that could speak against it.
@@ -261,7 +265,9 @@ impl View<'_> {
 
     fn rate(&self, at: usize) -> Bitrate {
         let glanced = self.glanced.filter(|(link, _)| *link == at).map(|(_, rate)| rate);
-        if self.conn.is_bulk() && self.host.link(at).is_some_and(|link| !link.used() && link.known().is_none()) {
+        if self.conn.is_bulk(self.host)
+            && self.host.link(at).is_some_and(|link| !link.used() && link.known().is_none())
+        {
             return self.host.config.assumed * HOPED;
         }
         glanced.or_else(|| Some(self.host.link(at)?.rate(&self.host.config, self.host.now))).unwrap_or_default()

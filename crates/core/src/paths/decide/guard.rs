@@ -82,11 +82,11 @@ impl Conn {
         }
         let fast = carrying.iter().max_by_key(|at| self.lately(*at))?;
         // One bad second is a lost packet, or a queue that comes late.
-        let both = self.brought(carrying, Pace::MEMORY).max(self.brought(carrying, Pace::MEMORY / 2));
-        let slow = both - self.lately(fast);
+        let rates = |time| (self.brought(carrying, time), self.brought(carrying.without(Links::one(fast)), time));
+        let (both, slow) = rates(Pace::MEMORY).max(rates(Pace::MEMORY / 2));
         let best = carrying.iter().filter_map(|at| Some((self.paths.get(at)?.alone?, at))).max();
         let worse = best.filter(|(alone, _)| both < alone.share(WORSE)).map(|(_, link)| link);
-        let small = (slow * SMALL <= self.lately(fast)).then_some(fast);
+        let small = (slow * SMALL <= both - slow).then_some(fast);
         let link = worse.or(small)?;
         let others = now.without(Links::one(link));
         if self.grows(carrying) || !host.trials.are_due(time, self.id, others, link) {
@@ -121,6 +121,10 @@ impl Conn {
             return Some(Choice::new(Links::one(link), Reason::Trial { link, both }));
         }
         self.trial.open = None;
+        if began.is_none() {
+            // It did not come up in time, which says nothing of how fast it is.
+            return None;
+        }
         // The last third: the drain and the opening window are over. What came before them tells nothing.
         let path = self.paths.get_mut(link)?;
         let alone = path.pace.mean(TRIAL / 3).unwrap_or_default();
