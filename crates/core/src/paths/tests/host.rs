@@ -3,6 +3,7 @@
 
 use super::world::*;
 use crate::paths::*;
+use crate::units::DataSize;
 
 use alloc::vec::Vec;
 
@@ -119,4 +120,22 @@ fn a_link_is_as_fast_as_it_is_however_many_connections_use_it() {
         }
         assert_eq!(world.joins(LTE), 0, "{many} {:?}", world.notes);
     }
+}
+
+#[test]
+fn a_connection_is_bulk_when_its_link_has_fallen_and_not_when_others_share_it() {
+    // 10 MB of Wi-Fi at 20 Mbit/s; then it has 4 of them.
+    let rest = |others: u32, rate: f64| {
+        let mut world = world(20.0, 10.0);
+        let conn = world.open(100, WIFI, 1 << 30);
+        world.run(4.0);
+        for token in 0..others {
+            world.open(token, WIFI, 1 << 30);
+        }
+        world.rate(WIFI, rate);
+        world.run(2.0);
+        world.paths.view(conn).unwrap().rest
+    };
+    assert!(rest(4, 20.0) < DataSize::from_bytes(16_000_000));
+    assert_eq!(rest(0, 4.0), DataSize::from_bytes(64_000_000));
 }

@@ -27,3 +27,16 @@ fn of_several_connections_one_meets_a_link() {
         assert!(only.is_empty(), "{many}: {only:?} {:#?}", world.notes);
     }
 }
+
+#[test]
+fn a_link_that_does_not_come_up_on_trial_is_tried_again() {
+    let mut world = World::new(config());
+    world.rate(WIFI, 0.8);
+    world.rate(LTE, 8.0);
+    world.lose_joins = 1;
+    let conn = world.open(1, WIFI, 64 << 20);
+    world.run(12.0);
+    let trials = world.notes.iter().filter(|note| note.starts_with("lte alone on trial")).count();
+    assert_eq!(trials, 2, "{:#?}", world.notes);
+    assert_eq!(world.state(conn), "lte only", "{:#?}", world.notes);
+}
