@@ -5,7 +5,7 @@
 //! | `carrier` | Wi-Fi's device goes down | payload comes over LTE |
 //! | `silence` | Wi-Fi loses everything, at 150 ms of round trip; LTE was never used | payload comes over LTE |
 //! | `silence of one with a standby` | the same; LTE is suspended | payload comes over LTE |
-//! | `priority` | the packet that suspends LTE is lost | it is sent again |
+//! | `priority` | the first packet that suspends a link or takes it up again is lost | it is sent again |
 //! | `killed` | the daemon is killed with `kill -9` and started again | the connection is among its own |
 //! | `events` | the daemon is stopped while thousands of connections come and go | a new connection is among its own |
 
@@ -85,7 +85,7 @@ const FAULTS: [Fault; 6] = [
         // What was promised: half a second and two drains, of 100 ms of queue and a round trip.
         floor: 0.5 + 2.0 * 0.17,
         what: "s until it is asked again",
-        work: |lab, _, _| lab.lose_priorities("lte", 1).map(|()| Mended::Asked).map_err(|e| e.to_string()),
+        work: priority,
     },
     Fault {
         name: "killed",
@@ -199,10 +199,13 @@ fn when(mended: &Mended, emulation: &Emulation) -> Result<Option<Duration>, Stri
             Ok(Some(first.at - *since))
         }
         Mended::Asked => {
-            let lost = lte.priorities.iter().find(|asked| asked.lost).ok_or("nobody asked for another priority")?;
-            let again = |other: &&crate::Priority| other.at > lost.at && other.backup == lost.backup && !other.lost;
-            let again = lte.priorities.iter().find(again).ok_or("it was not asked again")?;
-            Ok(Some(again.at - lost.at))
+            let lost = emulation.links.iter().filter_map(|link| {
+                let lost = link.priorities.iter().find(|asked| asked.lost)?;
+                let mut later = link.priorities.iter().filter(|other| other.at > lost.at && !other.lost);
+                Some((lost.at, later.find(|other| other.backup == lost.backup).map(|again| again.at - lost.at)))
+            });
+            let (_, again) = lost.min_by_key(|(at, _)| *at).ok_or("nobody asked for another priority")?;
+            again.map(Some).ok_or_else(|| "it was not asked again".into())
         }
     }
 }
@@ -216,6 +219,11 @@ fn carrier(lab: &Lab, _: &mut Daemon, now: Duration) -> Result<Mended, String> {
 
 fn silence(lab: &Lab, _: &mut Daemon, now: Duration) -> Result<Mended, String> {
     lab.change("wifi", Change::Down).map(|()| Mended::OverLte(now)).map_err(|error| error.to_string())
+}
+
+fn priority(lab: &Lab, _: &mut Daemon, _: Duration) -> Result<Mended, String> {
+    let lost = ["wifi", "lte"].into_iter().try_for_each(|link| lab.lose_priorities(link, 1));
+    lost.map(|()| Mended::Asked).map_err(|error| error.to_string())
 }
 
 fn killed(lab: &Lab, daemon: &mut Daemon, _: Duration) -> Result<Mended, String> {

@@ -1,6 +1,7 @@
 //! What passes a link that was suspended: LTE joins while Wi-Fi is bad, and is suspended when Wi-Fi becomes good.
 //!
-//! What counts as suspended, and from when on, is [`Suspended`]'s.
+//! 1. What counts as suspended, and from when on, is [`Suspended`]'s.
+//! 2. Ours ends subflows over what is dearer to wake instead of suspending them. So it has two modems, neither of which is.
 
 use std::time::Duration;
 
@@ -19,18 +20,19 @@ pub(super) fn run(bench: &Bench<'_>, sheet: &mut Sheet) -> Result<(), LabError> 
     let payload = Payload::new(DataSize::from_bytes(160_000_000)).map_err(LabError::at("a file in memory"))?;
     let file = payload.path();
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let links =
-        [link("wifi,rate=1Mbit/s,up=5Mbit/s,rtt=40ms,queue=60kB"), link("lte,rate=8Mbit/s,up=5Mbit/s,rtt=70ms")];
+    let home = "wifi,rate=1Mbit/s,up=5Mbit/s,rtt=40ms,queue=60kB";
+    let links = [link(home), link("lte,rate=8Mbit/s,up=5Mbit/s,rtt=70ms")];
+    let modems = [link(&format!("{home},kind=lte")), links[1].clone()];
     let events = ["12s:wifi=rate=20Mbit/s".parse().expect("an event")];
     let ours = Who::MARLINE.name(&links);
     for run in 0..bench.args.runs {
-        for who in [Who::EMPTCP, Who::MARLINE] {
+        for (who, links) in [(Who::EMPTCP, &links), (Who::MARLINE, &modems)] {
             if is_stopped() {
                 return Ok(());
             }
-            let scene = bench.scene(&links, &events, &file, run);
+            let scene = bench.scene(links, &events, &file, run);
             let Some(stage) = bench.stage(sheet, CASE, &scene, (who, run)) else { continue };
-            let name_of = who.name(&links);
+            let name_of = who.name(links);
             let until = Until { limit: Duration::from_secs(240), stay: None, sum: true };
             let got = match stage.download(&name, until)? {
                 Ok(got) if got.sha256.as_deref() == Some(payload.sha256()) => got,
