@@ -1,0 +1,44 @@
+//! Which relay for which box: BASS's matching (§IV-B, eq. 1 and 2) as a sparse generalised assignment problem.
+//!
+//! In: an [`Instance`]: what relays have left, what boxes have alone and through the relays that they measured. Out: from a
+//! [`Solver`], step by step, a [`Plan`] and a bound that no plan exceeds.
+//!
+//! ```text
+//! most    Σ g(c, s) x(c, s)             g(c, s) = B_o(c, s) − B_o(c),  B_o(c, s) = min(B(c, s), B_o(s))
+//! so that Σ_s x(c, s) ≤ 1               for each box c
+//!         Σ_c B_o(c, s) x(c, s) ≤ R(s)  for each relay s
+//! ```
+//!
+//! 1. A box has one relay or none: one connection carries one stream, so that no box is split.
+//! 2. Candidates without a gain are no choice, nor are those that a relay could not carry alone.
+//! 3. For any [`Prices`] λ of the relays' bits, U(λ) = Σ_s λ_s R(s) + Σ_c max(0, max_s (g − λ_s B_o(c, s))) is no less than the
+//!    gain of any plan: whoever pays pays at least the relays' worth, and nobody does better than choosing freely. So each answer
+//!    comes with how far it may be from the best one.
+//! 4. The caller owns the clock ([`Solver::step`]). The same instance and the same sum of work give the same answer: there is no
+//!    chance in it.
+//! 5. A re-matching ([`Before`]) begins with the last prices and counts κ of its rate for each box that stays where it is.
+//!
+//! BASS's own algorithm generates all plans, (k + 1)^n of them; it is here to be compared with ([`algorithm_1`]), with two others.
+//! No general solver is used: a linear program of 500 relays and 100,000 boxes takes HiGHS 15 s, and its answer is no plan yet.
+
+mod build;
+mod climb;
+mod exact;
+mod instance;
+mod look;
+mod newton;
+mod peers;
+mod plan;
+mod prices;
+mod seats;
+mod solver;
+#[cfg(test)]
+mod tests;
+mod view;
+mod window;
+
+pub use instance::{Candidate, Instance, InstanceError};
+pub use peers::{algorithm_1, by_density, random};
+pub use plan::Plan;
+pub use prices::Prices;
+pub use solver::{Before, Progress, Solver};

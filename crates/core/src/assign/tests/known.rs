@@ -1,0 +1,135 @@
+//! Cases whose answer is known.
+
+extern crate std;
+
+use std::string::ToString;
+use std::vec::Vec;
+
+use super::super::{Before, Candidate, Instance, InstanceError, Prices, Solver, algorithm_1, by_density, random};
+use super::{check, instance, rate, solved, town};
+use crate::units::{Bitrate, Ratio};
+
+#[test]
+fn the_box_with_the_larger_gain_has_the_only_place() {
+    // BASS §IV-A: "allocating this server to the client with the larger bandwidth improvement".
+    let one = instance(&[10], &[(4, &[(0, 9)]), (1, &[(0, 8)])]);
+    let (plan, bound) = solved(Solver::new(&one, None));
+    assert_eq!(plan.relays().collect::<Vec<_>>(), [None, Some(0)]);
+    assert_eq!((plan.gain(), bound), (rate(7), rate(7)));
+}
+
+#[test]
+fn greed_takes_one_where_two_are_better() {
+    // The densest candidate, 9 for 10, fills the relay that two boxes with 8 for 9 would share with another one.
+    let three = instance(&[18, 10], &[(1, &[(0, 10)]), (1, &[(0, 9), (1, 9)]), (1, &[(0, 9)])]);
+    assert_eq!(by_density(&three).gain(), rate(17));
+    let (plan, bound) = solved(Solver::new(&three, None));
+    assert_eq!((plan.gain(), bound), (rate(17), rate(17)));
+    let four = instance(&[18], &[(1, &[(0, 10)]), (1, &[(0, 9)]), (1, &[(0, 9)])]);
+    assert_eq!(by_density(&four).gain(), rate(9));
+    assert_eq!(algorithm_1(&four, 1).0.gain(), rate(9));
+    assert_eq!(solved(Solver::new(&four, None)).0.gain(), rate(16));
+}
+
+#[test]
+fn what_a_relay_passes_on_is_the_smaller_of_two_rates() {
+    let mbps = Bitrate::from_mbps;
+    assert_eq!(Candidate::through(0, mbps(9), mbps(5)), Candidate { relay: 0, rate: mbps(5) });
+    assert_eq!(Candidate::through(0, mbps(4), mbps(5)), Candidate { relay: 0, rate: mbps(4) });
+}
+
+#[test]
+fn nothing_to_do_is_done_at_once() {
+    for empty in
+        [instance(&[], &[]), instance(&[5, 0], &[]), instance(&[0], &[(0, &[(0, 0)]), (u64::MAX, &[(0, 7)])])]
+    {
+        let (plan, bound) = solved(Solver::new(&empty, None));
+        assert_eq!((plan.gain(), bound), (Bitrate::ZERO, Bitrate::ZERO));
+        assert_eq!(plan.hits(&empty), if empty.boxes() == 0 { Ratio::ZERO } else { Ratio::ONE });
+        assert!(algorithm_1(&empty, 9).1);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_told_in_one_line() {
+    let half = rate(1 << 52);
+    assert!(Instance::new(&[half, half]).is_ok());
+    let error = Instance::new(&[half, half, rate(1)]).unwrap_err();
+    assert_eq!(error.to_string(), "the relays have more than 9007199.2Gbit/s in all");
+    assert_eq!(Instance::new(&[Bitrate::MAX]).unwrap_err(), InstanceError::TooMuchRoom);
+    let mut instance = Instance::new(&[rate(9), rate(9)]).unwrap();
+    let candidate = |relay| Candidate { relay, rate: rate(5) };
+    let error = instance.add(rate(1), &[candidate(0), candidate(2)]).unwrap_err();
+    assert_eq!(error.to_string(), "box 0 names relay 2, and there are 2");
+    let error = instance.add(rate(1), &[candidate(0), candidate(1), candidate(0)]).unwrap_err();
+    assert_eq!(error.to_string(), "box 0 names relay 0 twice");
+    // Whoever comes next has the number.
+    assert_eq!(instance.add(rate(1), &[candidate(0), candidate(1)]), Ok(0));
+    assert_eq!(instance.candidates(), 2);
+}
+
+#[test]
+fn a_hit_rate_is_what_is_reached_over_what_could_be() {
+    let two = instance(&[8, 10], &[(2, &[(0, 8), (1, 4)]), (1, &[(0, 7), (1, 4)])]);
+    // Both want relay 0; the second one loses less elsewhere.
+    let (plan, _) = solved(Solver::new(&two, None));
+    assert_eq!(plan.relays().collect::<Vec<_>>(), [Some(0), Some(1)]);
+    assert_eq!((plan.hit_rate(&two, 0), plan.hit_rate(&two, 1)), (Ratio::ONE, Ratio::of(4, 7)));
+    assert_eq!(plan.hits(&two), Ratio::from_percent(50));
+}
+
+#[test]
+fn a_box_stays_unless_moving_brings_more_than_staying_is_worth() {
+    let one = instance(&[100, 100], &[(10, &[(0, 50), (1, 54)])]);
+    let free = Prices::free(2);
+    let relay = |percent| {
+        let before = Before { prices: &free, relays: &[Some(0)], stay: Ratio::from_percent(percent) };
+        solved(Solver::new(&one, Some(before))).0.relay(0)
+    };
+    // 4 of 50 are 8 %.
+    assert_eq!((relay(0), relay(7), relay(9)), (Some(1), Some(1), Some(0)));
+}
+
+#[test]
+fn a_rematching_of_what_did_not_change_moves_nobody() {
+    let town = town(10, 2000, 1.2);
+    let mut solver = Solver::new(&town, None);
+    solver.step(20_000_000);
+    let (plan, prices) = (solver.plan(), solver.prices());
+    let relays: Vec<Option<usize>> = plan.relays().collect();
+    let before = Before { prices: &prices, relays: &relays, stay: Ratio::from_percent(10) };
+    let mut again = Solver::new(&town, Some(before));
+    again.step(20_000_000);
+    let moved = again.plan().relays().zip(&relays).filter(|(now, before)| now != *before).count();
+    assert!(moved <= 20, "{moved}");
+}
+
+#[test]
+fn a_town_is_served_to_within_a_fraction_of_the_bound() {
+    // Quality at a given amount of work is no matter of time: some 0.1 s in a release build.
+    for load in [0.9, 1.2, 2.0] {
+        let town = town(40, 8000, load);
+        let mut solver = Solver::new(&town, None);
+        let progress = solver.step(40_000_000);
+        let plan = solver.plan();
+        check(&town, &plan);
+        assert!(progress.gap() < 0.001, "load {load}: {}", progress.gap());
+        assert!(by_density(&town).gain() <= progress.bound);
+        let mut n = 0;
+        let drawn = random(&town, |below| {
+            n += 1;
+            n % below.max(1)
+        });
+        assert!(plan.gain() > drawn.gain());
+    }
+}
+
+#[test]
+fn windows_close_most_of_what_the_search_before_them_leaves() {
+    let town = town(20, 400, 1.2);
+    let mut solver = Solver::new(&town, None);
+    let early = solver.step(600_000).gap();
+    let late = solver.step(200_000_000).gap();
+    assert!(late < early * 0.7 && late < 0.004, "{early} {late}");
+    check(&town, &solver.plan());
+}

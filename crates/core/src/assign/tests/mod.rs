@@ -1,0 +1,101 @@
+//! Instances for the tests: tiny ones, hostile ones, and towns.
+
+extern crate std;
+
+mod known;
+mod properties;
+
+use proptest::prelude::*;
+use std::vec::Vec;
+
+use super::{Candidate, Instance, Plan, Solver};
+use crate::units::Bitrate;
+
+fn rate(bits: u64) -> Bitrate {
+    Bitrate::from_bits_per_sec(bits)
+}
+
+/// Rooms of relays; of each box its own rate and (relay, rate) of its candidates.
+fn instance(rooms: &[u64], boxes: &[(u64, &[(usize, u64)])]) -> Instance {
+    let rooms: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
+    let mut instance = Instance::new(&rooms).unwrap();
+    for (own, candidates) in boxes {
+        let candidates: Vec<Candidate> =
+            candidates.iter().map(|(relay, bits)| Candidate { relay: *relay, rate: rate(*bits) }).collect();
+        instance.add(rate(*own), &candidates).unwrap();
+    }
+    instance
+}
+
+/// Runs a solver to its end.
+fn solved(mut solver: Solver<'_>) -> (Plan, Bitrate) {
+    loop {
+        let progress = solver.step(1_000_000);
+        if progress.is_done {
+            return (solver.plan(), progress.bound);
+        }
+    }
+}
+
+/// Whether a plan can be carried out and gains what it says.
+fn check(instance: &Instance, plan: &Plan) {
+    assert_eq!(plan.relays().len(), instance.boxes());
+    let mut loads = std::vec![0_u64; instance.relays()];
+    let mut gain = 0;
+    for (at, relay) in plan.relays().enumerate() {
+        let Some(relay) = relay else { continue };
+        let candidate = instance.of(at).find(|candidate| candidate.relay == relay).expect("one that it measured");
+        loads[relay] += candidate.rate.bits_per_sec();
+        gain += (candidate.rate - instance.own(at)).bits_per_sec();
+    }
+    assert_eq!(plan.gain(), rate(gain));
+    for (relay, load) in loads.into_iter().enumerate() {
+        assert!(rate(load) <= instance.room(relay), "relay {relay}: {load}");
+        assert_eq!(plan.loads(instance)[relay], rate(load));
+    }
+}
+
+/// What an outside may name: nothing, a little, a lot, more than there can be.
+fn any_rate() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0_u64..40, 4 => 0_u64..20_000_000, 1 => Just(0_u64), 1 => Just(u64::MAX), 1 => (1_u64 << 50)..(1 << 51)]
+}
+
+/// A few relays, and boxes of which each measured some of them.
+fn any_instance(boxes: usize) -> impl Strategy<Value = Instance> {
+    let rooms =
+        prop::collection::vec(prop_oneof![3 => 0_u64..60, 3 => 0_u64..60_000_000, 1 => 0..(1_u64 << 50)], 1..5);
+    let members = prop::collection::vec((any_rate(), prop::collection::vec(any_rate(), 4), any::<u8>()), 0..=boxes);
+    (rooms, members).prop_map(|(rooms, members)| {
+        let room: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
+        let mut instance = Instance::new(&room).unwrap();
+        for (own, rates, named) in members {
+            let named = (0..rooms.len()).filter(|relay| named >> relay & 1 == 1);
+            let candidates: Vec<Candidate> =
+                named.map(|relay| Candidate { relay, rate: rate(rates[relay]) }).collect();
+            instance.add(rate(own), &candidates).unwrap();
+        }
+        instance
+    })
+}
+
+/// Many boxes around a ring of relays, their rates spread over two decades; deterministic.
+fn town(relays: usize, boxes: usize, load: f64) -> Instance {
+    let mut state = 7_u64;
+    let mut draw = move |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let members: Vec<(u64, Vec<(usize, u64)>)> = (0..boxes)
+        .map(|_| {
+            let own = 100_000 << draw(6);
+            let home = draw(relays as u64) as usize;
+            let count = 3 + draw(3) as usize;
+            let near = (0..count.min(relays)).map(|step| ((home + step) % relays, own * (12 + draw(60)) / 10));
+            (own, near.collect())
+        })
+        .collect();
+    let best: u64 = members.iter().map(|(_, near)| near.iter().map(|(_, bits)| *bits).max().unwrap_or(0)).sum();
+    let room = (best as f64 / load / relays as f64) as u64;
+    let members: Vec<(u64, &[(usize, u64)])> = members.iter().map(|(own, near)| (*own, near.as_slice())).collect();
+    instance(&std::vec![room; relays], &members)
+}

@@ -1,0 +1,128 @@
+//! What holds for every instance, also for those that somebody made up to do harm.
+
+extern crate std;
+
+use proptest::prelude::*;
+use std::vec::Vec;
+
+use super::super::{Before, Candidate, Instance, Prices, Progress, Solver, algorithm_1, by_density, random};
+use super::{any_instance, any_rate, check, rate, solved, town};
+use crate::units::{Bitrate, Ratio};
+
+/// More plans than the instances of these tests have.
+const ALL: u64 = 1 << 40;
+
+/// Every answer on the way.
+fn course(mut solver: Solver<'_>, work: &[u64]) -> (Vec<Progress>, Vec<Option<usize>>) {
+    let steps = work.iter().map(|work| solver.step(*work)).collect();
+    (steps, solver.plan().relays().collect())
+}
+
+proptest! {
+    #[test]
+    fn the_best_of_all_plans_is_found_and_proved(instance in any_instance(7)) {
+        let (best, all) = algorithm_1(&instance, ALL);
+        prop_assert!(all);
+        check(&instance, &best);
+        let (plan, bound) = solved(Solver::new(&instance, None));
+        check(&instance, &plan);
+        prop_assert_eq!(plan.gain(), best.gain());
+        prop_assert_eq!(bound, best.gain());
+    }
+
+    #[test]
+    fn any_prices_bound_the_best_plan(
+        instance in any_instance(7), prices in prop::collection::vec(prop_oneof![9 => 0.0..1.0, 1 => any::<f64>()], 0..6),
+    ) {
+        let (best, _) = algorithm_1(&instance, ALL);
+        let bound = Prices::new(prices).bound(&instance);
+        prop_assert!(bound >= best.gain(), "{bound} {}", best.gain());
+    }
+
+    #[test]
+    fn every_answer_can_be_carried_out_and_is_no_worse_than_the_one_before(
+        instance in any_instance(40), work in prop::collection::vec(0_u64..3000, 1..30),
+    ) {
+        let mut solver = Solver::new(&instance, None);
+        let mut before = solver.progress();
+        for work in work {
+            let now = solver.step(work);
+            prop_assert!(now.gain >= before.gain && now.bound <= before.bound && now.gain <= now.bound);
+            prop_assert!(!before.is_done || now == before);
+            check(&instance, &solver.plan());
+            prop_assert_eq!(solver.plan().gain(), now.gain);
+            before = now;
+        }
+        prop_assert!(solver.prices().bound(&instance) >= before.gain);
+    }
+
+    #[test]
+    fn how_work_is_cut_changes_nothing(
+        instance in any_instance(40), cuts in prop::collection::vec(0_u64..2000, 1..20),
+    ) {
+        let (steps, plan) = course(Solver::new(&instance, None), &cuts);
+        let (whole, same) = course(Solver::new(&instance, None), &[cuts.iter().sum()]);
+        prop_assert_eq!(steps.last(), whole.last());
+        prop_assert_eq!(plan, same);
+    }
+
+    #[test]
+    fn peers_make_plans_that_can_be_carried_out(instance in any_instance(30), seed in any::<u64>()) {
+        check(&instance, &by_density(&instance));
+        check(&instance, &random(&instance, |n| seed.checked_rem(n).unwrap_or(0)));
+        check(&instance, &algorithm_1(&instance, 50).0);
+    }
+
+    #[test]
+    fn a_rematching_can_be_carried_out_whatever_it_is_told(
+        instance in any_instance(30), relays in prop::collection::vec(prop::option::of(0_usize..9), 0..40),
+        prices in prop::collection::vec(0.0..1.0, 0..6), ppm in any::<u32>(),
+    ) {
+        let prices = Prices::new(prices);
+        let before = Before { prices: &prices, relays: &relays, stay: Ratio::from_ppm(ppm) };
+        let mut solver = Solver::new(&instance, Some(before));
+        let mut last = solver.progress();
+        while !last.is_done {
+            let now = solver.step(500);
+            prop_assert!(now.gain >= last.gain && now.bound <= last.bound);
+            check(&instance, &solver.plan());
+            last = now;
+        }
+    }
+
+    #[test]
+    fn whoever_names_wrong_relays_is_told_and_leaves_no_trace(
+        rooms in prop::collection::vec(any_rate(), 0..5),
+        members in prop::collection::vec((any_rate(), prop::collection::vec((0_usize..7, any_rate()), 0..7)), 0..20),
+    ) {
+        let room: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
+        let Ok(mut instance) = Instance::new(&room) else {
+            prop_assert!(room.iter().copied().sum::<Bitrate>() > Instance::MOST_ROOM);
+            return Ok(());
+        };
+        for (own, named) in members {
+            let before = (instance.boxes(), instance.candidates());
+            let candidates: Vec<Candidate> =
+                named.iter().map(|(relay, bits)| Candidate { relay: *relay, rate: rate(*bits) }).collect();
+            let mut sorted: Vec<usize> = named.iter().map(|(relay, _)| *relay).collect();
+            sorted.sort_unstable();
+            let wrong = sorted.windows(2).any(|pair| pair[0] == pair[1]) || sorted.last() >= Some(&rooms.len());
+            let added = instance.add(rate(own), &candidates);
+            prop_assert_eq!(added.is_err(), wrong && !named.is_empty());
+            prop_assert!(added.is_ok() || (instance.boxes(), instance.candidates()) == before);
+        }
+        check(&instance, &solved(Solver::new(&instance, None)).0);
+    }
+}
+
+#[test]
+fn how_work_is_cut_changes_nothing_in_a_town_either() {
+    let town = town(20, 3000, 1.2);
+    let cuts: Vec<u64> = (0..400).map(|n| n * 37 % 60_000).collect();
+    let (steps, plan) = course(Solver::new(&town, None), &cuts);
+    let (whole, same) = course(Solver::new(&town, None), &[cuts.iter().sum()]);
+    assert_eq!(steps.last(), whole.last());
+    assert_eq!(plan, same);
+    let falls = |pair: &&[Progress]| pair[1].gain < pair[0].gain || pair[1].bound > pair[0].bound;
+    assert_eq!(steps.windows(2).find(falls), None);
+}
