@@ -50,23 +50,26 @@ impl Build {
 
     /// Some more of it; gives the work that this was. The longest part is the sorting, once.
     pub(super) fn advance(&mut self, view: View<'_>) -> u64 {
-        let boxes = view.instance.boxes();
-        let end = (self.next + PART).min(boxes);
+        let count = match self.round {
+            Round::Choose => self.order.len(),
+            _ => view.instance.boxes(),
+        };
+        let end = (self.next + PART).min(count);
         let mut work = 1;
         for at in self.next..end {
-            work += 1 + view.instance.edges(at).len() as u64;
-            match self.round {
+            work += match self.round {
                 Round::Rank => self.rank(view, at),
                 Round::Choose => self.choose(view, at),
                 Round::Fill | Round::Done => self.fill(view, at),
-            }
+            };
         }
         self.next = end;
-        if end == boxes {
-            (self.round, self.next) = match self.round {
-                Round::Rank => (Round::Choose, 0),
-                Round::Choose => (Round::Fill, 0),
-                Round::Fill | Round::Done => (Round::Done, boxes),
+        if end == count {
+            self.next = 0;
+            self.round = match self.round {
+                Round::Rank => Round::Choose,
+                Round::Choose => Round::Fill,
+                Round::Fill | Round::Done => Round::Done,
             };
             if self.round == Round::Choose {
                 self.order.sort_unstable();
@@ -76,26 +79,33 @@ impl Build {
         work
     }
 
-    fn rank(&mut self, view: View<'_>, at: usize) {
+    fn rank(&mut self, view: View<'_>, at: usize) -> u64 {
+        if self.seats.choice[at] != NONE {
+            return 1;
+        }
         let two = view.two(&self.prices, at);
-        if two.best != NONE && self.seats.choice[at] == NONE {
+        if two.best != NONE {
             // The bits of positive floating-point numbers are in the order of the numbers.
             let regret = !((two.first - two.second) as f32).to_bits();
             self.order.push(u64::from(regret) << 32 | at as u64);
         }
+        view.instance.edges(at).len() as u64 + 1
     }
 
-    fn choose(&mut self, view: View<'_>, rank: usize) {
-        let Some(at) = self.order.get(rank).map(|key| *key as u32 as usize) else { return };
+    fn choose(&mut self, view: View<'_>, rank: usize) -> u64 {
+        let at = self.order[rank] as u32 as usize;
         let choice = self.seats.best_fit(view, &self.prices, at, view.instance.own_bits(at));
         self.seats.put(view, at, choice);
+        view.instance.edges(at).len() as u64 + 1
     }
 
-    fn fill(&mut self, view: View<'_>, at: usize) {
-        if self.seats.choice[at] == NONE {
-            let choice = self.seats.best_fit(view, &self.prices, at, f64::NEG_INFINITY);
-            self.seats.put(view, at, choice);
+    fn fill(&mut self, view: View<'_>, at: usize) -> u64 {
+        if self.seats.choice[at] != NONE {
+            return 1;
         }
+        let choice = self.seats.best_fit(view, &self.prices, at, f64::NEG_INFINITY);
+        self.seats.put(view, at, choice);
+        view.instance.edges(at).len() as u64 + 1
     }
 }
 

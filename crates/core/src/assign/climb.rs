@@ -54,10 +54,14 @@ impl Climb {
         let end = (self.next + PART).min(view.instance.boxes());
         let mut work = 1;
         for at in self.next..end {
-            for edge in view.instance.edges(at).map(|edge| edge as u32) {
+            let mut here = view.priced(prices, at, seats.choice[at]);
+            for edge in view.instance.edges(at) {
                 work += 1;
-                if self.is_worth_trying(view, prices, seats, at, edge) {
-                    work += self.bring(view, seats, at, edge);
+                let relay = view.instance.relay_of(edge);
+                let most = view.priced(prices, at, edge as u32) + prices[relay] * seats.left[relay] as f64;
+                if most > here && edge as u32 != seats.choice[at] {
+                    work += self.bring(view, seats, at, edge as u32);
+                    here = view.priced(prices, at, seats.choice[at]);
                 }
             }
         }
@@ -69,13 +73,6 @@ impl Climb {
             self.done = self.sweeps >= SWEEPS || gained <= seats.gain / ENOUGH;
         }
         work
-    }
-
-    /// Rule 1.
-    fn is_worth_trying(&self, view: View<'_>, prices: &[f64], seats: &Seats, at: usize, edge: u32) -> bool {
-        let relay = view.instance.relay_of(edge as usize);
-        let most = view.priced(prices, at, edge) + prices[relay] * seats.left[relay] as f64;
-        edge != seats.choice[at] && most > view.priced(prices, at, seats.choice[at])
     }
 
     /// Brings a box to a candidate, if all gain by it; gives the work that this was.

@@ -153,6 +153,11 @@ impl Instance {
         self.first[at] as usize..self.first[at + 1] as usize
     }
 
+    /// The relays and rates of some candidates.
+    pub(super) fn lists(&self, edges: Range<usize>) -> (&[u32], &[Bitrate]) {
+        (&self.relay[edges.clone()], &self.rate[edges])
+    }
+
     pub(super) fn relay_of(&self, edge: usize) -> usize {
         self.relay[edge] as usize
     }
@@ -161,7 +166,7 @@ impl Instance {
         self.rate[edge]
     }
 
-    /// In floating point, exact (rule 2). By way of a signed number, which costs one instruction.
+    /// In floating point, exact (rule 2).
     pub(super) fn bits_of(&self, edge: usize) -> f64 {
         exact(self.rate[edge])
     }
@@ -198,6 +203,7 @@ impl Instance {
 /// No candidate, no relay, no box.
 pub(super) const NONE: u32 = u32::MAX;
 
-fn exact(rate: Bitrate) -> f64 {
+/// A rate in floating point, without a loss up to 2^53. By way of a signed number, which costs one instruction.
+pub(super) fn exact(rate: Bitrate) -> f64 {
     rate.bits_per_sec() as i64 as f64
 }

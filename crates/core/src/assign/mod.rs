@@ -16,7 +16,7 @@
 //!    comes with how far it may be from the best one.
 //! 4. The caller owns the clock ([`Solver::step`]). The same instance and the same sum of work give the same answer: there is no
 //!    chance in it.
-//! 5. A re-matching ([`Before`]) begins with the last prices and counts κ of its rate for each box that stays where it is.
+//! 5. A re-matching ([`Before`]) begins with the last prices and counts for each box that stays where it is what that is worth ([`Stay`]).
 //!
 //! BASS's own algorithm generates all plans, (k + 1)^n of them; it is here to be compared with ([`algorithm_1`]), with two others.
 //! No general solver is used: a linear program of 500 relays and 100,000 boxes takes HiGHS 15 s, and its answer is no plan yet.
@@ -42,3 +42,4 @@ pub use peers::{algorithm_1, by_density, random};
 pub use plan::Plan;
 pub use prices::Prices;
 pub use solver::{Before, Progress, Solver};
+pub use view::Stay;

@@ -9,7 +9,6 @@ use super::instance::{Instance, NONE};
 use super::plan::Plan;
 use super::seats::Seats;
 use super::view::View;
-use crate::units::Ratio;
 
 /// BASS's Algorithm 1: the best of all plans that satisfy its eq. 2, and whether all were seen.
 ///
@@ -17,7 +16,7 @@ use crate::units::Ratio;
 /// are up to (k + 1)^n of them, which is why `most` ends it: the first one is what boxes get that choose in the order in which
 /// they came. Deviation: a relay may be filled to the brim, where eq. 2 has "less than".
 pub fn algorithm_1(instance: &Instance, most: u64) -> (Plan, bool) {
-    let view = View::new(instance, &[], Ratio::ZERO);
+    let view = View::plain(instance);
     let mut seats = Seats::new(view);
     let mut order: Vec<u32> = (0..instance.candidates() as u32).collect();
     for at in 0..instance.boxes() {
@@ -59,7 +58,7 @@ pub fn algorithm_1(instance: &Instance, most: u64) -> (Plan, bool) {
 /// BASS §V-B.2's baseline: each box in turn is given one of its candidates by chance, and stays alone if that is full.
 /// `below` gives a number less than its argument.
 pub fn random(instance: &Instance, mut below: impl FnMut(u64) -> u64) -> Plan {
-    let view = View::new(instance, &[], Ratio::ZERO);
+    let view = View::plain(instance);
     let mut seats = Seats::new(view);
     for at in 0..instance.boxes() {
         let edges = instance.edges(at);
@@ -73,7 +72,7 @@ pub fn random(instance: &Instance, mut below: impl FnMut(u64) -> u64) -> Plan {
 
 /// The candidates of all boxes in the order of what they gain per bit that they take up, each if it still fits.
 pub fn by_density(instance: &Instance) -> Plan {
-    let view = View::new(instance, &[], Ratio::ZERO);
+    let view = View::plain(instance);
     let mut seats = Seats::new(view);
     let mut order: Vec<(f64, u32, u32)> = Vec::with_capacity(instance.candidates());
     for at in 0..instance.boxes() {

@@ -17,8 +17,9 @@ pub(super) struct Seats {
     pub(super) choice: Vec<u32>,
     /// What each relay has left, in bits per second.
     pub(super) left: Vec<u64>,
-    /// What all choices gain.
+    /// What all choices gain, and that without what staying is worth.
     pub(super) gain: i64,
+    pub(super) real: i64,
     /// The boxes of each relay, in no order, and where each box is in its list.
     members: Vec<Vec<u32>>,
     place: Vec<u32>,
@@ -32,6 +33,7 @@ impl Seats {
             choice: vec![NONE; boxes],
             left: (0..relays).map(|relay| view.instance.room(relay).bits_per_sec()).collect(),
             gain: 0,
+            real: 0,
             members: vec![Vec::new(); relays],
             place: vec![NONE; boxes],
         }
@@ -52,6 +54,7 @@ impl Seats {
     pub(super) fn put(&mut self, view: View<'_>, at: usize, choice: u32) {
         let before = self.choice[at];
         self.gain += view.gain(at, choice) - view.gain(at, before);
+        self.real += view.real(at, choice) - view.real(at, before);
         self.choice[at] = choice;
         if before != NONE {
             let relay = view.instance.relay_of(before as usize);

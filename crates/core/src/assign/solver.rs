@@ -7,9 +7,11 @@
 //!    steps. A step ends with the first part that uses the work up: some hundred microseconds late, and once, when a million boxes are
 //!    sorted, some tens of milliseconds.
 //! 2. How work is cut into steps changes nothing: after the same sum of work the answer is the same.
-//! 3. The gain never falls and the bound never rises. Of a re-matching both count with what staying is worth.
-//! 4. First a plan by the prices at hand, so that there is one. Then better prices (`prices`), a plan by them (`build`), a local
-//!    search (`climb`) and windows (`window`), and a proof if there are at most [`SMALL`] boxes (`exact`).
+//! 3. The gain never falls and the bound never rises. Of a re-matching the gain may fall by what staying is worth, where a
+//!    box goes back to where it was.
+//! 4. First a plan by the prices at hand, so that there is one; in a re-matching whoever can stays, and the others take what is
+//!    left. Then better prices (`prices`), a plan by them (`build`), a local search (`climb`) and windows (`window`), and a
+//!    proof if there are at most [`SMALL`] boxes (`exact`).
 //! 5. It ends when gain and bound meet, or when the last of these brings nothing more.
 //!
 //! One general method was not used. A proof of 8 relays takes milliseconds and one of 50 takes days, while prices are as good as
@@ -25,9 +27,9 @@ use super::instance::{Instance, NONE};
 use super::plan::Plan;
 use super::prices::{Prices, Search, whole};
 use super::seats::Seats;
-use super::view::View;
+use super::view::{Stay, View};
 use super::window::Windows;
-use crate::units::{Bitrate, Ratio};
+use crate::units::Bitrate;
 
 /// What is known before a re-matching.
 #[derive(Clone, Copy, Debug)]
@@ -36,15 +38,14 @@ pub struct Before<'a> {
     pub prices: &'a Prices,
     /// The relay of each box; none for those that are new or alone. May be shorter than the list of boxes.
     pub relays: &'a [Option<usize>],
-    /// κ: a box stays unless moving brings more than this share of the rate that it has. A move that costs a box t seconds and
-    /// is good for T seconds is worth its cost from κ = t / T on. Above the whole it counts as the whole.
-    pub stay: Ratio,
+    /// What it is worth that boxes stay.
+    pub stay: Stay,
 }
 
 /// How far a solver is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What the best plan gains; of a re-matching with what staying is worth.
+    /// What the best plan gains.
     pub gain: Bitrate,
     /// What no plan exceeds.
     pub bound: Bitrate,
@@ -66,7 +67,7 @@ pub struct Solver<'a> {
     instance: &'a Instance,
     /// Where boxes are, as candidates; empty for a first matching.
     homes: Vec<u32>,
-    stay: Ratio,
+    stay: Stay,
     search: Search,
     /// The plan that is worked on, and the one of the stage before while that is better.
     seats: Seats,
@@ -93,9 +94,8 @@ impl<'a> Solver<'a> {
     /// A solver that has not begun.
     pub fn new(instance: &'a Instance, before: Option<Before<'_>>) -> Self {
         let free = Prices::free(instance.relays());
-        let (prices, stay) = before.map_or((&free, Ratio::ZERO), |before| (before.prices, before.stay));
+        let (prices, stay) = before.map_or((&free, Stay::default()), |before| (before.prices, before.stay));
         let homes = before.map_or(vec![], |before| homes(instance, before.relays));
-        let stay = stay.min(Ratio::ONE);
         let view = View::new(instance, &homes, stay);
         let mut seats = Seats::new(view);
         for (at, home) in homes.iter().enumerate().filter(|(_, home)| **home != NONE) {
@@ -103,7 +103,7 @@ impl<'a> Solver<'a> {
                 seats.put(view, at, *home);
             }
         }
-        let search = Search::new(view, prices, before.is_some());
+        let search = Search::new(View::plain(instance), prices, before.is_some());
         let stage = Stage::First(Build::new(&search.best, seats.clone()));
         let bound = Instance::MOST_ROOM * 2;
         Self { instance, homes, stay, search, seats, spare: None, bound, stage, asked: 0, done: 0 }
@@ -123,13 +123,13 @@ impl<'a> Solver<'a> {
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        let gain = Bitrate::from_bits_per_sec(self.best().0.max(0) as u64);
+        let gain = Bitrate::from_bits_per_sec(self.best().real.max(0) as u64);
         Progress { gain, bound: self.bound.max(gain), is_done: matches!(self.stage, Stage::Done) }
     }
 
     /// The best plan so far.
     pub fn plan(&self) -> Plan {
-        Plan::new(self.instance, self.best().1)
+        Plan::new(self.instance, &self.best().choice)
     }
 
     /// The best prices so far.
@@ -137,12 +137,11 @@ impl<'a> Solver<'a> {
         Prices::new(self.search.best.iter().copied())
     }
 
-    fn best(&self) -> (i64, &[u32]) {
-        let seats = match &self.spare {
+    fn best(&self) -> &Seats {
+        match &self.spare {
             Some(spare) if spare.gain > self.seats.gain => spare,
             _ => &self.seats,
-        };
-        (seats.gain, &seats.choice)
+        }
     }
 
     /// One part of the work, as much as must be done at once.
@@ -159,7 +158,7 @@ impl<'a> Solver<'a> {
                 work
             }
             Stage::Prices => {
-                let work = self.search.advance(view);
+                let work = self.search.advance(View::plain(self.instance));
                 self.bound = self.bound.min(whole(self.search.bound));
                 if self.search.is_done() {
                     self.stage = Stage::Second(Build::new(&self.search.best, Seats::new(view)));
@@ -196,6 +195,9 @@ impl<'a> Solver<'a> {
                     self.seats.put_all(view, &moves.collect::<Vec<_>>());
                 }
                 self.bound = self.bound.min(whole(tree.bound()));
+                if tree.is_done() {
+                    self.stage = Stage::Done;
+                }
                 work
             }
             Stage::Done => 1,
@@ -222,13 +224,15 @@ impl<'a> Solver<'a> {
     }
 }
 
-/// Where boxes are, as candidates of this instance.
+/// Where boxes are, as candidates of this instance; empty if nobody is anywhere.
 fn homes(instance: &Instance, relays: &[Option<usize>]) -> Vec<u32> {
     let home = |(at, relay): (usize, &Option<usize>)| {
         let relay = (*relay)?;
         instance.edges(at).find(|edge| instance.relay_of(*edge) == relay).map(|edge| edge as u32)
     };
-    relays.iter().take(instance.boxes()).enumerate().map(|pair| home(pair).unwrap_or(NONE)).collect()
+    let homes = relays.iter().take(instance.boxes()).enumerate().map(|pair| home(pair).unwrap_or(NONE));
+    let homes: Vec<u32> = homes.collect();
+    if homes.iter().all(|home| *home == NONE) { vec![] } else { homes }
 }
 
 /// The most boxes for which a proof is tried. measured: 60 boxes of 8 relays take 0.1 to 0.3 s in the mean.

@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 use super::exact::Tree;
 use super::instance::{Candidate, Instance, NONE};
 use super::seats::Seats;
-use super::view::View;
-use crate::units::{Bitrate, Ratio};
+use super::view::{Stay, View};
+use crate::units::Bitrate;
 
 /// A search under way.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Windows {
 struct Window {
     instance: Instance,
     homes: Vec<u32>,
-    stay: Ratio,
+    stay: Stay,
     /// The boxes, and of each candidate in it the candidate outside.
     boxes: Vec<u32>,
     edges: Vec<u32>,

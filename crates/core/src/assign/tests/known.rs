@@ -5,7 +5,9 @@ extern crate std;
 use std::string::ToString;
 use std::vec::Vec;
 
-use super::super::{Before, Candidate, Instance, InstanceError, Prices, Solver, algorithm_1, by_density, random};
+use super::super::{
+    Before, Candidate, Instance, InstanceError, Prices, Solver, Stay, algorithm_1, by_density, random,
+};
 use super::{check, instance, rate, solved, town};
 use crate::units::{Bitrate, Ratio};
 
@@ -82,12 +84,14 @@ fn a_hit_rate_is_what_is_reached_over_what_could_be() {
 fn a_box_stays_unless_moving_brings_more_than_staying_is_worth() {
     let one = instance(&[100, 100], &[(10, &[(0, 50), (1, 54)])]);
     let free = Prices::free(2);
-    let relay = |percent| {
-        let before = Before { prices: &free, relays: &[Some(0)], stay: Ratio::from_percent(percent) };
+    let relay = |percent, fee| {
+        let before =
+            Before { prices: &free, relays: &[Some(0)], stay: Stay { share: Ratio::from_percent(percent), fee } };
         solved(Solver::new(&one, Some(before))).0.relay(0)
     };
     // 4 of 50 are 8 %.
-    assert_eq!((relay(0), relay(7), relay(9)), (Some(1), Some(1), Some(0)));
+    assert_eq!((relay(0, rate(0)), relay(7, rate(0)), relay(9, rate(0))), (Some(1), Some(1), Some(0)));
+    assert_eq!((relay(0, rate(3)), relay(0, rate(5)), relay(6, rate(3))), (Some(1), Some(0), Some(0)));
 }
 
 #[test]
@@ -97,7 +101,8 @@ fn a_rematching_of_what_did_not_change_moves_nobody() {
     solver.step(20_000_000);
     let (plan, prices) = (solver.plan(), solver.prices());
     let relays: Vec<Option<usize>> = plan.relays().collect();
-    let before = Before { prices: &prices, relays: &relays, stay: Ratio::from_percent(10) };
+    let stay = Stay { share: Ratio::from_percent(10), fee: Bitrate::ZERO };
+    let before = Before { prices: &prices, relays: &relays, stay };
     let mut again = Solver::new(&town, Some(before));
     again.step(20_000_000);
     let moved = again.plan().relays().zip(&relays).filter(|(now, before)| now != *before).count();
