@@ -1,0 +1,130 @@
+//! The matching of boxes and relays on drawn fleets: against a general solver, and at given amounts of work.
+
+use good_lp::{Expression, ProblemVariables, SolverModel, constraint, default_solver, variable};
+use marline_core::assign::{Instance, Solver, Stay, by_density, random};
+use marline_core::units::{Bitrate, Ratio};
+use marline_sim::fleet::{Churn, Fleet, Plan};
+use marline_sim::rng::{Purpose, Stream};
+
+fn plan(relays: usize, boxes: usize, percent: u32, seed: u64) -> Plan {
+    Plan { relays, boxes, candidates: 3..=8, load: Ratio::from_percent(percent), seed }
+}
+
+/// The best gain by mixed-integer programming.
+fn proved(instance: &Instance) -> f64 {
+    let mut variables = ProblemVariables::new();
+    let mut gain = Expression::default();
+    let mut loads = vec![Expression::default(); instance.relays()];
+    let mut sums = Vec::new();
+    for at in 0..instance.boxes() {
+        let mut sum = Expression::default();
+        for candidate in instance.of(at) {
+            let chosen = variables.add(variable().binary());
+            gain += (candidate.rate - instance.own(at)).as_mbps_f64() * chosen;
+            loads[candidate.relay] += candidate.rate.as_mbps_f64() * chosen;
+            sum += chosen;
+        }
+        sums.push(sum);
+    }
+    let mut model = variables.maximise(gain.clone()).using(default_solver);
+    for (relay, load) in loads.into_iter().enumerate() {
+        model = model.with(constraint!(load <= instance.room(relay).as_mbps_f64()));
+    }
+    for sum in sums {
+        model = model.with(constraint!(sum <= 1.0));
+    }
+    gain.eval_with(&model.solve().unwrap())
+}
+
+#[test]
+fn a_general_solver_finds_nothing_better_on_small_fleets() {
+    for seed in 0..6 {
+        for percent in [90, 120] {
+            let instance = Fleet::instance(&plan(4, 14, percent, seed));
+            let mut solver = Solver::new(&instance, None);
+            let progress = solver.step(u64::MAX);
+            assert!(progress.is_done && progress.gain == progress.bound, "{seed} {percent}: {progress:?}");
+            let best = proved(&instance);
+            let ours = progress.gain.as_mbps_f64();
+            assert!((ours - best).abs() <= 1e-6 * best, "{seed} {percent}: {ours} {best}");
+        }
+    }
+}
+
+#[test]
+fn small_fleets_are_solved_to_the_optimum() {
+    for (percent, proofs) in [(50, 20), (90, 18), (120, 17)] {
+        let mut proved = 0;
+        for seed in 1..=20 {
+            let instance = Fleet::instance(&plan(8, 60, percent, seed));
+            let mut solver = Solver::new(&instance, None);
+            let progress = solver.step(100_000_000);
+            proved += u32::from(progress.is_done);
+            assert!(progress.gap() < 0.02, "{percent} {seed}: {}", progress.gap());
+        }
+        assert!(proved >= proofs, "load {percent}: {proved} proved");
+    }
+}
+
+#[test]
+fn larger_fleets_are_matched_to_within_a_fraction_of_the_bound() {
+    for (relays, boxes, percent, work, most) in [
+        (50, 1000, 90, 100_000_000, 0.005),
+        (50, 1000, 120, 100_000_000, 0.005),
+        (100, 20_000, 90, 20_000_000, 0.0008),
+        (100, 20_000, 120, 20_000_000, 0.0008),
+        (100, 20_000, 200, 20_000_000, 0.0015),
+    ] {
+        let instance = Fleet::instance(&plan(relays, boxes, percent, 1));
+        let mut solver = Solver::new(&instance, None);
+        let progress = solver.step(work);
+        assert!(progress.gap() < most, "{relays}/{boxes} load {percent}: {}", progress.gap());
+        assert!(progress.gain > by_density(&instance).gain());
+        let mut chance = Stream::new(1, "random", 0, Purpose::Other);
+        assert!(progress.gain > random(&instance, |n| chance.below(n)).gain());
+    }
+}
+
+#[test]
+fn a_fleet_has_the_figures_of_the_paper() {
+    let mut fleet = Fleet::new(&plan(100, 20_000, 90, 3));
+    let members = fleet.members();
+    let count = members.len() as f64;
+    let slow = members.iter().filter(|member| member.own < Bitrate::from_mbps(1)).count() as f64;
+    assert!((slow / count - 0.6).abs() < 0.02, "{}", slow / count);
+    let best = |member: &marline_sim::fleet::Member| {
+        let rates = member.candidates.iter().map(|candidate| candidate.rate);
+        rates.max().unwrap_or_default().as_mbps_f64() / member.own.as_mbps_f64()
+    };
+    let times: Vec<f64> = members.iter().map(best).collect();
+    let mean = times.iter().sum::<f64>() / count;
+    assert!((mean - 5.2).abs() < 0.2, "{mean}");
+    assert!(times.iter().all(|times| *times <= 16.01));
+    assert!(members.iter().all(|member| (3..=8).contains(&member.candidates.len())));
+    let sum = |rates: &mut dyn Iterator<Item = Bitrate>| rates.map(Bitrate::as_mbps_f64).sum::<f64>();
+    let rooms = sum(&mut fleet.rooms(&members).into_iter());
+    let loads = sum(&mut members.iter().filter_map(|member| {
+        member.candidates.iter().map(|candidate| candidate.rate).max().filter(|rate| *rate > member.own)
+    }));
+    assert!((loads / rooms - 0.9).abs() < 1e-3, "{}", loads / rooms);
+    assert_eq!(Fleet::new(&plan(100, 20_000, 90, 3)).members(), members);
+}
+
+#[test]
+fn a_fleet_that_comes_and_goes_stays_well_matched_and_few_move() {
+    let mut churn = Churn::new(&plan(50, 10_000, 120, 1));
+    churn.rematch(Stay::default(), 20_000_000);
+    let stay = Stay { share: Ratio::ZERO, fee: Bitrate::from_bits_per_sec(300_000) };
+    let (mut regret, mut moved) = ([0.0; 2], 0);
+    for second in 0..40 {
+        churn.replace(Ratio::from_percent(1));
+        let matched = churn.rematch(stay, 2_000_000);
+        assert!(matched.gain <= matched.bound);
+        regret[second / 20] += matched.regret() / 20.0;
+        moved += matched.moved;
+    }
+    assert!(regret[0] < 0.004 && regret[1] < 0.004, "{regret:?}");
+    assert!(regret[1] < regret[0] + 0.001, "{regret:?}");
+    // Of so few boxes more must move than of many; the floor (0.8 %) is for 100,000.
+    assert!(moved < 40 * 120, "{moved}");
+}
