@@ -9,10 +9,12 @@
 //! | `rss` | the most memory that a gigabyte needs |
 //! | `proxy` | what players and programs have of `marline proxy` |
 //! | `paths` | what is asked of `marline paths`, over kernel MPTCP |
+//! | `assign` | how near the matching of boxes and relays comes to the best one |
 //!
 //! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
 //! busy one says nothing; suspect runs are named. The exit code is 1 only if a download failed.
 
+mod assign;
 mod cpu;
 mod judge;
 mod paths;
@@ -65,6 +67,8 @@ enum What {
     Proxy(proxy::ProxyArgs),
     /// `marline paths`: unequal links, suspension, small files, faults, many connections.
     Paths(paths::PathsArgs),
+    /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
+    Assign(assign::AssignArgs),
 }
 
 /// What all have in common.
@@ -110,6 +114,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         What::Cpu(args) => cpu::run(&args),
         What::Proxy(args) => proxy::run(&args),
         What::Paths(args) => paths::run(&args),
+        What::Assign(args) => assign::run(&args),
     }
 }
 

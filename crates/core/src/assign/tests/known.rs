@@ -5,6 +5,8 @@ extern crate std;
 use std::string::ToString;
 use std::vec::Vec;
 
+use super::super::look::Look;
+use super::super::view::View;
 use super::super::{
     Before, Candidate, Instance, InstanceError, Prices, Solver, Stay, algorithm_1, by_density, random,
 };
@@ -137,4 +139,43 @@ fn windows_close_most_of_what_the_search_before_them_leaves() {
     let late = solver.step(200_000_000).gap();
     assert!(late < early * 0.7 && late < 0.004, "{early} {late}");
     check(&town, &solver.plan());
+}
+
+#[test]
+fn the_slope_of_the_smooth_bound_is_what_relays_have_less_what_they_would_carry() {
+    let town = town(6, 3000, 1.2);
+    let view = View::plain(&town);
+    let look = |prices: &[f64], band| {
+        let mut look = Look::new(view, prices, band);
+        while !look.is_done(view) {
+            look.advance(view, prices);
+        }
+        look
+    };
+    let prices = [0.31, 0.42, 0.27, 0.55, 0.38, 0.46];
+    let here = look(&prices, 0.2);
+    assert!(here.smooth() >= look(&prices, 0.0).smooth() && !here.ties.is_empty());
+    for relay in 0..prices.len() {
+        let [low, high] = [-1e-5, 1e-5].map(|step| {
+            let mut prices = prices;
+            prices[relay] += step;
+            look(&prices, 0.2).smooth()
+        });
+        let (slope, expected) = ((high - low) / 2e-5, town.room_bits(relay) - here.load[relay]);
+        assert!((slope - expected).abs() < 0.01 * town.room_bits(relay), "{relay}: {slope} {expected}");
+    }
+}
+
+#[test]
+fn the_prices_found_are_those_of_the_best_bound() {
+    // One relay: the price at which half of the boxes, all alike but for their gains, would rather be alone.
+    let boxes: Vec<(u64, Vec<(usize, u64)>)> = (1..=100).map(|n| (n * 10, [(0, 2000)].to_vec())).collect();
+    let boxes: Vec<(u64, &[(usize, u64)])> = boxes.iter().map(|(own, near)| (*own, near.as_slice())).collect();
+    let one = instance(&[100_000], &boxes);
+    let mut solver = Solver::new(&one, None);
+    solver.step(1_000_000);
+    // Box 50 gains 1500 of 2000 and is served, box 51 gains 1490 and is not.
+    let price = solver.prices().of(0);
+    assert!((0.744..=0.751).contains(&price), "{price}");
+    assert_eq!(solver.plan().relays().filter(Option::is_some).count(), 50);
 }
