@@ -6,7 +6,8 @@
 //! 1. U is a sum of maxima: it has edges where boxes change their minds, and its slope there says little. Where a box's two best
 //!    choices are within h, the smooth function takes for their maximum a parabola that meets both (at most h/4 higher). Its slope
 //!    in a relay's price is the relay's room less the load, in which such a box counts for both choices in part.
-//! 2. h is the band's share of what the best choice is worth, so that heavy and light boxes are undecided alike.
+//! 2. h is the band's share of what the best choice is worth, so that heavy and light boxes are undecided alike. That it moves with
+//!    prices, too, is left out of the slope: a quarter of the band at most.
 //! 3. A tie keeps what the second derivative needs. Of very many each n-th box is kept, n-fold.
 //! 4. Rounding must not make the bound too low: each of n summands may be wrong by a few units in the last place of itself and
 //!    of the sum so far; all of that is added to it.

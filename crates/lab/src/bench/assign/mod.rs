@@ -162,8 +162,8 @@ pub(super) fn run(args: &AssignArgs) -> Result<u8, LabError> {
 
 fn usual_runs(size: Size) -> u32 {
     match size.boxes {
-        0..=SMALL => 20,
-        0..=10_000 => 5,
+        0..=100 => 20,
+        101..=10_000 => 5,
         _ => 1,
     }
 }
