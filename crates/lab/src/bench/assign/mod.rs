@@ -69,7 +69,7 @@ pub(super) struct AssignArgs {
 }
 
 const AFTER: &str = "\
-All of it takes some five minutes on one core and 0.7 GB of memory. For a look: `marline lab bench assign --size 50/1000`.
+All of it takes some six minutes on one core and 0.4 GB of memory. For a look: `marline lab bench assign --size 50/1000`.
 Needs no privilege and no program. The exit code is 0 whatever the figures are.";
 
 fn time(word: &str) -> Result<Duration, String> {
