@@ -114,7 +114,7 @@ fn a_fleet_has_the_figures_of_the_paper() {
 fn a_fleet_that_comes_and_goes_stays_well_matched_and_few_move() {
     let mut churn = Churn::new(&plan(50, 10_000, 120, 1));
     churn.rematch(Stay::default(), 20_000_000);
-    let stay = Stay { share: Ratio::ZERO, fee: Bitrate::from_bits_per_sec(300_000) };
+    let stay = Stay { share: Ratio::ZERO, fee: Bitrate::from_bits_per_sec(500_000) };
     let (mut regret, mut moved) = ([0.0; 2], 0);
     for second in 0..40 {
         churn.replace(Ratio::from_percent(1));
@@ -123,7 +123,7 @@ fn a_fleet_that_comes_and_goes_stays_well_matched_and_few_move() {
         regret[second / 20] += matched.regret() / 20.0;
         moved += matched.moved;
     }
-    assert!(regret[0] < 0.004 && regret[1] < 0.004, "{regret:?}");
+    assert!(regret[0] < 0.006 && regret[1] < 0.006, "{regret:?}");
     assert!(regret[1] < regret[0] + 0.001, "{regret:?}");
     // Of so few boxes more must move than of many; the floor (0.8 %) is for 100,000.
     assert!(moved < 40 * 120, "{moved}");
