@@ -103,7 +103,7 @@ impl<'a> Solver<'a> {
                 seats.put(view, at, *home);
             }
         }
-        let search = Search::new(View::plain(instance), prices, before.is_some());
+        let search = Search::new(View::plain(instance), prices, !homes.is_empty());
         let stage = Stage::First(Build::new(&search.best, seats.clone()));
         let bound = Instance::MOST_ROOM * 2;
         Self { instance, homes, stay, search, seats, spare: None, bound, stage, asked: 0, done: 0 }
