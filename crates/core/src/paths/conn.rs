@@ -216,7 +216,8 @@ impl Conn {
             adopted: false,
             home: None,
             closed_to_joins: false,
-            subs: Vec::new(),
+            // Most have no more; a vector's own idea is four, and ten thousand connections are to stay small.
+            subs: Vec::with_capacity(2),
             paths: Vec::new(),
             active: Links::NONE,
             since: now,
@@ -246,6 +247,7 @@ impl Conn {
 
     /// There are so many links now.
     pub(super) fn on_links(&mut self, links: usize, now: Instant) {
+        self.paths.reserve_exact(links.saturating_sub(self.paths.len()));
         self.paths.resize(links, Path { from: now, ..Path::default() });
     }
 
