@@ -199,6 +199,10 @@ fn is_plausible(entry: &Setting) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
     use super::*;
 
     struct Machine {
@@ -322,10 +326,14 @@ mod tests {
     #[test]
     fn a_buffer_that_cannot_be_written_is_told_and_no_more() {
         let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
-        // Three numbers in a file that the kernel lets nobody write twice.
-        std::os::unix::fs::symlink("/proc/self/uid_map", machine.settings().path(BUFFER)).unwrap();
+        // A file that nobody may write, root included.
+        let sealed = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::io::write(&sealed, b"4096 131072 6291456").unwrap();
+        fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
+        let place = format!("/proc/self/fd/{}", sealed.as_raw_fd());
+        std::os::unix::fs::symlink(place, machine.settings().path(BUFFER)).unwrap();
         let lines = machine.lay(Mode::Userspace);
-        assert!(lines[1].starts_with("net.ipv4.tcp_rmem: stays 0, as 2097152 cannot be set"), "{lines:?}");
+        assert!(lines[1].starts_with("net.ipv4.tcp_rmem: stays 131072, as 2097152 cannot be set"), "{lines:?}");
         machine.is(&["1", "userspace"]);
         assert_eq!(machine.restore(), ["net.mptcp.path_manager: kernel again"]);
     }
