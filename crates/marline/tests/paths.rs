@@ -77,6 +77,8 @@ state() { ip rule; ip -6 rule; ip route show table all; ip -6 route show table a
 paths() { "$MARLINE" paths "$@"; }
 steer="$MARLINE paths --run-dir $RUN --link eth0,kind=wifi --link eth1,kind=lte"
 started() { until paths status --run-dir "$RUN" >/dev/null 2>&1; do sleep 0.02; kill -0 $1; done; }
+# An empty table can be seen for a moment before the one with the rules is there.
+led() { until nft list table inet marline 2>/dev/null | grep -q "tproxy to"; do sleep 0.02; kill -0 $1; done; }
 # The exit code and what was said of a command that must change nothing.
 refused() {
     state >was; code=0; "$@" >refusal 2>&1 || code=$?; state >is
@@ -350,7 +352,7 @@ fn a_status_shows_what_the_forwarder_does() {
 command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
 $steer --transparent 2>said & daemon=$!
 started $daemon
-until nft list table inet marline >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+led $daemon
 timeout 20 bash -c 'exec 3<>/dev/tcp/198.51.100.1/80; read -u 3' || true
 until paths status --run-dir "$RUN" | grep "^plain TCP led here: 0 open, .* 1 not reached, "; do sleep 0.05; kill -0 $daemon; done
 paths status --run-dir "$RUN" --json
@@ -375,7 +377,7 @@ state >before
 for way in restore restart; do
     $steer --transparent 2>said & daemon=$!
     started $daemon
-    until nft list table inet marline >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+    led $daemon
     kill -KILL $daemon; wait $daemon || true
     while nft list table inet marline >/dev/null 2>&1; do sleep 0.02; done
     ip rule | grep -c "fwmark 0x6d61 .* proto 109"
