@@ -50,6 +50,7 @@ impl Conn {
     pub(super) fn carry_out(&mut self, host: &mut Host, choice: Choice) {
         let now = host.now;
         if choice.active != self.active {
+            self.wakes(host, choice.active.without(self.active));
             (self.active, self.since) = (choice.active, now);
         }
         for link in choice.active.iter() {
@@ -85,6 +86,15 @@ impl Conn {
             }
         }
         self.say(host, choice.reason);
+    }
+
+    /// Those of some links whose radios are idle are woken now.
+    fn wakes(&mut self, host: &Host, links: Links) {
+        for at in links.without(host.awake(links)).iter() {
+            if let Some(path) = self.paths.get_mut(at) {
+                path.woken = true;
+            }
+        }
     }
 
     /// Whether the others may rest, and whether they may go: one of the links that stay carries already. One that has

@@ -8,9 +8,9 @@ use super::config::{Config, LinkTerms};
 use super::decide::Trials;
 use super::event::{Command, CommandId, ConnId, Output};
 use super::links::{Link, Links};
-use crate::energy::Meter;
+use crate::energy::{Meter, State};
 use crate::link::LinkId;
-use crate::units::Instant;
+use crate::units::{Energy, Instant};
 
 /// Everything but the connections.
 #[derive(Debug)]
@@ -77,6 +77,19 @@ impl Host {
     pub(super) fn up(&self) -> Links {
         let up = self.links.iter().enumerate().filter(|(_, link)| link.up);
         up.fold(Links::NONE, |links, (at, _)| links.with(at))
+    }
+
+    /// Those of some links whose radios are awake.
+    pub(super) fn awake(&self, links: Links) -> Links {
+        let radio = |at: usize| self.link(at).and_then(|link| self.meter.radio(link.terms.link));
+        let awake = |at: &usize| radio(*at).is_some_and(|radio| radio.state(self.now) != State::Idle);
+        links.iter().filter(awake).fold(Links::NONE, Links::with)
+    }
+
+    /// What it costs to wake a link's radio for one packet.
+    pub(super) fn one_packet(&self, at: usize) -> Energy {
+        let radio = self.link(at).and_then(|link| self.meter.radio(link.terms.link));
+        radio.map_or(Energy::ZERO, |radio| radio.model().one_packet())
     }
 
     /// Asks for a command.

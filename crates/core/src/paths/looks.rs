@@ -111,7 +111,7 @@ impl Conn {
         (self.stretch, self.admitted) = (0, false);
         (self.trial.open, self.trial.beside, self.trial.glance) = (None, None, None);
         for path in &mut self.paths {
-            (path.pace, path.filled, path.best) = (Pace::default(), false, Bitrate::ZERO);
+            (path.pace, path.filled, path.best, path.woken) = (Pace::default(), false, Bitrate::ZERO, false);
         }
     }
 

@@ -22,6 +22,9 @@
 //! 7. What is dear to wake is left while its radio is awake: its subflow goes. A suspended one would wake it when the
 //!    connection ends, for its FIN (12.6 J with `emptcp-s3`), and is no faster taken up again than a new one, as its window
 //!    has shrunk (RFC 2861). A connection that falls idle leaves it as well ([`Conn::resting`]).
+//! 8. What had to be woken is needed again, as far as anybody knows: who leaves such a radio while it is awake pays for
+//!    waking it once more. So it is left when what is saved is more than that, and not each time that the home link is
+//!    good for a moment.
 //!
 //! The published rule, per-byte energy of an endless transfer, is rule 1 with an endless rest and no radio state.
 //!
@@ -118,7 +121,7 @@ impl Conn {
             _ if cheap.has(home) => Links::one(home),
             _ => cheap,
         };
-        Choice { destroy: awake(host, dear), ..Choice::new(links, Reason::Idle { links }) }
+        Choice { destroy: host.awake(dear), ..Choice::new(links, Reason::Idle { links }) }
     }
 
     pub(super) fn cheapest(&mut self, host: &Host, usable: Links, home: usize) -> Choice {
@@ -175,17 +178,8 @@ impl Conn {
 
 /// Those of some links that are dearer to wake than the others.
 fn dear(host: &Host, links: Links) -> Links {
-    let radio = |at: usize| host.link(at).and_then(|link| host.meter.radio(link.terms.link));
-    let wakes = |at: usize| radio(at).map_or(Energy::ZERO, |radio| radio.model().one_packet());
-    let least = links.iter().map(wakes).min().unwrap_or_default();
-    links.iter().filter(|at| wakes(*at) > least).fold(Links::NONE, Links::with)
-}
-
-/// Those of some links whose radios are awake.
-fn awake(host: &Host, links: Links) -> Links {
-    let radio = |at: usize| host.link(at).and_then(|link| host.meter.radio(link.terms.link));
-    let awake = |at: &usize| radio(*at).is_some_and(|radio| radio.state(host.now) != State::Idle);
-    links.iter().filter(awake).fold(Links::NONE, Links::with)
+    let least = links.iter().map(|at| host.one_packet(at)).min().unwrap_or_default();
+    links.iter().filter(|at| host.one_packet(*at) > least).fold(Links::NONE, Links::with)
 }
 
 fn reason(chosen: &Plan, other: &Plan, rest: DataSize) -> Reason {
@@ -251,7 +245,15 @@ impl View<'_> {
     fn leaves(&self, usable: Links, set: Links) -> Links {
         let fast = self.fast(set);
         let slow = usable.without(set).iter().filter(|at| self.drags(*at, fast));
-        slow.fold(awake(self.host, dear(self.host, usable)).without(set), Links::with)
+        slow.fold(self.host.awake(dear(self.host, usable)).without(set), Links::with)
+    }
+
+    /// What a set that leaves radios which had to be woken pays for that later (rule 8).
+    fn again(&self, set: Links) -> Energy {
+        let host = self.host;
+        let woken = |at: &usize| self.conn.paths.get(*at).is_some_and(|path| path.woken);
+        let left = host.awake(dear(host, host.up())).without(set);
+        left.iter().filter(woken).map(|at| host.one_packet(at)).sum()
     }
 
     /// The fastest of these, and its rate.
@@ -276,7 +278,7 @@ impl View<'_> {
     fn plan(&self, links: Links) -> Plan {
         let host = self.host;
         let mut loads: Vec<(LinkKind, Direction, Bitrate)> = Vec::new();
-        let (mut fixed, mut rate) = (Energy::ZERO, Bitrate::ZERO);
+        let (mut fixed, mut rate) = (self.again(links), Bitrate::ZERO);
         let fast = self.fast(links);
         let direction = self.conn.direction();
         for at in links.iter() {

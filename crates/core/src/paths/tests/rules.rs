@@ -79,7 +79,8 @@ fn lte_is_left_when_wifi_is_good_again_and_used_again_when_not() {
         let conn = world.open(1, WIFI, 1 << 30);
         world.run(10.0);
         world.rate(WIFI, 16.0);
-        world.run(5.0);
+        // Ours when so much may come yet that it is worth waking LTE once more.
+        world.run(if policy == Policy::Marline { 60.0 } else { 5.0 });
         assert_eq!(world.state(conn), "wifi only", "{policy:?} {:#?} {:?}", world.notes, world.commands);
         let before = world.received(LTE);
         world.run(20.0);
@@ -89,6 +90,24 @@ fn lte_is_left_when_wifi_is_good_again_and_used_again_when_not() {
         assert!(world.received(LTE) > before, "{policy:?}");
         assert_eq!(world.joins(LTE), 2 - suspended, "{policy:?}");
     }
+}
+
+#[test]
+fn lte_that_had_to_be_woken_is_not_left_each_time_that_wifi_is_good_for_a_moment() {
+    let mut world = world(Policy::Marline, 0.8, 8.0);
+    let conn = world.open(1, WIFI, 1 << 30);
+    world.run(8.0);
+    for _ in 0..3 {
+        world.rate(WIFI, 12.0);
+        world.run(4.0);
+        assert_eq!((world.state(conn).as_str(), world.joins(LTE)), ("wifi and lte", 1), "{:#?}", world.notes);
+        world.rate(WIFI, 0.8);
+        world.run(15.0);
+    }
+    // What it costs to wake it once more is less than what is saved of so much.
+    world.rate(WIFI, 16.0);
+    world.run(60.0);
+    assert_eq!(world.state(conn), "wifi only", "{:#?}", world.notes);
 }
 
 #[test]
@@ -140,7 +159,10 @@ fn a_dead_first_link_is_left_within_three_seconds_and_taken_up_again() {
         world.run(3.0);
         assert!(world.received(LTE) > before, "{:?}", world.commands);
         world.silent.clear();
+        let before = world.received(WIFI);
         world.run(12.0);
+        assert!(world.received(WIFI) > before, "{:#?} {:?}", world.notes, world.commands);
+        world.run(40.0);
         assert_eq!(world.state(conn), "wifi only", "{:#?} {:?}", world.notes, world.commands);
     }
 }
