@@ -102,12 +102,15 @@ impl Conn {
 
     /// Whether it is taken for bulk: by what has passed, or because its home link is not what it was.
     fn is_bulk(&self, host: &Host) -> bool {
-        // What all connections have of it: one that shares it has less, of a link as fast as ever.
-        let rate = |home: usize| host.link(home).map(|link| link.rate(&host.config, host.now));
-        let best = |home: usize| self.paths.get(home).map(|path| path.best);
-        let fell = |home: usize| Some(rate(home)? < best(home)?.share(FELL));
         let passed = DataSize::from_bytes(self.stretch);
-        passed >= FILE || passed >= BEGUN && self.home.and_then(fell).unwrap_or_default()
+        passed >= FILE || passed >= BEGUN && self.home.is_some_and(|home| self.has_fallen(host, home))
+    }
+
+    /// Whether a link brings much less than its best in this stretch of activity.
+    pub(super) fn has_fallen(&self, host: &Host, at: usize) -> bool {
+        let Some((link, path)) = host.link(at).zip(self.paths.get(at)) else { return false };
+        // What all connections have of it: one that shares it has less, of a link as fast as ever.
+        link.rate(&host.config, host.now) < path.best.share(FELL)
     }
 
     /// While nothing moves. Whatever comes next is small, as far as anybody knows, and wakes what carries it: so links that
@@ -150,7 +153,9 @@ impl Conn {
         let view = View { host, conn: self, rest, glanced };
         let (stay, all) = (view.plan(now), view.plans(usable));
         let known = |links: Links| links.iter().all(|at| host.link(at).is_some_and(|link| link.known().is_some()));
-        let fit = |plan: &&Plan| plan.links.has(home) || known(plan.links);
+        // What has fallen may have fallen further since it was left: a glance tells (rule 3 of `guard`).
+        let unseen = self.trial.found.is_none() && !now.has(home) && self.has_fallen(host, home);
+        let fit = |plan: &&Plan| if plan.links.has(home) { !unseen } else { known(plan.links) };
         let cheapest =
             all.iter().filter(fit).min_by_key(|plan| (plan.cost, plan.links.len())).copied().unwrap_or(stay);
         let saves = cheapest.cost + stay.cost_share() < stay.cost;

@@ -15,7 +15,8 @@
 //! 3. A link that was never measured is met alone if the home link is no faster than it is assumed to be: beside a slow one
 //!    its first seconds tell nothing. What the server has queued for the slow one (megabytes, if that was fast before) comes
 //!    first and holds the receiver's window; destroyed, it comes over the new one. One connection meets it at a time, and
-//!    the others take the set at once.
+//!    the others take the set at once. A home link that has fallen is on its way somewhere: it carries beside the new one
+//!    after a glance has told what it brings now.
 //! 4. On a trial, and where a slow link is left out, its subflow is destroyed and not suspended: what waits in its queue (2
 //!    to 3 s at 1 Mbit/s) would hold the others up as before; destroyed, it is sent again over them.
 //! 5. Nobody sees what the home link does while it rests. From [`GLANCES`] on it carries for a moment, until so much has
@@ -129,10 +130,12 @@ impl Conn {
         path.pace.begin_anew(alone);
         let (others, before) = (before.without(Links::one(link)), before.and(usable));
         if first {
-            let links = match others.iter().any(|other| host.trials.drags(time, (other, slow), (link, alone))) {
-                true => Links::one(link),
-                false => before,
-            };
+            let fallen = others.iter().any(|other| self.has_fallen(host, other));
+            let drags = others.iter().any(|other| host.trials.drags(time, (other, slow), (link, alone)));
+            if fallen {
+                self.rests(time);
+            }
+            let links = if fallen || drags { Links::one(link) } else { before };
             return Some(Choice::new(links, Reason::Fastest { links, rate: alone }));
         }
         let enough = if gain { both.share(GAIN) } else { both };

@@ -40,3 +40,24 @@ fn a_link_that_does_not_come_up_on_trial_is_tried_again() {
     assert_eq!(trials, 2, "{:#?}", world.notes);
     assert_eq!(world.state(conn), "lte only", "{:#?}", world.notes);
 }
+
+#[test]
+fn a_home_link_that_has_fallen_is_looked_at_before_it_carries_beside_the_new_one() {
+    let mut world = World::new(config());
+    world.rate(WIFI, 18.0);
+    world.rate(LTE, 10.0);
+    let conn = world.open(1, WIFI, 1 << 30);
+    world.run(5.0);
+    // On its way out of range: what it brought at the meeting, it does not bring after it.
+    for rate in [9.0, 6.0, 4.0, 3.0, 2.0, 1.0, 0.5] {
+        world.rate(WIFI, rate);
+        world.run(1.0);
+    }
+    world.rate(WIFI, 0.3);
+    world.run(4.0);
+    let beside = world.notes.iter().any(|note| note.starts_with("wifi and lte at"));
+    assert!(world.joins(LTE) == 1 && !beside && world.state(conn) == "lte only", "{:#?}", world.notes);
+    world.rate(WIFI, 18.0);
+    world.run(8.0);
+    assert_ne!(world.state(conn), "lte only", "{:#?}", world.notes);
+}
