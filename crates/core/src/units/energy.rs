@@ -9,7 +9,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::parse::{ParseUnitError, scaled};
-use super::{DataSize, Power};
+use super::{DataSize, Power, Ratio};
 
 /// An energy in nanojoules; reaches 18 GJ. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -45,6 +45,12 @@ impl Energy {
     /// Whether there is none.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
+    }
+
+    /// This share of the energy, rounded down.
+    pub fn share(self, share: Ratio) -> Self {
+        let energy = u128::from(self.0) * u128::from(share.ppm()) / 1_000_000;
+        Self(u64::try_from(energy).unwrap_or(u64::MAX))
     }
 }
 
