@@ -156,8 +156,9 @@ impl Conn {
         let view = View { host, conn: self, rest, glanced };
         let (stay, all) = (view.plan(now), view.plans(usable));
         let known = |links: Links| links.iter().all(|at| host.link(at).is_some_and(|link| link.known().is_some()));
-        // What has fallen may have fallen further since it was left: a glance tells (rule 3 of `guard`).
-        let unseen = self.trial.found.is_none() && !now.has(home) && self.has_fallen(host, home);
+        // What has fallen may have fallen further since it was left: a glance tells (rule 3 of `guard`), unless it is dear.
+        let rests = !now.has(home) && !dear(host, usable).has(home);
+        let unseen = rests && self.trial.found.is_none() && self.has_fallen(host, home);
         let fit = |plan: &&Plan| if plan.links.has(home) { !unseen } else { known(plan.links) };
         let cheapest =
             all.iter().filter(fit).min_by_key(|plan| (plan.cost, plan.links.len())).copied().unwrap_or(stay);

@@ -61,3 +61,19 @@ fn a_home_link_that_has_fallen_is_looked_at_before_it_carries_beside_the_new_one
     world.run(8.0);
     assert_ne!(world.state(conn), "lte only", "{:#?}", world.notes);
 }
+
+#[test]
+fn a_dear_home_link_that_had_fallen_is_taken_up_again_without_a_glance() {
+    let mut world = World::new(config());
+    world.rate(WIFI, 16.0);
+    world.rate(LTE, 12.0);
+    let conn = world.open(1, LTE, 1 << 30);
+    world.run(3.0);
+    world.rate(LTE, 2.0);
+    world.run(10.0);
+    assert_eq!(world.state(conn), "wifi only", "{:#?}", world.notes);
+    world.rate(LTE, 12.0);
+    world.rate(WIFI, 0.3);
+    world.run(15.0);
+    assert!(world.state(conn).contains("lte"), "{} {:#?}", world.state(conn), world.notes);
+}
