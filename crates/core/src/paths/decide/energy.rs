@@ -22,8 +22,8 @@
 //! 7. What is dear to wake is left while its radio is awake: its subflow goes. A suspended one would wake it when the
 //!    connection ends, for its FIN (12.6 J with `emptcp-s3`), and is no faster taken up again than a new one, as its window
 //!    has shrunk (RFC 2861). A connection that falls idle leaves it as well ([`Conn::resting`]).
-//! 8. What had to be woken may be needed again: who leaves such a radio while it is awake pays [`AGAIN`] of waking it once
-//!    more. So it is left when what is saved is more than that, and not each time that the home link is good for a moment.
+//! 8. What had to be woken may be needed again: who leaves such a radio while it is awake pays waking it once more.
+//!    So it is left when what is saved is more than that, and not each time that the home link is good for a moment.
 //!
 //! The published rule, per-byte energy of an endless transfer, is rule 1 with an endless rest and no radio state.
 //!
@@ -69,10 +69,6 @@ const HOPED: u64 = 2;
 /// Without it, and with twice as much, the survey costs as many joules within 0.5 %; but each change is commands that can
 /// be lost.
 const SAVING: Ratio = Ratio::from_ppm(30_000);
-/// How probable it is that what had to be woken is needed again. chosen: Laplace's rule of succession after the first time.
-/// Certainty would make on and off Wi-Fi 7 % faster, for 0.5 % more joules a byte on a walk; without it on and off takes 9 %
-/// longer (`lab reproduce emptcp --sim --case F8,F13`).
-const AGAIN: Ratio = Ratio::from_ppm(666_667);
 /// A set that costs no more is changed to if so much of its rate is more than the present one's. chosen: a tenth more, the
 /// safety factor of a rate (eMPTCP §3.4).
 const FASTER: Ratio = Ratio::from_percent(91);
@@ -256,7 +252,7 @@ impl View<'_> {
         let host = self.host;
         let woken = |at: &usize| self.conn.paths.get(*at).is_some_and(|path| path.woken);
         let left = host.awake(dear(host, host.up())).without(set);
-        left.iter().filter(woken).map(|at| host.one_packet(at).share(AGAIN)).sum()
+        left.iter().filter(woken).map(|at| host.one_packet(at)).sum()
     }
 
     /// The fastest of these, and its rate.
