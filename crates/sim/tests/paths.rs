@@ -51,6 +51,27 @@ fn a_link_that_is_plugged_in_later_helps_a_bad_one() {
 }
 
 #[test]
+fn a_download_that_begins_on_dying_wifi_is_helped() {
+    let terms = [(0, "wifi", LinkKind::Wifi), (1, "lte", LinkKind::Lte)];
+    let terms = terms.map(|(number, name, kind)| LinkTerms {
+        link: LinkId(number),
+        name: name.to_owned(),
+        kind,
+        metered: false,
+        budget: None,
+    });
+    for (rate, rtt) in [(30, 30), (30, 150), (50, 30), (50, 150), (100, 30), (200, 150)] {
+        let wifi = format!("wifi,rate={rate}kbit/s,rtt={rtt}ms,kind=wifi");
+        let links = [wifi.as_str(), "lte,rate=10Mbit/s,rtt=60ms,kind=lte"];
+        let links = links.map(|line| line.parse().expect("a link")).to_vec();
+        let scene = Scene::new(phone(), links, download(DataSize::from_bytes(8_000_000)));
+        let config = Config::new(phone(), terms.to_vec());
+        let (outcome, _) = World::new(scene, Checked::new(config.clone(), Paths::new(config))).run();
+        assert!(outcome.finished.is_some_and(|end| end < Duration::from_secs(30)), "{rate} {rtt} {outcome:?}");
+    }
+}
+
+#[test]
 fn a_named_history_runs_again() {
     let Some(seed) = number("PATHS_SEED") else { return };
     for policy in POLICIES.into_iter().rev() {

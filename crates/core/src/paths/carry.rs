@@ -36,21 +36,21 @@ const REFUSED: Duration = Duration::from_secs(2);
 /// The first pause after a refusal; doubled each time, up to an hour. chosen: a server's limit lasts as long as the
 /// connection's other subflows do.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-/// The part of all looks in which a slow link brings something. chosen: at 100 kbit/s a packet comes every 120 ms, five looks of
-/// six; small answers over a round trip of 120 ms pause in every second one.
+/// The part of all looks in which a slow link brings something. chosen: at 120 kbit/s a packet comes every 100 ms, as often as it
+/// is looked; small answers over a round trip of 120 ms pause in every second one.
 const STEADY: Ratio = Ratio::from_percent(75);
 const HOUR: Duration = Duration::from_secs(3600);
 /// The connection could not be joined yet.
 const NOT_YET: Duration = Duration::from_millis(200);
-/// There was no address for it, or no permission.
+/// There was no address for it, or no permission: the first pause and the longest.
 const NO_WAY: Duration = Duration::from_secs(15);
+const NO_WAY_MOST: Duration = Duration::from_secs(120);
 
 impl Conn {
     /// Goes where the choice points.
     pub(super) fn carry_out(&mut self, host: &mut Host, choice: Choice) {
         let now = host.now;
         if choice.active != self.active {
-            self.wakes(host, choice.active.without(self.active));
             (self.active, self.since) = (choice.active, now);
         }
         for link in choice.active.iter() {
@@ -86,15 +86,6 @@ impl Conn {
             }
         }
         self.say(host, choice.reason);
-    }
-
-    /// Those of some links whose radios are idle are woken now.
-    fn wakes(&mut self, host: &Host, links: Links) {
-        for at in links.without(host.awake(links)).iter() {
-            if let Some(path) = self.paths.get_mut(at) {
-                path.woken = true;
-            }
-        }
     }
 
     /// Whether the others may rest, and whether they may go: one of the links that stay carries already. One that has
@@ -274,7 +265,9 @@ impl Conn {
                         path.not_before = now
                             + match why {
                                 Refusal::NotYet => NOT_YET,
-                                Refusal::NoAddress | Refusal::NotPermitted => NO_WAY,
+                                Refusal::NoAddress | Refusal::NotPermitted => {
+                                    later(NO_WAY, &mut path.fails, NO_WAY_MOST)
+                                }
                                 _ => later(RETRY, &mut path.fails, RETRY_MOST),
                             };
                         Join::No
@@ -335,11 +328,12 @@ impl Conn {
 }
 
 impl Conn {
-    /// Whether bytes have come without pauses for this time: in [`STEADY`] of all looks.
+    /// Whether an answer has lasted for this time: bytes came in [`STEADY`] of all looks, or fewer because a queue is full.
     fn is_steady(&self, now: Instant, time: Duration) -> bool {
         let (all, moving) = self.looks;
-        now.since(self.answer.0) >= time
-            && u64::from(moving) * 1_000_000 >= u64::from(all) * u64::from(STEADY.ppm())
+        let steady = u64::from(moving) * 1_000_000 >= u64::from(all) * u64::from(STEADY.ppm());
+        let fills = |sub: &Sub| !sub.backup && !sub.leaving && sub.fills();
+        now.since(self.answer.0) >= time && (steady || self.subs.iter().any(fills))
     }
 }
 

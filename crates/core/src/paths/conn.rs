@@ -154,8 +154,6 @@ pub(super) struct Path {
     pub(super) best: Bitrate,
     /// In a glance: when its first bytes had come.
     pub(super) glanced: Option<Instant>,
-    /// Its radio had to be woken for this connection in the present stretch of activity.
-    pub(super) woken: bool,
     /// Left out: it would slow the others down (see `decide::speed`).
     pub(super) away: bool,
     /// Its queue was seen to fill: what it brought is what it can, and not what it was given.

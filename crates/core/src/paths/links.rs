@@ -213,9 +213,7 @@ impl Link {
             true => meter.carry(from, now, self.terms.link, direction, size),
             false => meter.on_bytes(now, self.terms.link, direction, size),
         }
-        if direction == Direction::Down {
-            self.alive = Some(now);
-        }
+        self.alive = Some(now);
     }
 
     /// The interface's counters; the answer is what no connection that is looked at explains.

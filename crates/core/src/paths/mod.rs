@@ -237,8 +237,9 @@ impl Conn {
         path.not_before = now;
         path.fails = 0;
         if up {
-            // Its sender has backed off: a new subflow is faster. Without a subflow it is a link like a new one.
-            path.dead = has.then_some(conn::Dead { since: now, probe: now, fails: 0 });
+            // Whose bytes wait for it has backed off: a new subflow is faster. Otherwise it is a link like a new one.
+            let waits = has && self.pulse == Pulse::Busy;
+            path.dead = waits.then_some(conn::Dead { since: now, probe: now, fails: 0 });
         } else {
             path.join = conn::Join::No;
         }
@@ -290,8 +291,12 @@ impl Conn {
 /// Chooses and goes there.
 fn weigh_anew(conn: &mut Conn, host: &mut Host) {
     // Of one that ran before, all subflows are told one after another: its first look knows them.
-    if conn.subs.is_empty() || conn.adopted && conn.subs.iter().any(|sub| sub.seen.is_none()) {
+    if conn.subs.is_empty() && conn.home.is_none() || conn.adopted && conn.subs.iter().any(|sub| sub.seen.is_none())
+    {
         return;
+    }
+    if conn.adopted && conn.active.is_empty() {
+        conn.active = conn.carrying();
     }
     conn.on_silence(host);
     let choice = conn.choose(host);

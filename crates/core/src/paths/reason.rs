@@ -98,8 +98,11 @@ impl Reason {
                 None => format!("{}: first link {first}, second {second}", names(links)),
             },
             Self::Cheapest { links, rate, other, cost, other_cost, fixed, rest } => {
-                let waking =
-                    if fixed.is_zero() { String::new() } else { format!(" ({fixed} of it to wake radios)") };
+                let waking = if fixed.is_zero() {
+                    String::new()
+                } else {
+                    format!(" ({fixed} of it to wake radios, now or again)")
+                };
                 format!(
                     "{} at {rate}: {cost} for the {rest} expected; {} would cost {other_cost}{waking}",
                     names(links),

@@ -22,8 +22,8 @@
 //! 7. What is dear to wake is left while its radio is awake: its subflow goes. A suspended one would wake it when the
 //!    connection ends, for its FIN (12.6 J with `emptcp-s3`), and is no faster taken up again than a new one, as its window
 //!    has shrunk (RFC 2861). A connection that falls idle leaves it as well ([`Conn::resting`]).
-//! 8. What had to be woken may be needed again: who leaves such a radio while it is awake pays waking it once more.
-//!    So it is left when what is saved is more than that, and not each time that the home link is good for a moment.
+//! 8. What was needed may be needed again: who leaves a link other than its home link while its radio is awake pays waking it
+//!    once more. So it is left when what is saved is more than that, and not each time that the home link is good for a moment.
 //!
 //! The published rule, per-byte energy of an endless transfer, is rule 1 with an endless rest and no radio state.
 //!
@@ -127,6 +127,10 @@ impl Conn {
     }
 
     pub(super) fn cheapest(&mut self, host: &Host, usable: Links, home: usize) -> Choice {
+        // A glance at a link that has gone tells nothing when it is back.
+        if self.home != Some(home) {
+            self.trial.glance = None;
+        }
         let interval = self.interval(host);
         self.admit(&host.config, host.now, interval);
         let now = self.active.and(usable);
@@ -135,7 +139,7 @@ impl Conn {
             return Choice::new(usable, Reason::Only { link: home });
         }
         if !self.admitted {
-            return Choice::new(now, Reason::Waiting { link: home });
+            return Choice::new(now, Reason::Waiting { link: now.first().unwrap_or(home) });
         }
         let glancing = self.trial.glance.is_some();
         let now = if glancing { now.without(Links::one(home)) } else { now };
@@ -169,13 +173,13 @@ impl Conn {
         if best.links == now || young || !worth {
             let other = all.iter().filter(|plan| plan.links != now).min_by_key(|plan| plan.cost).unwrap_or(&stay);
             let reason = reason(&stay, other, rest);
-            let (spare, destroy) = (view.spare(usable, now, home), view.leaves(usable, now));
+            let (spare, destroy) = (view.spare(usable, now), view.leaves(usable, now));
             return Choice { spare, destroy, ..Choice::new(now, reason) };
         }
         let reason = reason(&best, &stay, rest);
         let new =
             best.links.without(now).iter().find(|at| host.link(*at).is_some_and(|link| link.known().is_none()));
-        let (spare, destroy) = (view.spare(usable, best.links, home), view.leaves(usable, best.links));
+        let (spare, destroy) = (view.spare(usable, best.links), view.leaves(usable, best.links));
         let met = new.and_then(|link| self.meet(host, link, home, best.links));
         met.unwrap_or(Choice { spare, destroy, ..Choice::new(best.links, reason) })
     }
@@ -235,8 +239,8 @@ impl View<'_> {
     }
 
     /// Links that stay joined though they do not carry: the home link, which is to be seen again, unless it is dear to see.
-    fn spare(&self, usable: Links, set: Links, home: usize) -> Links {
-        Links::one(home).and(usable).without(set).without(dear(self.host, usable))
+    fn spare(&self, usable: Links, set: Links) -> Links {
+        self.conn.home.map_or(Links::NONE, Links::one).and(usable).without(set).without(dear(self.host, usable))
     }
 
     /// Links whose subflows go: those that would hold the set up with what is queued on them, so that it comes over the
@@ -247,12 +251,12 @@ impl View<'_> {
         slow.fold(self.host.awake(dear(self.host, usable)).without(set), Links::with)
     }
 
-    /// What a set that leaves radios which had to be woken pays for that later (rule 8).
+    /// What a set that leaves radios which are awake pays for that later (rule 8).
     fn again(&self, set: Links) -> Energy {
-        let host = self.host;
-        let woken = |at: &usize| self.conn.paths.get(*at).is_some_and(|path| path.woken);
-        let left = host.awake(dear(host, host.up())).without(set);
-        left.iter().filter(woken).map(|at| host.one_packet(at)).sum()
+        let (host, conn) = (self.host, self.conn);
+        let home = conn.home.map_or(Links::NONE, Links::one);
+        let left = host.awake(dear(host, host.up())).and(conn.active).without(set).without(home);
+        left.iter().map(|at| host.one_packet(at)).sum()
     }
 
     /// The fastest of these, and its rate.

@@ -228,9 +228,12 @@ impl Conn {
         } else {
             self.trial.rests.get_or_insert(time);
         }
-        let rests = !now.has(home) && self.on(home).is_some_and(|sub| sub.backup);
+        let rests = self.home == Some(home) && !now.has(home) && self.on(home).is_some_and(|sub| sub.backup);
         if !rests || time < self.trial.next_glance || self.is_still(time, GLANCE) {
             return None;
+        }
+        if let Some(path) = self.paths.get_mut(home) {
+            path.glanced = None;
         }
         self.trial.glance = Some((time, volume));
         let links = now.with(home);

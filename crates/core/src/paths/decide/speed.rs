@@ -53,7 +53,7 @@ impl Conn {
                 links = links.without(Links::one(at));
                 best = best.max(slow.map(|rate| (rate, at)));
             }
-            let filled = self.on(at).is_some_and(fills);
+            let filled = self.on(at).is_some_and(Sub::fills);
             if let Some(path) = self.paths.get_mut(at) {
                 path.away = slow.is_some();
                 path.filled |= filled;
@@ -118,10 +118,4 @@ impl Conn {
         let millis = if rtt == Duration::MAX { 0 } else { rtt.as_millis() as u64 };
         Choice { spare: usable, ..Choice::new(Links::one(link), Reason::Shortest { link, millis }) }
     }
-}
-
-/// Whether packets wait in its queue: a round trip lasts a quarter longer than the handshake did. chosen: more than a receiver's
-/// estimate differs by itself; over the kernel 1.7 to 2.1 times where a link was full, 1.04 where it was given little.
-fn fills(sub: &Sub) -> bool {
-    sub.rtt() * 4 > sub.handshake() * 5
 }

@@ -7,5 +7,6 @@ mod links;
 mod pauses;
 mod properties;
 mod rules;
+mod stand_ins;
 mod trials;
 mod world;

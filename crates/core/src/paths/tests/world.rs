@@ -122,6 +122,16 @@ impl World {
         conn
     }
 
+    /// One that ran before: it began on Wi-Fi, which stands by or carries, and so does LTE.
+    pub(super) fn adopt(&mut self, token: u32, carries: LinkId, bytes: u64) -> ConnId {
+        let conn = ConnId(token);
+        self.left.insert(conn, bytes as f64);
+        self.tell(Input::Opened { conn, adopted: true, only_announced: false });
+        self.up(conn, WIFI, true, carries != WIFI);
+        self.up(conn, LTE, false, carries != LTE);
+        conn
+    }
+
     pub(super) fn more(&mut self, conn: ConnId, bytes: u64) {
         *self.left.entry(conn).or_default() += bytes as f64;
     }
@@ -241,6 +251,16 @@ impl World {
         for subflow in gone {
             if let Some(flow) = self.flows.remove(&subflow) {
                 self.tell(Input::SubflowDown { conn: flow.conn, subflow, why: Why::Unreachable });
+            }
+        }
+    }
+
+    /// Its subflows end, and the link is as it was.
+    pub(super) fn kill(&mut self, link: LinkId, why: Why) {
+        let gone: Vec<_> = self.flows.iter().filter(|(_, flow)| flow.link == link).map(|(id, _)| *id).collect();
+        for subflow in gone {
+            if let Some(flow) = self.flows.remove(&subflow) {
+                self.tell(Input::SubflowDown { conn: flow.conn, subflow, why });
             }
         }
     }
