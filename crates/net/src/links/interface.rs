@@ -201,7 +201,7 @@ impl fmt::Display for Reason {
             Self::NoAddress => f.write_str("it has no address beyond its link"),
             Self::NoDefaultRoute => f.write_str("it has no default route"),
             Self::Bridge => f.write_str("it is a bridge to containers or virtual machines"),
-            Self::Container => f.write_str("it joins a container to this machine"),
+            Self::Container => f.write_str("it joins a container to this machine, and has no default route"),
             Self::Tunnel => f.write_str("it is a tunnel, and not this machine's way to the Internet"),
             Self::BelowVpn(tunnel) => {
                 write!(
