@@ -95,6 +95,15 @@ pub trait Ground {
     /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
     fn follow(&mut self, survey: &Survey);
 
+    /// Looks whether what was laid is still so, and puts back what somebody else has changed: about once a second, and when
+    /// the kernel refuses a command because it is not.
+    fn hold(&mut self) {}
+
+    /// What stands in the way of something because somebody else changed it, a sentence each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Endpoints are about to be added to the kernel's own path manager, or made backups; `there` are those that it has.
     ///
     /// # Errors

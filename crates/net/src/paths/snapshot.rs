@@ -23,6 +23,9 @@ pub struct Snapshot {
     pub connections: Vec<Connection>,
     /// What happened so far.
     pub totals: Totals,
+    /// What somebody else has changed and that stands in the way of something, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// A link.

@@ -298,7 +298,7 @@ impl Status {
             counts,
             forwarder: about.forwarder.as_deref().map(Forwarder::of),
             connections,
-            notes: about.notes.clone(),
+            notes: about.notes.iter().chain(&snapshot.notes).cloned().collect(),
         }
     }
 }
@@ -512,6 +512,13 @@ mod tests {
             connections,
             ..Snapshot::default()
         }
+    }
+
+    #[test]
+    fn what_somebody_else_has_changed_stands_behind_the_notes_of_the_start() {
+        let about = About { notes: vec!["of the start".into()], ..about() };
+        let snapshot = Snapshot { notes: vec!["of now".into()], ..snapshot() };
+        assert_eq!(Status::new(&about, &snapshot, &policy(), None).notes, ["of the start", "of now"]);
     }
 
     #[test]

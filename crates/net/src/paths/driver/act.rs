@@ -190,6 +190,8 @@ impl<M: Policy> Driver<M> {
             }
         }
         if ack.is_some_and(|ack| ack.text.contains("not selected")) {
+            // Opened before the run, or after somebody else has switched the path manager over.
+            self.ground.hold();
             self.is_older(order.conn);
         }
         self.tell(Input::Done { command: order.command, refused });

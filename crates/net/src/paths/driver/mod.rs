@@ -331,7 +331,7 @@ impl<M: Policy> Driver<M> {
         self.log.deadline().map_or(next, |at| next.min(at))
     }
 
-    /// Once a second: what passed the interfaces, joins that nothing came of, the log.
+    /// Once a second: what passed the interfaces, settings that somebody else changes, joins that nothing came of, the log.
     fn second(&mut self) {
         for line in 0..self.lines.all.len() {
             let Some(line) = self.lines.all.get(line).filter(|line| line.up) else { continue };
@@ -360,6 +360,7 @@ impl<M: Policy> Driver<M> {
         if self.now() >= self.next_save {
             let saved = self.save_budgets();
             self.next_save = self.now() + if saved { BETWEEN_SAVES } else { BETWEEN_SAVES * 360 };
+        self.ground.hold();
         }
         self.drop_stale_joins();
         self.log.flush();
@@ -423,6 +424,7 @@ impl<M: Policy> Driver<M> {
                 .map(|line| line.snapshot(self.table.over(line.link), &self.budgets))
                 .collect(),
             connections: self.table.conns.iter().map(|(conn, of)| of.snapshot(*conn, now)).collect(),
+            notes: self.ground.notes(),
             totals: Totals { unmanaged: unmanaged as u64, ..self.totals },
         }
     }

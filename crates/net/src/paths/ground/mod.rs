@@ -16,7 +16,8 @@
 //! 1. Everything is checked before anything is changed.
 //! 2. Everything is written down before it is changed and struck out after it was put back (`ledger`), or marked
 //!    (`routing`).
-//! 3. A start after a crash takes over what the crashed run left and still fits: no connection notices.
+//! 3. What somebody else changes meanwhile is put back, a few times (`contest`, `hold`).
+//! 4. A start after a crash takes over what the crashed run left and still fits: no connection notices.
 
 mod claim;
 mod contest;
@@ -24,6 +25,7 @@ mod directory;
 mod endpoints;
 #[cfg(test)]
 mod fault;
+mod hold;
 mod ledger;
 mod listeners;
 #[cfg(test)]
@@ -34,6 +36,7 @@ mod settings;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use marline_core::paths::LinkTerms;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
@@ -49,6 +52,7 @@ pub(super) use settings::{ENABLED, PATH_MANAGER, PM_TYPE, Settings};
 use self::contest::Contest;
 #[cfg(test)]
 use self::fault::step;
+use self::hold::Hold;
 use self::ledger::{Ledger, network};
 use self::routing::Kernel;
 use super::{Ground, Mode, PathsError};
@@ -64,6 +68,8 @@ pub struct Host {
     tell: Box<dyn FnMut(&str)>,
     laid: Option<Ledger>,
     contest: Contest,
+    /// The settings that must stay as they were laid.
+    holds: Vec<Hold>,
     /// What was told of routing, so that it is told once.
     told: Vec<String>,
     _claim: Claim,
@@ -73,7 +79,8 @@ impl Host {
     /// Whoever holds the claim may lay this host for these links; what is changed, and what went wrong, is told.
     pub fn new(claim: Claim, run_dir: &Path, roads: Roads, tell: Box<dyn FnMut(&str)>) -> Self {
         let run_dir = run_dir.to_owned();
-        Self { run_dir, roads, tell, laid: None, contest: Contest::default(), told: Vec::new(), _claim: claim }
+        let (contest, holds, told) = (Contest::default(), Vec::new(), Vec::new());
+        Self { run_dir, roads, tell, laid: None, contest, holds, told, _claim: claim }
     }
 
     fn tell(&mut self, lines: impl IntoIterator<Item = String>) {
@@ -103,8 +110,23 @@ impl Ground for Host {
             let (lines, troubles) = endpoints::restore(&mut ledger);
             self.tell(lines.into_iter().chain(troubles));
         }
+        self.holds = held(&settings, mode, &ledger);
         self.laid = Some(ledger);
         Ok(())
+    }
+
+    fn hold(&mut self) {
+        if self.laid.is_none() {
+            return;
+        }
+        let (settings, now) = (Settings::system(), Instant::now());
+        let told = self.holds.iter_mut().filter_map(|hold| keep(&settings, hold, now));
+        let told: Vec<String> = told.collect();
+        self.tell(told);
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.holds.iter().filter_map(Hold::note).collect()
     }
 
     fn note_endpoints(&mut self, wanted: &[Endpoint], there: &[Endpoint]) -> Result<(), PathsError> {
@@ -154,7 +176,31 @@ impl Drop for Host {
     }
 }
 
-/// Whether a run could begin: kernel, privilege, other path managers. Nothing is changed.
+/// The settings that must stay while it runs: the path manager, and that MPTCP is on where the run has switched it on.
+fn held(settings: &Settings, mode: Mode, ledger: &Ledger) -> Vec<Hold> {
+    let (name, set) = settings.manager(mode);
+    let on = ledger.changes().settings.iter().find(|entry| entry.name == ENABLED);
+    let on = on.map(|entry| Hold::new(ENABLED, entry.set.clone()));
+    std::iter::once(Hold::new(name, set.to_owned())).chain(on).collect()
+}
+
+/// Looks whether a setting is as it should be, and puts it back if that may be. Returns what is to be told.
+fn keep(settings: &Settings, hold: &mut Hold, now: Instant) -> Option<String> {
+    let found = settings.read(hold.name)?;
+    if found == hold.set {
+        return hold.is_right();
+    }
+    match hold.is_wrong(now, &found) {
+        Ok(()) => Some(match settings.write(hold.name, &hold.set) {
+            Ok(()) => hold.is_mended(now, &found),
+            Err(error) => hold.lose(&found, &format!("it cannot be set back ({error})")),
+        }),
+        Err(told) => told,
+    }
+}
+
+/// Whether a run could begin: kernel, privilege, settings, other path managers. Nothing is changed. Returns a line for
+/// the user if a program that has gone has left its path manager behind.
 ///
 /// # Errors
 /// One line that says what stands in the way.

@@ -69,10 +69,14 @@ impl Settings {
 
     /// Whether this process may write it.
     pub(crate) fn is_writable(&self, name: &str) -> bool {
-        fs::OpenOptions::new().write(true).open(self.path(name)).is_ok()
+        self.may_write(name).is_ok()
     }
 
-    fn write(&self, name: &str, value: &str) -> io::Result<()> {
+    fn may_write(&self, name: &str) -> io::Result<()> {
+        fs::OpenOptions::new().write(true).open(self.path(name)).map(drop)
+    }
+
+    pub(super) fn write(&self, name: &str, value: &str) -> io::Result<()> {
         step()?;
         match self.buffer().filter(|_| name == BUFFER) {
             Some([least, _, most]) => fs::write(self.path(name), format!("{least} {value} {most}")),
@@ -97,14 +101,19 @@ impl Settings {
         }
     }
 
-    /// What a run needs, as names and values.
-    fn wanted(&self, mode: Mode) -> Vec<(&'static str, String)> {
-        let manager = match (self.read(PATH_MANAGER).is_some(), mode) {
+    /// The setting of the path manager, and what it says for a mode.
+    pub(super) fn manager(&self, mode: Mode) -> (&'static str, &'static str) {
+        match (self.read(PATH_MANAGER).is_some(), mode) {
             (true, Mode::Userspace) => (PATH_MANAGER, "userspace"),
             (true, _) => (PATH_MANAGER, "kernel"),
             (false, Mode::Userspace) => (PM_TYPE, "1"),
             (false, _) => (PM_TYPE, "0"),
-        };
+        }
+    }
+
+    /// What a run needs, as names and values.
+    fn wanted(&self, mode: Mode) -> Vec<(&'static str, String)> {
+        let manager = self.manager(mode);
         let fixed = [(ENABLED, "1"), manager].map(|(name, value)| (name, value.to_owned()));
         let buffer = self.buffer().map(|[_, usual, most]| (BUFFER, usual.max(ROOM.min(most)).to_string()));
         fixed.into_iter().chain(buffer).collect()

@@ -242,8 +242,11 @@ struct Switched(&'static str);
 
 impl Ground for Switched {
     fn lay(&mut self, _mode: Mode) -> Result<(), PathsError> {
-        std::fs::write("/proc/sys/net/mptcp/path_manager", self.0).unwrap();
+        self.hold();
         Ok(())
+    }
+    fn hold(&mut self) {
+        std::fs::write("/proc/sys/net/mptcp/path_manager", self.0).unwrap();
     }
     fn follow(&mut self, _survey: &Survey) {}
     fn restore(&mut self) {}

@@ -90,6 +90,31 @@ fn what_the_kernel_has_is_found_by_an_exact_question() {
 }
 
 #[test]
+fn a_path_manager_that_somebody_switched_over_is_put_back_when_a_command_is_refused_for_it() {
+    between_two_networks(|server| {
+        const SETTING: &str = "/proc/sys/net/mptcp/path_manager";
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let mut clients = Vec::new();
+        loop {
+            std::fs::write(SETTING, "kernel").unwrap();
+            clients.push(Client::greet(address));
+            let (conn, _) = driver.opened(clients.len() - 1);
+            // The round of every second may have been faster.
+            if driver.commands(conn, Command::Join { link: SECOND, backup: true }) == Some(Refusal::NoConnection) {
+                break;
+            }
+            assert!(clients.len() < 50, "no command is refused");
+        }
+        assert_eq!(std::fs::read_to_string(SETTING).unwrap().trim(), "userspace");
+        clients.push(Client::greet(address));
+        let (conn, _) = driver.opened(clients.len() - 1);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
+        driver.stop();
+    });
+}
+
+#[test]
 fn a_socket_older_than_the_path_manager_is_told_and_left_alone() {
     between_two_networks(|server| {
         let address = serve(server, "10.9.0.1:5001");
