@@ -19,7 +19,7 @@ use marline_net::paths::control::{self, Answer, AskError, Question};
 use marline_net::paths::ground::{self, RUN_DIR};
 
 use self::args::{Daemon, PathsVerb};
-use crate::Exit;
+use crate::{ConfigFile, Exit};
 
 pub(crate) use self::args::{AFTER_HELP, PathsArgs};
 pub(crate) use self::run::PathsTerms;
@@ -30,31 +30,34 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
         None => run::run(args.run, config),
         Some(PathsVerb::Run(run)) => run::run(*run, config),
         Some(PathsVerb::Status { daemon, json, at_most }) => {
-            let Answer::Status(status) = ask(&daemon, &Question::Status { at_most })? else { return Err(odd()) };
+            let asked = ask(&Place::of(&daemon, config)?, &Question::Status { at_most })?;
+            let Answer::Status(status) = asked else { return Err(odd()) };
             print(&if json { json_of(&status)? } else { show::status(&status, at_most.unwrap_or(show::MOST)) })
         }
         Some(PathsVerb::Watch { daemon }) => {
-            show::watch(|| match ask(&daemon, &Question::Status { at_most: Some(show::MOST) })? {
+            let place = Place::of(&daemon, config)?;
+            show::watch(|| match ask(&place, &Question::Status { at_most: Some(show::MOST) })? {
                 Answer::Status(status) => Ok(status),
                 _ => Err(odd()),
             })
         }
         Some(PathsVerb::Explain { token, daemon, json }) => {
-            let Answer::Explained(explained) = ask(&daemon, &Question::Explain { token })? else {
-                return Err(odd());
-            };
+            let asked = ask(&Place::of(&daemon, config)?, &Question::Explain { token })?;
+            let Answer::Explained(explained) = asked else { return Err(odd()) };
             print(&if json { json_of(&explained)? } else { show::explained(&explained) })
         }
-        Some(PathsVerb::Doctor { probe, daemon, json }) => doctor::run(&probe, &run_dir(&daemon), json),
+        Some(PathsVerb::Doctor { probe, daemon, json }) => {
+            doctor::run(&probe, &Place::of(&daemon, config)?.run_dir, json)
+        }
         Some(PathsVerb::Eib { energy_model, kinds, json }) => {
             eib::run(energy_model.as_deref(), kinds, json, config)
         }
-        Some(PathsVerb::Restore { daemon, quiet }) => restore(&daemon, quiet),
+        Some(PathsVerb::Restore { daemon, quiet }) => restore(&Place::of(&daemon, config)?.run_dir, quiet),
     }
 }
 
-fn restore(daemon: &Daemon, quiet: bool) -> Result<(), Exit> {
-    let lines = ground::restore(&run_dir(daemon)).map_err(|error| match error {
+fn restore(run_dir: &Path, quiet: bool) -> Result<(), Exit> {
+    let lines = ground::restore(run_dir).map_err(|error| match error {
         PathsError::NotPermitted { what } => {
             Exit::new(Exit::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
         }
@@ -69,11 +72,46 @@ fn restore(daemon: &Daemon, quiet: bool) -> Result<(), Exit> {
     Ok(())
 }
 
-/// The daemon's answer. Without `--run-dir` the one of a user's dry run counts where there is no other.
-fn ask(daemon: &Daemon, question: &Question) -> Result<Answer, Exit> {
-    let first = run_dir(daemon);
-    let own = daemon.run_dir.is_none().then(own_run_dir).flatten();
-    let asked = match (control::ask(&first, question), own) {
+/// Where a daemon is looked for.
+struct Place {
+    run_dir: PathBuf,
+    /// Somebody said so; otherwise it is the usual place.
+    is_named: bool,
+}
+
+impl Place {
+    /// The command line's, else the configuration's, which is read only then.
+    fn of(daemon: &Daemon, config: Option<&Path>) -> Result<Self, Exit> {
+        let file = if daemon.run_dir.is_some() && config.is_none() {
+            ConfigFile::default()
+        } else {
+            ConfigFile::read(config)?
+        };
+        Self::in_file(daemon, &file)
+    }
+
+    fn in_file(daemon: &Daemon, file: &ConfigFile) -> Result<Self, Exit> {
+        let named = named_run_dir(daemon, file)?;
+        Ok(Self { is_named: named.is_some(), run_dir: named.unwrap_or_else(|| RUN_DIR.into()) })
+    }
+}
+
+/// The run directory that somebody has named.
+fn named_run_dir(daemon: &Daemon, file: &ConfigFile) -> Result<Option<PathBuf>, Exit> {
+    let named = daemon.run_dir.clone().or_else(|| file.paths.run_dir.clone());
+    match named.as_deref().filter(|named| named.exists() && !named.is_dir()) {
+        Some(other) => Err(Exit::usage(format!(
+            "--run-dir {}: it is no directory; name one, or one that can be made",
+            other.display()
+        ))),
+        None => Ok(named),
+    }
+}
+
+/// The daemon's answer. Where nobody names a run directory, the one of a user's dry run counts if there is no other.
+fn ask(place: &Place, question: &Question) -> Result<Answer, Exit> {
+    let own = if place.is_named { None } else { own_run_dir() };
+    let asked = match (control::ask(&place.run_dir, question), own) {
         (Err(AskError::Nobody { .. }), Some(own)) if control::socket(&own).exists() => control::ask(&own, question),
         (asked, _) => asked,
     };
@@ -81,10 +119,6 @@ fn ask(daemon: &Daemon, question: &Question) -> Result<Answer, Exit> {
         let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
         Exit::new(code, error.to_string())
     })
-}
-
-fn run_dir(daemon: &Daemon) -> PathBuf {
-    daemon.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
 }
 
 /// Where a user without privileges may have sockets.
