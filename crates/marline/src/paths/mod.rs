@@ -57,17 +57,20 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
 }
 
 fn restore(run_dir: &Path, quiet: bool) -> Result<(), Exit> {
-    let lines = ground::restore(run_dir).map_err(|error| match error {
+    let restored = ground::restore(run_dir).map_err(|error| match error {
         PathsError::NotPermitted { what } => {
             Exit::new(Exit::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
         }
         error => exit(error),
     })?;
     if !quiet {
-        let lines = if lines.is_empty() { vec!["there is nothing to put back".to_owned()] } else { lines };
-        for line in lines {
-            say(&line);
-        }
+        restored.lines.iter().for_each(|line| say(line));
+    }
+    if !restored.left.is_empty() {
+        return Err(Exit::failed(restored.left.join("; ")));
+    }
+    if !quiet && restored.lines.is_empty() {
+        say("there is nothing to put back");
     }
     Ok(())
 }

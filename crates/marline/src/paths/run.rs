@@ -15,8 +15,8 @@ use marline_net::paths::control::Control;
 use marline_net::paths::forward::{self, Cgroup, ForwardError, Forwarder, Scope};
 use marline_net::paths::ground::{self, Claim, Host, RUN_DIR, Roads, Role};
 use marline_net::paths::status::About;
-use marline_net::paths::{Budgets, Ground, Job, Mode, Shared, Untouched, drive};
-use serde::Deserialize;
+use marline_net::paths::{Budgets, Ground, Job, Mode, PathsError, Shared, Untouched, drive};
+use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -212,16 +212,19 @@ fn links(
     Ok((terms.collect(), choice, lines))
 }
 
-async fn steer(plan: Plan) -> Result<(), Exit> {
+async fn steer(mut plan: Plan) -> Result<(), Exit> {
     // Before anything is changed: whoever starts it may stop it at once.
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
     }
     let dry = plan.mode == Mode::DryRun;
-    if !dry {
-        ground::check(plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR))).map_err(exit)?;
-    }
+    let left = match &plan.run_dir {
+        Some(run_dir) if !dry => ground::check(run_dir, plan.mode).map_err(exit)?,
+        _ => None,
+    };
+    let ending = if left.is_some() { LEFT } else { ENDING };
+    plan.lines.extend(left);
     plan.scope.as_ref().map_or(Ok(()), forward::check).map_err(unled)?;
     let made = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(exit)? == Some(true);
     let made = plan.run_dir.clone().filter(|_| made);
@@ -271,6 +274,7 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     let forwarding = async {
         match plan.scope {
             Some(scope) => {
+    plan.trace.as_deref().map_or(Ok(()), writable).map_err(exit)?;
                 // Begun after the ground is laid: that takes away what a forwarder that was killed has left.
                 let config = forward::Config { scope, ..forward::Config::default() };
                 match Forwarder::start(config, counts) {
@@ -300,7 +304,7 @@ async fn steer(plan: Plan) -> Result<(), Exit> {
     ended.map_err(exit)?;
     failed.map_or(Ok(()), |error| Err(unled(error)))?;
     if !quiet && !dry {
-        say("stopped; everything is as it was before");
+        say(ending);
     }
     Ok(())
 }
@@ -344,3 +348,13 @@ fn beginning(config: &Config, mode: Mode) -> String {
     let (policy, profile) = (super::show::word(&config.policy), super::show::word(&config.profile));
     format!("{what} {}{only}; policy {policy}, profile {profile}; Ctrl-C stops it", links.join(", "))
 }
+/// Whether a log can be written there; it is made, and what it holds stays.
+fn writable(path: &Path) -> Result<(), PathsError> {
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| PathsError::Trace { path: path.to_owned(), error })
+}
+
+const ENDING: &str = "stopped; everything is as it was before";
+/// Where a program that has gone had left its path manager behind.
+const LEFT: &str = "stopped; everything is as it was before, but paths are managed by the kernel again";
+

@@ -109,18 +109,17 @@ async fn drive_with<M: Policy>(
     room: usize,
     stop: impl Future<Output = ()>,
 ) -> Result<M, PathsError> {
+    // A log that cannot be written is found before anything is changed.
+    let log = Logged::new(machine, job.config.clone(), job.trace)?;
     job.ground.lay(job.mode)?;
     let mut control = job.control;
-    let opened = Parts::open(job.mode, room);
-    let (parts, log) =
-        match opened.and_then(|parts| Ok((parts, Logged::new(machine, job.config.clone(), job.trace)?))) {
-            Ok(both) => both,
-            Err(error) => {
-                job.ground.restore();
-                return Err(error);
-            }
-        };
-    let (parts, mut events, mut monitor) = parts;
+    let (parts, mut events, mut monitor) = match Parts::open(job.mode, room) {
+        Ok(parts) => parts,
+        Err(error) => {
+            job.ground.restore();
+            return Err(error);
+        }
+    };
     let lines = Lines::new(&job.config.links, job.beside_vpn);
     let mut driver = Driver::new(log, parts, lines, job.mode, job.ground);
     (driver.choice, driver.budgets) = (job.choice, job.budgets);
@@ -360,8 +359,8 @@ impl<M: Policy> Driver<M> {
         if self.now() >= self.next_save {
             let saved = self.save_budgets();
             self.next_save = self.now() + if saved { BETWEEN_SAVES } else { BETWEEN_SAVES * 360 };
-        self.ground.hold();
         }
+        self.ground.hold();
         self.drop_stale_joins();
         self.log.flush();
     }
@@ -424,8 +423,8 @@ impl<M: Policy> Driver<M> {
                 .map(|line| line.snapshot(self.table.over(line.link), &self.budgets))
                 .collect(),
             connections: self.table.conns.iter().map(|(conn, of)| of.snapshot(*conn, now)).collect(),
-            notes: self.ground.notes(),
             totals: Totals { unmanaged: unmanaged as u64, ..self.totals },
+            notes: self.ground.notes(),
         }
     }
 }

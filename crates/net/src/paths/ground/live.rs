@@ -162,13 +162,63 @@ fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
         lab.lay(&["eth0"]).kill();
         assert!(!output("rule").contains("10.2.0.2"));
         lab.lay(&["eth0", "eth1"]).kill();
-        let lines = restore(lab.run.path()).unwrap();
+        let lines = restore(lab.run.path()).unwrap().lines;
         let buffer = Settings::system().read(settings::BUFFER).unwrap();
         let buffer = format!("{}: {buffer} again", settings::BUFFER);
         assert_eq!(lines, ["net.mptcp.path_manager: kernel again", &buffer, "6 rules and routes removed"]);
         assert_eq!(everything(), before);
-        let lines = restore(lab.run.path()).unwrap();
-        assert_eq!(lines, [""; 0], "there is nothing more to put back");
+        assert_eq!(restore(lab.run.path()).unwrap(), Restored::default(), "there is nothing more to put back");
+    });
+}
+
+#[test]
+fn what_a_run_with_another_directory_has_left_does_not_stay_for_ever() {
+    in_a_network(|| {
+        two_links();
+        let (before, crashed, lab) = (everything(), Lab::new(), Lab::new());
+        crashed.lay(&["eth0", "eth1"]).kill();
+        let told = check(lab.run.path(), Mode::Userspace).unwrap().unwrap();
+        assert!(told.contains("none listens") && told.contains("restore --run-dir DIR"), "{told}");
+        assert_eq!(check(crashed.run.path(), Mode::Userspace).unwrap(), None, "its own notes tell it all");
+        let restored = restore(lab.run.path()).unwrap();
+        let [left] = &restored.left[..] else { panic!("{restored:?}") };
+        assert!(
+            left.starts_with("net.mptcp.path_manager: still userspace") && left.contains("--run-dir DIR"),
+            "{left}"
+        );
+        assert_eq!(Settings::system().read(settings::PATH_MANAGER).as_deref(), Some("userspace"));
+        lab.lay(&["eth0", "eth1"]).restore();
+        assert_eq!(Settings::system().read(settings::PATH_MANAGER).as_deref(), Some("kernel"));
+        assert_eq!(restore(crashed.run.path()).unwrap().left, [""; 0]);
+        assert_eq!(everything(), before);
+    });
+}
+
+#[test]
+fn a_setting_that_somebody_else_changes_is_put_back_but_not_without_end() {
+    in_a_network(|| {
+        two_links();
+        std::fs::write("/proc/sys/net/mptcp/enabled", "0").unwrap();
+        let before = everything();
+        let mut host = Lab::new().lay(&["eth0", "eth1"]);
+        let read = |name| Settings::system().read(name).unwrap();
+        host.hold();
+        assert_eq!(host.notes(), [""; 0]);
+        std::fs::write("/proc/sys/net/mptcp/enabled", "0").unwrap();
+        for round in 0..9 {
+            std::fs::write("/proc/sys/net/mptcp/path_manager", "kernel").unwrap();
+            host.hold();
+            assert_eq!(read(settings::PATH_MANAGER) == "userspace", round < 6, "{round}");
+        }
+        assert_eq!(read(settings::ENABLED), "1");
+        let notes = host.notes();
+        assert!(notes[0].starts_with("net.mptcp.path_manager is kernel, which somebody else has set"), "{notes:?}");
+        assert!(
+            notes[1].starts_with("net.mptcp.enabled was changed by somebody else and put back 1 times"),
+            "{notes:?}"
+        );
+        host.restore();
+        assert_eq!(everything(), before);
     });
 }
 
@@ -402,8 +452,8 @@ fn another_path_manager_is_not_driven_out() {
         assert_eq!(everything(), before);
         other.kill().unwrap();
         other.wait().unwrap();
-        // With nobody there it may be taken over, and is left as it was.
+        // With nobody there it may be taken over, and the kernel's own is what is left.
         lab.lay(&["eth0", "eth1"]).restore();
-        assert_eq!(everything(), before);
+        assert_eq!(everything(), before.replace("userspace", "kernel"));
     });
 }

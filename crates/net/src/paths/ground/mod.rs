@@ -92,8 +92,8 @@ impl Host {
 
 impl Ground for Host {
     fn lay(&mut self, mode: Mode) -> Result<(), PathsError> {
-        let (settings, mut ledger) = checked(&self.run_dir)?;
-        match settings.lay(mode, &mut ledger) {
+        let Checked { settings, mut ledger, dead } = checked(&self.run_dir, mode)?;
+        match settings.lay(mode, dead, &mut ledger) {
             Ok(lines) => self.tell(lines),
             Err((name, error)) => {
                 let (_, troubles) = settings.restore(&mut ledger);
@@ -204,12 +204,28 @@ fn keep(settings: &Settings, hold: &mut Hold, now: Instant) -> Option<String> {
 ///
 /// # Errors
 /// One line that says what stands in the way.
-pub fn check(run_dir: &Path) -> Result<(), PathsError> {
-    checked(run_dir).map(drop)
+pub fn check(run_dir: &Path, mode: Mode) -> Result<Option<String>, PathsError> {
+    checked(run_dir, mode).map(|Checked { settings, dead, .. }| {
+        let (name, kernel) = settings.manager(Mode::KernelPm);
+        dead.then(|| {
+            format!(
+                "{name}: found set to a program, and none listens: probably a `marline paths` with another run \
+                 directory was killed; {kernel}, the kernel's default, is put back at the end, and `marline paths \
+                 restore --run-dir DIR` with that directory puts back what else it had changed"
+            )
+        })
+    })
 }
 
-/// The settings and the ledger of a machine on which a run may begin.
-fn checked(run_dir: &Path) -> Result<(Settings, Ledger), PathsError> {
+/// A machine on which a run may begin.
+struct Checked {
+    settings: Settings,
+    ledger: Ledger,
+    /// Paths are to be managed by a program that has gone.
+    dead: bool,
+}
+
+fn checked(run_dir: &Path, mode: Mode) -> Result<Checked, PathsError> {
     let settings = Settings::system();
     if !settings.has_mptcp() {
         return Err(PathsError::NoMptcp(io::ErrorKind::NotFound.into()));
@@ -231,7 +247,10 @@ fn checked(run_dir: &Path) -> Result<(Settings, Ledger), PathsError> {
             other.shown()
         )));
     }
-    Ok((settings, ledger))
+    settings.may_lay(mode).map_err(|(name, error)| refused(name, &error))?;
+    // Where it cannot be written, whoever administers the machine has set it for a run to come.
+    let dead = userspace && settings.is_writable(settings.manager(mode).0);
+    Ok(Checked { settings, ledger, dead })
 }
 
 /// The process of the daemon that steers this network, as far as this user may know: the one that listens to the
@@ -241,11 +260,20 @@ pub(super) fn daemon(run_dir: &Path) -> Option<u32> {
     listener.and_then(|listener| listener.process).or_else(|| Claim::held(run_dir, Role::Steer))
 }
 
-/// Puts back what a run that crashed has left behind. Returns a line for each thing that was put back.
+/// What came of putting things back.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Restored {
+    /// What was put back, a line each.
+    pub lines: Vec<String>,
+    /// What could not be, and why or what next, a line each.
+    pub left: Vec<String>,
+}
+
+/// Puts back what a run that crashed has left behind.
 ///
 /// # Errors
-/// A daemon runs, and puts everything back itself; or what cannot be put back, and why.
-pub fn restore(run_dir: &Path) -> Result<Vec<String>, PathsError> {
+/// A daemon runs, and puts everything back itself; or nothing can be put back, and why.
+pub fn restore(run_dir: &Path) -> Result<Restored, PathsError> {
     if !may_administer() {
         return Err(PathsError::NotPermitted { what: "putting settings and routes back".to_owned() });
     }
@@ -258,7 +286,7 @@ pub fn restore(run_dir: &Path) -> Result<Vec<String>, PathsError> {
     restored
 }
 
-fn restore_in(run_dir: &Path) -> Result<Vec<String>, PathsError> {
+fn restore_in(run_dir: &Path) -> Result<Restored, PathsError> {
     let runs = |process: Option<u32>| {
         let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
         PathsError::Ground(format!("a `marline paths`{process} runs: stop it, and it puts everything back itself"))
@@ -267,14 +295,24 @@ fn restore_in(run_dir: &Path) -> Result<Vec<String>, PathsError> {
         ClaimError::Held(process) => runs(process),
         error => PathsError::Ground(error.to_string()),
     })?;
-    if let Some(daemon) = listeners().iter().find(|listener| listener.is_daemon()) {
+    let listeners = listeners();
+    if let Some(daemon) = listeners.iter().find(|listener| listener.is_daemon()) {
         return Err(runs(daemon.process));
     }
     let mut ledger = Ledger::open(run_dir).map_err(unwritten)?;
-    let (lines, troubles) = put_back(&mut ledger);
+    let (lines, mut left) = put_back(&mut ledger);
     // Nobody listens at it: whoever did would hold the claim.
     let _ = std::fs::remove_file(socket(run_dir));
-    if troubles.is_empty() { Ok(lines) } else { Err(PathsError::Ground(troubles.join("; "))) }
+    let settings = Settings::system();
+    if left.is_empty() && settings.is_userspace() && rival(&listeners, true).is_none() {
+        let ((name, set), (_, kernel)) = (settings.manager(Mode::Userspace), settings.manager(Mode::KernelPm));
+        left.push(format!(
+            "{name}: still {set}, although no program listens, and {} has no note of what it was: a run with another \
+             run directory is put back by `marline paths restore --run-dir DIR`, anything else by `sysctl -w {name}={kernel}`",
+            run_dir.display()
+        ));
+    }
+    Ok(Restored { lines, left })
 }
 
 /// What was put back, and what could not be.

@@ -4,6 +4,7 @@
 //!
 //! 1. Only what differs is changed: `net.mptcp.enabled` where it is 0, and the path manager.
 //! 2. A setting is put back only if it still says what was set: what somebody else has set since is his.
+//!    So is what a program has left that has gone: nobody listens, and the kernel's own path manager is what is put back.
 //! 3. Kernels before 6.16 know the path manager as a number (`net.mptcp.pm_type`).
 //! 4. A subflow that joins late keeps the receive buffer of a new socket, as the kernel raises it only when that of the whole
 //!    connection grows (`mptcp_rcv_space_adjust`): 128 KiB, which are 7 Mbit/s at 140 ms. So the default that sockets begin with
@@ -119,17 +120,38 @@ impl Settings {
         fixed.into_iter().chain(buffer).collect()
     }
 
-    /// Makes the settings fit, with what they were in the ledger first. Returns a line for each that was changed.
+    /// Whether all that a run must change can be changed.
+    ///
+    /// # Errors
+    /// The name of the first setting that cannot, and why.
+    pub(super) fn may_lay(&self, mode: Mode) -> Result<(), (&'static str, io::Error)> {
+        let changed = |(name, set): &(&str, String)| *name != BUFFER && self.read(name).as_ref() != Some(set);
+        let mut changed = self.wanted(mode).into_iter().filter(changed);
+        changed.try_for_each(|(name, _)| self.may_write(name).map_err(|error| (name, error)))
+    }
+
+    /// Makes the settings fit, with what they were in the ledger first. Returns a line for each that was changed. A path
+    /// manager that is `dead` was a program's that has gone: the kernel's own is what is put back.
     ///
     /// # Errors
     /// The name of the setting, or nothing for the ledger, and why. What was changed until then is in the ledger.
-    pub(super) fn lay(&self, mode: Mode, ledger: &mut Ledger) -> Result<Vec<String>, (String, io::Error)> {
+    pub(super) fn lay(
+        &self,
+        mode: Mode,
+        dead: bool,
+        ledger: &mut Ledger,
+    ) -> Result<Vec<String>, (String, io::Error)> {
         let (mut settings, mut changes) = (Vec::new(), Vec::new());
+        let (manager, kernel) = self.manager(Mode::KernelPm);
         for (name, set) in self.wanted(mode) {
             let now = self.read(name).unwrap_or_default();
             let is_ours = |entry: &&Setting| entry.name == name && entry.is_ours(&now);
             let earlier = ledger.changes().settings.iter().find(is_ours);
-            let was = earlier.map_or_else(|| now.clone(), |entry| entry.was.clone());
+            let was = match earlier {
+                Some(entry) => entry.was.clone(),
+                None if dead && name == manager => kernel.to_owned(),
+                None => now.clone(),
+            };
             // What gives way to what it was is an entry until it has.
             if was != set || now != set {
                 let before = (now != was && now != set).then(|| now.clone());
@@ -143,6 +165,7 @@ impl Settings {
         let mut lines = Vec::new();
         for (name, was, set) in changes {
             match self.write(name, &set) {
+                Ok(()) if dead && name == manager => lines.push(format!("{name}: {set} (it was {was})")),
                 Ok(()) => lines.push(format!("{name}: {set} (it was {was}, and is put back at the end)")),
                 Err(error) if name == BUFFER => lines.push(format!(
                     "{name}: stays {was}, as {set} cannot be set ({error}): a link that joins late may stay slow"
@@ -244,7 +267,7 @@ mod tests {
         }
 
         fn lay(&self, mode: Mode) -> Vec<String> {
-            self.settings().lay(mode, &mut self.ledger()).unwrap()
+            self.settings().lay(mode, false, &mut self.ledger()).unwrap()
         }
 
         fn restore(&self) -> Vec<String> {
@@ -252,6 +275,10 @@ mod tests {
             assert!(troubles.is_empty(), "{troubles:?}");
             assert_eq!(fs::read_dir(self.run.path()).unwrap().count(), 0, "the ledger is gone");
             lines
+        }
+
+        fn is_manager(&self, value: &str) {
+            assert_eq!(self.settings().read(PATH_MANAGER).as_deref(), Some(value));
         }
 
         fn is(&self, values: &[&str]) {
@@ -293,6 +320,36 @@ mod tests {
         machine.is(&["1", "kernel"]);
         machine.restore();
         machine.is(&["1", "kernel"]);
+    }
+
+    #[test]
+    fn a_path_manager_that_a_program_has_left_gives_way_to_the_kernels_own() {
+        for mode in [Mode::Userspace, Mode::KernelPm] {
+            let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "userspace")]);
+            machine.settings().lay(mode, true, &mut machine.ledger()).unwrap();
+            // It is killed, and the next run knows from the ledger.
+            machine.lay(Mode::Userspace);
+            machine.is(&["1", "userspace"]);
+            machine.restore();
+            machine.is(&["1", "kernel"]);
+            let older = Machine::new(&[(ENABLED, "1"), (PM_TYPE, "1")]);
+            older.settings().lay(mode, true, &mut older.ledger()).unwrap();
+            older.restore();
+            assert_eq!(older.settings().read(PM_TYPE).as_deref(), Some("0"));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before_anything_is() {
+        let machine = Machine::new(&[(ENABLED, "1"), (PATH_MANAGER, "kernel")]);
+        machine.settings().may_lay(Mode::Userspace).unwrap();
+        // A program that runs cannot be written, not even by root.
+        let file = machine.settings().path(ENABLED);
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/proc/self/exe", &file).unwrap();
+        let (name, _) = machine.settings().may_lay(Mode::Userspace).unwrap_err();
+        assert_eq!(name, ENABLED);
+        machine.is_manager("kernel");
     }
 
     #[test]
@@ -360,7 +417,7 @@ mod tests {
     fn without_a_ledger_nothing_is_changed() {
         let machine = Machine::new(&[(ENABLED, "0"), (PATH_MANAGER, "kernel")]);
         let mut ledger = Ledger::open(std::path::Path::new("/nonexistent")).unwrap();
-        machine.settings().lay(Mode::Userspace, &mut ledger).unwrap_err();
+        machine.settings().lay(Mode::Userspace, false, &mut ledger).unwrap_err();
         machine.is(&["0", "kernel"]);
     }
 
