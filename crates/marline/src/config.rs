@@ -235,7 +235,9 @@ mod tests {
             .collect();
         let file = parse(&all).unwrap();
         assert!(file.metered.is_some() && file.energy_model.is_some());
-        let PathsTerms { profile, policy, links, later, kernel_pm, transparent, run_dir } = &file.paths;
+        let PathsTerms { profile, policy, links, later, kernel_pm, transparent, run_dir, .. } = &file.paths;
+        let PathsTerms { bypass_vpn, cgroup, port, .. } = &file.paths;
+        assert!(*bypass_vpn && cgroup.is_some() && port.len() == 2);
         assert!(profile.is_some() && policy.is_some() && links.len() == 2 && later.len() == 1 && run_dir.is_some());
         assert!(*kernel_pm && *transparent);
         let terms = &file.link[&Interface("wwan0".into())];
@@ -256,6 +258,11 @@ mod tests {
             ("[link.w]\nkind = '6g'\n", 2, "`6g` is no kind of link"),
             ("[paths]\nprofil = 'energy'\n", 2, "unknown field `profil`"),
             ("[paths]\nprofile = 'fast'\n", 2, "unknown variant `fast`"),
+            ("[paths]\nport = [0]\n", 2, "`0` is no port: 1 to 65535"),
+            ("[paths]\nport = ['9-8']\n", 2, "`9-8` is no port"),
+            ("[paths]\nport = [true]\n", 2, "`true` is no port"),
+            ("[paths]\nenergy-model = 'typical'\n", 2, "unknown field `energy-model`"),
+            ("[paths]\ntrace = 'x'\n", 2, "unknown field `trace`"),
             ("[paths]\nlinks = ['a b']\n", 2, "is no name of an interface"),
             ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
             ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),

@@ -154,10 +154,10 @@ pub(super) struct RunArgs {
     #[arg(long, conflicts_with = "dry_run")]
     pub(super) transparent: bool,
     /// Of --transparent: only the programs in this control group.
-    #[arg(long, value_name = "PATH", requires = "transparent")]
+    #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
     /// Of --transparent: only connections to this port, or these; repeat for more.
-    #[arg(long, value_name = "PORT[-PORT]", requires = "transparent")]
+    #[arg(long, value_name = "PORT[-PORT]")]
     pub(super) port: Vec<Ports>,
     /// Write every input and decision to FILE, for `marline replay`.
     #[arg(long, value_name = "FILE")]

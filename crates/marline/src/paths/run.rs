@@ -12,7 +12,7 @@ use marline_core::paths::{Config, LinkTerms, Policy, Profile};
 use marline_core::units::Power;
 use marline_net::links::{Choice, MeteredHints, Named, choose, coming, survey};
 use marline_net::paths::control::Control;
-use marline_net::paths::forward::{self, Cgroup, ForwardError, Forwarder, Scope};
+use marline_net::paths::forward::{self, Cgroup, ForwardError, Forwarder, Ports, Scope};
 use marline_net::paths::ground::{self, Claim, Host, RUN_DIR, Roads, Role};
 use marline_net::paths::status::About;
 use marline_net::paths::{Budgets, Ground, Job, Mode, PathsError, Shared, Untouched, drive};
@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::args::{RunArgs, Wanted};
-use super::{exit, own_run_dir, say};
+use super::{exit, named_run_dir, own_run_dir, say};
 use crate::config::Interface;
 use crate::{ConfigFile, Exit, energy};
 
@@ -39,18 +39,42 @@ pub struct PathsTerms {
     pub later: Vec<Interface>,
     /// As `--kernel-pm`.
     pub kernel_pm: bool,
+    /// As `--bypass-vpn`.
+    pub bypass_vpn: bool,
     /// As `--transparent`.
     pub transparent: bool,
+    /// Of `transparent`: as `--cgroup`.
+    pub cgroup: Option<PathBuf>,
+    /// Of `transparent`: as `--port`, numbers and ranges.
+    #[serde(deserialize_with = "ports")]
+    pub port: Vec<Ports>,
     /// As `--run-dir`.
     pub run_dir: Option<PathBuf>,
 }
 
 impl PathsTerms {
     /// The links that it names.
-    fn wanted(&self) -> impl Iterator<Item = Wanted> {
+    pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
         let named = |later| move |link: &Interface| Wanted { link: Named::new(link.name()), later };
         self.links.iter().map(named(false)).chain(self.later.iter().map(named(true)))
     }
+
+    /// Which programs' plain TCP is led on; none: nobody's.
+    pub(super) fn scope(&self) -> Result<Option<Scope>, Exit> {
+        let asked = self.transparent.then(|| scope("[paths] cgroup", self.cgroup.as_deref(), &self.port));
+        asked.transpose()
+    }
+}
+
+/// `[443, "8000-8999"]`.
+fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Ports>, D::Error> {
+    let port = |value: toml::Value| match value {
+        toml::Value::Integer(number) => number.to_string().parse(),
+        toml::Value::String(text) => text.parse(),
+        other => Err(format!("`{other}` is no port: 1 to 65535, or a range such as \"8000-8999\"")),
+    };
+    let values = Vec::<toml::Value>::deserialize(deserializer)?;
+    values.into_iter().map(port).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
 }
 
 /// What a run is to do, before anything of it is tried.
@@ -96,8 +120,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
     if args.trace.as_deref() == Some(Path::new("-")) {
         return Err(Exit::usage("--trace -: the log needs a file; name one"));
     }
-    let scope =
-        (args.transparent || (file.paths.transparent && !args.dry_run)).then(|| scope(&args)).transpose()?;
+    let scope = asked_scope(&args, file)?;
     let model = energy::chosen(args.energy_model.as_deref(), file.energy_model.as_deref())?;
     let model = model.map_or_else(without_radios, Ok)?;
     let mode = match (args.dry_run, args.kernel_pm || file.paths.kernel_pm) {
@@ -111,12 +134,13 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         args.link.into_iter().map(|Wanted { link, later }| Wanted { link: file.complete(link), later }).collect()
     };
     let is_named = !named.is_empty();
-    let run_dir = args.daemon.run_dir.or_else(|| file.paths.run_dir.clone());
+    let run_dir = named_run_dir(&args.daemon, file)?;
+    let bypass_vpn = args.bypass_vpn || file.paths.bypass_vpn;
     let budgets = match mode {
         Mode::DryRun => Budgets::default(),
         _ => Budgets::open(&kept(run_dir.as_deref())).map_err(|error| Exit::failed(error.to_string()))?,
     };
-    let (terms, choice, lines) = links(named, &budgets, args.bypass_vpn, file)?;
+    let (terms, choice, lines) = links(named, &budgets, bypass_vpn, file)?;
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.profile = args.profile.or(file.paths.profile).unwrap_or_default();
@@ -125,7 +149,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         choice,
         budgets,
         // A link below a VPN that is to be bypassed may go beside it, as a named one may.
-        named: is_named || args.bypass_vpn,
+        named: is_named || bypass_vpn,
         mode,
         run_dir: if mode == Mode::DryRun { run_dir.or_else(own_run_dir) } else { run_dir.or(Some(RUN_DIR.into())) },
         scope,
@@ -146,10 +170,29 @@ fn kept(run_dir: Option<&Path>) -> PathBuf {
 /// For what is to be known after the machine's end.
 const STATE_DIR: &str = "/var/lib/marline";
 
-fn scope(args: &RunArgs) -> Result<Scope, Exit> {
-    let cgroup = args.cgroup.as_deref().map(Cgroup::find).transpose();
-    let cgroup = cgroup.map_err(|why| Exit::usage(format!("--cgroup: {why}")))?;
-    Ok(Scope { cgroup, ports: args.port.clone() })
+/// Which programs' plain TCP is led on, by the command line and the file together; none: nobody's.
+fn asked_scope(args: &RunArgs, file: &ConfigFile) -> Result<Option<Scope>, Exit> {
+    if !(args.transparent || (file.paths.transparent && !args.dry_run)) {
+        let word = if args.cgroup.is_some() { "--cgroup" } else { "--port" };
+        return if args.cgroup.is_none() && args.port.is_empty() {
+            Ok(None)
+        } else {
+            Err(Exit::usage(format!("{word}: it says for whom --transparent is: say that, too")))
+        };
+    }
+    let ports = if args.port.is_empty() { &file.paths.port } else { &args.port };
+    match &args.cgroup {
+        Some(cgroup) => scope("--cgroup", Some(cgroup), ports),
+        None => scope("[paths] cgroup", file.paths.cgroup.as_deref(), ports),
+    }
+    .map(Some)
+}
+
+/// `word` is how the control group was named.
+fn scope(word: &str, cgroup: Option<&Path>, ports: &[Ports]) -> Result<Scope, Exit> {
+    let cgroup = cgroup.map(Cgroup::find).transpose();
+    let cgroup = cgroup.map_err(|why| Exit::usage(format!("{word}: {why}")))?;
+    Ok(Scope { cgroup, ports: ports.to_vec() })
 }
 
 /// `--energy-model none`: every link is as cheap as another.
