@@ -3,16 +3,22 @@
 use std::path::Path;
 
 use marline_net::links::Interface;
-use marline_net::paths::doctor::{self, Report, State};
+use marline_net::paths::doctor::{self, Report, State, Wish};
 
+use super::args::Wanted;
 use super::{json_of, print, say};
-use crate::Exit;
+use crate::{ConfigFile, Exit, energy};
 
-/// Examines this machine.
-pub(super) fn run(probe: &[String], run_dir: &Path, json: bool) -> Result<(), Exit> {
+/// Examines this machine for a run with this configuration; what a run would refuse of it is refused here, too.
+pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), Exit> {
+    energy::chosen(None, file.energy_model.as_deref())?;
+    file.paths.scope()?;
+    let wish = |wanted: Wanted| Wish { name: wanted.link.name, later: wanted.later };
+    let named = file.paths.wanted().map(wish).collect();
     let servers: Vec<_> =
         probe.iter().map(|server| doctor::addresses(server)).collect::<Result<_, _>>().map_err(Exit::usage)?;
-    let facts = doctor::gather(run_dir).map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
+    let facts = doctor::gather(run_dir, named, &file.known());
+    let facts = facts.map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
     let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
     if !servers.is_empty() && links.is_empty() {
         say("--probe: no link can be used, so nothing is tried");

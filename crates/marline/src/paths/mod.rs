@@ -47,7 +47,8 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
             print(&if json { json_of(&explained)? } else { show::explained(&explained) })
         }
         Some(PathsVerb::Doctor { probe, daemon, json }) => {
-            doctor::run(&probe, &Place::of(&daemon, config)?.run_dir, json)
+            let file = ConfigFile::read(config)?;
+            doctor::run(&probe, &Place::in_file(&daemon, &file)?.run_dir, &file, json)
         }
         Some(PathsVerb::Eib { energy_model, kinds, json }) => {
             eib::run(energy_model.as_deref(), kinds, json, config)

@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, Loopback};
 use super::{Finding, State};
-use crate::paths::ground::rival;
+use crate::paths::ground::{Running, rival};
 
 /// All of them, in the order in which a person would look.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
@@ -65,7 +65,9 @@ fn privilege(facts: &Facts) -> Finding {
     const NAME: &str = "privilege";
     match (facts.privileged, facts.daemon) {
         (true, _) => Finding::ok(NAME, "CAP_NET_ADMIN is there"),
-        (false, Some(process)) => Finding::ok(NAME, format!("not here; process {process} has it")),
+        (false, Some(daemon)) => {
+            Finding::ok(NAME, format!("not here; {daemon} runs and has it: with sudo this examination sees more"))
+        }
         (false, None) => Finding::blocks(
             NAME,
             "CAP_NET_ADMIN is missing, without which nothing can be steered",
@@ -87,22 +89,26 @@ fn writable(facts: &Facts) -> Option<Finding> {
 fn manager(facts: &Facts) -> Finding {
     const NAME: &str = "path manager";
     let userspace = facts.path_manager.as_deref() == Some("userspace");
-    if let Some(process) = facts.daemon {
-        return Finding::ok(NAME, format!("`marline paths` (process {process})"));
+    if let Some(daemon) = facts.daemon {
+        return managed(facts, daemon);
     }
     if let Some(other) = rival(&facts.listeners, userspace) {
         let remedy = if other.name == "mptcpd" {
             "`systemctl disable --now mptcp.service`".to_owned()
+        } else if other.name.is_empty() && !facts.privileged {
+            "`sudo marline paths doctor` says which; stop it, for two of them would undo each other's work"
+                .to_owned()
         } else {
             "stop it, for two of them would undo each other's work".to_owned()
         };
         return Finding::blocks(NAME, format!("another one is active: {}", other.shown()), remedy);
     }
     match facts.path_manager.as_deref() {
-        Some("userspace") => Finding::note(
+        Some("userspace") => Finding::blocks(
             NAME,
-            "it was set to be a program, and none listens: connections stay on their first link",
-            "start `marline paths`, or `sysctl -w net.mptcp.path_manager=kernel`",
+            "it is set to be a program, and none listens: all connections stay on their first link",
+            "`marline paths restore`, with the --run-dir of the run that was killed if it had one; or \
+             `sysctl -w net.mptcp.path_manager=kernel` (before Linux 6.16 `net.mptcp.pm_type=0`); or start `marline paths`",
         ),
         Some("kernel") => Finding::ok(NAME, "the kernel's own; `marline paths` takes over while it runs"),
         other => Finding::note(
@@ -110,6 +116,36 @@ fn manager(facts: &Facts) -> Finding {
             format!("it is `{}`, which marline does not know", other.unwrap_or("?")),
             "`marline paths` sets it to `userspace` while it runs, and puts it back",
         ),
+    }
+}
+
+/// While a daemon of ours runs: whether the setting is still as it needs it.
+fn managed(facts: &Facts, daemon: Running) -> Finding {
+    const NAME: &str = "path manager";
+    let is = facts.path_manager.as_deref().unwrap_or("?");
+    let needed = match facts.mode.as_deref() {
+        Some("kernel-pm") => Some("kernel"),
+        Some("userspace") => Some("userspace"),
+        _ => None,
+    };
+    match needed {
+        Some(needed) if is != needed => Finding::blocks(
+            NAME,
+            format!("{daemon} runs, but somebody has set it to {is} meanwhile: new connections are not steered"),
+            format!(
+                "find out who sets it (a file in /etc/sysctl.d, mptcpd), and `sysctl -w net.mptcp.path_manager={needed}` \
+                 (before Linux 6.16 `net.mptcp.pm_type`)"
+            ),
+        ),
+        None if is != "userspace" => Finding::note(
+            NAME,
+            format!("{daemon} runs, and it is set to {is}, which is right with --kernel-pm alone"),
+            "ask as root, with the --run-dir of that run: `sudo marline paths doctor`",
+        ),
+        None if !facts.privileged => {
+            Finding::ok(NAME, format!("{daemon} runs; `sudo marline paths status` says what it does"))
+        }
+        _ => Finding::ok(NAME, daemon.to_string()),
     }
 }
 
@@ -212,10 +248,12 @@ pub(super) mod tests {
             loopback: Loopback::Speaks,
             privileged: true,
             daemon: None,
+            mode: None,
             listeners: Vec::new(),
             endpoints: Some(Vec::new()),
             network_manager: false,
             leftovers: Vec::new(),
+            named: Vec::new(),
             survey: Survey { interfaces: Vec::new(), vpn: None },
             roads: Vec::new(),
         }
@@ -265,7 +303,8 @@ pub(super) mod tests {
     fn a_missing_privilege_blocks_unless_a_daemon_has_it() {
         let user = Facts { privileged: false, ..facts() };
         check(&user, "privilege", State::Blocks, "CAP_NET_ADMIN is missing");
-        check(&Facts { daemon: Some(7), ..user }, "privilege", State::Ok, "process 7 has it");
+        let theirs = Facts { daemon: Some(Running { process: None }), ..user };
+        check(&theirs, "privilege", State::Ok, "not here; `marline paths` runs and has it");
         let sealed = Facts { writable: false, ..facts() };
         check(&sealed, "settings", State::Blocks, "ProtectKernelTunables=no");
     }
@@ -281,14 +320,40 @@ pub(super) mod tests {
             "another one is active: mptcpd (process 812) | `systemctl disable",
         );
         let userspace = Facts { path_manager: Some("userspace".into()), ..facts() };
-        check(&userspace, "path manager", State::Note, "none listens");
+        check(&userspace, "path manager", State::Blocks, "none listens");
+        let text = found(&userspace, "path manager").unwrap().1;
+        assert!(text.contains("`marline paths restore`") && text.contains("path_manager=kernel"), "{text}");
+        let hidden = Facts { listeners: listener(""), privileged: false, ..userspace.clone() };
+        check(&hidden, "path manager", State::Blocks, "`sudo marline paths doctor` says which");
         let other = Facts { listeners: listener("steerd"), ..userspace.clone() };
         check(&other, "path manager", State::Blocks, "another one is active: steerd (process 812)");
         let looks = Facts { listeners: listener("ip"), ..facts() };
         check(&looks, "path manager", State::Ok, "the kernel's own");
-        check(&Facts { daemon: Some(7), ..userspace }, "path manager", State::Ok, "`marline paths` (process 7)");
         let bpf = Facts { path_manager: Some("bpf".into()), ..facts() };
         check(&bpf, "path manager", State::Note, "`bpf`, which marline does not know");
+    }
+
+    #[test]
+    fn a_path_manager_that_is_not_the_daemons_any_more_blocks() {
+        let daemon = Some(Running { process: Some(7) });
+        let with = |mode: Option<&str>, is: &str| {
+            let (mode, path_manager) = (mode.map(str::to_owned), Some(is.to_owned()));
+            Facts { daemon, mode, path_manager, ..facts() }
+        };
+        for (mode, is, state, says) in [
+            (Some("userspace"), "userspace", State::Ok, "`marline paths` (process 7) | "),
+            (Some("kernel-pm"), "kernel", State::Ok, "`marline paths` (process 7) | "),
+            (Some("userspace"), "kernel", State::Blocks, "meanwhile: new connections are not steered | "),
+            (Some("userspace"), "kernel", State::Blocks, "`sysctl -w net.mptcp.path_manager=userspace`"),
+            (Some("kernel-pm"), "userspace", State::Blocks, "`sysctl -w net.mptcp.path_manager=kernel`"),
+            (None, "userspace", State::Ok, "`marline paths` (process 7) | "),
+            (None, "kernel", State::Note, "right with --kernel-pm alone"),
+        ] {
+            check(&with(mode, is), "path manager", state, says);
+        }
+        let theirs =
+            Facts { daemon: Some(Running { process: None }), privileged: false, ..with(None, "userspace") };
+        check(&theirs, "path manager", State::Ok, "`marline paths` runs; `sudo marline paths status` says");
     }
 
     #[test]
@@ -340,6 +405,6 @@ pub(super) mod tests {
     fn what_a_killed_run_left_is_noted_while_no_other_runs() {
         let left = Facts { leftovers: vec!["net.mptcp.path_manager=userspace".into()], ..facts() };
         check(&left, "leftovers", State::Note, "`marline paths restore`");
-        assert_eq!(found(&Facts { daemon: Some(7), ..left }, "leftovers"), None);
+        assert_eq!(found(&Facts { daemon: Some(Running { process: Some(7) }), ..left }, "leftovers"), None);
     }
 }

@@ -13,8 +13,9 @@ use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
 use super::netstat::counters;
 use super::roads::{Road, roads};
-use crate::links::{LinksError, MeteredHints, Survey, survey};
-use crate::paths::ground::{self, Listener, Settings, events_group, listeners};
+use crate::links::{LinksError, MeteredHints, Named, Survey, survey};
+use crate::paths::control::{self, Answer, Question};
+use crate::paths::ground::{self, Listener, Running, Settings, events_group, listeners};
 
 /// What the doctor knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,8 +38,10 @@ pub struct Facts {
     pub loopback: Loopback,
     /// Whether this process has CAP_NET_ADMIN.
     pub privileged: bool,
-    /// The process that steers this network.
-    pub daemon: Option<u32>,
+    /// The daemon of ours that steers this network.
+    pub daemon: Option<Running>,
+    /// How it steers, as it says itself; none: there is none, or this user may not ask it.
+    pub mode: Option<String>,
     /// Who listens to the kernel's events, daemons of ours left out.
     pub listeners: Vec<Listener>,
     /// Endpoints of the kernel's own path manager, as people write them; none: they cannot be read.
@@ -47,10 +50,21 @@ pub struct Facts {
     pub network_manager: bool,
     /// What a run that crashed has left behind, as lines.
     pub leftovers: Vec<String>,
+    /// The links that the configuration names, in its order; empty: whatever works.
+    pub named: Vec<Wish>,
     /// The interfaces.
     pub survey: Survey,
     /// What is known of their cost.
     pub roads: Vec<Road>,
+}
+
+/// A link that the configuration names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// Its interface.
+    pub name: String,
+    /// It need not be there yet.
+    pub later: bool,
 }
 
 /// What came of an MPTCP connection of this machine with itself.
@@ -64,11 +78,11 @@ pub enum Loopback {
     Failed(String),
 }
 
-/// Looks at everything. Takes a few milliseconds.
+/// Looks at everything, and takes links for what the configuration says of them. Takes a few milliseconds.
 ///
 /// # Errors
 /// Interfaces cannot be listed.
-pub fn gather(run_dir: &Path) -> Result<Facts, LinksError> {
+pub fn gather(run_dir: &Path, named: Vec<Wish>, known: &[Named]) -> Result<Facts, LinksError> {
     let settings = Settings::system();
     let survey = survey()?;
     let metered = MeteredHints::ask(&survey);
@@ -78,6 +92,8 @@ pub fn gather(run_dir: &Path) -> Result<Facts, LinksError> {
             .read(ground::PM_TYPE)
             .map(|number| if number == "0" { "kernel".into() } else { "userspace".into() })
     });
+    let listeners = listeners();
+    let daemon = ground::daemon(run_dir, &listeners);
     Ok(Facts {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         enabled: settings.read(ground::ENABLED),
@@ -88,14 +104,24 @@ pub fn gather(run_dir: &Path) -> Result<Facts, LinksError> {
         counters: counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default()),
         loopback: loopback(),
         privileged: ground::may_administer(),
-        daemon: ground::daemon(run_dir),
-        listeners: listeners(),
+        mode: daemon.and_then(|_| mode(run_dir)),
+        daemon,
+        listeners,
         endpoints: endpoints().ok(),
         network_manager: Path::new("/run/NetworkManager").exists(),
         leftovers: ground::leftovers(run_dir),
-        roads: roads(&survey, &metered, &settings),
+        roads: roads(&survey, &metered, &settings, known),
+        named,
         survey,
     })
+}
+
+/// How the daemon steers, as it says itself.
+fn mode(run_dir: &Path) -> Option<String> {
+    match control::ask(run_dir, &Question::Status { at_most: Some(0) }) {
+        Ok(Answer::Status(status)) => Some(status.mode),
+        _ => None,
+    }
 }
 
 /// The endpoints of the kernel's own path manager.
@@ -159,12 +185,12 @@ mod tests {
                 return;
             }
             let run = tempfile::tempdir().unwrap();
-            let facts = gather(run.path()).unwrap();
+            let facts = gather(run.path(), Vec::new(), &[]).unwrap();
             assert_eq!((facts.loopback, facts.endpoints), (Loopback::Speaks, Some(Vec::new())));
             assert!(facts.has_events && facts.writable && facts.privileged && facts.daemon.is_none());
             assert!(facts.counters.contains_key("MPCapableSYNTX"), "{:?}", facts.counters);
             fs::write("/proc/sys/net/mptcp/enabled", "0").unwrap();
-            assert!(matches!(gather(run.path()).unwrap().loopback, Loopback::Failed(_)));
+            assert!(matches!(gather(run.path(), Vec::new(), &[]).unwrap().loopback, Loopback::Failed(_)));
         });
     }
 }

@@ -17,8 +17,8 @@ mod roads;
 
 use serde::Serialize;
 
-pub use super::ground::Listener;
-pub use facts::{Facts, Loopback, gather};
+pub use super::ground::{Listener, Running};
+pub use facts::{Facts, Loopback, Wish, gather};
 pub use probe::{Probed, Verdict as ProbeVerdict, addresses, probe};
 pub use roads::Road;
 

@@ -6,7 +6,7 @@ use marline_core::link::LinkKind;
 use marline_sys::netlink::RouteSocket;
 
 use super::{Facts, Finding};
-use crate::links::{Interface, MeteredHints, Network, Reason, Survey, Verdict};
+use crate::links::{Interface, MeteredHints, Named, Network, Reason, Survey, Verdict};
 use crate::paths::ground::{Settings, exit};
 
 /// What is known of one interface that is no loopback.
@@ -26,8 +26,8 @@ pub struct Road {
     pub astray: Vec<IpAddr>,
 }
 
-/// Asks the kernel about each interface that has an address and a default route.
-pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings) -> Vec<Road> {
+/// Asks the kernel about each interface that has an address and a default route; `known` is what the configuration says.
+pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings, known: &[Named]) -> Vec<Road> {
     let socket = RouteSocket::open();
     let leaves = |address: IpAddr| socket.as_ref().ok().and_then(|socket| exit(socket, address));
     let interfaces = survey.interfaces.iter().filter(|interface| can_lead(interface));
@@ -39,10 +39,12 @@ pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings
         let filter = |name: &str| {
             settings.read_of_interface("net/ipv4/conf", name, "rp_filter").and_then(|text| text.parse().ok())
         };
+        let said = known.iter().find(|named| named.name == interface.name);
+        let hinted = || metered.of(&interface.name).is_some_and(|metered| metered.metered);
         Road {
             name: interface.name.clone(),
-            kind: interface.kind,
-            metered: metered.of(&interface.name).is_some_and(|metered| metered.metered),
+            kind: said.and_then(|said| said.kind).unwrap_or(interface.kind),
+            metered: said.and_then(|said| said.metered).unwrap_or_else(hinted),
             metric: interface.v4.or(interface.v6).map(|route| route.metric),
             rp_filter: filter("all").unwrap_or(0).max(filter(&interface.name).unwrap_or(0)),
             astray: astray.copied().collect(),
@@ -78,17 +80,46 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 }
 
 fn links(facts: &Facts) -> Finding {
-    let usable: Vec<&str> =
-        facts.survey.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect();
+    let found = |name: &str| facts.survey.interfaces.iter().find(|interface| interface.name == name);
+    if let Some(absent) = facts.named.iter().find(|wish| !wish.later && found(&wish.name).is_none()) {
+        let name = &absent.name;
+        return Finding::blocks(
+            "links",
+            format!("the configuration names {name}, and there is no such interface"),
+            format!("`marline links` lists those there are; in `later` of [paths], {name} is waited for"),
+        );
+    }
+    let can = |interface: &&Interface| match &interface.verdict {
+        Verdict::Usable => is_wanted(facts, &interface.name),
+        Verdict::Unused(reason) => {
+            !facts.named.is_empty() && is_wanted(facts, &interface.name) && reason.can_be_overruled()
+        }
+    };
+    let usable: Vec<&str> = facts.survey.interfaces.iter().filter(can).map(|i| i.name.as_str()).collect();
+    let of = if facts.named.is_empty() { "" } else { " of those that the configuration names" };
     match usable.len() {
-        0 => Finding::blocks("links", "no link can be used", "`marline links` says why, for each interface"),
+        0 if facts.named.iter().any(|wish| wish.later) => Finding::note(
+            "links",
+            format!("no link{of} can be used yet"),
+            "connect one; `marline links` says why others are not used",
+        ),
+        0 => Finding::blocks(
+            "links",
+            format!("no link{of} can be used"),
+            "`marline links` says why, for each interface",
+        ),
         1 => Finding::note(
             "links",
-            format!("only one link can be used: {}", usable.join(", ")),
+            format!("only one link{of} can be used: {}", usable.join(", ")),
             "connect a second one; `marline links` says why others are not used",
         ),
         count => Finding::ok("links", format!("{count}: {}", usable.join(", "))),
     }
+}
+
+/// Whether a run would use it, as far as the configuration says.
+fn is_wanted(facts: &Facts, name: &str) -> bool {
+    facts.named.is_empty() || facts.named.iter().any(|wish| wish.name == name)
 }
 
 fn missing(facts: &Facts) -> Vec<Finding> {
@@ -124,9 +155,9 @@ fn astray(facts: &Facts) -> Option<Finding> {
             "routing",
             format!("{addresses} would leave by another link; `marline paths` sets rules against it while it runs"),
         )),
-        (false, Some(process)) => Some(Finding::note(
+        (false, Some(daemon)) => Some(Finding::note(
             "routing",
-            format!("{addresses} would leave by another link, although `marline paths` (process {process}) runs"),
+            format!("{addresses} would leave by another link, although {daemon} runs"),
             "if it steers these links, too, its log says why there is no rule (another program may remove it again and \
              again); otherwise name them with --link",
         )),
@@ -181,7 +212,8 @@ fn strict(facts: &Facts) -> Option<Finding> {
 fn dear(facts: &Facts) -> Option<Finding> {
     let is_dear = |road: &&Road| road.metered || road.kind.is_cellular();
     let default = facts.roads.iter().filter(|road| road.metric.is_some()).min_by_key(|road| road.metric)?;
-    let cheaper = facts.roads.iter().find(|road| road.metric.is_some() && !is_dear(road))?;
+    let is_cheaper = |road: &&Road| road.metric.is_some() && !is_dear(road) && is_wanted(facts, &road.name);
+    let cheaper = facts.roads.iter().find(is_cheaper)?;
     is_dear(&default).then(|| {
         let (dear, cheap) = (&default.name, &cheaper.name);
         Finding::note(
@@ -204,8 +236,8 @@ fn why_dear(road: &Road) -> &'static str {
 mod tests {
     use super::*;
     use crate::links::DefaultRoute;
-    use crate::paths::doctor::State;
     use crate::paths::doctor::checks::tests::facts;
+    use crate::paths::doctor::{Running, State, Wish};
 
     fn road(name: &str, kind: LinkKind, metric: u32) -> Road {
         Road { name: name.into(), kind, metered: false, metric: Some(metric), rp_filter: 0, astray: Vec::new() }
@@ -247,6 +279,25 @@ mod tests {
     }
 
     #[test]
+    fn links_that_the_configuration_names_are_those_that_count() {
+        let wish = |name: &str, later| Wish { name: name.into(), later };
+        let there = || {
+            vec![interface("wlan0", "10.1.0.2", Verdict::Usable), interface("eth0", "10.2.0.2", Verdict::Usable)]
+        };
+        let named = |named: Vec<Wish>| found(&Facts { named, ..with(there(), vec![]) }, "links").unwrap();
+        assert_eq!(named(vec![]).0, State::Ok);
+        let (state, text) = named(vec![wish("wlan0", false), wish("usb0", true)]);
+        assert!(
+            state == State::Note && text.contains("only one link of those that the configuration names"),
+            "{text}"
+        );
+        let (state, text) = named(vec![wish("wlan0", false), wish("wwan9", false)]);
+        assert!(state == State::Blocks && text.contains("names wwan9, and there is no such interface"), "{text}");
+        let (state, text) = named(vec![wish("usb0", true)]);
+        assert!(state == State::Note && text.contains("can be used yet"), "{text}");
+    }
+
+    #[test]
     fn a_link_without_a_default_route_is_told_with_the_command() {
         let lost = interface("eth1", "10.1.0.2", Verdict::Unused(Reason::NoDefaultRoute));
         let (state, text) = found(&with(vec![lost], vec![]), "route").unwrap();
@@ -272,7 +323,7 @@ mod tests {
         let mut facts = with(vec![], vec![road("wlan0", LinkKind::Wifi, 600), astray]);
         let (state, text) = found(&facts, "routing").unwrap();
         assert!(state == State::Ok && text.starts_with("10.2.0.2 of wwan0 would leave by another link"), "{text}");
-        facts.daemon = Some(7);
+        facts.daemon = Some(Running { process: Some(7) });
         assert_eq!(found(&facts, "routing").unwrap().0, State::Note);
         facts.roads[1].astray.clear();
         assert_eq!(found(&facts, "routing").unwrap().0, State::Ok);
@@ -285,7 +336,7 @@ mod tests {
         let mut facts = with(vec![], vec![strict, astray]);
         let (state, text) = found(&facts, "rp_filter").unwrap();
         assert!(state == State::Note && text.contains("rp_filter=2"), "{text}");
-        facts.daemon = Some(7);
+        facts.daemon = Some(Running { process: Some(7) });
         assert_eq!(found(&facts, "rp_filter").unwrap().0, State::Ok);
         facts.roads[0].rp_filter = 2;
         assert_eq!(found(&facts, "rp_filter"), None);
@@ -300,6 +351,9 @@ mod tests {
         assert!(text.contains("a metric below 50"), "{text}");
         let later = Road { metric: Some(700), ..lte.clone() };
         assert_eq!(found(&with(vec![], vec![wifi.clone(), later]), "default link"), None);
+        let only = vec![Wish { name: "wwan0".into(), later: false }];
+        let alone = Facts { named: only, ..with(vec![], vec![wifi.clone(), lte.clone()]) };
+        assert_eq!(found(&alone, "default link"), None, "what is cheaper is none of the links");
         assert_eq!(found(&with(vec![], vec![lte]), "default link"), None, "there is nothing cheaper");
         let metered = Road { metered: true, metric: Some(1), ..wifi.clone() };
         let text =

@@ -253,11 +253,39 @@ fn checked(run_dir: &Path, mode: Mode) -> Result<Checked, PathsError> {
     Ok(Checked { settings, ledger, dead })
 }
 
-/// The process of the daemon that steers this network, as far as this user may know: the one that listens to the
-/// kernel's events, whatever its run directory, or the one that holds the claim.
-pub(super) fn daemon(run_dir: &Path) -> Option<u32> {
-    let listener = listeners().into_iter().find(Listener::is_daemon);
-    listener.and_then(|listener| listener.process).or_else(|| Claim::held(run_dir, Role::Steer))
+/// A daemon of ours that steers this network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// Its process, as far as this user may know.
+    pub process: Option<u32>,
+}
+
+impl std::fmt::Display for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("`marline paths`")?;
+        self.process.map_or(Ok(()), |process| write!(f, " (process {process})"))
+    }
+}
+
+/// The daemon that steers this network: the one that listens to the kernel's events, whatever its run directory, or the
+/// one that holds the claim. Where this user may not see whose socket listens, a program that does and a control socket
+/// in the run directory, or in the usual one, are one daemon of ours: only who administers the network may listen.
+pub(super) fn daemon(run_dir: &Path, listeners: &[Listener]) -> Option<Running> {
+    if let Some(listener) = listeners.iter().find(|listener| listener.is_daemon()) {
+        return Some(Running { process: listener.process });
+    }
+    let held = Claim::held(run_dir, Role::Steer).map(|process| Running { process: Some(process) });
+    held.or_else(|| {
+        let unknown = listeners.iter().any(|listener| listener.name.is_empty());
+        let sockets = unknown.then(|| std::fs::read_to_string("/proc/thread-self/net/unix").ok()).flatten()?;
+        let listens = |run_dir: &Path| has_socket(&sockets, &socket(run_dir));
+        (listens(run_dir) || listens(Path::new(RUN_DIR))).then_some(Running { process: None })
+    })
+}
+
+/// Whether somebody listens at this path, by the kernel's list (proc_pid_net(5)); only the path has slashes in it.
+fn has_socket(sockets: &str, path: &Path) -> bool {
+    sockets.lines().any(|line| line.find('/').and_then(|at| line.get(at..)).is_some_and(|at| Path::new(at) == path))
 }
 
 /// What came of putting things back.
