@@ -134,7 +134,7 @@ fn own_run_dir() -> Option<PathBuf> {
 /// How the daemon's errors end the process.
 fn exit(error: PathsError) -> Exit {
     let code = match &error {
-        PathsError::NotPermitted { .. } => Exit::PRIVILEGE,
+        PathsError::NotPermitted { .. } | PathsError::Unwritable(_) => Exit::PRIVILEGE,
         PathsError::Links(LinksError::NoLink { .. }) => Exit::NETWORK,
         _ => Exit::FAILED,
     };

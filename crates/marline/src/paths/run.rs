@@ -273,7 +273,7 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     let made = plan.run_dir.clone().filter(|_| made);
     let role = if dry { Role::Look } else { Role::Steer };
     let claim = plan.run_dir.as_deref().map(|run_dir| Claim::take(run_dir, role)).transpose();
-    let claim = claim.map_err(|error| Exit::failed(error.to_string()))?;
+    let claim = claim.map_err(|error| exit(error.into()))?;
     let about = About {
         policy: plan.config.policy,
         profile: plan.config.profile,

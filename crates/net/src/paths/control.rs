@@ -228,8 +228,11 @@ pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
     let socket = socket(run_dir);
     // In a directory of just anybody's there may be a socket of just anybody's.
     let connected = Directory::open(run_dir).and_then(|_| std::os::unix::net::UnixStream::connect(&socket));
+    // Another user's directory may be empty; one that cannot be looked into may not.
+    let is_empty =
+        || std::fs::symlink_metadata(&socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => AskError::NotPermitted { socket: socket.clone() },
+        io::ErrorKind::PermissionDenied if !is_empty() => AskError::NotPermitted { socket: socket.clone() },
         _ => AskError::Nobody { socket: socket.clone(), error },
     })?;
     let exchange = |stream: &mut std::os::unix::net::UnixStream| -> io::Result<Answer> {
@@ -362,6 +365,25 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap());
         let error = ask(directory.path(), &Question::Status { at_most: None }).unwrap_err().to_string();
         assert!(error.contains("Connection refused"), "{error}");
+    }
+
+    #[test]
+    fn in_another_users_directory_asking_is_not_permitted_where_there_is_a_socket() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give directories away");
+            return;
+        }
+        let above = tempfile::tempdir().unwrap();
+        let run_dir = above.path().join("run");
+        std::fs::create_dir(&run_dir).unwrap();
+        // Neither is root's, so that even root does not trust it.
+        for place in [above.path(), &run_dir] {
+            std::os::unix::fs::chown(place, Some(65_534), None).unwrap();
+        }
+        let asked = || ask(&run_dir, &Question::Status { at_most: None }).unwrap_err();
+        assert!(matches!(asked(), AskError::Nobody { .. }), "{}", asked());
+        drop(std::os::unix::net::UnixListener::bind(socket(&run_dir)).unwrap());
+        assert!(matches!(asked(), AskError::NotPermitted { .. }), "{}", asked());
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub enum PathsError {
         /// Why.
         error: io::Error,
     },
+    /// This user may not write what a run needs beside its privilege: the line says what and what next.
+    #[error("{0}")]
+    Unwritable(String),
     /// The host is not fit, or could not be made fit: the line says what and what next.
     #[error("{0}")]
     Ground(String),

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::super::PathsError;
 use super::directory::Directory;
 use super::ledger::network;
 
@@ -56,8 +57,19 @@ pub enum ClaimError {
     #[error("a `marline paths`{} steers this network already; stop it first, or ask it with `marline paths status`", shown(.0))]
     Held(Option<u32>),
     /// The file cannot be had.
-    #[error("the claim on this network: {0}")]
+    #[error("the claim on this network: {0}; name another directory with --run-dir")]
     File(#[from] io::Error),
+}
+
+impl From<ClaimError> for PathsError {
+    fn from(error: ClaimError) -> Self {
+        match &error {
+            ClaimError::File(file) if file.kind() == io::ErrorKind::PermissionDenied => {
+                Self::Unwritable(error.to_string())
+            }
+            _ => Self::Ground(error.to_string()),
+        }
+    }
 }
 
 fn shown(process: &Option<u32>) -> String {

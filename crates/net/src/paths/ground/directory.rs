@@ -44,7 +44,7 @@ impl Directory {
         }
         let granted = is_trusted(&stat) || is_root() && is_roots_alone(&fd)?;
         if !granted {
-            return Err(unsafe_here("it belongs to another user"));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
         }
         Ok(Self { fd })
     }

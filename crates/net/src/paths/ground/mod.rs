@@ -321,7 +321,7 @@ fn restore_in(run_dir: &Path) -> Result<Restored, PathsError> {
     };
     let _claim = Claim::take(run_dir, Role::Steer).map_err(|error| match error {
         ClaimError::Held(process) => runs(process),
-        error => PathsError::Ground(error.to_string()),
+        error => error.into(),
     })?;
     let listeners = listeners();
     if let Some(daemon) = listeners.iter().find(|listener| listener.is_daemon()) {
@@ -389,7 +389,12 @@ pub fn socket(run_dir: &Path) -> PathBuf {
 /// One line that says what to do.
 pub fn run_directory(path: &Path) -> Result<bool, PathsError> {
     Directory::make(path).map_err(|error| {
-        PathsError::Ground(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
+        let line = format!("{error}: it cannot be the run directory; name another one with --run-dir");
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            PathsError::Unwritable(line)
+        } else {
+            PathsError::Ground(line)
+        }
     })
 }
 
@@ -412,7 +417,12 @@ pub(crate) fn may_administer() -> bool {
 }
 
 fn unwritten(error: io::Error) -> PathsError {
-    PathsError::Ground(format!("{error}: without it nothing is changed; name another directory with --run-dir"))
+    let line = format!("{error}: without it nothing is changed; name another directory with --run-dir");
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        PathsError::Unwritable(line)
+    } else {
+        PathsError::Ground(line)
+    }
 }
 
 fn refused(name: &str, error: &io::Error) -> PathsError {
