@@ -71,7 +71,7 @@ pub(super) enum PathsVerb {
         #[arg(long)]
         json: bool,
         /// Show no more connections than this, the busiest first.
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = number)]
         at_most: Option<usize>,
     },
     /// Show the same, painted anew every second.
@@ -179,11 +179,18 @@ pub(super) struct Wanted {
 }
 
 impl FromStr for Wanted {
-    type Err = ParseNamedError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, ParseNamedError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let (waits, terms): (Vec<&str>, Vec<&str>) = text.split(',').partition(|part| *part == "later");
-        Ok(Self { link: terms.join(",").parse()?, later: !waits.is_empty() })
+        let link = terms.join(",").parse().map_err(|error| match error {
+            // A download's links have a limit, and cannot be waited for.
+            ParseNamedError::Part(part) => {
+                format!("`{part}`: after the interface come kind=, metered=, budget= or later, separated by commas")
+            }
+            error => error.to_string(),
+        })?;
+        Ok(Self { link, later: !waits.is_empty() })
     }
 }
 
@@ -200,6 +207,10 @@ fn token(word: &str) -> Result<u32, String> {
     let is_hex = (1..=8).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let token = is_hex.then(|| u32::from_str_radix(digits, 16).ok()).flatten();
     token.ok_or_else(|| "a token is up to eight hexadecimal digits, such as 7b9c2f7a".to_owned())
+}
+
+fn number(word: &str) -> Result<usize, String> {
+    word.parse().map_err(|_| format!("`{word}` is no number of connections, such as 20"))
 }
 
 fn kinds(words: &str) -> Result<(LinkKind, LinkKind), String> {

@@ -10,7 +10,7 @@ use marline_core::energy::{Model, Together};
 use marline_core::link::LinkId;
 use marline_core::paths::{Config, LinkTerms, Policy, Profile};
 use marline_core::units::Power;
-use marline_net::links::{Choice, MeteredHints, Named, choose, coming, survey};
+use marline_net::links::{Choice, Chosen, LinksError, MeteredHints, Named, choose, coming, survey};
 use marline_net::paths::control::Control;
 use marline_net::paths::forward::{self, Cgroup, ForwardError, Forwarder, Ports, Scope};
 use marline_net::paths::ground::{self, Claim, Host, RUN_DIR, Roads, Role};
@@ -222,10 +222,15 @@ fn links(
         format!("link {}: there is no such interface yet; it is used when it comes", wanted.link.name)
     });
     let come: Vec<String> = come.collect();
+    let waits = wanted.iter().any(|wanted| wanted.later);
     let named: Vec<Named> = wanted.into_iter().map(|wanted| wanted.link).collect();
     let choice =
         if is_named { Choice::Named(named.clone()) } else { Choice::Auto { bypass_vpn, known: file.known() } };
-    let chosen = choose(&survey, &choice, &hints).map_err(|error| gone(&error))?;
+    let chosen = match choose(&survey, &choice, &hints) {
+        // Whoever names a link that may come later waits for the first one, too.
+        Err(LinksError::NoLink { .. }) if waits => Chosen { links: Vec::new(), warnings: Vec::new(), vpn: None },
+        chosen => chosen.map_err(|error| gone(&error))?,
+    };
     let mut lines: Vec<String> = chosen.vpn.into_iter().chain(come).collect();
     let mut profiles: Vec<_> = chosen.links.into_iter().map(|(_, profile)| profile).collect();
     // What cannot be used yet may come to be used while it runs.
@@ -269,6 +274,7 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     let ending = if left.is_some() { LEFT } else { ENDING };
     plan.lines.extend(left);
     plan.scope.as_ref().map_or(Ok(()), forward::check).map_err(unled)?;
+    plan.trace.as_deref().map_or(Ok(()), writable).map_err(exit)?;
     let made = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(exit)? == Some(true);
     let made = plan.run_dir.clone().filter(|_| made);
     let role = if dry { Role::Look } else { Role::Steer };
@@ -317,7 +323,6 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     let forwarding = async {
         match plan.scope {
             Some(scope) => {
-    plan.trace.as_deref().map_or(Ok(()), writable).map_err(exit)?;
                 // Begun after the ground is laid: that takes away what a forwarder that was killed has left.
                 let config = forward::Config { scope, ..forward::Config::default() };
                 match Forwarder::start(config, counts) {
@@ -351,6 +356,16 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     }
     Ok(())
 }
+
+/// Whether a log can be written there; it is made, and what it holds stays.
+fn writable(path: &Path) -> Result<(), PathsError> {
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| PathsError::Trace { path: path.to_owned(), error })
+}
+
+const ENDING: &str = "stopped; everything is as it was before";
+/// Where a program that has gone had left its path manager behind.
+const LEFT: &str = "stopped; everything is as it was before, but paths are managed by the kernel again";
 
 /// How the forwarder's errors end the process.
 fn unled(error: ForwardError) -> Exit {
@@ -387,17 +402,11 @@ fn beginning(config: &Config, mode: Mode) -> String {
         Mode::KernelPm => "steering all MPTCP connections together over",
         Mode::DryRun => "dry run, nothing is changed: looking at MPTCP over",
     };
-    let only = if links.len() < 2 { " (there is only one link: nothing to choose between yet)" } else { "" };
+    let only = match links.len() {
+        0 => "no link yet",
+        1 => " (there is only one link: nothing to choose between yet)",
+        _ => "",
+    };
     let (policy, profile) = (super::show::word(&config.policy), super::show::word(&config.profile));
     format!("{what} {}{only}; policy {policy}, profile {profile}; Ctrl-C stops it", links.join(", "))
 }
-/// Whether a log can be written there; it is made, and what it holds stays.
-fn writable(path: &Path) -> Result<(), PathsError> {
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    opened.map(drop).map_err(|error| PathsError::Trace { path: path.to_owned(), error })
-}
-
-const ENDING: &str = "stopped; everything is as it was before";
-/// Where a program that has gone had left its path manager behind.
-const LEFT: &str = "stopped; everything is as it was before, but paths are managed by the kernel again";
-
