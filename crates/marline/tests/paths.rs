@@ -95,6 +95,8 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
     )
     .unwrap();
     std::fs::write(place.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
+    let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nport = [80, '8000-8999']\n";
+    std::fs::write(place.0.path().join("group.toml"), group).unwrap();
     let table: &[(&[&str], &str)] = &[
         (&["--profile", "fast"], "`fast` is no profile: energy, throughput, latency or metered"),
         (
@@ -102,6 +104,17 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
             "`tcp` is no policy: marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
         ),
         (&["--link", "eth0,buget=2GB"], "`buget=2GB`: after the interface come kind="),
+        (&["--link", "eth0,metred=yes"], "after the interface come kind=, metered=, budget= or later, separated"),
+        (&["--port", "80"], "--port: it says for whom --transparent is"),
+        (&["--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: it is no directory"),
+        (&["status", "--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: it is no directory"),
+        (&["status", "--at-most", "x"], "`x` is no number of connections"),
+        (&["status", "--config", "m.toml"], "m.toml:2: unknown field `profil`"),
+        (&["watch", "--config", "m.toml"], "m.toml:2: unknown field `profil`"),
+        (&["explain", "7", "--config", "m.toml"], "m.toml:2: unknown field `profil`"),
+        (&["doctor", "--config", "m.toml"], "m.toml:2: unknown field `profil`"),
+        (&["doctor", "--config", "group.toml"], "[paths] cgroup: "),
+        (&["--config", "group.toml"], "[paths] cgroup: "),
         (&["--link", "eth0", "--link", "eth0"], "--link eth0: named twice"),
         (&["--link", "eth0,limit=1Mbit/s"], "--link eth0: limit= is for downloads"),
         (&["--trace", "-"], "--trace -: the log needs a file"),
@@ -166,6 +179,15 @@ refused $steer
 umount /proc/sys/net/mptcp
 mkdir -m 777 ./shared
 refused paths --run-dir ./shared
+refused $steer --trace /nonexistent/x
+chmod 755 .; cp "$MARLINE" ./marline; mkdir -m 755 "$RUN"; touch "$RUN/roots"
+refused setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=+net_admin --ambient-caps=+net_admin \
+    ./marline paths --run-dir "$RUN"
+refused setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=+net_admin --ambient-caps=+net_admin \
+    ./marline paths --run-dir "$RUN/new"
+mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys
+refused $steer
+umount /proc/sys
 ip link set eth0 down; ip link set eth1 down
 refused paths --run-dir "$RUN"
 "#;
@@ -177,12 +199,180 @@ refused paths --run-dir "$RUN"
         "1 marline: /proc/none: ",
         "1 marline: this kernel has no MPTCP path manager",
         "1 marline: ./shared: others than its owner may write in it: ",
+        "1 marline: /nonexistent/x: the log cannot be written: ",
+        "77 marline: the claim on this network: ",
+        "77 marline: ",
+        "1 marline: net.mptcp.path_manager cannot be set: Read-only file system",
         "69 marline: no link can be used: ",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
         assert!(line.starts_with(expected), "{lines:#?}");
     }
+    for line in &lines[7..9] {
+        assert!(line.contains("Permission denied") && line.contains("with --run-dir"), "{line}");
+    }
+}
+
+#[test]
+fn a_path_manager_that_somebody_switches_over_is_switched_back_and_told() {
+    let place = Place::new();
+    let script = r#"
+is() { [ "$(sysctl -n net.mptcp.path_manager)" = "$1" ]; }
+state >before
+$steer 2>said & daemon=$!
+started $daemon
+paths doctor --run-dir "$RUN" | grep "path manager" | sed 's/process [0-9]*/process N/'
+sysctl -qw net.mptcp.path_manager=kernel
+until is userspace; do sleep 0.05; kill -0 $daemon; done
+grep "somebody" said
+paths status --run-dir "$RUN" | grep "^note: "
+# Somebody insists.
+until grep -q "left at" said; do is kernel || sysctl -qw net.mptcp.path_manager=kernel; sleep 0.05; kill -0 $daemon; done
+grep -c "it is userspace again" said
+paths status --run-dir "$RUN" | grep "^note: "
+code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep "^WRONG" seen | sed 's/process [0-9]*/process N/'
+kill $daemon; wait $daemon
+state >after; diff before after
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let expected = [
+        "ok     path manager  `marline paths` (process N)",
+        "marline: net.mptcp.path_manager: somebody has set it to kernel; it is userspace again. Connections opened meanwhile may not be steered",
+        "note: net.mptcp.path_manager was changed by somebody else and put back 1 times: connections opened meanwhile may not be steered",
+        "6",
+        "note: net.mptcp.path_manager is kernel, which somebody else has set: new connections are not steered until it is userspace (`sysctl -w net.mptcp.path_manager=userspace`)",
+        "1",
+        "WRONG  path manager  `marline paths` (process N) runs, but somebody has set it to kernel meanwhile: new connections are not steered",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn what_a_run_with_another_directory_has_left_is_told_and_does_not_outlive_the_next_run() {
+    let place = Place::new();
+    let script = r#"
+state >before
+"$MARLINE" paths --run-dir ./r3 --link eth0 --link eth1 2>said & daemon=$!
+until paths status --run-dir ./r3 >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+kill -KILL $daemon; wait $daemon || true
+code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep -A1 "^WRONG" seen
+code=0; paths restore --run-dir "$RUN" 2>said || code=$?; echo "$code"; cat said
+$steer 2>said & daemon=$!
+started $daemon
+kill $daemon; wait $daemon
+grep "none listens" said; tail -n 1 said
+sysctl -n net.mptcp.path_manager
+paths restore --run-dir ./r3 2>said; sed 's/: [0-9]* again/: N again/' said
+rmdir "$RUN" ./r3 2>/dev/null || true
+state >after; diff before after
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let expected = [
+        "1",
+        "WRONG  path manager  it is set to be a program, and none listens",
+        "                     what helps: `marline paths restore`, with the --run-dir of the run that was killed",
+        "1",
+        "marline: 6 rules and routes removed",
+        "marline: net.mptcp.path_manager: still userspace, although no program listens, and ",
+        "marline: net.mptcp.path_manager: found set to a program, and none listens: probably a `marline paths` with another",
+        "marline: stopped; everything is as it was before, but paths are managed by the kernel again",
+        "kernel",
+        "marline: net.ipv4.tcp_rmem: N again",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{lines:#?}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{expected}: {lines:#?}");
+    }
+}
+
+#[test]
+fn the_configuration_is_heard_by_the_doctor_and_by_questions() {
+    let place = Place::new();
+    let script = r#"
+mkdir -p config/marline
+printf '[paths]\nrun-dir = "%s"\nlinks = ["eth0", "eth1"]\n[link.eth0]\nkind = "lte"\nmetered = true\n[link.eth1]\nkind = "wifi"\n' \
+    "$RUN" >config/marline/marline.toml
+file=config/marline/marline.toml
+paths doctor --config $file | grep "default link"
+XDG_CONFIG_HOME=$PWD/config "$MARLINE" paths doctor | grep -c "default link"
+sed 's/"eth1"\]/"wwan9"]/' <$file >other.toml
+code=0; paths doctor --config other.toml >seen || code=$?; echo "$code"; grep "^WRONG" seen
+"$MARLINE" paths --config $file 2>said & daemon=$!
+until paths status --config $file >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+[ -S "$RUN"/paths-*.sock ]
+XDG_CONFIG_HOME=$PWD/config "$MARLINE" paths status | grep -c "policy marline"
+code=0; paths explain 7 --config $file 2>seen || code=$?; echo "$code $(cut -d, -f1 seen)"
+code=0; timeout 1 "$MARLINE" paths watch --config $file >seen || code=$?; echo "$code"
+kill $daemon; wait $daemon
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let expected = [
+        "note   default link  connections begin over eth0, which is metered, although there is eth1",
+        "1",
+        "1",
+        "WRONG  links         the configuration names wwan9, and there is no such interface",
+        "1",
+        "1 marline: there is no connection 00000007",
+        "124",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn other_users_are_told_that_a_daemon_runs_and_that_they_may_not_ask() {
+    let place = Place::new();
+    let script = r#"
+chmod 755 .; cp "$MARLINE" ./marline
+mount -t tmpfs -o mode=755 none /run
+as() { user=$1; shift; setpriv --reuid $user --regid $user --clear-groups --inh-caps=-all --bounding-set=-all "$@"; }
+"$MARLINE" paths --link eth0 --link eth1 2>said & daemon=$!
+until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
+code=0; as 65534 ./marline paths status 2>seen || code=$?; echo "$code $(grep -o "not permitted: ask as root" seen)"
+kill $daemon; wait $daemon
+code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
+mkdir theirs; chown 65533 theirs
+as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>said & daemon=$!
+until ls theirs/*.sock >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: ask as root" seen)"
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let expected = [
+        "0",
+        "ok     privilege     not here; `marline paths` runs and has it: with sudo this examination sees more",
+        "ok     path manager  `marline paths` runs; `sudo marline paths status` says what it does",
+        "77 not permitted: ask as root",
+        "1",
+        "WRONG  privilege     CAP_NET_ADMIN is missing, without which nothing can be steered",
+        "ok     path manager  the kernel's own; `marline paths` takes over while it runs",
+        "77 not permitted: ask as root",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn a_link_that_is_waited_for_may_be_the_only_one() {
+    let place = Place::new();
+    let script = r#"
+state >before
+"$MARLINE" paths --run-dir "$RUN" --link usb0,later,kind=lte 2>said & daemon=$!
+started $daemon
+ip link add usb0 type veth peer name far2
+ip link set usb0 addrgenmode none; ip link set far2 addrgenmode none
+ip address add 10.7.0.2/24 dev usb0
+ip link set usb0 up; ip link set far2 up
+until ip -br link show usb0 | grep -q LOWER_UP; do sleep 0.01; done
+ip route add default via 10.7.0.1 dev usb0 metric 300
+until paths status --run-dir "$RUN" | grep -q "^usb0 .* up"; do sleep 0.05; kill -0 $daemon; done
+grep "steering MPTCP" said
+kill $daemon; wait $daemon
+ip link delete usb0
+state >after; diff before after
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.starts_with("marline: steering MPTCP over no link yet; policy marline"), "{line}");
 }
 
 #[test]
