@@ -287,6 +287,31 @@ state >after; diff before after
 }
 
 #[test]
+fn a_path_manager_that_was_set_from_outside_is_used_and_left() {
+    let place = Place::new();
+    // A container whose host has set it.
+    let script = r#"
+sysctl -qw net.mptcp.path_manager=userspace
+mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys
+state >before
+$steer 2>said & daemon=$!
+started $daemon
+kill $daemon; wait $daemon
+tail -n 1 said
+paths restore --run-dir "$RUN" 2>said; cat said
+paths doctor --run-dir "$RUN" >seen; grep "path manager" seen
+state >after; diff before after
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let expected = [
+        "marline: stopped; everything is as it was before",
+        "marline: there is nothing to put back",
+        "note   path manager  it was set to be a program from outside, and none listens: connections stay on their first link",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
 fn the_configuration_is_heard_by_the_doctor_and_by_questions() {
     let place = Place::new();
     let script = r#"

@@ -77,9 +77,18 @@ fn privilege(facts: &Facts) -> Finding {
 }
 
 fn writable(facts: &Facts) -> Option<Finding> {
+    const NAME: &str = "settings";
+    let fits = facts.path_manager.as_deref() == Some("userspace") && facts.enabled.as_deref() != Some("0");
     (facts.privileged && !facts.writable).then(|| {
+        if fits {
+            return Finding::note(
+                NAME,
+                "settings below /proc/sys/net cannot be written here; those that a run must have are there",
+                "for links that join late, have the host set net.ipv4.tcp_rmem, too (docs/paths.md)",
+            );
+        }
         Finding::blocks(
-            "settings",
+            NAME,
             "settings below /proc/sys/net cannot be written here",
             "in a container: have the host set net.mptcp.path_manager=userspace; in a unit: ProtectKernelTunables=no",
         )
@@ -104,6 +113,12 @@ fn manager(facts: &Facts) -> Finding {
         return Finding::blocks(NAME, format!("another one is active: {}", other.shown()), remedy);
     }
     match facts.path_manager.as_deref() {
+        // Nobody in here can change it: it was set from outside, for a run to come.
+        Some("userspace") if facts.privileged && !facts.writable => Finding::note(
+            NAME,
+            "it was set to be a program from outside, and none listens: connections stay on their first link",
+            "start `marline paths`",
+        ),
         Some("userspace") => Finding::blocks(
             NAME,
             "it is set to be a program, and none listens: all connections stay on their first link",
@@ -323,6 +338,9 @@ pub(super) mod tests {
         check(&userspace, "path manager", State::Blocks, "none listens");
         let text = found(&userspace, "path manager").unwrap().1;
         assert!(text.contains("`marline paths restore`") && text.contains("path_manager=kernel"), "{text}");
+        let sealed = Facts { writable: false, ..userspace.clone() };
+        check(&sealed, "path manager", State::Note, "set to be a program from outside");
+        check(&sealed, "settings", State::Note, "those that a run must have are there");
         let hidden = Facts { listeners: listener(""), privileged: false, ..userspace.clone() };
         check(&hidden, "path manager", State::Blocks, "`sudo marline paths doctor` says which");
         let other = Facts { listeners: listener("steerd"), ..userspace.clone() };

@@ -332,8 +332,10 @@ fn restore_in(run_dir: &Path) -> Result<Restored, PathsError> {
     // Nobody listens at it: whoever did would hold the claim.
     let _ = std::fs::remove_file(socket(run_dir));
     let settings = Settings::system();
-    if left.is_empty() && settings.is_userspace() && rival(&listeners, true).is_none() {
-        let ((name, set), (_, kernel)) = (settings.manager(Mode::Userspace), settings.manager(Mode::KernelPm));
+    let ((name, set), (_, kernel)) = (settings.manager(Mode::Userspace), settings.manager(Mode::KernelPm));
+    // Where it cannot be written, it was set from outside for a run to come.
+    let is_dead = settings.is_userspace() && rival(&listeners, true).is_none() && settings.is_writable(name);
+    if left.is_empty() && is_dead {
         left.push(format!(
             "{name}: still {set}, although no program listens, and {} has no note of what it was: a run with another \
              run directory is put back by `marline paths restore --run-dir DIR`, anything else by `sysctl -w {name}={kernel}`",
