@@ -3,7 +3,8 @@
 //! In: a socket. Out: [`Spoken`]. A connection that was begun as MPTCP and goes on as TCP tells nobody: neither the
 //! application, nor an event of the path manager. This is how its owner sees it; `ss -M` shows it for all sockets.
 //!
-//! 1. After a fallback the kernel refuses the question (`EOPNOTSUPP`); before one it answers with flags.
+//! 1. After a fallback the question goes to the TCP socket below, which refuses it: over IPv4 with `EOPNOTSUPP`, over IPv6
+//!    with `ENOPROTOOPT`. Before one the kernel answers with flags.
 //! 2. A socket that was never MPTCP knows no such question, and its protocol is another.
 
 use std::io;
@@ -43,7 +44,9 @@ impl Spoken {
         });
         match asked {
             Ok(_) => Ok(Self::from_flags(u32::from_ne_bytes([info[8], info[9], info[10], info[11]]))),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Self::FellBack),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOPROTOOPT)) => {
+                Ok(Self::FellBack)
+            }
             Err(error) => Err(error),
         }
     }
@@ -67,24 +70,32 @@ const REMOTE_KEY_RECEIVED: u32 = 1 << 1;
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketType, accept, bind, connect, getsockname, listen, socket};
-    use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+    use std::net::{IpAddr, SocketAddr, UdpSocket};
 
     #[test]
-    fn both_ends_or_neither_speak_it() {
-        for (protocol, spoken) in [(Some(MPTCP), Spoken::Yes), (None, Spoken::FellBack)] {
-            let Ok(client) = socket(AddressFamily::INET, SocketType::STREAM, Some(MPTCP)) else {
-                eprintln!("skipped: this kernel has no MPTCP");
-                return;
-            };
-            let server = socket(AddressFamily::INET, SocketType::STREAM, protocol).unwrap();
-            bind(&server, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
-            listen(&server, 1).unwrap();
-            assert_eq!(Spoken::of(&client).unwrap(), Spoken::Asked);
-            connect(&client, &getsockname(&server).unwrap()).unwrap();
-            let accepted = accept(&server).unwrap();
-            assert_eq!(Spoken::of(&client).unwrap(), spoken);
-            let there = if spoken == Spoken::Yes { Spoken::Yes } else { Spoken::Never };
-            assert_eq!(Spoken::of(&accepted).unwrap(), there);
+    fn both_ends_or_neither_speak_it_over_either_protocol() {
+        for (listens, to) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::ffff:127.0.0.1")] {
+            for (protocol, spoken) in [(Some(MPTCP), Spoken::Yes), (None, Spoken::FellBack)] {
+                let [listens, to]: [IpAddr; 2] = [listens, to].map(|address| address.parse().unwrap());
+                let family = if listens.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                let Ok(client) = socket(family, SocketType::STREAM, Some(MPTCP)) else {
+                    eprintln!("skipped: this kernel has no MPTCP, or none over {listens}");
+                    continue;
+                };
+                let server = socket(family, SocketType::STREAM, protocol).unwrap();
+                if bind(&server, &SocketAddr::new(listens, 0)).is_err() {
+                    eprintln!("skipped: this machine has no {listens}");
+                    continue;
+                }
+                listen(&server, 1).unwrap();
+                assert_eq!(Spoken::of(&client).unwrap(), Spoken::Asked);
+                let port = SocketAddr::try_from(getsockname(&server).unwrap()).unwrap().port();
+                connect(&client, &SocketAddr::new(to, port)).unwrap();
+                let accepted = accept(&server).unwrap();
+                assert_eq!(Spoken::of(&client).unwrap(), spoken, "{to}");
+                let there = if spoken == Spoken::Yes { Spoken::Yes } else { Spoken::Never };
+                assert_eq!(Spoken::of(&accepted).unwrap(), there, "{to}");
+            }
         }
     }
 
