@@ -296,12 +296,25 @@ impl Conn {
             }
             path.join = Join::No;
             match purpose {
-                Purpose::Use => path.not_before = now + later(RETRY, &mut path.fails, RETRY_MOST),
+                Purpose::Use => {
+                    let pause = later(RETRY, &mut path.fails, RETRY_MOST);
+                    path.not_before = now + pause;
+                    self.say_unanswered(host, link, pause);
+                }
                 Purpose::Prove { until } if now < until => self.join(host, link, true, purpose),
                 Purpose::Prove { .. } => self.on_no_proof(host, link),
                 Purpose::Return => {}
             }
         }
+    }
+
+    /// Says that nothing came of a join; then why it is carried as it is once more, so that this is the last word.
+    fn say_unanswered(&mut self, host: &mut Host, link: usize, pause: Duration) {
+        let (name, waited) = (host.name(link), COMES.max(self.rtt() * 3));
+        let reason =
+            alloc::format!("join over {name}: no answer in {} s; again in {} s", waited.as_secs(), pause.as_secs());
+        host.out.push_back(Output::Note { conn: self.id, reason });
+        self.said = None;
     }
 
     /// Says why, if that is new.

@@ -210,3 +210,22 @@ fn a_join_that_has_no_address_costs_nothing_and_rests_for_a_while() {
         assert!(account.link(LTE).is_none_or(|bill| bill.total().is_zero()), "{policy:?}");
     }
 }
+
+#[test]
+fn a_join_without_an_answer_is_told_with_what_comes_next() {
+    let mut world = world(Policy::Mptcp, Profile::Energy, [None, None], [2.0, 2.0]);
+    world.lose_joins = 2;
+    world.open(1, WIFI, 8 << 20);
+    world.run(15.0);
+    let told: Vec<usize> = world
+        .notes
+        .iter()
+        .enumerate()
+        .filter(|(_, note)| note.starts_with("join over lte: no answer in 3 s; again in "))
+        .map(|(at, _)| at)
+        .collect();
+    let [first, second] = told[..] else { panic!("{:#?}", world.notes) };
+    assert!(world.notes[first].ends_with(" 2 s") && world.notes[second].ends_with(" 4 s"), "{:#?}", world.notes);
+    // The last word is how it is carried.
+    assert!(world.notes[first + 1].starts_with("wifi: ") && world.notes.len() > second + 1, "{:#?}", world.notes);
+}
