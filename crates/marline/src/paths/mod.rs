@@ -35,10 +35,16 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
             print(&if json { json_of(&status)? } else { show::status(&status, at_most.unwrap_or(show::MOST)) })
         }
         Some(PathsVerb::Watch { daemon }) => {
-            let place = Place::of(&daemon, config)?;
-            show::watch(|| match ask(&place, &Question::Status { at_most: Some(show::MOST) })? {
-                Answer::Status(status) => Ok(status),
-                _ => Err(odd()),
+            let (place, mut seen) = (Place::of(&daemon, config)?, false);
+            show::watch(|| match asked(&place, &Question::Status { at_most: Some(show::MOST) }) {
+                Ok(Answer::Status(status)) => {
+                    seen = true;
+                    Ok(status)
+                }
+                Ok(_) => Err(odd()),
+                // There was one a second ago.
+                Err(AskError::Nobody { .. }) if seen => Err(unanswered(&AskError::Ended)),
+                Err(error) => Err(unanswered(&error)),
             })
         }
         Some(PathsVerb::Explain { token, daemon, json }) => {
@@ -112,17 +118,24 @@ fn named_run_dir(daemon: &Daemon, file: &ConfigFile) -> Result<Option<PathBuf>, 
     }
 }
 
-/// The daemon's answer. Where nobody names a run directory, the one of a user's dry run counts if there is no other.
+/// The daemon's answer.
 fn ask(place: &Place, question: &Question) -> Result<Answer, Exit> {
+    asked(place, question).map_err(|error| unanswered(&error))
+}
+
+fn unanswered(error: &AskError) -> Exit {
+    let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
+    Exit::new(code, error.to_string())
+}
+
+/// The same, or why there is none. Where nobody names a run directory, the one of a user's dry run counts if there is no
+/// other.
+fn asked(place: &Place, question: &Question) -> Result<Answer, AskError> {
     let own = if place.is_named { None } else { own_run_dir() };
-    let asked = match (control::ask(&place.run_dir, question), own) {
+    match (control::ask(&place.run_dir, question), own) {
         (Err(AskError::Nobody { .. }), Some(own)) if control::socket(&own).exists() => control::ask(&own, question),
         (asked, _) => asked,
-    };
-    asked.map_err(|error| {
-        let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
-        Exit::new(code, error.to_string())
-    })
+    }
 }
 
 /// Where a user without privileges may have sockets.

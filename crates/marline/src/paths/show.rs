@@ -35,7 +35,7 @@ pub(super) fn status(status: &Status, at_most: usize) -> String {
 }
 
 /// Paints what `ask` tells, until it fails.
-pub(super) fn watch(ask: impl Fn() -> Result<Box<Status>, Exit>) -> Result<(), Exit> {
+pub(super) fn watch(mut ask: impl FnMut() -> Result<Box<Status>, Exit>) -> Result<(), Exit> {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     let paints = std::io::stdout().is_terminal() && !dumb;
     loop {
@@ -85,10 +85,16 @@ fn head(status: &Status) -> String {
         let _ = write!(text, "; {joules:.1} J on {model}");
     }
     let counts = &status.counts;
-    let _ = write!(text, "\n{} connections steered, {} active", counts.managed, counts.active);
+    let (count, how) = match status.mode.as_str() {
+        "kernel-pm" => (counts.managed, "steered together"),
+        "dry-run" => (counts.managed + counts.unmanaged, "looked at"),
+        _ => (counts.managed, "steered"),
+    };
+    let _ = write!(text, "\n{count} connections {how}, {} active", counts.active);
+    let unmanaged = if status.mode == "dry-run" { 0 } else { counts.unmanaged };
     for (count, what) in [
         (counts.adopted, "adopted"),
-        (counts.unmanaged, "not to be steered"),
+        (unmanaged, "not to be steered"),
         (counts.plain_now, "plain TCP instead of MPTCP"),
         (counts.fallen_back, "fell back since the start"),
         (counts.refused, "commands refused"),
@@ -287,6 +293,18 @@ mod tests {
             "7b9c2f7a  192.0.2.1:443  12.3 Mbit/s  41.2MB    wlan0, wwan0 (suspended)  wlan0 alone costs less"
         );
         assert_eq!(lines[9], "and 1 more");
+    }
+
+    #[test]
+    fn connections_that_are_steered_together_or_looked_at_are_called_so() {
+        let second = |mode: &str, managed, unmanaged| {
+            let counts = marline_net::paths::status::Counts { managed, unmanaged, active: 1, ..Default::default() };
+            let text = status(&Status { mode: mode.into(), counts, ..example() }, 10);
+            text.lines().nth(1).unwrap().to_owned()
+        };
+        assert_eq!(second("kernel-pm", 2, 0), "2 connections steered together, 1 active");
+        assert_eq!(second("dry-run", 0, 2), "2 connections looked at, 1 active");
+        assert_eq!(second("userspace", 1, 1), "1 connections steered, 1 active, 1 not to be steered");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! HTTP was not used: there is one question and one answer, and no browser is to reach this.
 
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,9 @@ const LONGEST: u64 = 1024;
 /// chosen: a program on the same machine that needs longer has stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Of a daemon whose driver has gone.
+const ENDING: &str = "the daemon is ending";
+
 /// chosen: people and a monitor ask; more at once is a mistake in a script.
 const AT_ONCE: usize = 16;
 
@@ -72,6 +75,8 @@ const AT_ONCE: usize = 16;
 pub struct Control {
     accepting: tokio::task::JoinHandle<()>,
     path: PathBuf,
+    /// Which file that is: another run may have put its own in its place.
+    file: (u64, u64),
 }
 
 impl Control {
@@ -89,15 +94,23 @@ impl Control {
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         let accepting = tokio::spawn(accept(listener, Arc::new(about), policy, driver));
-        Ok(Self { accepting, path })
+        let file = identity(&path)?;
+        Ok(Self { accepting, path, file })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
         self.accepting.abort();
-        let _ = std::fs::remove_file(&self.path);
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 async fn accept(listener: UnixListener, about: Arc<About>, policy: Shared, driver: mpsc::Sender<Ask>) {
@@ -134,7 +147,7 @@ async fn serve(
         match read(&mut stream).await? {
             Ok(question) => {
                 let told = answer(question, about, policy, driver).await;
-                told.unwrap_or_else(|| Answer::Refused("the daemon is ending".to_owned()))
+                told.unwrap_or_else(|| Answer::Refused(ENDING.to_owned()))
             }
             Err(why) => Answer::Refused(why),
         }
@@ -207,6 +220,9 @@ pub enum AskError {
         /// Where it is.
         socket: PathBuf,
     },
+    /// It ended while it was asked.
+    #[error("`marline paths` has ended")]
+    Ended,
     /// The answer did not come, or is none.
     #[error("{}: the daemon does not answer: {error}", socket.display())]
     NoAnswer {
@@ -243,12 +259,21 @@ pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
         stream.write_all(&text)?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;
+        if !answer.ends_with(b"\n") {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         Ok(serde_json::from_slice(&answer)?)
     };
     match exchange(&mut stream) {
+        Ok(Answer::Refused(why)) if why == ENDING => Err(AskError::Ended),
         Ok(Answer::Refused(why)) => Err(AskError::Refused(why)),
         Ok(answer) => Ok(answer),
-        Err(error) => Err(AskError::NoAnswer { socket, error }),
+        Err(error) => Err(match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                AskError::Ended
+            }
+            _ => AskError::NoAnswer { socket, error },
+        }),
     }
 }
 
@@ -354,6 +379,39 @@ mod tests {
             assert!(refusal.is_empty() || refusal.contains("the question is not understood"), "{refusal}");
         }
         assert!(then);
+    }
+
+    #[test]
+    fn a_daemon_that_ends_while_it_is_asked_has_ended() {
+        for answer in [&b""[..], b"{\"status\":{", b"{\"refused\":\"the daemon is ending\"}\n"] {
+            let directory = tempfile::tempdir().unwrap();
+            let listener = std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap();
+            let daemon = std::thread::spawn(move || {
+                let (mut asker, _) = listener.accept().unwrap();
+                if !answer.is_empty() {
+                    asker.read_exact(&mut [0; 8]).unwrap();
+                    asker.write_all(answer).unwrap();
+                }
+            });
+            let error = ask(directory.path(), &Question::Status { at_most: None }).unwrap_err();
+            assert_eq!(error.to_string(), "`marline paths` has ended", "{answer:?}");
+            daemon.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_socket_that_another_run_has_put_in_its_place_stays() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        runtime.block_on(async {
+            let listen = || Control::listen(directory.path(), about(), policy(), mpsc::channel(1).0).unwrap();
+            let first = listen();
+            let second = listen();
+            drop(first);
+            assert!(socket(directory.path()).exists());
+            drop(second);
+            assert!(!socket(directory.path()).exists());
+        });
     }
 
     #[test]
