@@ -125,11 +125,14 @@ pub trait Ground {
         false
     }
 
+    /// A dry run would do this, one line; said once for as long as it stays the same.
+    fn would(&mut self, _line: &str) {}
+
     /// Puts everything back, endpoints and limits too.
     fn restore(&mut self);
 }
 
-/// A host that is left as it is: for `--dry-run`, and where somebody else has laid the ground.
+/// A host that is left as it is, because somebody else has laid the ground.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Untouched;
 

@@ -30,6 +30,7 @@ mod ledger;
 mod listeners;
 #[cfg(test)]
 mod live;
+mod preview;
 mod routing;
 mod settings;
 
@@ -45,6 +46,7 @@ pub use claim::{Claim, ClaimError, Role};
 pub(super) use directory::Directory;
 pub use listeners::Listener;
 pub(super) use listeners::{events_group, listeners, rival};
+pub use preview::Preview;
 pub use routing::Roads;
 pub(super) use routing::exit;
 pub(super) use settings::{ENABLED, PATH_MANAGER, PM_TYPE, Settings};
@@ -55,6 +57,7 @@ use self::fault::step;
 use self::hold::Hold;
 use self::ledger::{Ledger, network};
 use self::routing::Kernel;
+use super::kernel::PathManager;
 use super::{Ground, Mode, PathsError};
 use crate::links::Survey;
 
@@ -376,6 +379,18 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
         lines.push(format!("{count} rules and routes"));
     }
     lines
+}
+
+/// Endpoints of the kernel's own path manager that no run has made, as far as this run directory tells.
+///
+/// # Errors
+/// They cannot be read: that takes CAP_NET_ADMIN.
+pub fn endpoints_of_others(run_dir: &Path) -> io::Result<Vec<Endpoint>> {
+    let places = Ledger::open(run_dir).map(|ledger| ledger.changes().endpoints.clone()).unwrap_or_default();
+    let is_ours =
+        |endpoint: &Endpoint| places.iter().any(|place| place.address == endpoint.address && place.was.is_none());
+    let all = PathManager::open().map_err(io::Error::other)?.endpoints()?;
+    Ok(all.into_iter().filter(|endpoint| !is_ours(endpoint)).collect())
 }
 
 /// Where the socket of this network's daemon is in a run directory: each network namespace has a name of its own, so

@@ -191,10 +191,7 @@ impl Kernel {
     /// What is there cannot be read.
     pub(super) fn follow(&self, roads: &Roads, survey: &Survey, contest: &mut Contest) -> io::Result<Vec<String>> {
         let (rules, routes) = self.ours()?;
-        let has_rules = |address: IpAddr| rules.iter().any(|rule| rule.source.0 == address);
-        // An address that has its rules keeps them: with them in place the question would have no other answer.
-        let needs = |road: &Road| has_rules(road.address) || self.exit(road.address) != Some(road.link);
-        let roads: Vec<Road> = roads.of(survey).into_iter().filter(needs).collect();
+        let roads = self.needed(roads, survey, &rules);
         let name =
             |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
         let mut steps = plan(&roads, &rules, &routes);
@@ -209,6 +206,22 @@ impl Kernel {
             troubles.push(CONTESTED.to_owned());
         }
         Ok(troubles)
+    }
+
+    /// The steps that would make rules and routes fit the survey.
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    pub(super) fn planned(&self, roads: &Roads, survey: &Survey) -> io::Result<Vec<Step>> {
+        let (rules, routes) = self.ours()?;
+        Ok(plan(&self.needed(roads, survey, &rules), &rules, &routes))
+    }
+
+    fn needed(&self, roads: &Roads, survey: &Survey, rules: &[Rule]) -> Vec<Road> {
+        let has_rules = |address: IpAddr| rules.iter().any(|rule| rule.source.0 == address);
+        // An address that has its rules keeps them: with them in place the question would have no other answer.
+        let needs = |road: &Road| has_rules(road.address) || self.exit(road.address) != Some(road.link);
+        roads.of(survey).into_iter().filter(needs).collect()
     }
 
     /// Takes away all that is ours. Returns how many rules and routes that were, and a line for each that stays.

@@ -113,7 +113,7 @@ impl Settings {
     }
 
     /// What a run needs, as names and values.
-    fn wanted(&self, mode: Mode) -> Vec<(&'static str, String)> {
+    pub(super) fn wanted(&self, mode: Mode) -> Vec<(&'static str, String)> {
         let manager = self.manager(mode);
         let fixed = [(ENABLED, "1"), manager].map(|(name, value)| (name, value.to_owned()));
         let buffer = self.buffer().map(|[_, usual, most]| (BUFFER, usual.max(ROOM.min(most)).to_string()));
