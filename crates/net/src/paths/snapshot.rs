@@ -66,6 +66,11 @@ pub struct Connection {
     pub since: Instant,
     /// Why it is carried as it is; empty before the first decision.
     pub reason: String,
+    /// What its program received, by MPTCP's own count, each byte once; where that is not known, what came over all subflows
+    /// that it has or had, among it bytes that came over two.
+    pub received: DataSize,
+    /// What its program sent, in the same way.
+    pub sent: DataSize,
     /// Its subflows.
     pub subflows: Vec<SubflowState>,
 }
@@ -78,8 +83,17 @@ pub enum Managed {
     Yes,
     /// Its socket was made before the path manager was switched over, and keeps the kernel's own.
     Older,
-    /// Somebody else's: `--dry-run`, or the kernel's path manager with endpoints.
+    /// With all others alike: the kernel's own path manager and its endpoints.
+    Together,
+    /// They are only looked at: `--dry-run`.
     No,
+}
+
+impl Managed {
+    /// Whether they are told what to do, by themselves or together.
+    pub const fn is_steered(self) -> bool {
+        matches!(self, Self::Yes | Self::Together)
+    }
 }
 
 /// A subflow.

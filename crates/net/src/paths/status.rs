@@ -78,13 +78,13 @@ pub struct Status {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
-    /// Those that are steered.
+    /// Those that are steered, each by itself or all together.
     pub managed: u64,
     /// Those over which something comes now.
     pub active: u64,
     /// Of those that are open: ran before the daemon did.
     pub adopted: u64,
-    /// MPTCP that cannot be steered: opened before the path manager was switched over, or somebody else's.
+    /// MPTCP that is not steered: opened before the path manager was switched over, or only looked at.
     pub unmanaged: u64,
     /// Connections that asked for MPTCP since the start and got plain TCP: the server, or something on the way, does
     /// not speak it.
@@ -174,11 +174,12 @@ pub struct Connection {
     pub age_s: f64,
     /// Whether it ran before the daemon did.
     pub adopted: bool,
-    /// Whether it is steered: `yes`, `older` (opened before the path manager was switched over) or `no`.
+    /// Whether it is steered: `yes`, `together` (with all others, by `--kernel-pm`), `older` (opened before the path manager
+    /// was switched over) or `no` (a dry run).
     pub managed: Managed,
-    /// What has come over the subflows that it has now.
+    /// What its program received, each byte once, where the kernel says it; else what came over all its subflows.
     pub received_bytes: u64,
-    /// What has gone.
+    /// What its program sent.
     pub sent_bytes: u64,
     /// What comes now.
     pub down_mbps: f64,
@@ -265,10 +266,10 @@ impl Status {
             snapshot.connections.iter().map(|c| connection(c, snapshot.at, &snapshot.links)).collect();
         let count = |wanted: fn(&Connection) -> bool| connections.iter().filter(|c| wanted(c)).count() as u64;
         let counts = Counts {
-            managed: count(|c| c.managed == Managed::Yes),
+            managed: count(|c| c.managed.is_steered()),
             active: count(|c| c.down_mbps > 0.0),
             adopted: count(|c| c.adopted),
-            unmanaged: count(|c| c.managed != Managed::Yes),
+            unmanaged: count(|c| !c.managed.is_steered()),
             fallen_back: snapshot.totals.fell_back,
             plain_now: snapshot.totals.plain_now,
             commands: snapshot.totals.commands,
@@ -361,8 +362,8 @@ fn connection(of: &snapshot::Connection, at: Instant, links: &[snapshot::LinkSta
         age_s: seconds(at.since(of.since)),
         adopted: of.adopted,
         managed: of.managed,
-        received_bytes: subflows.iter().map(|s| s.received_bytes).sum(),
-        sent_bytes: subflows.iter().map(|s| s.sent_bytes).sum(),
+        received_bytes: of.received.bytes(),
+        sent_bytes: of.sent.bytes(),
         // A sum of nothing would be the negative zero.
         down_mbps: subflows.iter().filter_map(|s| s.down_mbps).fold(0.0, |sum, mbps| sum + mbps),
         state: String::new(),
@@ -495,6 +496,8 @@ mod tests {
             managed: Managed::Yes,
             since: Instant::ZERO,
             reason: String::new(),
+            received: DataSize::from_bytes(100),
+            sent: DataSize::from_bytes(7),
             subflows,
         }
     }
@@ -536,6 +539,23 @@ mod tests {
         let idle = Status::new(&about(), &snapshot(), &policy(), None).connections.pop().unwrap();
         assert!(idle.down_mbps == 0.0 && idle.down_mbps.is_sign_positive(), "{idle:?}");
         assert_eq!((wlan.rtt_ms, status.connections[0].down_mbps), (Some(20.0), 10.0));
+    }
+
+    #[test]
+    fn connections_that_are_steered_together_are_steered() {
+        let mut snapshot = snapshot();
+        snapshot.connections.truncate(2);
+        snapshot.connections.iter_mut().for_each(|connection| connection.managed = Managed::Together);
+        let status = Status::new(&about(), &snapshot, &policy(), None);
+        assert_eq!((status.counts.managed, status.counts.unmanaged), (2, 0));
+        assert!(serde_json::to_string(&status).unwrap().contains(r#""managed":"together""#));
+    }
+
+    #[test]
+    fn what_a_connection_has_carried_is_no_sum_of_its_subflows() {
+        let status = Status::new(&about(), &snapshot(), &policy(), Some(1));
+        let [connection] = &status.connections[..] else { panic!("{status:?}") };
+        assert_eq!((connection.received_bytes, connection.sent_bytes, connection.subflows.len()), (100, 7, 3));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use marline_core::wire::netlink::{Ack, Request};
 use super::super::kernel::{Answer, Asked, refusal};
 use super::super::snapshot::Managed;
 use super::table::{Conn, Pending, id_after};
+use super::words::{self, Over};
 use super::{Driver, Mode, Policy};
 
 /// A command on its way.
@@ -106,7 +107,7 @@ impl<M: Policy> Driver<M> {
         match of.managed {
             Managed::Yes => {}
             Managed::Older => return Err(Refusal::NoConnection),
-            Managed::No => return Err(Refusal::NotPermitted),
+            Managed::Together | Managed::No => return Err(Refusal::NotPermitted),
         }
         let family = self.manager.as_ref().ok_or(Refusal::NotPermitted)?.family();
         match order.what {
@@ -171,6 +172,7 @@ impl<M: Policy> Driver<M> {
                 tracing::info!(conn = order.conn.0, "{words}");
             }
             Some(_) if self.mode == Mode::DryRun => tracing::info!(conn = order.conn.0, "{words}"),
+            Some(refused) if words::late(refused, ack).is_some() => tracing::debug!(conn = order.conn.0, "{words}"),
             Some(_) => {
                 self.totals.refused += 1;
                 tracing::warn!(conn = order.conn.0, "{words}");
@@ -184,6 +186,10 @@ impl<M: Policy> Driver<M> {
             _ => None,
         };
         if let Some(of) = self.table.conn(order.conn) {
+            if refused.is_some() && self.mode == Mode::DryRun && of.is_news(&words) {
+                let why = if of.reason().is_empty() { String::new() } else { format!(": {}", of.reason()) };
+                self.ground.would(&format!("{:08x}: {words}{why}", order.conn.0));
+            }
             of.remember(now, words);
             if let Some((link, local)) = local {
                 of.pending.push(Pending { link, local, at: now });
@@ -213,26 +219,23 @@ impl<M: Policy> Driver<M> {
 
     /// A command and what came of it, for people.
     fn words(&self, order: &Order, refused: Option<Refusal>, ack: Option<&Ack>) -> String {
-        let name = |link: LinkId| self.lines.line(link).map_or("?", |line| line.name());
-        let over = |subflow: SubflowId| {
-            let of = self.table.conns.get(&order.conn);
-            let link = of.and_then(|of| of.subflow(subflow)).and_then(|sub| sub.link);
-            link.map_or("another interface", name)
+        let of = self.table.conns.get(&order.conn);
+        let subs = || of.map_or(&[][..], |of| &of.subflows).iter();
+        let (link, own) = match order.what {
+            Command::Join { link, .. } => (Some(link), None),
+            Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
+                (subs().find(|sub| sub.id == subflow).and_then(|sub| sub.link), Some(subflow))
+            }
         };
-        let what = match order.what {
-            Command::Join { link, backup: false } => format!("join over {}", name(link)),
-            Command::Join { link, backup: true } => format!("join over {} as a backup", name(link)),
-            Command::Prioritise { subflow, backup: true } => format!("suspend {}", over(subflow)),
-            Command::Prioritise { subflow, backup: false } => format!("resume {}", over(subflow)),
-            Command::Destroy { subflow } => format!("end the subflow over {}", over(subflow)),
-        };
-        match refused {
-            None => what,
-            Some(_) if self.mode == Mode::DryRun => format!("would {what}"),
-            Some(refused) => match ack.filter(|ack| !ack.text.is_empty()) {
-                Some(ack) => format!("{what}: refused: {} ({})", ack.text, errno(ack.error)),
-                None => format!("{what}: refused: {}", refusal_words(refused)),
-            },
+        let beside = || subs().filter(|sub| link.is_some() && sub.link == link && Some(sub.id) != own);
+        let older = beside().any(|sub| own.is_some_and(|own| sub.id < own));
+        let over = Over { others: beside().count(), older };
+        let name = link.and_then(|link| self.lines.line(link)).map_or("another interface", |line| line.name());
+        let what = words::asked(order.what, name, over);
+        if refused.is_some() && self.mode == Mode::DryRun {
+            format!("would {what}")
+        } else {
+            words::answered(what, refused, ack)
         }
     }
 
@@ -373,21 +376,6 @@ pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
         backup: socket.subflow.is_some_and(|subflow| subflow.is_own_backup()),
         peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peers_backup()),
     })
-}
-
-fn errno(number: i32) -> std::io::Error {
-    std::io::Error::from_raw_os_error(number)
-}
-
-fn refusal_words(refusal: Refusal) -> String {
-    match refusal {
-        Refusal::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
-        Refusal::NoSubflow => "no such subflow".into(),
-        Refusal::NotYet => "it cannot be joined yet".into(),
-        Refusal::NoAddress => "the link has no address of the server's family, or the server announced none".into(),
-        Refusal::NotPermitted => "not permitted".into(),
-        Refusal::Other(number) => errno(number).to_string(),
-    }
 }
 
 /// Rounds of commands and looks before the other sources have their turn. chosen: a command, its answer and what the

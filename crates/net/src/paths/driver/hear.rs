@@ -76,12 +76,12 @@ impl<M: Policy> Driver<M> {
         of.only_announced = path.deny_join_id0;
         of.managed = self.managed();
         self.open(conn, of);
-        self.subflow(conn, path.local, path.remote, path.link, true, None);
+        self.subflow(conn, path.local, path.remote, path.link, Born::First, None);
     }
 
     fn joined(&mut self, path: &Path) {
-        let initial = path.local_id == 0;
-        self.subflow(ConnId(path.token), path.local, path.remote, path.link, initial, None);
+        let born = if path.local_id == 0 { Born::There } else { Born::Elsewhere };
+        self.subflow(ConnId(path.token), path.local, path.remote, path.link, born, None);
     }
 
     fn left(&mut self, path: &Path) {
@@ -115,9 +115,10 @@ impl<M: Policy> Driver<M> {
 
     /// A connection is over.
     pub(super) fn closed(&mut self, conn: ConnId) {
-        let Some(of) = self.table.conns.remove(&conn) else { return };
+        let Some(mut of) = self.table.conns.remove(&conn) else { return };
         self.totals.closed += 1;
         self.looks.remove(&conn);
+        self.count(conn, &mut of);
         match self.voice(of.managed) {
             Voice::Own => self.tell(Input::Closed { conn }),
             Voice::Host => self.host_lost(&of.subflows),
@@ -133,7 +134,7 @@ impl<M: Policy> Driver<M> {
         local: std::net::SocketAddr,
         remote: std::net::SocketAddr,
         index: u32,
-        initial: bool,
+        born: Born,
         known: Option<Counters>,
     ) {
         let line = self.lines.of(local.ip(), index).map(|line| (line.link, line.index));
@@ -143,7 +144,7 @@ impl<M: Policy> Driver<M> {
             return;
         }
         let adopted = of.adopted;
-        let initial = initial && !of.subflows.iter().any(|sub| sub.initial);
+        let initial = born != Born::Elsewhere && !of.subflows.iter().any(|sub| sub.initial);
         let counters = known.or_else(|| {
             let found = self.found(&[Asked { local, remote, link: via }]);
             found.first().and_then(Answer::there).and_then(super::act::counters)
@@ -152,6 +153,7 @@ impl<M: Policy> Driver<M> {
         let id = self.table.add(conn, |id| {
             let mut sub = Sub::new(id, local, remote, via);
             (sub.link, sub.initial, sub.since) = (link, initial, now);
+            sub.first = born == Born::First;
             if let Some(counters) = counters {
                 sub.saw(now, counters);
             }
@@ -180,7 +182,11 @@ impl<M: Policy> Driver<M> {
 
     /// What can be done with a connection that is found now.
     pub(super) fn managed(&self) -> Managed {
-        if self.mode == Mode::Userspace { Managed::Yes } else { Managed::No }
+        match self.mode {
+            Mode::Userspace => Managed::Yes,
+            Mode::KernelPm => Managed::Together,
+            Mode::DryRun => Managed::No,
+        }
     }
 
     pub(super) fn voice_of(&mut self, conn: ConnId) -> Voice {
@@ -197,10 +203,19 @@ impl<M: Policy> Driver<M> {
 
     /// The same by its number.
     pub(super) fn take(&mut self, conn: ConnId, id: SubflowId) -> Option<Sub> {
-        let of = self.table.conn(conn)?;
-        let at = of.subflows.iter().position(|sub| sub.id == id)?;
-        Some(of.subflows.remove(at))
+        self.table.conn(conn)?.take_that(|sub| sub.id == id)
     }
+}
+
+/// How a subflow began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Born {
+    /// The connection began with it.
+    First,
+    /// It joined from the first one's address, which has id 0.
+    There,
+    /// It joined from another address.
+    Elsewhere,
 }
 
 /// As what the policy hears of a connection.

@@ -8,17 +8,21 @@
 //! 2. A join is an endpoint more, a suspension is a changed endpoint, an end is an endpoint less. The first link, which
 //!    is the first of the configuration that is up, has its endpoint from the start: one that is added while a
 //!    connection runs would make a second subflow over it, and MP_PRIO would not reach the first.
-//! 3. What a subflow had carried when it was seen last counts on after its end: sums never fall.
+//! 3. What a subflow had carried when it was seen last counts on after its end: sums never fall. They begin at zero where
+//!    the policy hears of a new subflow.
 //! 4. What is added or raised the ground hears first, and puts it back at the end, also after a crash. Endpoints of a
 //!    run that crashed go on where connections use them; those of somebody else are used, and never removed.
 //! 5. An address of the other family that comes later has its endpoint too, and what is gone has none.
-//! 6. A server takes two subflows beside the first by default; so does this end, and as many as there are links if
+//! 6. An endpoint that cannot go (the first link's, somebody else's) is made a backup where its subflow is to be ended, and
+//!    the policy hears that the subflow is gone; a join takes it up again. A second subflow over a link, as a proof that
+//!    it works, there is not: the kernel makes one for each endpoint.
+//! 7. A server takes two subflows beside the first by default; so does this end, and as many as there are links if
 //!    that is more.
 //!
 //! It outlives its daemon's death better than the other mode (the kernel goes on by itself), and can do less: what is
 //! small pays for what is large.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use marline_core::link::LinkId;
@@ -33,6 +37,7 @@ use super::super::kernel::{Asked, PathManager, refusal};
 use super::act::counters;
 use super::lines::Turn;
 use super::table::Sub;
+use super::words::{self, Over};
 use super::{Driver, Policy};
 
 /// The one connection.
@@ -44,6 +49,10 @@ pub(super) struct Host {
     open: bool,
     first: Option<LinkId>,
     parts: BTreeMap<LinkId, SubflowId>,
+    /// What had passed each when it began: received, sent.
+    began: BTreeMap<LinkId, (DataSize, DataSize)>,
+    /// Links whose subflows are gone for the policy and backups in truth.
+    parked: BTreeSet<LinkId>,
     next: u64,
     /// What ended subflows had carried: received, sent.
     retired: BTreeMap<LinkId, (DataSize, DataSize)>,
@@ -148,13 +157,16 @@ impl<M: Policy> Driver<M> {
             let Some(link) = self.lines.all.get(line).map(|line| line.link) else { continue };
             let mut over = self.table.conns.values().flat_map(|of| &of.subflows).filter(|s| s.link == Some(link));
             let Some(one) = over.next() else { continue };
+            let all = self.carried(link);
+            let began = (all.received, all.sent);
             let Some(host) = &mut self.host else { return };
-            if host.parts.contains_key(&link) {
+            if host.parts.contains_key(&link) || host.parked.contains(&link) {
                 continue;
             }
             let id = SubflowId(host.next);
             host.next += 1;
             host.parts.insert(link, id);
+            host.began.insert(link, began);
             let initial = host.first == Some(link);
             let (backup, rtt) = (one.counters.backup, one.counters.rtt);
             let subflow = Subflow { id, link: Some(link), initial, backup, rtt };
@@ -176,6 +188,7 @@ impl<M: Policy> Driver<M> {
             self.host_closed();
             return;
         }
+        host.parked.retain(|link| self.table.over(*link) > 0);
         let empty: Vec<LinkId> = host.parts.keys().copied().filter(|link| self.table.over(*link) == 0).collect();
         for link in empty {
             if let Some(subflow) = self.host.as_mut().and_then(|host| host.parts.remove(&link)) {
@@ -188,6 +201,8 @@ impl<M: Policy> Driver<M> {
         let Some(host) = self.host.as_mut().filter(|host| host.open) else { return };
         host.open = false;
         host.parts.clear();
+        host.parked.clear();
+        host.began.clear();
         host.retired.clear();
         self.host_rests();
         self.tell(Input::Closed { conn: HOST });
@@ -219,24 +234,57 @@ impl<M: Policy> Driver<M> {
     }
 
     pub(super) fn host_order(&mut self, command: CommandId, what: Command) {
+        let link = match what {
+            Command::Join { link, .. } => Some(link),
+            Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
+                self.host.as_ref().and_then(|host| host.link_of(subflow))
+            }
+        };
+        let has = link.and_then(|link| self.host.as_ref()?.parts.get(&link).copied());
+        if let (Command::Join { .. }, Some(_)) = (what, has) {
+            tracing::debug!("a second subflow over one link cannot be had of the kernel's own path manager");
+            self.tell(Input::Done { command, refused: Some(Refusal::NotYet) });
+            return;
+        }
         let refused = match what {
             Command::Join { link, backup } => self.add_endpoints(link, backup),
             Command::Prioritise { subflow, backup } => self.change_endpoints(subflow, backup),
             Command::Destroy { subflow } => self.delete_endpoints(subflow),
         };
-        let words = match refused {
-            None => format!("{what:?}"),
-            Some(refused) => format!("{what:?}: refused: {refused:?}"),
-        };
+        let parked = link.filter(|link| self.host.as_ref().is_some_and(|host| host.parked.contains(link)));
+        self.host_remember(what, link, refused, parked.is_some());
+        self.tell(Input::Done { command, refused });
+        match (what, parked, &mut self.host) {
+            (Command::Destroy { subflow }, Some(link), Some(host)) if refused.is_none() => {
+                host.parts.remove(&link);
+                self.tell(Input::SubflowDown { conn: HOST, subflow, why: Why::Closed });
+            }
+            (Command::Join { .. }, Some(link), Some(host)) if refused.is_none() => {
+                host.parked.remove(&link);
+                self.host_grew();
+            }
+            _ => {}
+        }
+    }
+
+    /// What was done for the host was done for each connection; why each is carried as it is remains the last reason.
+    fn host_remember(&mut self, what: Command, link: Option<LinkId>, refused: Option<Refusal>, parked: bool) {
+        let name = link.and_then(|link| self.lines.line(link)).map_or("another interface", |line| line.name());
+        let asked = words::asked(what, name, Over::default());
+        let mut words = words::answered(asked, refused, None);
+        match refused {
+            None => self.totals.commands += 1,
+            Some(refused) if words::late(refused, None).is_some() => {}
+            Some(_) => self.totals.refused += 1,
+        }
+        if parked && refused.is_none() && matches!(what, Command::Destroy { .. }) {
+            words += ": its endpoint stays, so it is suspended";
+        }
         tracing::info!("{words}");
         let now = self.now();
-        self.host_note(now, &words);
-        if refused.is_none() {
-            self.totals.commands += 1;
-        } else {
-            self.totals.refused += 1;
+        for of in self.table.conns.values_mut() {
+            of.remember(now, words.clone());
         }
-        self.tell(Input::Done { command, refused });
     }
 
     /// What is decided for the host is decided for each connection.
@@ -292,8 +340,11 @@ impl<M: Policy> Driver<M> {
     fn change_endpoints(&mut self, subflow: SubflowId, backup: bool) -> Option<Refusal> {
         let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
         let link = self.host.as_ref()?.link_of(subflow);
-        let found = link.and_then(|link| self.host.as_mut()?.endpoints.get_mut(&link));
-        let Some(endpoints) = found else { return Some(Refusal::NoSubflow) };
+        let Some(link) = link else { return Some(Refusal::NoSubflow) };
+        let Some(endpoints) = self.host.as_mut()?.endpoints.get_mut(&link) else {
+            // Somebody else's, of which nothing was needed until now.
+            return self.add_endpoints(link, backup);
+        };
         for endpoint in &mut *endpoints {
             endpoint.backup = backup;
         }
@@ -308,11 +359,15 @@ impl<M: Policy> Driver<M> {
         let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
         let host = self.host.as_mut()?;
         let Some(link) = host.link_of(subflow) else { return Some(Refusal::NoSubflow) };
-        let ours = |endpoint: &Endpoint| self.ground.is_ours(endpoint.address);
-        if host.first == Some(link) || !host.endpoints.get(&link).is_none_or(|have| have.iter().all(ours)) {
+        let ours = |have: &Vec<Endpoint>| have.iter().all(|endpoint| self.ground.is_ours(endpoint.address));
+        if host.first == Some(link) || !host.endpoints.get(&link).is_some_and(ours) {
             // Connections begin on the first; without its endpoint they could not be suspended any more. And what is
             // somebody else's stays.
-            return Some(Refusal::Other(rustix::io::Errno::OPNOTSUPP.raw_os_error()));
+            let refused = self.add_endpoints(link, true);
+            if let (None, Some(host)) = (refused, &mut self.host) {
+                host.parked.insert(link);
+            }
+            return refused;
         }
         let gone = host.endpoints.remove(&link).unwrap_or_default();
         match carried(manager, gone.iter().map(|endpoint| endpoint.delete(manager.family())).collect()) {
@@ -363,7 +418,14 @@ impl<M: Policy> Driver<M> {
         }
     }
 
+    /// What the policy hears of a link's subflow: from zero on, whatever passed the link before it.
     fn sum(&self, link: LinkId) -> Counters {
+        let all = self.carried(link);
+        let began = self.host.as_ref().and_then(|host| host.began.get(&link)).copied().unwrap_or_default();
+        Counters { received: all.received - began.0, sent: all.sent - began.1, ..all }
+    }
+
+    fn carried(&self, link: LinkId) -> Counters {
         let retired = self.host.as_ref().and_then(|host| host.retired.get(&link)).copied().unwrap_or_default();
         let mut sum = Counters { received: retired.0, sent: retired.1, ..Counters::default() };
         let subs = self.table.conns.values().flat_map(|of| &of.subflows).filter(|sub| sub.link == Some(link));

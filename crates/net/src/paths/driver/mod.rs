@@ -28,6 +28,7 @@ mod log;
 mod sync;
 mod table;
 mod trouble;
+mod words;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
@@ -330,7 +331,8 @@ impl<M: Policy> Driver<M> {
         self.log.deadline().map_or(next, |at| next.min(at))
     }
 
-    /// Once a second: what passed the interfaces, settings that somebody else changes, joins that nothing came of, the log.
+    /// Once a second: what passed the interfaces and the connections, settings that somebody else changes, joins that nothing
+    /// came of, the log.
     fn second(&mut self) {
         for line in 0..self.lines.all.len() {
             let Some(line) = self.lines.all.get(line).filter(|line| line.up) else { continue };
@@ -362,6 +364,7 @@ impl<M: Policy> Driver<M> {
         }
         self.ground.hold();
         self.drop_stale_joins();
+        self.count_moved();
         self.log.flush();
     }
 
@@ -395,6 +398,7 @@ impl<M: Policy> Driver<M> {
     }
 
     fn answer(&mut self, ask: Ask) {
+        self.count_moved();
         match ask {
             Ask::Snapshot(to) => drop(to.send(self.snapshot())),
             Ask::Explain(conn, to) => {

@@ -23,8 +23,9 @@ use super::super::PathsError;
 use super::super::kernel::{Answer, Asked};
 use super::super::snapshot::Managed;
 use super::act::{counters, is_of};
+use super::hear::Born;
 use super::table::{Conn, Sub, id_of};
-use super::{Driver, Mode, Policy};
+use super::{Driver, FEW, Mode, Policy};
 
 /// What the kernel has. There may be ten thousands: nothing is kept that is not needed, and nothing in small pieces.
 #[derive(Debug, Default)]
@@ -71,8 +72,12 @@ impl<M: Policy> Driver<M> {
         self.end_missing(&found);
         let new = self.begin_new(&found, adopt);
         for (conn, part) in &found.subflows {
-            let initial = part.subflow.local_id == Some(0);
-            self.subflow(*conn, part.local, part.remote, part.link, initial, part.counters);
+            let born = match part.subflow.local_id {
+                _ if part.subflow.is_first_of_ours() => Born::First,
+                Some(0) => Born::There,
+                _ => Born::Elsewhere,
+            };
+            self.subflow(*conn, part.local, part.remote, part.link, born, part.counters);
         }
         let now = self.now();
         self.next_resync = None;
@@ -169,6 +174,37 @@ impl<M: Policy> Driver<M> {
             if over {
                 self.closed(*conn);
             }
+        }
+    }
+
+    /// Asks how much a connection has carried, each byte once. One that is over for its program may be there a moment longer.
+    pub(super) fn count(&self, conn: ConnId, of: &mut Conn) {
+        self.count_these(&[conn], |_, connection| of.counted(connection));
+    }
+
+    /// The same of those in which something has moved, but not of very many.
+    pub(super) fn count_moved(&mut self) {
+        let mut table = std::mem::take(&mut self.table);
+        let moved = table.conns.iter().filter(|(_, of)| of.has_moved()).map(|(conn, _)| *conn);
+        let moved: Vec<ConnId> = moved.take(FEW).collect();
+        self.count_these(&moved, |conn, connection| {
+            if let Some(of) = table.conn(conn) {
+                of.counted(connection);
+            }
+        });
+        self.table = table;
+    }
+
+    fn count_these(&self, conns: &[ConnId], mut each: impl FnMut(ConnId, &diag::Connection)) {
+        let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
+        let asked = self.sockets.look_at_connections(&tokens, |place, answer| {
+            let connection = answer.there().and_then(|socket| socket.connection);
+            if let (Some(conn), Some(connection)) = (conns.get(place), connection) {
+                each(*conn, &connection);
+            }
+        });
+        if let Err(error) = asked {
+            tracing::debug!(%error, "sock_diag does not answer");
         }
     }
 

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use marline_core::link::LinkId;
 use marline_core::paths::{ConnId, Counters, SubflowId};
-use marline_core::units::{Bitrate, Instant};
+use marline_core::units::{Bitrate, DataSize, Instant};
+use marline_core::wire::netlink::diag;
 
 use super::super::snapshot::{Connection, Decision, Managed, SubflowState};
 
@@ -45,7 +46,15 @@ pub(super) struct Conn {
     /// Joins whose SYN is on its way.
     pub(super) pending: Vec<Pending>,
     pub(super) since: Instant,
+    /// Received and sent, each byte once, as the kernel said last; none: it has not said it.
+    whole: Option<(DataSize, DataSize)>,
+    /// What had come and gone over all subflows then.
+    then: (DataSize, DataSize),
+    /// What ended subflows had carried.
+    ended: (DataSize, DataSize),
     reason: Box<str>,
+    /// What a dry run said last that it would do.
+    would: Box<str>,
     history: VecDeque<Decision>,
 }
 
@@ -66,7 +75,10 @@ pub(super) struct Sub {
     pub(super) remote: SocketAddr,
     /// The interface that it goes over; 0: not known.
     pub(super) index: u32,
+    /// Its address has id 0.
     pub(super) initial: bool,
+    /// The connection began with it; one that joined later from the same address is another.
+    pub(super) first: bool,
     /// Since when it is known.
     pub(super) since: Instant,
     pub(super) counters: Counters,
@@ -129,7 +141,11 @@ impl Conn {
             subflows: Vec::new(),
             pending: Vec::new(),
             since,
+            whole: None,
+            then: (DataSize::ZERO, DataSize::ZERO),
+            ended: (DataSize::ZERO, DataSize::ZERO),
             reason: Box::default(),
+            would: Box::default(),
             history: VecDeque::new(),
         }
     }
@@ -144,8 +160,35 @@ impl Conn {
 
     /// Takes a subflow out, by its place on the network.
     pub(super) fn take(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Sub> {
-        let at = self.subflows.iter().position(|sub| sub.local == local && sub.remote == remote)?;
-        Some(self.subflows.remove(at))
+        self.take_that(|sub| sub.local == local && sub.remote == remote)
+    }
+
+    /// The same by any mark. What it had carried counts on.
+    pub(super) fn take_that(&mut self, is_it: impl Fn(&Sub) -> bool) -> Option<Sub> {
+        let at = self.subflows.iter().position(is_it)?;
+        let sub = self.subflows.remove(at);
+        self.ended.0 += sub.counters.received;
+        self.ended.1 += sub.counters.sent;
+        Some(sub)
+    }
+
+    /// Takes MPTCP's own counters, which know of each byte once.
+    pub(super) fn counted(&mut self, of: &diag::Connection) {
+        if let (Some(received), Some(sent)) = (of.received, of.sent) {
+            self.whole = Some((DataSize::from_bytes(received), DataSize::from_bytes(sent)));
+            self.then = self.over_links();
+        }
+    }
+
+    /// Whether more has come or gone since then.
+    pub(super) fn has_moved(&self) -> bool {
+        self.over_links() != self.then
+    }
+
+    /// What has come and gone over all subflows, those that ended too; some of it may have come over two.
+    fn over_links(&self) -> (DataSize, DataSize) {
+        let all = self.subflows.iter().map(|sub| &sub.counters);
+        all.fold(self.ended, |sum, sub| (sum.0 + sub.received, sum.1 + sub.sent))
     }
 
     /// The id under which this address joins.
@@ -173,6 +216,18 @@ impl Conn {
         self.history.push_back(Decision { at, what });
     }
 
+    /// Why it is carried as it is; empty: nothing was said yet.
+    pub(super) fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Whether this is another thing to do than what was said last; it is from now on.
+    pub(super) fn is_news(&mut self, would: &str) -> bool {
+        let news = *self.would != *would;
+        self.would = would.into();
+        news
+    }
+
     /// Keeps why it is carried as it is.
     pub(super) fn explain(&mut self, at: Instant, reason: String) {
         self.reason = reason.as_str().into();
@@ -185,6 +240,7 @@ impl Conn {
     }
 
     pub(super) fn snapshot(&self, conn: ConnId, now: Instant) -> Connection {
+        let carried = self.whole.unwrap_or_else(|| self.over_links());
         Connection {
             conn,
             server: Some(self.server),
@@ -192,6 +248,8 @@ impl Conn {
             managed: self.managed,
             since: self.since,
             reason: self.reason.to_string(),
+            received: carried.0,
+            sent: carried.1,
             subflows: self.subflows.iter().map(|sub| sub.snapshot(now)).collect(),
         }
     }
@@ -206,6 +264,7 @@ impl Sub {
             remote,
             index,
             initial: false,
+            first: false,
             since: Instant::ZERO,
             counters: Counters::default(),
             seen: None,
@@ -233,7 +292,7 @@ impl Sub {
             link: self.link,
             local: self.local,
             remote: self.remote,
-            initial: self.initial,
+            initial: self.first,
             counters: self.counters,
             rate: self.rate.filter(|_| age.is_some_and(|age| age < FRESH)),
             age,
@@ -274,7 +333,6 @@ const FRESH: Duration = Duration::from_secs(3);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::units::DataSize;
 
     #[test]
     fn what_has_ended_is_known_for_a_minute() {
@@ -343,6 +401,37 @@ mod tests {
         let state = sub.snapshot(Instant::from_millis(200));
         assert_eq!(state.rate, Some(Bitrate::from_mbps(10)));
         assert_eq!(sub.snapshot(Instant::from_millis(9000)).rate, None);
+    }
+
+    #[test]
+    fn what_ended_subflows_had_carried_counts_on_until_the_kernel_knows_better() {
+        let size = DataSize::from_bytes;
+        let mut conn = conn();
+        let (local, remote) = ("10.1.0.2:9".parse().unwrap(), "192.0.2.1:443".parse().unwrap());
+        let mut sub = Sub::new(SubflowId(0), local, remote, 0);
+        sub.counters = Counters { received: size(700), sent: size(80), ..Counters::default() };
+        conn.subflows.push(sub.clone());
+        conn.take(local, remote).unwrap();
+        sub.counters.received = size(400);
+        conn.subflows.push(sub);
+        let carried = |conn: &Conn| {
+            let told = conn.snapshot(ConnId(1), Instant::ZERO);
+            (told.received.bytes(), told.sent.bytes())
+        };
+        assert_eq!(carried(&conn), (1100, 160));
+        // Some of it came twice: over one subflow, and again over the other.
+        let kernel = diag::Connection {
+            subflows: 1,
+            fell_back: false,
+            has_key: true,
+            token: 1,
+            sent: Some(81),
+            received: Some(1000),
+        };
+        conn.counted(&kernel);
+        assert_eq!(carried(&conn), (1000, 81));
+        conn.counted(&diag::Connection { sent: None, received: None, ..kernel });
+        assert_eq!(carried(&conn), (1000, 81), "an older kernel says nothing");
     }
 
     #[test]

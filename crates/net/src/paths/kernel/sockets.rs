@@ -25,6 +25,7 @@ pub(crate) struct Asked {
 
 /// What the kernel says to a question about one socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are sockets, and live for a moment")]
 pub(crate) enum Answer {
     There(diag::Socket),
     /// There is no such socket.

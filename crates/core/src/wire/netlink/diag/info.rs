@@ -111,6 +111,10 @@ pub struct Connection {
     pub has_key: bool,
     /// Its token on this side.
     pub token: u32,
+    /// Bytes that its program sent, each counted once; none: a kernel before 6.5.
+    pub sent: Option<u64>,
+    /// Bytes that came for its program, each counted once.
+    pub received: Option<u64>,
 }
 
 impl Connection {
@@ -121,6 +125,8 @@ impl Connection {
             fell_back: flags & FALLBACK != 0,
             has_key: flags & REMOTE_KEY_RECEIVED != 0,
             token: u32_at(bytes, 12)?,
+            sent: u64_at(bytes, 56),
+            received: u64_at(bytes, 64),
         })
     }
 }

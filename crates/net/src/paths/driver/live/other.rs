@@ -31,7 +31,7 @@ fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
         let snapshot = driver.snapshot();
         let subflows: usize = snapshot.connections.iter().map(|conn| conn.subflows.len()).sum();
         assert_eq!((snapshot.connections.len(), subflows), (2, 4), "{snapshot:?}");
-        assert!(snapshot.connections.iter().all(|conn| conn.managed == Managed::No));
+        assert!(snapshot.connections.iter().all(|conn| conn.managed == Managed::Together));
 
         assert_eq!(driver.commands(host, Command::Prioritise { subflow: second.id, backup: true }), None);
         stands_still(&driver, host, second.id, first.id);
@@ -74,6 +74,87 @@ fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
         driver.stop();
         assert_eq!(endpoints(), [""; 0]);
         assert_eq!(std::fs::read_dir(run_dir.path()).unwrap().count(), 0, "the ledger is gone");
+    });
+}
+
+/// What has come over the second link.
+fn over_second(driver: &Running) -> u64 {
+    let snapshot = driver.snapshot();
+    let all = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
+    all.filter(|sub| sub.link == Some(SECOND)).map(|sub| sub.counters.received.bytes()).sum()
+}
+
+/// Waits until the one real subflow from this address is a backup, or none any more.
+fn is_backup(driver: &Running, conn: ConnId, address: &str, wanted: bool) {
+    let started = Clock::now();
+    loop {
+        driver.say(Output::Look { conn });
+        let snapshot = driver.snapshot();
+        let all = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
+        let there: Vec<bool> =
+            all.filter(|sub| sub.local.ip().to_string() == address).map(|sub| sub.counters.backup).collect();
+        if there == [wanted] {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{address}: {there:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        // Somebody else's, with which the kernel joins at once.
+        ip("mptcp endpoint add 10.2.0.2 dev c2 subflow id 7");
+        ip("mptcp limits set subflow 2");
+        let mut driver = Running::start(Mode::KernelPm);
+        let started = Clock::now();
+        while !endpoints().contains(&"10.1.0.2".to_owned()) {
+            // One that comes while a connection runs would make a second subflow over its link.
+            assert!(started.elapsed() < PATIENCE, "{:?}", endpoints());
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (_client, _) = Client::download(address);
+        let (host, first) = driver.opened(0);
+        let second = driver.up(host, SECOND, &[]);
+        driver.sees("bytes", host, second.id, |seen| seen.received.bytes() > 100_000);
+        assert_eq!(driver.commands(host, Command::Destroy { subflow: second.id }), None);
+        assert_eq!(driver.down(second.id), Why::Closed);
+        is_backup(&driver, host, "10.2.0.2", true);
+        assert!(endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", endpoints());
+        // A join takes up the same subflow, under another number.
+        let before = over_second(&driver);
+        assert!(before > 0);
+        assert_eq!(driver.commands(host, Command::Join { link: SECOND, backup: false }), None);
+        let again = driver.up(host, SECOND, &[second.id]);
+        is_backup(&driver, host, "10.2.0.2", false);
+        let seen = driver.looks(host, &[again.id])[&again.id].received.bytes();
+        assert!(seen + before <= over_second(&driver), "it begins at zero: {seen} {before}");
+        // A second one over the same link there is not; whoever asks for it must not suspend the first.
+        let proof = driver.commands(host, Command::Join { link: SECOND, backup: true });
+        assert_eq!(proof, Some(Refusal::NotYet));
+        assert_eq!(driver.commands(host, Command::Destroy { subflow: first.id }), None);
+        assert_eq!(driver.down(first.id), Why::Closed);
+        let (to, answer) = oneshot::channel();
+        let conn = driver.snapshot().connections[0].conn;
+        driver.control.blocking_send(Ask::Explain(conn, to)).unwrap();
+        let (connection, decisions) = answer.blocking_recv().unwrap().unwrap();
+        let said: Vec<&str> = decisions.iter().map(|decision| decision.what.as_str()).collect();
+        assert_eq!(
+            said,
+            [
+                "end the subflow over c2: its endpoint stays, so it is suspended",
+                "join over c2",
+                "end the subflow over c1: its endpoint stays, so it is suspended",
+            ]
+        );
+        assert_eq!(connection.reason, "", "a command is no reason");
+        is_backup(&driver, host, "10.1.0.2", true);
+        assert!(again.id != second.id);
+        assert_eq!(driver.snapshot().totals.refused, 0);
+        driver.stop();
+        assert_eq!(endpoints(), ["10.2.0.2"]);
     });
 }
 

@@ -52,7 +52,23 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         grows(&read, before);
         let snapshot = driver.snapshot();
         assert_eq!((snapshot.connections.len(), snapshot.connections[0].subflows.len()), (1, 2));
-        assert_eq!(snapshot.totals.refused, 1);
+        assert_eq!(snapshot.totals.refused, 0, "what came too late is no refusal");
+        let told = &snapshot.connections[0];
+        assert!(told.subflows.iter().all(|sub| !sub.initial), "the one that came back is not the first: {told:?}");
+        // Two letters went over the first subflow, which has gone.
+        assert_eq!(told.sent.bytes(), 2);
+        let over_links: u64 = told.subflows.iter().map(|sub| sub.counters.received.bytes()).sum();
+        assert!(told.received.bytes() >= before && over_links < told.received.bytes(), "{told:?}");
+        let (to, answer) = oneshot::channel();
+        driver.control.blocking_send(Ask::Explain(conn, to)).unwrap();
+        let said: Vec<String> = answer.blocking_recv().unwrap().unwrap().1.into_iter().map(|d| d.what).collect();
+        for expected in [
+            "suspend another interface: not done, as the subflow has ended, or is only just there",
+            "join over c2 a second time: it is silent, and an answer shows that it works",
+            "end the older subflow over c2",
+        ] {
+            assert!(said.iter().any(|line| line == expected), "{expected}: {said:?}");
+        }
         driver.stop();
     });
 }

@@ -1,0 +1,122 @@
+//! Commands and what came of them, as people read them in `explain`.
+//!
+//! In: a command, the name of its link, and what goes over that link already. Out: one line without the machine's numbers.
+//!
+//! 1. A join over a link that has a subflow needs a reason: by itself it looks like a mistake.
+//! 2. A command about a connection or a subflow that has ended is no refusal to anybody. Of a subflow that has just joined the
+//!    kernel says the same for a moment.
+
+use std::io;
+
+use marline_core::paths::{Command, Refusal};
+use marline_core::wire::netlink::Ack;
+
+/// What goes over the link of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Over {
+    /// Subflows besides the one that the command is about.
+    pub(super) others: usize,
+    /// One of them is older than that.
+    pub(super) older: bool,
+}
+
+/// What a command asks for.
+pub(super) fn asked(what: Command, link: &str, over: Over) -> String {
+    let alone = over.others == 0;
+    match what {
+        Command::Join { backup: false, .. } if alone => format!("join over {link}"),
+        Command::Join { backup: true, .. } if alone => format!("join over {link} as a backup"),
+        Command::Join { backup: false, .. } => {
+            format!("join over {link} anew, in place of a subflow that is silent")
+        }
+        Command::Join { backup: true, .. } => {
+            format!("join over {link} a second time: it is silent, and an answer shows that it works")
+        }
+        Command::Prioritise { backup: true, .. } => format!("suspend {link}"),
+        Command::Prioritise { backup: false, .. } => format!("resume {link}"),
+        Command::Destroy { .. } if alone => format!("end the subflow over {link}"),
+        Command::Destroy { .. } if over.older => {
+            format!("end the second subflow over {link}: it has shown that the link works")
+        }
+        Command::Destroy { .. } => format!("end the older subflow over {link}"),
+    }
+}
+
+/// The same with what came of it.
+pub(super) fn answered(what: String, refused: Option<Refusal>, ack: Option<&Ack>) -> String {
+    let Some(refused) = refused else { return what };
+    match (late(refused, ack), ack.filter(|ack| !ack.text.is_empty())) {
+        (Some(why), _) => format!("{what}: not done, {why}"),
+        (None, Some(ack)) => format!("{what}: refused: {} ({})", ack.text, errno(ack.error)),
+        (None, None) => format!("{what}: refused: {}", refusal(refused)),
+    }
+}
+
+/// What is not there (any more); none: it was refused for another reason.
+pub(super) fn late(refused: Refusal, ack: Option<&Ack>) -> Option<&'static str> {
+    match refused {
+        Refusal::NoSubflow => Some("as the subflow has ended, or is only just there"),
+        // The other reason is a socket that keeps another path manager.
+        Refusal::NoConnection if ack.is_some_and(|ack| ack.text.contains("token")) => {
+            Some("as the connection has ended")
+        }
+        _ => None,
+    }
+}
+
+fn refusal(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
+        Refusal::NoSubflow => "no such subflow".into(),
+        Refusal::NotYet => "it cannot be joined yet".into(),
+        Refusal::NoAddress => "the link has no address of the server's family, or the server announced none".into(),
+        Refusal::NotPermitted => "not permitted".into(),
+        Refusal::Other(number) => errno(number).to_string(),
+    }
+}
+
+fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_core::link::LinkId;
+    use marline_core::paths::SubflowId;
+
+    use super::*;
+
+    const LINK: LinkId = LinkId(0);
+
+    #[test]
+    fn a_join_over_a_link_that_has_a_subflow_says_what_it_is_for() {
+        let join = |backup, others| {
+            asked(Command::Join { link: LINK, backup }, "wlan0", Over { others, ..Over::default() })
+        };
+        assert_eq!(join(false, 0), "join over wlan0");
+        assert_eq!(join(true, 0), "join over wlan0 as a backup");
+        assert_eq!(join(true, 1), "join over wlan0 a second time: it is silent, and an answer shows that it works");
+        assert_eq!(join(false, 1), "join over wlan0 anew, in place of a subflow that is silent");
+        let end =
+            |others, older| asked(Command::Destroy { subflow: SubflowId(0) }, "wlan0", Over { others, older });
+        assert_eq!(end(0, false), "end the subflow over wlan0");
+        assert_eq!(end(1, true), "end the second subflow over wlan0: it has shown that the link works");
+        assert_eq!(end(1, false), "end the older subflow over wlan0");
+    }
+
+    #[test]
+    fn what_has_ended_already_is_no_refusal() {
+        let said = |refused, error, text: &str| {
+            answered("x".into(), Some(refused), Some(&Ack { sequence: 0, error, text: text.into() }))
+        };
+        assert_eq!(
+            said(Refusal::NoSubflow, 22, "subflow not found"),
+            "x: not done, as the subflow has ended, or is only just there"
+        );
+        assert_eq!(said(Refusal::NoConnection, 22, "invalid token"), "x: not done, as the connection has ended");
+        let older = said(Refusal::NoConnection, 22, "userspace PM not selected");
+        assert!(older.starts_with("x: refused: userspace PM not selected ("), "{older}");
+        assert!(said(Refusal::Other(95), 95, "").ends_with("x: refused: Operation not supported (os error 95)"));
+        assert_eq!(answered("x".into(), None, None), "x");
+    }
+}
