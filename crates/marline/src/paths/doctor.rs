@@ -18,12 +18,18 @@ pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: boo
     let servers: Vec<_> =
         probe.iter().map(|server| doctor::addresses(server)).collect::<Result<_, _>>().map_err(Exit::usage)?;
     let facts = doctor::gather(run_dir, named, &file.known());
-    let facts = facts.map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
+    let mut facts = facts.map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
     let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
     if !servers.is_empty() && links.is_empty() {
         say("--probe: no link can be used, so nothing is tried");
     }
-    let probed: Vec<_> = servers.iter().flat_map(|server| doctor::probe(&links, server)).collect();
+    let mut probed = Vec::new();
+    if !links.is_empty() {
+        for server in &servers {
+            probed.extend(doctor::probe(&links, server, facts.is_off()));
+            facts.look_again();
+        }
+    }
     let report = doctor::examine(&facts, &probed);
     print(&if json { json_of(&report)? } else { text(&report) })?;
     if report.fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
@@ -43,7 +49,11 @@ fn text(report: &Report) -> String {
             text += &format!("{:width$}  what helps: {}\n", "", finding.remedy, width = width + 7);
         }
     }
-    text += if report.fit {
+    let mut probes = report.findings.iter().filter(|finding| finding.name == "probe").peekable();
+    let fruitless = probes.peek().is_some() && probes.all(|finding| finding.state != State::Ok);
+    text += if report.fit && fruitless {
+        "\nThis machine is fit for `marline paths`, but no probe has shown MPTCP over any link: see above.\n"
+    } else if report.fit {
         "\nNothing stands in the way of `marline paths`.\n"
     } else {
         "\nWhat is marked WRONG stands in the way of `marline paths`.\n"
@@ -74,5 +84,20 @@ mod tests {
              WRONG  path manager  another one is active\n                     what helps: stop it\n\n\
              What is marked WRONG stands in the way of `marline paths`.\n"
         );
+    }
+
+    #[test]
+    fn probes_that_all_failed_are_no_good_end() {
+        let report = |states: &[State]| {
+            let probe =
+                |state: &State| Finding { name: "probe", state: *state, says: "x".into(), remedy: "y".into() };
+            text(&Report { fit: true, findings: states.iter().map(probe).collect() })
+        };
+        assert!(
+            report(&[State::Note, State::Note]).ends_with("no probe has shown MPTCP over any link: see above.\n")
+        );
+        for well in [&[State::Note, State::Ok][..], &[]] {
+            assert!(report(well).ends_with("\nNothing stands in the way of `marline paths`.\n"));
+        }
     }
 }

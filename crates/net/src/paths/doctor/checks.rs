@@ -169,8 +169,8 @@ fn blackhole(facts: &Facts) -> Option<Finding> {
     let seconds = facts.blackhole_timeout?;
     let times = facts.counters.get("Blackhole").copied().unwrap_or(0);
     let remedy = format!(
-        "find the link that drops SYN packets with MPTCP's option (`marline paths doctor --probe HOST:PORT`); \
-         `sysctl -w net.mptcp.blackhole_timeout={seconds}` switches MPTCP on again at once"
+        "`sysctl -w net.mptcp.blackhole_timeout={seconds}` switches MPTCP on again at once; then find the link that drops \
+         SYN packets with MPTCP's option: `marline paths doctor --probe HOST:PORT`"
     );
     match (&facts.loopback, times) {
         (Loopback::Plain, _) => Some(Finding::blocks(

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use marline_core::wire::netlink::{Family, diag, messages, mptcp};
+use marline_core::wire::netlink::{diag, messages, mptcp};
 use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
@@ -44,7 +44,7 @@ pub struct Facts {
     pub mode: Option<String>,
     /// Who listens to the kernel's events, daemons of ours left out.
     pub listeners: Vec<Listener>,
-    /// Endpoints of the kernel's own path manager, as people write them; none: they cannot be read.
+    /// Endpoints of the kernel's own path manager that no run has made, as people write them; none: they cannot be read.
     pub endpoints: Option<Vec<String>>,
     /// Whether NetworkManager runs.
     pub network_manager: bool,
@@ -78,6 +78,19 @@ pub enum Loopback {
     Failed(String),
 }
 
+impl Facts {
+    /// Whether new connections of this machine do not ask for MPTCP.
+    pub fn is_off(&self) -> bool {
+        self.enabled.as_deref() == Some("0") || self.loopback == Loopback::Plain
+    }
+
+    /// Looks once more at what probes may have changed: a link that drops MPTCP's packets makes the kernel switch it off.
+    pub fn look_again(&mut self) {
+        self.counters = counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default());
+        self.loopback = loopback();
+    }
+}
+
 /// Looks at everything, and takes links for what the configuration says of them. Takes a few milliseconds.
 ///
 /// # Errors
@@ -107,7 +120,7 @@ pub fn gather(run_dir: &Path, named: Vec<Wish>, known: &[Named]) -> Result<Facts
         mode: daemon.and_then(|_| mode(run_dir)),
         daemon,
         listeners,
-        endpoints: endpoints().ok(),
+        endpoints: ground::endpoints_of_others(run_dir).ok().map(shown),
         network_manager: Path::new("/run/NetworkManager").exists(),
         leftovers: ground::leftovers(run_dir),
         roads: roads(&survey, &metered, &settings, known),
@@ -124,14 +137,8 @@ fn mode(run_dir: &Path) -> Option<String> {
     }
 }
 
-/// The endpoints of the kernel's own path manager.
-fn endpoints() -> io::Result<Vec<String>> {
-    let socket = Netlink::open(Protocol::Generic)?;
-    let answer = socket.request(&Family::find(mptcp::FAMILY).finish(1))?;
-    let family = messages(&answer).find_map(|message| Family::parse(&message)).ok_or(io::ErrorKind::NotFound)?.id;
-    let answer = socket.request(&mptcp::Endpoint::dump(family).finish(2))?;
-    let found = messages(&answer).filter_map(|message| mptcp::Endpoint::parse(&message, family));
-    Ok(found.map(|endpoint| format!("{} id {}", endpoint.address, endpoint.id)).collect())
+fn shown(endpoints: Vec<mptcp::Endpoint>) -> Vec<String> {
+    endpoints.iter().map(|endpoint| format!("{} id {}", endpoint.address, endpoint.id)).collect()
 }
 
 fn loopback() -> Loopback {
