@@ -32,6 +32,15 @@ impl Place {
 
     /// What the script prints in a network with `eth0` and `eth1`; none: there can be no such network here.
     fn in_a_network(&self, script: &str) -> Option<Vec<String>> {
+        self.in_a_place(&[], script)
+    }
+
+    /// The same with mounts of its own.
+    fn in_a_network_and_mounts(&self, script: &str) -> Option<Vec<String>> {
+        self.in_a_place(&["--mount"], script)
+    }
+
+    fn in_a_place(&self, more: &[&str], script: &str) -> Option<Vec<String>> {
         let can = self.command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
         if !can.is_ok_and(|output| output.status.success()) {
             eprintln!("skipped: needs root, unshare and ip");
@@ -44,7 +53,7 @@ impl Place {
         let script = format!("{NETWORK}{script}");
         let mut command = self.command("timeout");
         // All that the script has started ends with it, whatever goes wrong.
-        command.args(["60", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["60", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]).args(more);
         command.args(["sh", "-ec", &script]).env("MARLINE", MARLINE);
         let output = command.env("RUN", self.0.path().join("run")).stderr(Stdio::piped()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -640,8 +649,74 @@ state >after; diff before after; echo "$code"
     let Some(lines) = place.in_a_network(script) else { return };
     let (last, json) = lines.split_last().unwrap();
     assert_eq!(last, "0");
+    let said = std::fs::read_to_string(place.0.path().join("said")).unwrap();
+    for line in [
+        "marline: would set net.mptcp.path_manager: userspace (it is kernel)\n",
+        "marline: would set the route default via 10.1.0.1 dev eth1 table 7310",
+        "marline: would add the rule 20000 from 10.1.0.2 lookup main suppress_prefixlength 1\n",
+        "marline: would add the rule 20001 from 2001:db8:1::2 lookup 7310",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
     let status: serde_json::Value = serde_json::from_str(&json.join("\n")).unwrap();
     assert_eq!((status["mode"].as_str(), status["links"].as_array().unwrap().len()), (Some("dry-run"), 2));
+}
+
+#[test]
+fn a_dry_run_is_asked_in_the_usual_place_and_never_takes_a_daemons() {
+    let place = Place::new();
+    let script = r#"
+mkdir -p "$RUN"; mount --make-rprivate / && mount -t tmpfs tmpfs /run && mkdir /run/marline
+dry() { "$MARLINE" paths --dry-run --link eth0 --link eth1 "$@" 2>said & daemon=$!; }
+dry --quiet
+until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
+paths status --json | grep '"mode"'; kill $daemon; wait $daemon; wc -c <said
+$MARLINE paths --quiet --link eth0 --link eth1 & real=$!
+until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $real; done
+dry; until grep -q "cannot ask this one" said; do sleep 0.02; kill -0 $daemon; done
+paths status --json | grep '"mode"'; kill $daemon; wait $daemon
+paths status --json | grep '"mode"'
+TERM=dumb paths watch >/dev/null 2>ended & watch=$!
+sleep 0.3; kill $real; wait $real; code=0; wait $watch || code=$?
+echo "$code $(cat ended)"
+"#;
+    let Some(lines) = place.in_a_network_and_mounts(script) else { return };
+    let modes: Vec<&str> = lines.iter().map(|line| line.trim().trim_end_matches(',')).collect();
+    assert_eq!(
+        modes,
+        [
+            r#""mode": "dry-run""#,
+            "0",
+            r#""mode": "userspace""#,
+            r#""mode": "userspace""#,
+            "1 marline: `marline paths` has ended",
+        ]
+    );
+}
+
+#[test]
+fn somebody_elses_endpoints_are_told_at_the_start_and_ours_are_not_called_theirs() {
+    let place = Place::new();
+    let script = r#"
+ip mptcp endpoint add 10.1.0.2 id 7 dev eth1 subflow
+ip mptcp endpoint add 10.77.0.1 id 9 signal
+$steer --kernel-pm 2>said & daemon=$!
+started $daemon
+grep -c "endpoint 10.1.0.2 id 7 is not marline's: the kernel joins eth1" said
+grep -c "is not marline's" said
+paths status --run-dir "$RUN" --json | grep -c "is not marline's"
+findings() { paths doctor --run-dir "$RUN" | grep " endpoints " || true; }
+findings
+kill -KILL $daemon; wait $daemon || true
+findings
+ip mptcp endpoint show | grep -c "^10.0.0.2"
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    assert_eq!(lines[..3], ["1", "1", "1"], "{lines:#?}");
+    for finding in &lines[3..5] {
+        assert!(finding.ends_with("has configured 2 endpoints: 10.1.0.2 id 7, 10.77.0.1 id 9"), "{finding}");
+    }
+    assert_eq!(lines[5], "1", "ours is there all the same");
 }
 
 #[test]

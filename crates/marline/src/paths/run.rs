@@ -13,9 +13,9 @@ use marline_core::units::Power;
 use marline_net::links::{Choice, Chosen, LinksError, MeteredHints, Named, choose, coming, survey};
 use marline_net::paths::control::Control;
 use marline_net::paths::forward::{self, Cgroup, ForwardError, Forwarder, Ports, Scope};
-use marline_net::paths::ground::{self, Claim, Host, RUN_DIR, Roads, Role};
+use marline_net::paths::ground::{self, Claim, Host, Preview, RUN_DIR, Roads, Role};
 use marline_net::paths::status::About;
-use marline_net::paths::{Budgets, Ground, Job, Mode, PathsError, Shared, Untouched, drive};
+use marline_net::paths::{Budgets, Ground, Job, Mode, PathsError, Shared, drive};
 use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -84,6 +84,8 @@ struct Plan {
     budgets: Budgets,
     named: bool,
     mode: Mode,
+    /// What a dry run would be.
+    without_dry_run: Mode,
     run_dir: Option<PathBuf>,
     scope: Option<Scope>,
     trace: Option<PathBuf>,
@@ -123,11 +125,8 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
     let scope = asked_scope(&args, file)?;
     let model = energy::chosen(args.energy_model.as_deref(), file.energy_model.as_deref())?;
     let model = model.map_or_else(without_radios, Ok)?;
-    let mode = match (args.dry_run, args.kernel_pm || file.paths.kernel_pm) {
-        (true, _) => Mode::DryRun,
-        (false, true) => Mode::KernelPm,
-        (false, false) => Mode::Userspace,
-    };
+    let without_dry_run = if args.kernel_pm || file.paths.kernel_pm { Mode::KernelPm } else { Mode::Userspace };
+    let mode = if args.dry_run { Mode::DryRun } else { without_dry_run };
     let named: Vec<Wanted> = if args.link.is_empty() {
         file.paths.wanted().map(|Wanted { link, later }| Wanted { link: file.complete(link), later }).collect()
     } else {
@@ -151,7 +150,12 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         // A link below a VPN that is to be bypassed may go beside it, as a named one may.
         named: is_named || bypass_vpn,
         mode,
-        run_dir: if mode == Mode::DryRun { run_dir.or_else(own_run_dir) } else { run_dir.or(Some(RUN_DIR.into())) },
+        without_dry_run,
+        run_dir: if mode == Mode::DryRun {
+            run_dir.or_else(own_run_dir).or_else(shared_run_dir)
+        } else {
+            run_dir.or(Some(RUN_DIR.into()))
+        },
         scope,
         trace: args.trace,
         quiet: args.quiet,
@@ -165,6 +169,12 @@ fn kept(run_dir: Option<&Path>) -> PathBuf {
     // systemd's word for a unit's own directory.
     let place = given.or_else(|| std::env::var_os("STATE_DIRECTORY").map(PathBuf::from));
     place.unwrap_or_else(|| STATE_DIR.into())
+}
+
+/// The daemons' own place, where it is there and this user may write in it.
+fn shared_run_dir() -> Option<PathBuf> {
+    let place = Path::new(RUN_DIR);
+    rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_ok().then(|| place.to_owned())
 }
 
 /// For what is to be known after the machine's end.
@@ -280,6 +290,9 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     let role = if dry { Role::Look } else { Role::Steer };
     let claim = plan.run_dir.as_deref().map(|run_dir| Claim::take(run_dir, role)).transpose();
     let claim = claim.map_err(|error| exit(error.into()))?;
+    if plan.mode == Mode::KernelPm {
+        plan.lines.extend(foreign_endpoints(&plan));
+    }
     let about = About {
         policy: plan.config.policy,
         profile: plan.config.profile,
@@ -295,7 +308,7 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
         plan.lines.iter().for_each(|line| say(line));
         say(&beginning(&plan.config, plan.mode));
         if control.is_none() {
-            say("there is no run directory, so `marline paths status` cannot ask: name one with --run-dir");
+            say(&unasked(plan.run_dir.as_deref()));
         }
     }
     let roads =
@@ -308,7 +321,7 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     });
     let (ground, look): (Box<dyn Ground>, Option<Claim>) = match (&plan.run_dir, claim) {
         (Some(run_dir), Some(claim)) if !dry => (Box::new(Host::new(claim, run_dir, roads, tell)), None),
-        (_, claim) => (Box::new(Untouched), claim),
+        (_, claim) => (Box::new(Preview::new(plan.without_dry_run, roads, tell)), claim),
     };
     let job = Job {
         config: plan.config,
@@ -373,6 +386,38 @@ fn unled(error: ForwardError) -> Exit {
     Exit::new(code, error.to_string())
 }
 
+/// Why `status` cannot ask a dry run.
+fn unasked(run_dir: Option<&Path>) -> String {
+    let why = match run_dir.map(|run_dir| (run_dir, Claim::held(run_dir, Role::Steer))) {
+        Some((run_dir, Some(daemon))) => {
+            format!("{} is of the `marline paths` that runs (process {daemon})", run_dir.display())
+        }
+        _ => "there is no run directory".to_owned(),
+    };
+    format!("{why}, so `marline paths status` cannot ask this one: name another directory with --run-dir")
+}
+
+/// Lines about endpoints that the kernel goes by whatever the policy says.
+fn foreign_endpoints(plan: &Plan) -> Vec<String> {
+    let run_dir = plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR));
+    let (Ok(endpoints), Ok(survey)) = (ground::endpoints_of_others(run_dir), survey()) else { return Vec::new() };
+    let mut lines = Vec::new();
+    for endpoint in endpoints.iter().filter(|endpoint| endpoint.subflow) {
+        let is_its = |name: &str| {
+            let interface = survey.named(name);
+            interface.is_some_and(|i| i.index == endpoint.link || i.addresses.contains(&endpoint.address))
+        };
+        if let Some(link) = plan.config.links.iter().find(|link| is_its(&link.name)) {
+            lines.push(format!(
+                "endpoint {} id {} is not marline's: the kernel joins {} with it as soon as a connection begins; \
+                 `ip mptcp endpoint delete id {1}` takes it away",
+                endpoint.address, endpoint.id, link.name
+            ));
+        }
+    }
+    lines
+}
+
 /// The socket at which `status` asks; none: a dry run without a place for it.
 fn control(
     plan: &Plan,
@@ -381,6 +426,10 @@ fn control(
     driver: mpsc::Sender<marline_net::paths::Ask>,
 ) -> Result<Option<Control>, Exit> {
     let Some(run_dir) = &plan.run_dir else { return Ok(None) };
+    if plan.mode == Mode::DryRun && Claim::held(run_dir, Role::Steer).is_some() {
+        // The socket is the daemon's.
+        return Ok(None);
+    }
     let listening = Control::listen(run_dir, about, policy, driver);
     listening.map(Some).map_err(|error| {
         Exit::failed(format!(
