@@ -1,0 +1,147 @@
+//! Who somebody is: what a certificate says, and nothing else counts.
+//!
+//! In: a verified certificate. Out: an [`Identity`]: one name and one role.
+//!
+//! 1. It stands in the certificate as one URI (RFC 5280 §4.2.1.6), `marline://edge/NAME`. DNS names in it are addresses where
+//!    a relay or the fleet is reached, no identity.
+//! 2. A certificate without such a URI, or with two, is nobody's.
+//! 3. The role is part of it: an edge's certificate opens no door of a relay's.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use rustls::pki_types::CertificateDer;
+use webpki::EndEntityCert;
+
+/// What somebody may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Sends through relays.
+    Edge,
+    /// Carries for edges.
+    Relay,
+    /// Matches both.
+    Fleet,
+    /// Asks and tells the others what to do.
+    Operator,
+}
+
+impl Role {
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Edge, "edge"), (Self::Relay, "relay"), (Self::Fleet, "fleet"), (Self::Operator, "operator")];
+
+    fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(role, _)| *role == self).map_or("", |(_, word)| word)
+    }
+}
+
+impl Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, word)| *word == text).map(|(role, _)| *role);
+        found.ok_or_else(|| format!("`{text}` is no role: edge, relay, fleet or operator"))
+    }
+}
+
+/// The name of one edge, relay, fleet process or operator: 1 to 63 of `a-z`, `0-9`, `-`, `_` and `.`, beginning with a
+/// letter or digit. It stands in URIs, file names and logs as it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(String);
+
+impl Name {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Name {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let inner = |byte: u8| plain(byte) || matches!(byte, b'-' | b'_' | b'.');
+        let good = text.len() <= LONGEST && text.bytes().next().is_some_and(plain) && text.bytes().all(inner);
+        let wrong =
+            || format!("`{text}` is no name: 1 to {LONGEST} of a-z, 0-9, - _ and ., a letter or digit first");
+        good.then(|| Self(text.to_owned())).ok_or_else(wrong)
+    }
+}
+
+const LONGEST: usize = 63;
+
+/// Who somebody is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    /// What it may do.
+    pub role: Role,
+    /// Which one it is.
+    pub name: Name,
+}
+
+impl Identity {
+    /// What a certificate says. It must have been verified.
+    ///
+    /// # Errors
+    /// It says nothing of the kind, or more than one thing.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
+        let parsed = EndEntityCert::try_from(certificate).map_err(|error| format!("the certificate: {error}"))?;
+        let mut uris = parsed.valid_uri_names().filter(|uri| uri.starts_with(SCHEME));
+        match (uris.next(), uris.next()) {
+            (Some(uri), None) => uri.parse(),
+            (None, _) => Err(format!("the certificate has no {SCHEME} name")),
+            (Some(_), Some(_)) => Err(format!("the certificate has two {SCHEME} names")),
+        }
+    }
+}
+
+impl Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/{}", self.role, self.name)
+    }
+}
+
+impl FromStr for Identity {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'));
+        let (role, name) = parts.ok_or_else(|| format!("`{text}` is not {SCHEME}ROLE/NAME"))?;
+        Ok(Self { role: role.parse()?, name: name.parse()? })
+    }
+}
+
+const SCHEME: &str = "marline://";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_its_text() {
+        for text in ["marline://edge/cam-7", "marline://relay/fra.1", "marline://operator/0"] {
+            assert_eq!(text.parse::<Identity>().unwrap().to_string(), text);
+        }
+        for text in [
+            "marline://edge/",
+            "marline://edge/Cam",
+            "marline://edge/a/b",
+            "marline://king/a",
+            "edge/a",
+            "marline://edge/..",
+        ] {
+            assert!(text.parse::<Identity>().is_err(), "{text}");
+        }
+        assert!("a".repeat(63).parse::<Name>().is_ok() && "a".repeat(64).parse::<Name>().is_err());
+    }
+}

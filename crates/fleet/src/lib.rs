@@ -1,0 +1,8 @@
+//! Who serves whom: relays that carry edges' streams to their servers, and the service that matches both.
+//!
+//! ```text
+//! application ─▶ edge ══ MPTCP + TLS, all links ══▶ relay ─▶ original server
+//!                  └──── fleet: which relay ────┘
+//! ```
+
+pub mod identity;
