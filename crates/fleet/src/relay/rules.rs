@@ -1,0 +1,354 @@
+//! Where edges may be carried to: rules on what was asked for, and on the address that it turned out to be.
+//!
+//! In: a host and a port, then each address that the host's name has. Out: yes, or the rule that refuses.
+//!
+//! 1. Names and ports are looked at first, addresses after each resolution; the address that was looked at is the one that is
+//!    connected to, so that a name cannot change in between.
+//! 2. Only addresses of the public Internet are allowed (RFC 6890 and IANA's registries of special-purpose addresses), unless
+//!    a network is named: everything else is the relay's own neighbourhood, or a cloud's metadata.
+//! 3. An IPv6 address that carries an IPv4 one (mapped, NAT64, 6to4) is both.
+//! 4. The relay's own addresses are refused, public or not: they are the relay's own services.
+//! 5. Without a list of names every name is allowed; a list has whole names, or `*.` before a domain's.
+
+use std::fmt::{self, Display};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// What a relay allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Ports that may be asked for.
+    pub ports: Vec<Ports>,
+    /// Names that may be asked for; none: all. Addresses are then refused, as they have no name.
+    pub hosts: Vec<Host>,
+    /// Networks that are allowed though they are not public.
+    pub networks: Vec<Network>,
+    /// This machine's own addresses.
+    pub own: Vec<IpAddr>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { ports: PORTS.map(Ports::one).to_vec(), hosts: Vec::new(), networks: Vec::new(), own: Vec::new() }
+    }
+}
+
+/// chosen: what services for live video listen on: RTMP, RTMPS and HLS or WHIP over HTTPS, HTTP.
+const PORTS: [u16; 3] = [1935, 443, 80];
+
+/// Why somebody is not carried to where he asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The port is not on the list.
+    #[error("port {0} is not allowed here")]
+    Port(u16),
+    /// The name is not on the list.
+    #[error("this host is not allowed here")]
+    Host,
+    /// The address is not one of the public Internet.
+    #[error("{0} is no public address")]
+    Address(IpAddr),
+    /// The address is the relay's own.
+    #[error("{0} is this relay")]
+    Own(IpAddr),
+}
+
+impl Rules {
+    /// Whether `host` (a name in lower case without a final dot, or an address) and `port` may be asked for.
+    ///
+    /// # Errors
+    /// Which rule refuses.
+    pub fn asked(&self, host: &str, port: u16) -> Result<(), Refusal> {
+        if !self.ports.iter().any(|ports| ports.0.contains(&port)) {
+            return Err(Refusal::Port(port));
+        }
+        let listed = self.hosts.is_empty() || self.hosts.iter().any(|allowed| allowed.has(host));
+        if listed { Ok(()) } else { Err(Refusal::Host) }
+    }
+
+    /// Whether `address` may be connected to.
+    ///
+    /// # Errors
+    /// Which rule refuses.
+    pub fn found(&self, address: IpAddr) -> Result<(), Refusal> {
+        let address = address.to_canonical();
+        if self.networks.iter().any(|network| network.has(address)) {
+            return Ok(());
+        }
+        if self.own.contains(&address) {
+            return Err(Refusal::Own(address));
+        }
+        let public = match address {
+            IpAddr::V4(address) => is_public(address),
+            IpAddr::V6(address) => is_public_v6(address),
+        };
+        if public { Ok(()) } else { Err(Refusal::Address(address)) }
+    }
+}
+
+fn is_public(address: Ipv4Addr) -> bool {
+    !SPECIAL.iter().any(|(network, bits)| Network::new((*network).into(), *bits).has(address.into()))
+}
+
+/// IANA IPv4 Special-Purpose Address Registry, multicast (RFC 5771) and what is reserved (RFC 1112 §4); then the address at
+/// which Azure's machines find their host, which is public by its number alone.
+const SPECIAL: [(Ipv4Addr, u8); 16] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+    (Ipv4Addr::new(168, 63, 129, 16), 32),
+];
+
+/// Global unicast (RFC 4291 §2.4, today 2000::/3) without what IANA has set apart in it; a 6to4 address is as public as the
+/// IPv4 address in it, and so is one of the well-known prefix of NAT64 (RFC 6052 §2.1).
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let [a, b, c, d, e, f, g, h] = address.segments();
+    let inner = |high: u16, low: u16| {
+        let ([one, two], [three, four]) = (high.to_be_bytes(), low.to_be_bytes());
+        is_public(Ipv4Addr::new(one, two, three, four))
+    };
+    match (a, b) {
+        (0x64, 0xff9b) => [c, d, e, f] == [0; 4] && inner(g, h),
+        (0x2002, high) => inner(high, c),
+        // Teredo, benchmarking, ORCHID and the other protocols' assignments; documentation, old and new.
+        (0x2001, ..0x200) | (0x2001, 0xdb8) | (0x3fff, ..0x1000) => false,
+        (0x2000..=0x3fff, _) => true,
+        _ => false,
+    }
+}
+
+/// One port or a range, `1935` or `8000-8999`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports(RangeInclusive<u16>);
+
+impl Ports {
+    /// One.
+    pub fn one(port: u16) -> Self {
+        Self(port..=port)
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Self(first..=last)),
+            _ => Err(format!("`{text}` is no port such as 1935, nor a range such as 8000-8999")),
+        }
+    }
+}
+
+/// A name, or all names below one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    name: String,
+    below: bool,
+}
+
+impl Host {
+    fn has(&self, host: &str) -> bool {
+        match host.strip_suffix(self.name.as_str()) {
+            Some("") => !self.below,
+            Some(rest) => self.below && rest.ends_with('.'),
+            None => false,
+        }
+    }
+}
+
+impl FromStr for Host {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (below, name) = text.strip_prefix("*.").map_or((false, text), |rest| (true, rest));
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if name.is_empty() || !name.bytes().all(plain) {
+            return Err(format!("`{text}` is no name such as live.example.org or *.example.org"));
+        }
+        Ok(Self { name: name.trim_end_matches('.').to_ascii_lowercase(), below })
+    }
+}
+
+/// A network, `10.1.0.0/16` or `fd00::/8`; an address alone is one of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    base: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    fn new(base: IpAddr, bits: u8) -> Self {
+        Self { base, bits }
+    }
+
+    /// Whether an address is in it.
+    pub fn has(self, address: IpAddr) -> bool {
+        match (self.base, address) {
+            (IpAddr::V4(base), IpAddr::V4(address)) => {
+                same(base.to_bits().into(), address.to_bits().into(), 32_u8.saturating_sub(self.bits))
+            }
+            (IpAddr::V6(base), IpAddr::V6(address)) => {
+                same(base.to_bits(), address.to_bits(), 128_u8.saturating_sub(self.bits))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether two numbers are equal but for the last so many bits.
+fn same(one: u128, other: u128, but: u8) -> bool {
+    (one ^ other).checked_shr(but.into()).unwrap_or(0) == 0
+}
+
+impl FromStr for Network {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no network such as 10.1.0.0/16 or fd00::/8");
+        let (base, bits) = text.split_once('/').map_or((text, None), |(base, bits)| (base, Some(bits)));
+        let base: IpAddr = base.parse().map_err(|_| wrong())?;
+        let most = if base.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), str::parse).map_err(|_| wrong())?;
+        if bits > most {
+            return Err(wrong());
+        }
+        Ok(Self::new(base, bits))
+    }
+}
+
+impl Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(address: &str) -> Result<(), Refusal> {
+        Rules::default().found(address.parse().unwrap())
+    }
+
+    #[test]
+    fn public_addresses_are_allowed() {
+        for address in [
+            "1.1.1.1",
+            "93.184.216.34",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2606:2800:220:1::1",
+            "2001:200::1",
+            "2002:101:101::1",
+            "64:ff9b::101:101",
+            "::ffff:1.1.1.1",
+        ] {
+            assert_eq!(found(address), Ok(()), "{address}");
+        }
+    }
+
+    #[test]
+    fn the_relays_neighbourhood_and_metadata_are_refused() {
+        for address in [
+            "127.0.0.1",
+            "127.255.0.9",
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "100.100.100.200",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.192",
+            "192.168.1.1",
+            "198.18.0.1",
+            "224.0.0.1",
+            "239.1.1.1",
+            "255.255.255.255",
+            "168.63.129.16",
+            "192.0.2.1",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "fe80::1",
+            "fec0::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "2001:db8::1",
+            "2001::1",
+            "2001:10::1",
+            "3fff::1",
+            "2002:7f00:1::",
+            "2002:a9fe:a9fe::1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::1.1.1.1",
+            "4000::1",
+        ] {
+            assert!(matches!(found(address), Err(Refusal::Address(_))), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_named_network_is_allowed_and_the_relay_itself_is_not() {
+        let rules = Rules {
+            networks: vec!["10.7.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            own: vec!["1.2.3.4".parse().unwrap()],
+            ..Rules::default()
+        };
+        for (address, good) in [
+            ("10.7.1.1", true),
+            ("10.8.0.1", false),
+            ("fdff::1", true),
+            ("fc00::1", false),
+            ("::ffff:10.7.1.1", true),
+        ] {
+            assert_eq!(rules.found(address.parse().unwrap()).is_ok(), good, "{address}");
+        }
+        assert_eq!(rules.found("1.2.3.4".parse().unwrap()), Err(Refusal::Own("1.2.3.4".parse().unwrap())));
+        assert!(rules.found("::ffff:1.2.3.4".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn ports_and_names_are_looked_at_first() {
+        let rules = Rules {
+            ports: vec!["1935".parse().unwrap(), "8000-8002".parse().unwrap()],
+            hosts: vec!["live.example.org".parse().unwrap(), "*.twitch.tv".parse().unwrap()],
+            ..Rules::default()
+        };
+        assert_eq!(rules.asked("live.example.org", 1935), Ok(()));
+        assert_eq!(rules.asked("a.b.twitch.tv", 8001), Ok(()));
+        assert_eq!(rules.asked("live.example.org", 22), Err(Refusal::Port(22)));
+        for host in [
+            "example.org",
+            "alive.example.org",
+            "twitch.tv",
+            "eviltwitch.tv",
+            "1.1.1.1",
+            "live.example.org.evil.net",
+        ] {
+            assert_eq!(rules.asked(host, 1935), Err(Refusal::Host), "{host}");
+        }
+        for text in ["0", "9-8", "x", "70000", "1-", ""] {
+            assert!(text.parse::<Ports>().is_err(), "{text}");
+        }
+        for text in ["10.0.0.0/33", "::/129", "10.0.0", "a/8", "10.0.0.0/"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+        assert!("0.0.0.0/0".parse::<Network>().unwrap().has("9.9.9.9".parse().unwrap()));
+    }
+}
