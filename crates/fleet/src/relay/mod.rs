@@ -1,5 +1,121 @@
-//! `marline relay`: carries edges' connections to the servers that they mean.
+//! `marline relay`: carries edges' connections to the servers that they mean (BASS's aggregation server, §III-A).
+//!
+//! In: connections over MPTCP and TLS 1.3 whose certificates say which edge they are of. Out: a TCP connection for each, to where
+//! its request (CONNECT) wants, if [`rules`] allow it and there is room.
+//!
+//! 1. Nobody is carried who has no certificate of an edge: there is no other way in ([`tunnel`]).
+//! 2. Listeners speak MPTCP; who speaks TCP alone is served as well.
+//! 3. A relay that drains still listens: a link that joins a running connection comes to the same port, and would be refused.
+//! 4. Threads have a runtime each and share nothing but the listeners and the [`registry`].
 
+mod carry;
+mod door;
+mod handshakes;
 pub mod head;
+mod reach;
+mod registry;
 pub mod rules;
 pub mod share;
+mod tunnel;
+mod wire;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+pub use door::{DoorError, Doors};
+pub use registry::{EdgeState, Limits};
+
+use registry::Registry;
+
+/// What a relay does.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// Where it carries to.
+    pub rules: rules::Rules,
+    /// How much.
+    pub limits: Limits,
+}
+
+/// Whom a relay trusts now.
+#[derive(Debug)]
+pub struct Trusted {
+    /// How it speaks TLS: its own certificate, whose certificates it takes.
+    pub tls: Arc<rustls::ServerConfig>,
+    /// The numbers of certificates that it does not take any more.
+    pub revoked: BTreeSet<Vec<u8>>,
+}
+
+/// How a relay stands.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RelayState {
+    /// Tunnels that are open.
+    pub tunnels: usize,
+    /// Whether it takes no new ones.
+    pub draining: bool,
+    /// What is reserved of its capacity.
+    pub reserved: marline_core::units::Bitrate,
+    /// Bytes from edges since it began.
+    pub up_bytes: u64,
+    /// Bytes to edges since it began.
+    pub down_bytes: u64,
+    /// Edges that are connected, by name.
+    pub edges: Vec<EdgeState>,
+}
+
+/// A relay: what its connections share.
+#[derive(Debug)]
+pub struct Relay {
+    config: Config,
+    trusted: watch::Receiver<Arc<Trusted>>,
+    registry: Arc<Registry>,
+    draining: watch::Sender<bool>,
+}
+
+impl Relay {
+    /// A relay that trusts what `trusted` says last.
+    pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Arc<Self> {
+        let registry = Registry::new(config.limits);
+        Arc::new(Self { config, trusted, registry, draining: watch::Sender::new(false) })
+    }
+
+    /// Takes no new tunnels; those that are open end when they end.
+    pub fn drain(&self) {
+        self.registry.drain();
+        self.draining.send_replace(true);
+    }
+
+    /// Ends when it drains and the last tunnel has ended.
+    pub async fn empty(&self) {
+        self.drained().await;
+        while self.registry.tunnels() > 0 {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// How it stands.
+    pub fn state(&self) -> RelayState {
+        let [up_bytes, down_bytes] = self.registry.passed();
+        RelayState {
+            tunnels: self.registry.tunnels(),
+            draining: self.registry.is_draining(),
+            reserved: self.registry.reserved(),
+            up_bytes,
+            down_bytes,
+            edges: self.registry.edges(),
+        }
+    }
+
+    /// Ends when it drains.
+    async fn drained(&self) {
+        // The sender is here: it does not go.
+        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+    }
+}
+
+/// How often it is looked whether the last tunnel has ended.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(200);

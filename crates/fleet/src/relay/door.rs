@@ -1,0 +1,171 @@
+//! The listeners of a relay, and the way of a connection until it is known whose it is.
+//!
+//! In: connections. Out: a task for each that has shown a certificate ([`tunnel::serve`]).
+//!
+//! 1. A handshake has [`HANDSHAKE`], and there are only so many at once ([`Handshakes`]).
+//! 2. Dead edges are found by the kernel's keep-alive: a link that has gone says nothing.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::handshakes::{Handshakes, Ticket};
+use super::wire::Wire;
+use super::{Relay, tunnel};
+
+/// chosen: three round trips over a satellite, and two retransmissions.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// chosen: a dead edge is gone after two minutes, and its reservation with it; a mobile radio is not woken for less.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
+/// chosen: what comes in one round trip from 2,000 edges that come back at once.
+const BACKLOG: i32 = 4096;
+/// chosen: descriptors or memory may be there again then.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Why it cannot be listened.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {address}: {error}")]
+pub struct DoorError {
+    /// Where.
+    pub address: SocketAddr,
+    /// Why not.
+    pub error: io::Error,
+}
+
+/// The listeners.
+#[derive(Debug)]
+pub struct Doors {
+    listeners: Vec<std::net::TcpListener>,
+    handshakes: Arc<Mutex<Handshakes<AbortHandle>>>,
+    mptcp: bool,
+}
+
+impl Doors {
+    /// Listens where the relay is to be found.
+    ///
+    /// # Errors
+    /// Somebody else does, the address is not this machine's, or a privilege is missing.
+    pub fn open(relay: &Relay) -> Result<Self, DoorError> {
+        let mut doors = Self {
+            listeners: Vec::new(),
+            handshakes: Arc::new(Mutex::new(Handshakes::new(relay.config.limits.handshakes))),
+            mptcp: true,
+        };
+        for address in &relay.config.listen {
+            let fail = |error| DoorError { address: *address, error };
+            let bound = bind(*address, Protocol::MPTCP).or_else(|error| match error.raw_os_error() {
+                // A kernel without MPTCP, or one where it is switched off.
+                Some(UNKNOWN_PROTOCOL | NO_SUCH_OPTION) => {
+                    doors.mptcp = false;
+                    bind(*address, Protocol::TCP)
+                }
+                _ => Err(error),
+            });
+            doors.listeners.push(bound.map_err(fail)?);
+        }
+        Ok(doors)
+    }
+
+    /// Whether edges can use all their links.
+    pub fn mptcp(&self) -> bool {
+        self.mptcp
+    }
+
+    /// Where it is listened.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Takes in who comes, on this thread, until dropped.
+    ///
+    /// # Errors
+    /// The listeners cannot be used by this runtime.
+    pub async fn attend(&self, relay: &Arc<Relay>) -> io::Result<std::convert::Infallible> {
+        let mut accepting = tokio::task::JoinSet::new();
+        for listener in &self.listeners {
+            let listener = TcpListener::from_std(listener.try_clone()?)?;
+            accepting.spawn(accept(listener, Arc::clone(relay), Arc::clone(&self.handshakes)));
+        }
+        accepting.join_all().await;
+        Err(io::Error::other("no listener"))
+    }
+}
+
+/// Linux: EPROTONOSUPPORT, ENOPROTOOPT.
+const UNKNOWN_PROTOCOL: i32 = 93;
+const NO_SUCH_OPTION: i32 = 92;
+
+fn bind(address: SocketAddr, protocol: Protocol) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(protocol))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<Handshakes<AbortHandle>>>) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, from)) => take_in(socket, from.ip(), Arc::clone(&relay), &handshakes),
+            Err(error) => {
+                tracing::debug!(%error, "accept");
+                tokio::time::sleep(BREATH).await;
+            }
+        }
+    }
+}
+
+fn take_in(socket: TcpStream, from: IpAddr, relay: Arc<Relay>, handshakes: &Arc<Mutex<Handshakes<AbortHandle>>>) {
+    let (tell, ticket) = tokio::sync::oneshot::channel();
+    let open = Arc::clone(handshakes);
+    let task = tokio::spawn(async move {
+        let Ok(ticket) = ticket.await else { return };
+        let known = {
+            let _place = Place { open: &open, ticket };
+            timeout(HANDSHAKE, shake_hands(socket, &relay)).await
+        };
+        match known {
+            Ok(Ok(edge)) => tunnel::serve(edge, &relay).await,
+            Ok(Err(error)) => tracing::debug!(%from, %error, "not let in"),
+            Err(_) => tracing::debug!(%from, "no handshake in time"),
+        }
+    });
+    let mut handshakes = handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+    let (ticket, goes) = handshakes.came(from, task.abort_handle());
+    drop(handshakes);
+    let _ = tell.send(ticket);
+    if let Some(goes) = goes {
+        goes.abort();
+    }
+}
+
+/// Free when dropped, also when the task is ended.
+struct Place<'a> {
+    open: &'a Mutex<Handshakes<AbortHandle>>,
+    ticket: Ticket,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
+    }
+}
+
+async fn shake_hands(socket: TcpStream, relay: &Relay) -> io::Result<tokio_rustls::server::TlsStream<Wire>> {
+    socket.set_nodelay(true)?;
+    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
+    SockRef::from(&socket).set_tcp_keepalive(&keep_alive)?;
+    let tls = Arc::clone(&relay.trusted.borrow().tls);
+    TlsAcceptor::from(tls).accept(Wire::new(socket)).await
+}

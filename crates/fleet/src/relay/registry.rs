@@ -1,0 +1,312 @@
+//! Who is here: edges, their connections and tunnels, and whether there is room for one more.
+//!
+//! In: connections and tunnels that come. Out: a [`Seat`] for each, or the [`Problem`] to be answered. A seat that is dropped
+//! is free.
+//!
+//! 1. Room is looked for in this order: the relay drains; the edge's own limit; the relay's limit; the capacity that is not
+//!    reserved yet. An edge's reservation is made with its first tunnel and ends with its last connection.
+//! 2. Bytes are counted for each edge and direction without a lock; capacity is shared under one, held for a few steps.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use marline_core::units::{Bitrate, DataSize, Instant};
+
+use super::carry::Pace;
+use super::head::{Problem, Status};
+use super::share::{Grant, Shares};
+use crate::identity::Name;
+
+/// How much there may be of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Tunnels in all.
+    pub tunnels: usize,
+    /// Tunnels of one edge.
+    pub tunnels_per_edge: usize,
+    /// Connections in all, those that wait for a request and those that carry.
+    pub connections: usize,
+    /// Connections that have not said yet who they are.
+    pub handshakes: usize,
+    /// What the relay may carry a second in each direction: BASS's T(s). None: it is not known.
+    pub capacity: Option<Bitrate>,
+    /// What is reserved for an edge that nobody has assigned to this relay.
+    pub reserve: Bitrate,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tunnels: 16_384,
+            tunnels_per_edge: 512,
+            connections: 32_768,
+            handshakes: 1024,
+            capacity: None,
+            reserve: Bitrate::from_mbps(1),
+        }
+    }
+}
+
+/// Everybody who is here.
+#[derive(Debug)]
+pub(super) struct Registry {
+    limits: Limits,
+    began: std::time::Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    up: Shares,
+    down: Shares,
+    edges: BTreeMap<Name, Edge>,
+    connections: usize,
+    tunnels: usize,
+    draining: bool,
+    /// Of edges that have gone.
+    passed: [u64; 2],
+}
+
+#[derive(Debug, Default)]
+struct Edge {
+    connections: usize,
+    tunnels: usize,
+    reserved: Option<Bitrate>,
+    meter: Arc<Meter>,
+}
+
+/// The bytes of an edge.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    up: AtomicU64,
+    down: AtomicU64,
+}
+
+impl Meter {
+    /// Both ways, of all its connections.
+    pub(super) fn bytes(&self) -> u64 {
+        self.up.load(Ordering::Relaxed) + self.down.load(Ordering::Relaxed)
+    }
+}
+
+/// How an edge stands.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EdgeState {
+    /// Its name.
+    pub name: String,
+    /// Its connections, those that wait too.
+    pub connections: usize,
+    /// Its tunnels.
+    pub tunnels: usize,
+    /// What is reserved for it.
+    pub reserved: Bitrate,
+    /// Bytes that it has sent since it came.
+    pub up_bytes: u64,
+    /// Bytes that it has received since it came.
+    pub down_bytes: u64,
+}
+
+impl Registry {
+    pub(super) fn new(limits: Limits) -> Arc<Self> {
+        let (up, down) = (Shares::new(limits.capacity), Shares::new(limits.capacity));
+        let state =
+            State { up, down, edges: BTreeMap::new(), connections: 0, tunnels: 0, draining: false, passed: [0; 2] };
+        Arc::new(Self { limits, began: std::time::Instant::now(), state: Mutex::new(state) })
+    }
+
+    /// A connection whose edge is known.
+    pub(super) fn enter(self: &Arc<Self>, name: Name) -> Result<Seat, Problem> {
+        let mut state = self.lock();
+        if state.connections >= self.limits.connections {
+            return Err(no_room("this relay has as many connections as it may have"));
+        }
+        state.connections += 1;
+        let edge = state.edges.entry(name.clone()).or_default();
+        edge.connections += 1;
+        let meter = Arc::clone(&edge.meter);
+        drop(state);
+        Ok(Seat { registry: Arc::clone(self), name, meter, tunnel: false })
+    }
+
+    /// No tunnels from now on.
+    pub(super) fn drain(&self) {
+        self.lock().draining = true;
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.lock().draining
+    }
+
+    /// Tunnels that are open.
+    pub(super) fn tunnels(&self) -> usize {
+        self.lock().tunnels
+    }
+
+    /// What is reserved in all.
+    pub(super) fn reserved(&self) -> Bitrate {
+        self.lock().up.reserved()
+    }
+
+    /// Bytes from edges and to edges since the relay began.
+    pub(super) fn passed(&self) -> [u64; 2] {
+        let state = self.lock();
+        state.edges.values().fold(state.passed, |[up, down], edge| {
+            [up + edge.meter.up.load(Ordering::Relaxed), down + edge.meter.down.load(Ordering::Relaxed)]
+        })
+    }
+
+    pub(super) fn edges(&self) -> Vec<EdgeState> {
+        let told = |(name, edge): (&Name, &Edge)| EdgeState {
+            name: name.to_string(),
+            connections: edge.connections,
+            tunnels: edge.tunnels,
+            reserved: edge.reserved.unwrap_or_default(),
+            up_bytes: edge.meter.up.load(Ordering::Relaxed),
+            down_bytes: edge.meter.down.load(Ordering::Relaxed),
+        };
+        self.lock().edges.iter().map(told).collect()
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn no_room(words: &str) -> Problem {
+    Problem::new(Status::NoRoom, "connection_limit_reached", words)
+}
+
+/// One connection's place, and its tunnel's.
+#[derive(Debug)]
+pub(super) struct Seat {
+    registry: Arc<Registry>,
+    name: Name,
+    meter: Arc<Meter>,
+    tunnel: bool,
+}
+
+impl Seat {
+    pub(super) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// A place for its tunnel.
+    pub(super) fn open(&mut self) -> Result<(), Problem> {
+        let limits = &self.registry.limits;
+        let mut state = self.registry.lock();
+        let State { up, down, edges, tunnels, draining, .. } = &mut *state;
+        let Some(edge) = edges.get_mut(&self.name) else { return Err(no_room("the connection has ended")) };
+        if *draining {
+            return Err(no_room("this relay is draining"));
+        }
+        if edge.tunnels >= limits.tunnels_per_edge {
+            let words = format!("{} has {} tunnels, as many as it may have", self.name, edge.tunnels);
+            return Err(Problem::new(Status::TooMany, "connection_limit_reached", words));
+        }
+        if *tunnels >= limits.tunnels {
+            return Err(no_room("this relay has as many tunnels as it may have"));
+        }
+        if edge.reserved.is_none() {
+            up.admit(&self.name, limits.reserve).map_err(|full| no_room(&full.to_string()))?;
+            // Both have the same capacity and the same reservations.
+            let _ = down.admit(&self.name, limits.reserve);
+            edge.reserved = Some(limits.reserve);
+        }
+        (edge.tunnels, *tunnels, self.tunnel) = (edge.tunnels + 1, *tunnels + 1, true);
+        Ok(())
+    }
+
+    /// What tells whether its edge's bytes move.
+    pub(super) fn meter(&self) -> Arc<Meter> {
+        Arc::clone(&self.meter)
+    }
+}
+
+impl Pace for Seat {
+    fn ask(&mut self, is_up: bool, wanted: DataSize) -> Grant {
+        if self.registry.limits.capacity.is_none() {
+            return Grant::Now(wanted);
+        }
+        let now = self.registry.now();
+        let mut state = self.registry.lock();
+        if is_up { state.up.ask(now, &self.name, wanted) } else { state.down.ask(now, &self.name, wanted) }
+    }
+
+    fn passed(&mut self, is_up: bool, granted: DataSize, passed: DataSize) {
+        let counter = if is_up { &self.meter.up } else { &self.meter.down };
+        counter.fetch_add(passed.bytes(), Ordering::Relaxed);
+        if self.registry.limits.capacity.is_some() && passed < granted {
+            let mut state = self.registry.lock();
+            let shares = if is_up { &mut state.up } else { &mut state.down };
+            shares.give_back(&self.name, granted - passed);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.registry.lock();
+        let State { up, down, edges, connections, tunnels, passed, .. } = &mut *state;
+        *connections -= 1;
+        *tunnels -= usize::from(self.tunnel);
+        let Some(edge) = edges.get_mut(&self.name) else { return };
+        edge.connections -= 1;
+        edge.tunnels -= usize::from(self.tunnel);
+        if edge.connections == 0 {
+            passed[0] += edge.meter.up.load(Ordering::Relaxed);
+            passed[1] += edge.meter.down.load(Ordering::Relaxed);
+            edges.remove(&self.name);
+            up.leave(&self.name);
+            down.leave(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn room_is_looked_for_in_order_and_free_again() {
+        let limits = Limits {
+            tunnels: 3,
+            tunnels_per_edge: 2,
+            connections: 5,
+            capacity: Some(Bitrate::from_mbps(100)),
+            reserve: Bitrate::from_mbps(40),
+            ..Limits::default()
+        };
+        let registry = Registry::new(limits);
+        let mut seats: Vec<Seat> = (0..3).map(|_| registry.enter(name("a")).unwrap()).collect();
+        seats[0].open().unwrap();
+        seats[1].open().unwrap();
+        assert_eq!(seats[2].open().unwrap_err().status, Status::TooMany);
+        let mut other = registry.enter(name("b")).unwrap();
+        other.open().unwrap();
+        let mut third = registry.enter(name("c")).unwrap();
+        assert_eq!(third.open().unwrap_err().words, "this relay has as many tunnels as it may have");
+        assert_eq!(registry.enter(name("d")).unwrap_err().status, Status::NoRoom);
+        seats.remove(0);
+        let words = third.open().unwrap_err().words;
+        assert_eq!(words, "40.0Mbit/s are not free: 80.0Mbit/s of 100.0Mbit/s are reserved");
+        drop(other);
+        third.open().unwrap();
+        assert_eq!((registry.tunnels(), registry.reserved()), (2, Bitrate::from_mbps(80)));
+        registry.drain();
+        assert_eq!(seats[1].open().unwrap_err().words, "this relay is draining");
+        third.passed(true, DataSize::from_bytes(9), DataSize::from_bytes(7));
+        drop((seats, third));
+        assert_eq!((registry.tunnels(), registry.reserved(), registry.passed()), (0, Bitrate::ZERO, [7, 0]));
+        assert_eq!(registry.edges(), []);
+    }
+}

@@ -1,0 +1,168 @@
+//! One connection of an edge, from its handshake's end to its own.
+//!
+//! In: a connection, and who it is. Out: one request answered; a tunnel carried to its end.
+//!
+//! 1. An edge may wait with its request ([`WARM`]), so that a connection is ready when a flow comes. Once a byte of the head is there
+//!    the rest has [`HEAD`]: who sends one byte a minute is gone.
+//! 2. One connection carries one tunnel. After any other answer it is closed: what the edge has sent ahead is no request.
+//! 3. What breaks on one side is reset on the other: half a stream is never taken for a whole.
+//! 4. A certificate that is revoked meanwhile ends the tunnel; a relay that drains ends those that wait.
+
+use std::io;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+use webpki::EndEntityCert;
+
+use super::carry::carry;
+use super::head::{self, CONNECTED, Problem, Request, Status};
+use super::reach::reach;
+use super::registry::Seat;
+use super::wire::Wire;
+use super::{Relay, Trusted};
+use crate::identity::{Identity, Role};
+
+/// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
+const WARM: Duration = Duration::from_secs(300);
+/// chosen: a head is one packet; two retransmissions of it.
+const HEAD: Duration = Duration::from_secs(10);
+/// chosen: how long an answer's last bytes may be on their way before the connection is reset.
+const LINGER: Duration = Duration::from_secs(2);
+/// chosen: a shell that was left open over night is there in the morning.
+const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
+
+type Edge = TlsStream<Wire>;
+
+/// Serves one connection to its end.
+pub(super) async fn serve(mut edge: Edge, relay: &Relay) {
+    let serial = match known(&edge) {
+        Ok((identity, serial)) => match admit(&mut edge, identity, &serial, relay).await {
+            Ok(()) => return,
+            Err(problem) => (problem, serial),
+        },
+        Err(why) => (Problem::new(Status::Forbidden, "http_request_denied", why), Vec::new()),
+    };
+    let (problem, _) = serial;
+    tracing::debug!(why = problem.words, "not carried");
+    answer(&mut edge, &problem).await;
+}
+
+/// Who it is, and its certificate's number.
+fn known(edge: &Edge) -> Result<(Identity, Vec<u8>), String> {
+    let (_, tls) = edge.get_ref();
+    let certificate = tls.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
+    let certificate = certificate.ok_or("no certificate")?;
+    let identity = Identity::of(certificate)?;
+    let parsed = EndEntityCert::try_from(certificate).map_err(|error| error.to_string())?;
+    match identity.role {
+        Role::Edge => Ok((identity, parsed.serial().to_vec())),
+        _ => Err(format!("{identity}: only an edge is carried")),
+    }
+}
+
+/// One request of somebody who is known.
+async fn admit(edge: &mut Edge, identity: Identity, serial: &[u8], relay: &Relay) -> Result<(), Problem> {
+    let mut trusted = relay.trusted.clone();
+    let mut seat = relay.registry.enter(identity.name)?;
+    let asked = tokio::select! {
+        asked = request(edge) => asked?,
+        () = revoked(&mut trusted, serial) => return Err(Problem::new(Status::Forbidden, "http_request_denied", "the certificate is revoked")),
+        () = relay.drained() => return Err(Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining")),
+    };
+    let Some((Request::Connect(target), early)) = asked else { return Ok(()) };
+    seat.open()?;
+    let mut server = reach(&target, &relay.config.rules).await?;
+    // What cannot be set changes the pace of small packets, nothing else.
+    let _ = server.set_nodelay(true);
+    tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
+    let carried = async {
+        edge.write_all(CONNECTED.as_bytes()).await?;
+        edge.flush().await?;
+        tokio::select! {
+            ended = carry_all(edge, &mut server, early, &mut seat) => ended,
+            () = revoked(&mut trusted, serial) => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the certificate is revoked")),
+        }
+    };
+    if let Err(error) = carried.await {
+        tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, %error, "broke");
+        reset(&server);
+        reset(edge.get_ref().0.socket());
+    }
+    Ok(())
+}
+
+async fn carry_all(edge: &mut Edge, server: &mut TcpStream, early: Vec<u8>, seat: &mut Seat) -> io::Result<()> {
+    let silence = silence(seat);
+    tokio::select! {
+        ended = carry(edge, server, early, seat) => ended,
+        error = silence => Err(error),
+    }
+}
+
+/// Ends when none of the edge's bytes has moved for [`IDLE`].
+fn silence(seat: &Seat) -> impl Future<Output = io::Error> + use<> {
+    let meter = seat.meter();
+    async move {
+        let mut before = meter.bytes();
+        loop {
+            tokio::time::sleep(IDLE).await;
+            if std::mem::replace(&mut before, meter.bytes()) == before {
+                return io::Error::new(io::ErrorKind::TimedOut, "silent for too long");
+            }
+        }
+    }
+}
+
+/// The request and what came behind it; none: the edge has gone without asking.
+async fn request(edge: &mut Edge) -> Result<Option<(Request, Vec<u8>)>, Problem> {
+    let mut bytes = Vec::with_capacity(1024);
+    let late = |_| Problem::new(Status::TimedOut, "http_request_error", "no request in time");
+    let first = timeout(WARM, edge.read_buf(&mut bytes)).await.map_err(late)?;
+    if !matches!(first, Ok(1..)) {
+        return Ok(None);
+    }
+    let rest = async {
+        loop {
+            if let Some((request, len)) = head::parse(&bytes)? {
+                let early = bytes.split_off(len);
+                return Ok(Some((request, early)));
+            }
+            if !matches!(edge.read_buf(&mut bytes).await, Ok(1..)) {
+                return Ok(None);
+            }
+        }
+    };
+    timeout(HEAD, rest).await.map_err(late)?
+}
+
+/// Ends when this certificate is revoked.
+async fn revoked(trusted: &mut tokio::sync::watch::Receiver<std::sync::Arc<Trusted>>, serial: &[u8]) {
+    let is = |trusted: &std::sync::Arc<Trusted>| trusted.revoked.contains(serial);
+    if trusted.wait_for(is).await.is_err() {
+        // Nobody tells any more: the relay ends.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Says why not, and closes so that it is heard.
+async fn answer(edge: &mut Edge, problem: &Problem) {
+    let said = async {
+        edge.write_all(problem.answer().as_bytes()).await?;
+        edge.shutdown().await?;
+        // What was sent ahead is read away: a socket closed over it would reset, and the answer be lost.
+        let mut sink = [0; 4096];
+        while edge.read(&mut sink).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, said).await;
+}
+
+/// The other end shall learn that this is no orderly end.
+fn reset(socket: &TcpStream) {
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+}
