@@ -30,7 +30,7 @@ impl ParseUnitError {
     }
 }
 
-/// Reads a duration: `50ms`, `1.5s`, `200us`, `10ns`, `2min`, `1h`.
+/// Reads a duration: `50ms`, `1.5s`, `200us`, `10ns`, `2min`, `1h`, `30d`.
 ///
 /// # Errors
 /// When the text is not a number with one of these units, or the value does not fit 584 years.
@@ -45,6 +45,7 @@ pub fn parse_duration(s: &str) -> Result<Duration, ParseUnitError> {
             ("s", 1_000_000_000),
             ("min", 60_000_000_000),
             ("h", 3_600_000_000_000),
+            ("d", 86_400_000_000_000),
         ],
     )
     .map(Duration::from_nanos)
@@ -90,6 +91,7 @@ mod tests {
         assert_eq!(parse_duration("50ms"), Ok(Duration::from_millis(50)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_duration("0.25ms"), Ok(Duration::from_micros(250)));
+        assert_eq!(parse_duration("30d"), Ok(Duration::from_secs(30 * 86_400)));
         for bad in ["50", "ms", "", "1.s", ".5s", "1.2.3s", "-1s", "1 s", "1e3s", "50msx"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
