@@ -5,5 +5,7 @@
 //!                  └──── fleet: which relay ────┘
 //! ```
 
+pub mod ca;
 pub mod identity;
 pub mod relay;
+pub mod tls;

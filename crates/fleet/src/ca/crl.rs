@@ -1,0 +1,86 @@
+//! The revocation list (RFC 5280 §5): what stands in DIR/revoked.pem, and how it is read back.
+//!
+//! 1. A list that is not signed by the authority is none.
+//! 2. Its number grows with each new one; an older one can be told from a newer one.
+//! 3. `nextUpdate` is ten years away: how fresh a list is depends on how often its readers fetch it, and a fleet that revokes
+//!    nobody for a month must not fall silent.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+use super::stamp::Stamp;
+use super::{CaError, LIFE};
+
+/// A revocation list that its authority has signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Crl {
+    pub(super) der: CertificateRevocationListDer<'static>,
+    pub(super) number: u64,
+    /// Serials, as in certificates, and since when.
+    pub(super) revoked: BTreeMap<Vec<u8>, Stamp>,
+}
+
+pub(super) fn path(dir: &Path) -> PathBuf {
+    dir.join("revoked.pem")
+}
+
+impl Crl {
+    /// Reads PEM. What is wrong is said without the file's name.
+    pub(super) fn parse(pem: &[u8], authority: &CertificateDer<'_>) -> Result<Self, String> {
+        let der = CertificateRevocationListDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
+        let (number, revoked) = read(&der, authority)?;
+        Ok(Self { der, number, revoked })
+    }
+}
+
+fn read(der: &[u8], authority: &CertificateDer<'_>) -> Result<(u64, BTreeMap<Vec<u8>, Stamp>), String> {
+    let (_, signer) = x509_parser::parse_x509_certificate(authority).map_err(|error| error.to_string())?;
+    let (_, list) =
+        CertificateRevocationList::from_der(der).map_err(|error| format!("no revocation list: {error}"))?;
+    let signed =
+        list.issuer().as_raw() == signer.subject().as_raw() && list.verify_signature(signer.public_key()).is_ok();
+    if !signed {
+        return Err("this revocation list is not signed by the authority".to_owned());
+    }
+    let number = list.crl_number().and_then(|number| u64::try_from(number).ok());
+    let number = number.ok_or("this revocation list has no number")?;
+    let entry = |entry: &x509_parser::revocation_list::RevokedCertificate<'_>| {
+        let since = u64::try_from(entry.revocation_date.timestamp()).unwrap_or_default();
+        (entry.raw_serial().to_vec(), Stamp::from_unix(since))
+    };
+    Ok((number, list.iter_revoked_certificates().map(entry).collect()))
+}
+
+/// A new list, as PEM.
+pub(super) fn sign(
+    issuer: &Issuer<'_, KeyPair>,
+    number: u64,
+    revoked: &BTreeMap<Vec<u8>, Stamp>,
+    now: Stamp,
+) -> Result<String, CaError> {
+    let entry = |(serial, since): (&Vec<u8>, &Stamp)| RevokedCertParams {
+        serial_number: SerialNumber::from_slice(serial),
+        revocation_time: rcgen::date_time_ymd(1970, 1, 1) + since.since_1970(),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let params = CertificateRevocationListParams {
+        this_update: rcgen::date_time_ymd(1970, 1, 1) + now.before(SKEW).since_1970(),
+        next_update: rcgen::date_time_ymd(1970, 1, 1) + now.after(LIFE).since_1970(),
+        crl_number: SerialNumber::from(number),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.iter().map(entry).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    Ok(params.signed_by(issuer)?.pem()?)
+}
+
+/// How far clocks may be apart: certificates and lists begin so much before they are made. Chosen.
+pub(super) const SKEW: Duration = Duration::from_secs(600);

@@ -1,0 +1,177 @@
+//! Certificates: what a grant and a public key become.
+//!
+//! 1. The names are the grant's: its identity as the one URI, its addresses as DNS names and IPs.
+//! 2. Who connects may present it (`clientAuth`); who is connected to may also serve with it (`serverAuth`).
+//! 3. It begins ten minutes early, for boxes whose clock is behind, and ends no later than the authority.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    PublicKeyData, SanType, SerialNumber,
+};
+use rustls::pki_types::{CertificateDer, ServerName};
+
+use super::crl::SKEW;
+use super::files::{self, Lock};
+use super::grant::serves;
+use super::list::{self, Issued};
+use super::numbers::Serial;
+use super::request::{KeyPem, Request};
+use super::stamp::Stamp;
+use super::{Address, Authority, CaError, Grant};
+use crate::identity::Name;
+
+/// A certificate and its authority's.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// The certificate.
+    pub certificate: CertificateDer<'static>,
+    /// Who signed it.
+    pub authority: CertificateDer<'static>,
+    /// What stands on the list of what was issued.
+    pub issued: Issued,
+}
+
+impl Chain {
+    /// Both as PEM: the authority's comes last, so that who knows no more than its fingerprint can verify the first.
+    pub fn pem(&self) -> String {
+        pem(&self.certificate) + &pem(&self.authority)
+    }
+}
+
+impl Authority {
+    /// Certifies the key of a request.
+    ///
+    /// # Errors
+    /// The authority is over, or a file refuses.
+    pub fn issue(&self, grant: &Grant, request: &Request, now: Stamp) -> Result<Chain, CaError> {
+        self.certify(grant, request.key(), now)
+    }
+
+    /// Makes a key and certifies it, for those who do it by hand.
+    ///
+    /// # Errors
+    /// As [`Authority::issue`].
+    pub fn issue_with_key(&self, grant: &Grant, now: Stamp) -> Result<(Chain, KeyPem), CaError> {
+        let key = KeyPair::generate()?;
+        Ok((self.certify(grant, &key, now)?, KeyPem::of(&key)))
+    }
+
+    fn certify(&self, grant: &Grant, key: &impl PublicKeyData, now: Stamp) -> Result<Chain, CaError> {
+        if now >= self.not_after {
+            let over = format!("this authority ended at {}: make a new one and enrol again", self.not_after);
+            return Err(CaError::Refused(over));
+        }
+        let issued = Issued {
+            serial: Serial::random()?,
+            identity: grant.identity().clone(),
+            not_before: now.before(SKEW),
+            not_after: now.after(grant.life()).min(self.not_after),
+        };
+        let certificate = params(&issued, grant.addresses())?.signed_by(key, &self.issuer)?;
+        let _lock = Lock::take(&self.dir)?;
+        list::record(&self.dir, &issued)?;
+        Ok(Chain { certificate: certificate.into(), authority: self.certificate.clone(), issued })
+    }
+}
+
+fn params(issued: &Issued, addresses: &[Address]) -> Result<CertificateParams, CaError> {
+    let identity = &issued.identity;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, identity.name.as_str());
+    params.serial_number = Some(SerialNumber::from_slice(issued.serial.as_bytes()));
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1) + issued.not_before.since_1970();
+    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + issued.not_after.since_1970();
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    if serves(identity.role) {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
+    for address in addresses {
+        params.subject_alt_names.push(match address.server_name() {
+            ServerName::IpAddress(ip) => SanType::IpAddress((*ip).into()),
+            name => SanType::DnsName(name.to_str().into_owned().try_into()?),
+        });
+    }
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// The files of one member in DIR: NAME.pem, NAME.key and ca.pem.
+#[derive(Clone, Debug)]
+pub struct MemberFiles {
+    /// The certificate and its authority's.
+    pub certificate: PathBuf,
+    /// The private key, for its owner's eyes alone.
+    pub key: PathBuf,
+    /// The authority's certificate.
+    pub authority: PathBuf,
+}
+
+impl MemberFiles {
+    /// Where they are, or will be.
+    ///
+    /// # Errors
+    /// The member is called as the authority's file is.
+    pub fn of(dir: &Path, name: &Name) -> Result<Self, CaError> {
+        if name.as_str() == "ca" {
+            return Err(CaError::Refused("`ca` cannot be in files: ca.pem is the authority's".to_owned()));
+        }
+        let file = |kind: &str| dir.join(format!("{name}.{kind}"));
+        Ok(Self { certificate: file("pem"), key: file("key"), authority: dir.join("ca.pem") })
+    }
+
+    /// Whether there is room for them, before a certificate is made in vain.
+    ///
+    /// # Errors
+    /// One of them is there already; a ca.pem of the same authority may be.
+    pub fn check(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
+        let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: ELSEWHERE });
+        if self.certificate.exists() {
+            return taken(&self.certificate);
+        }
+        if with_key && self.key.exists() {
+            return taken(&self.key);
+        }
+        match files::read(&self.authority)? {
+            Some(there) if there != pem(authority) => taken(&self.authority),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes them. The certificate comes last: whoever sees it sees all.
+    ///
+    /// # Errors
+    /// As [`MemberFiles::check`], or a file refuses.
+    pub fn write(&self, chain: &Chain, key: Option<&KeyPem>) -> Result<(), CaError> {
+        self.check(&chain.authority, key.is_some())?;
+        if let Some(key) = key {
+            files::create(&self.key, key.reveal().as_bytes(), files::SECRET, ELSEWHERE)?;
+        }
+        if files::read(&self.authority)?.is_none() {
+            files::create(&self.authority, pem(&chain.authority).as_bytes(), files::OPEN, ELSEWHERE)?;
+        }
+        files::create(&self.certificate, chain.pem().as_bytes(), files::OPEN, ELSEWHERE)
+    }
+}
+
+const ELSEWHERE: &str = "move it away, or name another directory";
+
+/// RFC 7468.
+pub(super) fn pem(certificate: &CertificateDer<'_>) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at(rest.len().min(64));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = after;
+    }
+    pem + "-----END CERTIFICATE-----\n"
+}

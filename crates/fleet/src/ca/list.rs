@@ -1,0 +1,91 @@
+//! What was issued: DIR/issued.jsonl, one line of JSON for each certificate, before anybody sees the certificate.
+//!
+//! So whatever certificate there is in the world, its serial is found by its name and can be revoked. The list only grows;
+//! a last line without its end belongs to a certificate that nobody has got.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::numbers::Serial;
+use super::stamp::Stamp;
+use super::{CaError, files, text};
+use crate::identity::Identity;
+
+/// One certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Issued {
+    /// Its number.
+    #[serde(with = "text")]
+    pub serial: Serial,
+    /// Whose it is.
+    #[serde(with = "text")]
+    pub identity: Identity,
+    /// It is valid from here,
+    #[serde(with = "text")]
+    pub not_before: Stamp,
+    /// to here.
+    #[serde(with = "text")]
+    pub not_after: Stamp,
+}
+
+/// How a certificate stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It opens doors.
+    Ok,
+    /// It is over.
+    Expired,
+    /// It was taken back.
+    Revoked,
+}
+
+pub(super) fn path(dir: &Path) -> PathBuf {
+    dir.join("issued.jsonl")
+}
+
+/// Puts it on the list of a locked directory.
+pub(super) fn record(dir: &Path, issued: &Issued) -> Result<(), CaError> {
+    let line = serde_json::to_string(issued).map_err(|error| CaError::Library(error.to_string()))?;
+    files::append(&path(dir), &line)
+}
+
+pub(super) fn read(dir: &Path) -> Result<Vec<Issued>, CaError> {
+    let path = path(dir);
+    let missing = || CaError::damaged(&path, "it is missing: put it back from a copy");
+    let text = files::read(&path)?.ok_or_else(missing)?;
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let line = |(at, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| CaError::damaged(&path, format!("line {}: {error}", at + 1)))
+    };
+    whole.lines().enumerate().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_without_the_line_that_was_cut_off_and_damage_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |text: &str| text.parse().unwrap();
+        let issued = Issued {
+            serial: "4f0123456789abcdef0123456789abcd".parse().unwrap(),
+            identity: "marline://edge/cam-7".parse().unwrap(),
+            not_before: at("2026-10-02T12:00:00Z"),
+            not_after: at("2026-11-02T12:00:00Z"),
+        };
+        std::fs::write(path(dir.path()), "").unwrap();
+        assert_eq!(read(dir.path()).unwrap(), []);
+        record(dir.path(), &issued).unwrap();
+        record(dir.path(), &issued).unwrap();
+        let text = std::fs::read_to_string(path(dir.path())).unwrap();
+        std::fs::write(path(dir.path()), &text[..text.len() - 3]).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), [issued]);
+        std::fs::write(path(dir.path()), format!("{text}{{}}\n{text}")).unwrap();
+        let said = read(dir.path()).unwrap_err().to_string();
+        assert!(said.contains("issued.jsonl: line 3: "), "{said}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Who has been taken back, as those see it who let somebody in: a file that somebody else replaces.
+//!
+//! 1. [`Revocations::refresh`] looks at the file's time, size and inode, and reads it only when one of them has changed: one
+//!    `stat` before each connection costs nothing.
+//! 2. A file that is missing, damaged, signed by somebody else or older than what was read before changes nothing; it is an
+//!    error to be logged, and those revoked stay revoked.
+//! 3. rustls asks the list only in full handshakes. Who resumes a session is looked up with [`Revocations::is_revoked`].
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+
+use super::crl::Crl;
+use super::{CaError, files};
+
+/// The revocation list in a file.
+#[derive(Clone, Debug)]
+pub struct Revocations {
+    path: PathBuf,
+    authority: CertificateDer<'static>,
+    seen: Seen,
+    crl: Crl,
+}
+
+impl Revocations {
+    /// Reads the list of this authority.
+    ///
+    /// # Errors
+    /// The file is missing, damaged, or signed by somebody else.
+    pub fn open(path: &Path, authority: &CertificateDer<'_>) -> Result<Self, CaError> {
+        let authority = authority.clone().into_owned();
+        let seen = Seen::look(path)?;
+        let crl = read(path, &authority)?;
+        Ok(Self { path: path.into(), authority, seen, crl })
+    }
+
+    /// Reads the file again if it has changed; whether the list is a new one.
+    ///
+    /// # Errors
+    /// As [`Revocations::open`], or the file is older than what was read before. The list stays as it was.
+    pub fn refresh(&mut self) -> Result<bool, CaError> {
+        let seen = Seen::look(&self.path)?;
+        if seen == self.seen {
+            return Ok(false);
+        }
+        let crl = read(&self.path, &self.authority)?;
+        if crl.number < self.crl.number {
+            let older =
+                format!("list {} is older than list {}, which was here before", crl.number, self.crl.number);
+            return Err(CaError::damaged(&self.path, older));
+        }
+        self.seen = seen;
+        let is_new = crl != self.crl;
+        self.crl = crl;
+        Ok(is_new)
+    }
+
+    /// The list, for rustls.
+    pub fn crl(&self) -> CertificateRevocationListDer<'static> {
+        self.crl.der.clone()
+    }
+
+    /// Which list it is; later ones have greater numbers.
+    pub fn number(&self) -> u64 {
+        self.crl.number
+    }
+
+    /// Whether the certificate with this serial, as it stands in the certificate, was taken back.
+    pub fn is_revoked(&self, serial: &[u8]) -> bool {
+        self.crl.revoked.contains_key(serial)
+    }
+}
+
+fn read(path: &Path, authority: &CertificateDer<'_>) -> Result<Crl, CaError> {
+    let pem = files::read(path)?.ok_or_else(|| CaError::damaged(path, "there is no revocation list"))?;
+    Crl::parse(pem.as_bytes(), authority).map_err(|text| CaError::damaged(path, text))
+}
+
+/// By what a change of a file is seen: modification time to the nanosecond, size, device and inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen(i64, i64, u64, u64, u64);
+
+impl Seen {
+    /// Looked at before the file is read: what changes in between is read at the next look.
+    fn look(path: &Path) -> Result<Self, CaError> {
+        let of = |meta: Metadata| Self(meta.mtime(), meta.mtime_nsec(), meta.size(), meta.dev(), meta.ino());
+        std::fs::metadata(path).map(of).map_err(CaError::file(path))
+    }
+}

@@ -1,0 +1,79 @@
+//! Taking certificates back.
+//!
+//! 1. A new list takes the old one's place whole, with the next number.
+//! 2. What was revoked stays on the list until a day after it has expired, then it opens no door anyway.
+//! 3. To revoke twice is no error, and changes nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::crl::{self, Crl};
+use super::files::{self, Lock};
+use super::list::{self, Issued};
+use super::numbers::Serial;
+use super::stamp::Stamp;
+use super::{Authority, CaError};
+use crate::identity::Identity;
+
+impl Authority {
+    /// Takes one certificate back; what it was.
+    ///
+    /// # Errors
+    /// No such certificate was issued here, it has expired, or a file refuses.
+    pub fn revoke(&self, serial: Serial, now: Stamp) -> Result<Issued, CaError> {
+        let _lock = Lock::take(&self.dir)?;
+        let issued = list::read(&self.dir)?;
+        let unknown = || CaError::Refused(format!("no certificate {serial} was issued here"));
+        let one = issued.iter().find(|issued| issued.serial == serial).ok_or_else(unknown)?.clone();
+        if one.not_after < now {
+            return Err(CaError::Refused(format!("certificate {serial} has expired, there is nothing to revoke")));
+        }
+        self.take_back(&issued, std::slice::from_ref(&one), now)?;
+        Ok(one)
+    }
+
+    /// Takes back every certificate of somebody that has not expired; which they were. Also those that were revoked before.
+    ///
+    /// # Errors
+    /// There is none, or a file refuses.
+    pub fn revoke_name(&self, identity: &Identity, now: Stamp) -> Result<Vec<Issued>, CaError> {
+        let _lock = Lock::take(&self.dir)?;
+        let issued = list::read(&self.dir)?;
+        let is_theirs = |one: &&Issued| one.identity == *identity && one.not_after >= now;
+        let theirs: Vec<Issued> = issued.iter().filter(is_theirs).cloned().collect();
+        if theirs.is_empty() {
+            return Err(CaError::Refused(format!("{identity} has no certificate that is valid")));
+        }
+        self.take_back(&issued, &theirs, now)?;
+        Ok(theirs)
+    }
+
+    pub(super) fn crl(&self) -> Result<Crl, CaError> {
+        let path = crl::path(&self.dir);
+        let missing =
+            || CaError::damaged(&path, "it is missing: put it back from a copy, else the revoked are let in");
+        let pem = files::read(&path)?.ok_or_else(missing)?;
+        Crl::parse(pem.as_bytes(), &self.certificate).map_err(|text| CaError::damaged(&path, text))
+    }
+
+    fn take_back(&self, issued: &[Issued], back: &[Issued], now: Stamp) -> Result<(), CaError> {
+        let old = self.crl()?;
+        let ends: BTreeMap<&[u8], Stamp> =
+            issued.iter().map(|issued| (issued.serial.as_bytes(), issued.not_after)).collect();
+        // What is not on the list of what was issued never leaves: nobody knows when it ends.
+        let still = |serial: &[u8]| ends.get(serial).is_none_or(|end| end.after(KEPT) >= now);
+        let mut revoked = old.revoked.clone();
+        revoked.retain(|serial, _| still(serial));
+        for issued in back {
+            revoked.entry(issued.serial.as_bytes().to_vec()).or_insert(now);
+        }
+        if back.iter().all(|issued| old.revoked.contains_key(issued.serial.as_bytes())) {
+            return Ok(());
+        }
+        files::sweep(&self.dir)?;
+        let pem = crl::sign(&self.issuer, old.number.saturating_add(1), &revoked, now)?;
+        files::replace(&crl::path(&self.dir), pem.as_bytes(), files::OPEN)
+    }
+}
+
+const KEPT: Duration = Duration::from_secs(86_400);

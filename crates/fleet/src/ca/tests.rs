@@ -1,0 +1,393 @@
+//! An authority in a directory of its own: what is made, interrupted, enrolled, spent and taken back.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MONTH: Duration = Duration::from_secs(30 * 86_400);
+
+fn now() -> Stamp {
+    "2026-10-02T12:00:00Z".parse().unwrap()
+}
+
+fn fresh() -> (TempDir, Authority) {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::init(&dir.path().join("ca"), "test fleet", now()).unwrap();
+    (dir, authority)
+}
+
+fn grant(identity: &str) -> Grant {
+    let addresses = if identity.contains("edge") { vec![] } else { vec!["relay1.example".parse().unwrap()] };
+    Grant::new(identity.parse().unwrap(), addresses, MONTH).unwrap()
+}
+
+fn edge() -> Grant {
+    grant("marline://edge/cam-7")
+}
+
+fn request() -> Vec<u8> {
+    NewKey::generate().unwrap().request.into_bytes()
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn an_authority_is_made_once_and_its_key_is_for_its_owner() {
+    let (_home, authority) = fresh();
+    let dir = &authority.dir;
+    assert_eq!((mode(dir), mode(&dir.join("ca.key")), mode(&dir.join("ca.pem"))), (0o700, 0o600, 0o644));
+    assert_eq!(authority.not_after(), now().after(LIFE));
+    let before = std::fs::read(dir.join("ca.pem")).unwrap();
+    assert!(matches!(Authority::init(dir, "again", now()), Err(CaError::Exists { .. })));
+    assert_eq!(std::fs::read(dir.join("ca.pem")).unwrap(), before);
+    assert_eq!(Authority::open(dir).unwrap().fingerprint(), authority.fingerprint());
+    assert!(!format!("{authority:?}").contains("PRIVATE") && format!("{authority:?}").contains("MASKED"));
+}
+
+#[test]
+fn its_certificate_is_one_of_an_authority_without_others_below() {
+    let (_home, authority) = fresh();
+    let (_, parsed) = x509_parser::parse_x509_certificate(authority.certificate()).unwrap();
+    let basic = parsed.basic_constraints().unwrap().unwrap();
+    assert!(basic.critical && basic.value.ca && basic.value.path_len_constraint == Some(0));
+    let usage = parsed.key_usage().unwrap().unwrap();
+    assert!(usage.critical && usage.value.key_cert_sign() && usage.value.crl_sign());
+    assert!(!usage.value.digital_signature());
+}
+
+#[test]
+fn a_name_that_is_none_makes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for bad in ["", "a\nb", &"a".repeat(65)] {
+        assert!(matches!(Authority::init(&dir.path().join("ca"), bad, now()), Err(CaError::Refused(_))));
+    }
+    assert!(!dir.path().join("ca").exists());
+}
+
+#[test]
+fn wherever_the_making_was_interrupted_it_is_finished() {
+    let order = ["ca.key", "issued.jsonl", "revoked.pem"];
+    for made in 0..=order.len() {
+        let (_home, whole) = fresh();
+        let half = tempfile::tempdir().unwrap();
+        let dir = half.path().join("ca");
+        std::fs::create_dir(&dir).unwrap();
+        for file in &order[..made] {
+            std::fs::copy(whole.dir.join(file), dir.join(file)).unwrap();
+        }
+        // What the interrupted one was writing.
+        std::fs::write(dir.join(".ca.key.77.new"), "-----BEGIN PRIV").unwrap();
+        let said = Authority::open(&dir).unwrap_err().to_string();
+        assert!(said.contains("`marline fleet ca init --dir"), "{said}");
+        assert_eq!(said.contains("interrupted"), made > 0, "{said}");
+        let authority = Authority::init(&dir, "test fleet", now()).unwrap();
+        authority.issue(&edge(), &Request::parse(&request()).unwrap(), now()).unwrap();
+        let again = Authority::open(&dir).unwrap();
+        assert_eq!(again.list(now()).unwrap().len(), 1);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "nothing is left over");
+    }
+}
+
+#[test]
+fn a_certificate_that_was_lost_is_not_made_anew() {
+    let (_home, authority) = fresh();
+    authority.issue_with_key(&edge(), now()).unwrap();
+    std::fs::remove_file(authority.dir.join("ca.pem")).unwrap();
+    let said = Authority::init(&authority.dir, "test fleet", now()).unwrap_err().to_string();
+    assert!(said.contains("ca.pem: it is missing, and certificates were issued"), "{said}");
+    assert_eq!(std::fs::read_to_string(authority.dir.join("issued.jsonl")).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_key_that_others_may_read_is_refused_with_the_way_out() {
+    let (_home, authority) = fresh();
+    let key = authority.dir.join("ca.key");
+    for bad in [0o640, 0o604, 0o660] {
+        set_mode(&key, bad);
+        let said = Authority::open(&authority.dir).unwrap_err().to_string();
+        assert!(said.contains(&format!("(mode {bad:04o}): chmod 600 {}", key.display())), "{said}");
+    }
+    set_mode(&key, 0o400);
+    Authority::open(&authority.dir).unwrap();
+    set_mode(&authority.dir, 0o770);
+    let said = Authority::open(&authority.dir).unwrap_err().to_string();
+    assert!(said.contains("write into") && said.contains("chmod 700"), "{said}");
+}
+
+#[test]
+fn the_key_of_another_authority_is_noticed() {
+    let ((_home, authority), (_other_home, other)) = (fresh(), fresh());
+    std::fs::copy(other.dir.join("ca.key"), authority.dir.join("ca.key")).unwrap();
+    let said = Authority::open(&authority.dir).unwrap_err().to_string();
+    assert!(said.contains("ca.key is not the key of this certificate"), "{said}");
+    std::fs::write(authority.dir.join("ca.key"), "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+        .unwrap();
+    let said = Authority::open(&authority.dir).unwrap_err().to_string();
+    assert!(said.contains("holds no private key") && !said.contains("AAAA"), "{said}");
+}
+
+#[test]
+fn a_certificate_says_what_the_grant_says_and_nothing_of_the_request() {
+    let (_home, authority) = fresh();
+    let key = KeyPair::generate().unwrap();
+    let mut asked = CertificateParams::new(vec!["evil.example".to_owned()]).unwrap();
+    asked.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    asked.subject_alt_names.push(rcgen::SanType::URI("marline://operator/root".try_into().unwrap()));
+    let asked = asked.serialize_request(&key).unwrap().pem().unwrap();
+    let request = Request::parse(asked.as_bytes()).unwrap();
+    let addresses = ["relay1.example", "192.0.2.7", "2001:db8::7"].map(|text| text.parse().unwrap()).to_vec();
+    let relay = Grant::new("marline://relay/fra-1".parse().unwrap(), addresses, MONTH).unwrap();
+    let chain = authority.issue(&relay, &request, now()).unwrap();
+    assert_eq!(crate::identity::Identity::of(&chain.certificate).unwrap(), *relay.identity());
+    let (_, parsed) = x509_parser::parse_x509_certificate(&chain.certificate).unwrap();
+    let names = parsed.subject_alternative_name().unwrap().unwrap().value.general_names.len();
+    assert_eq!((names, parsed.is_ca()), (4, false));
+    assert_eq!(parsed.public_key().raw, key.subject_public_key_info());
+    let uses = parsed.extended_key_usage().unwrap().unwrap().value;
+    assert!(uses.client_auth && uses.server_auth && !uses.any);
+    assert_eq!(parsed.raw_serial(), chain.issued.serial.as_bytes());
+    let (chain, _) = authority.issue_with_key(&edge(), now()).unwrap();
+    let (_, parsed) = x509_parser::parse_x509_certificate(&chain.certificate).unwrap();
+    let uses = parsed.extended_key_usage().unwrap().unwrap().value;
+    assert!(uses.client_auth && !uses.server_auth);
+}
+
+#[test]
+fn no_certificate_outlives_its_authority() {
+    let (_home, authority) = fresh();
+    let late = authority.not_after().before(HOUR);
+    let (chain, _) = authority.issue_with_key(&edge(), late).unwrap();
+    assert_eq!(chain.issued.not_after, authority.not_after());
+    let said = authority.issue_with_key(&edge(), authority.not_after()).unwrap_err().to_string();
+    assert!(said.contains("this authority ended at 2036-09-29T12:00:00Z"), "{said}");
+}
+
+#[test]
+fn files_of_a_member_are_written_once_and_its_key_is_for_its_owner() {
+    let (home, authority) = fresh();
+    let (chain, key) = authority.issue_with_key(&edge(), now()).unwrap();
+    let files = MemberFiles::of(home.path(), &edge().identity().name).unwrap();
+    files.write(&chain, Some(&key)).unwrap();
+    assert_eq!((mode(&files.key), mode(&files.certificate)), (0o600, 0o644));
+    assert_eq!(std::fs::read_to_string(&files.authority).unwrap(), authority.certificate_pem());
+    let ours = std::fs::read_to_string(authority.dir.join("ca.pem")).unwrap();
+    assert_eq!(ours, authority.certificate_pem(), "both are written alike");
+    let before = std::fs::read(&files.key).unwrap();
+    assert!(matches!(files.write(&chain, Some(&key)), Err(CaError::Exists { .. })));
+    assert_eq!(std::fs::read(&files.key).unwrap(), before);
+    let (_other_home, other) = fresh();
+    let second = MemberFiles::of(home.path(), &"cam-8".parse().unwrap()).unwrap();
+    assert!(second.check(authority.certificate(), true).is_ok());
+    assert!(matches!(second.check(other.certificate(), true), Err(CaError::Exists { .. })));
+    assert!(MemberFiles::of(home.path(), &"ca".parse().unwrap()).is_err());
+}
+
+#[test]
+fn a_token_brings_one_certificate() {
+    let (_home, authority) = fresh();
+    let mut spent = SpentFile::open(&authority, now()).unwrap();
+    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    assert!(!format!("{token:?}").contains("mlt1"));
+    let read = Token::read(token.reveal()).unwrap();
+    assert_eq!((read.grant.clone(), read.until), (edge(), now().after(HOUR)));
+    assert_eq!(read.authority, Fingerprint::of(authority.certificate()));
+    let chain = authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap();
+    assert_eq!(chain.issued.identity, *edge().identity());
+    assert_eq!(chain.issued.not_after, now().after(MONTH));
+    let refused = |spent: &mut SpentFile| authority.enrol(token.reveal(), &request(), now(), spent);
+    assert!(matches!(refused(&mut spent), Err(EnrolError::Used)));
+    // Another process, and the same one after a restart.
+    let mut again = SpentFile::open(&authority, now()).unwrap();
+    assert!(matches!(refused(&mut again), Err(EnrolError::Used)));
+    assert_eq!(authority.list(now()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_spent_token_stays_spent_in_a_file_that_a_crash_has_cut() {
+    for cut in 0..=21 {
+        let (_home, authority) = fresh();
+        let mut spent = SpentFile::open(&authority, now()).unwrap();
+        let tokens: Vec<TokenText> = (0..3).map(|_| authority.token(&edge(), HOUR, now()).unwrap()).collect();
+        for token in &tokens[..2] {
+            authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap();
+        }
+        let path = authority.dir.join("spent");
+        let text = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - cut]).unwrap();
+        // Both a process that was running and one that starts now.
+        for mut spent in [spent, SpentFile::open(&authority, now()).unwrap()] {
+            for token in &tokens[..2] {
+                let refused = authority.enrol(token.reveal(), &request(), now(), &mut spent);
+                assert!(matches!(refused, Err(EnrolError::Used)), "{cut} bytes cut");
+            }
+        }
+        let mut after = SpentFile::open(&authority, now()).unwrap();
+        authority.enrol(tokens[2].reveal(), &request(), now(), &mut after).unwrap();
+        let mut last = SpentFile::open(&authority, now()).unwrap();
+        for token in &tokens {
+            let refused = authority.enrol(token.reveal(), &request(), now(), &mut last);
+            assert!(matches!(refused, Err(EnrolError::Used)), "{cut} bytes cut");
+        }
+    }
+}
+
+#[test]
+fn two_processes_never_honour_the_same_token() {
+    let (_home, authority) = fresh();
+    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    let dir = &authority.dir;
+    let won: usize = std::thread::scope(|scope| {
+        let one = || {
+            let authority = Authority::open(dir).unwrap();
+            let mut spent = SpentFile::open(&authority, now()).unwrap();
+            usize::from(authority.enrol(token.reveal(), &request(), now(), &mut spent).is_ok())
+        };
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert_eq!((won, authority.list(now()).unwrap().len()), (1, 1));
+}
+
+#[test]
+fn what_is_spent_is_forgotten_a_day_after_it_expires_and_not_earlier() {
+    let (_home, authority) = fresh();
+    let mut spent = SpentFile::open(&authority, now()).unwrap();
+    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap();
+    let lines = |at: Stamp| {
+        SpentFile::open(&authority, at).unwrap();
+        std::fs::read_to_string(authority.dir.join("spent")).unwrap().lines().count()
+    };
+    assert_eq!(lines(now().after(25 * HOUR)), 1);
+    assert_eq!(lines(now().after(25 * HOUR + Duration::from_secs(1))), 0);
+}
+
+#[test]
+fn a_spent_file_that_cannot_be_read_lets_nobody_in() {
+    let (_home, authority) = fresh();
+    let mut spent = SpentFile::open(&authority, now()).unwrap();
+    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    std::fs::write(authority.dir.join("spent"), "who knows\n").unwrap();
+    let said = authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap_err().to_string();
+    assert!(said.contains("spent: line 1 cannot be read"), "{said}");
+    assert!(SpentFile::open(&authority, now()).is_err());
+    assert_eq!(authority.list(now()).unwrap(), []);
+}
+
+#[test]
+fn a_token_that_is_late_strange_or_changed_is_refused_and_a_bad_request_does_not_cost_it() {
+    let ((_home, authority), (_other_home, other)) = (fresh(), fresh());
+    let mut spent = SpentFile::open(&authority, now()).unwrap();
+    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    let mut at = |text: &str, when: Stamp, request: &[u8]| authority.enrol(text, request, when, &mut spent);
+    let good = request();
+    let late = now().after(HOUR + Duration::from_secs(1));
+    assert!(matches!(at(token.reveal(), late, &good), Err(EnrolError::Expired)));
+    let strange = other.token(&edge(), HOUR, now()).unwrap();
+    assert!(matches!(at(strange.reveal(), now(), &good), Err(EnrolError::NotOurs)));
+    let parts: Vec<&str> = token.reveal().split('.').collect();
+    // The signature of an edge's token under another payload.
+    let operator = Grant::new("marline://operator/root".parse().unwrap(), vec![], MONTH).unwrap();
+    let better = authority.token(&operator, HOUR, now()).unwrap();
+    let payload = better.reveal().split('.').nth(1).unwrap();
+    let changed = format!("mlt1.{payload}.{}", parts[2]);
+    assert!(matches!(at(&changed, now(), &good), Err(EnrolError::NotOurs)));
+    for bad in ["", "mlt1", "mlt2.e30.e30", "mlt1.e30.e30", "mlt1.!.e30", &"a".repeat(9000)] {
+        assert!(matches!(at(bad, now(), &good), Err(EnrolError::Malformed(_))), "{bad}");
+    }
+    let cut = &token.reveal()[..token.reveal().len() - 3];
+    assert!(at(cut, now(), &good).is_err());
+    assert!(matches!(at(token.reveal(), now(), b"no request"), Err(EnrolError::Request(_))));
+    // With the end of the line that it was pasted from.
+    assert!(at(&format!(" {}\n", token.reveal()), now(), &good).is_ok());
+}
+
+#[test]
+fn who_is_revoked_is_on_a_new_list_and_stays_there_until_a_day_after_its_end() {
+    let (_home, authority) = fresh();
+    let chains: Vec<Chain> = (0..3).map(|_| authority.issue_with_key(&edge(), now()).unwrap().0).collect();
+    let path = authority.revocations_path();
+    let mut seen = Revocations::open(&path, authority.certificate()).unwrap();
+    assert_eq!((seen.number(), seen.refresh().unwrap()), (1, false));
+    authority.revoke(chains[0].issued.serial, now()).unwrap();
+    assert!(seen.refresh().unwrap() && seen.number() == 2);
+    let revoked = |seen: &Revocations| -> Vec<bool> {
+        chains.iter().map(|chain| seen.is_revoked(chain.issued.serial.as_bytes())).collect()
+    };
+    assert_eq!(revoked(&seen), [true, false, false]);
+    authority.revoke(chains[0].issued.serial, now()).unwrap();
+    assert!(!seen.refresh().unwrap(), "twice changes nothing");
+    assert_eq!(authority.revoke_name(edge().identity(), now()).unwrap().len(), 3);
+    assert!(seen.refresh().unwrap() && seen.number() == 3);
+    assert_eq!(revoked(&seen), [true, true, true]);
+    let states: Vec<State> = authority.list(now()).unwrap().into_iter().map(|(_, state)| state).collect();
+    assert_eq!(states, [State::Revoked; 3]);
+    // A list that is made long after them is without them.
+    let end = now().after(MONTH);
+    assert_eq!(authority.list(end.after(HOUR)).unwrap()[0].1, State::Expired);
+    let (late, _) = authority.issue_with_key(&edge(), end).unwrap();
+    authority.revoke(late.issued.serial, end.after(23 * HOUR)).unwrap();
+    assert!(seen.refresh().unwrap());
+    assert_eq!(revoked(&seen), [true, true, true]);
+    let (later, _) = authority.issue_with_key(&edge(), end).unwrap();
+    authority.revoke(later.issued.serial, end.after(25 * HOUR)).unwrap();
+    assert!(seen.refresh().unwrap());
+    assert_eq!(revoked(&seen), [false, false, false]);
+    assert!(seen.is_revoked(late.issued.serial.as_bytes()) && seen.is_revoked(later.issued.serial.as_bytes()));
+}
+
+#[test]
+fn what_was_never_issued_or_is_over_cannot_be_revoked() {
+    let (_home, authority) = fresh();
+    let (chain, _) = authority.issue_with_key(&edge(), now()).unwrap();
+    let strange: Serial = "4f0123456789abcdef0123456789abcd".parse().unwrap();
+    assert!(authority.revoke(strange, now()).unwrap_err().to_string().contains("was issued here"));
+    let late = now().after(MONTH + HOUR);
+    assert!(authority.revoke(chain.issued.serial, late).unwrap_err().to_string().contains("has expired"));
+    assert!(authority.revoke_name(edge().identity(), late).unwrap_err().to_string().contains("no certificate"));
+    let same_name = "marline://operator/cam-7".parse().unwrap();
+    assert!(authority.revoke_name(&same_name, now()).is_err(), "an edge is no operator");
+}
+
+#[test]
+fn a_list_that_is_damaged_strange_or_older_changes_nothing() {
+    let ((_home, authority), (_other_home, other)) = (fresh(), fresh());
+    let path = authority.revocations_path();
+    let older = std::fs::read(&path).unwrap();
+    let (chain, _) = authority.issue_with_key(&edge(), now()).unwrap();
+    authority.revoke(chain.issued.serial, now()).unwrap();
+    let newer = std::fs::read(&path).unwrap();
+    let mut seen = Revocations::open(&path, authority.certificate()).unwrap();
+    let strange = std::fs::read(other.revocations_path()).unwrap();
+    let bad: [(&[u8], &str); 4] = [
+        (&older, "list 1 is older than list 2"),
+        (&strange, "not signed by the authority"),
+        (&newer[..newer.len() / 2], "revoked.pem: "),
+        (b"", "revoked.pem: "),
+    ];
+    for (bytes, expected) in bad {
+        std::fs::write(&path, bytes).unwrap();
+        let said = seen.refresh().unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+        assert!(seen.is_revoked(chain.issued.serial.as_bytes()));
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(seen.refresh().is_err() && seen.is_revoked(chain.issued.serial.as_bytes()));
+    std::fs::write(&path, &newer).unwrap();
+    assert!(!seen.refresh().unwrap(), "the same list in another file is no new one");
+    // The authority itself does not go on from a list that is not its own either.
+    std::fs::write(&path, &strange).unwrap();
+    assert!(authority.list(now()).is_err());
+    assert!(authority.revoke_name(edge().identity(), now()).is_err());
+}

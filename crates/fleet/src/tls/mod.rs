@@ -1,0 +1,260 @@
+//! TLS between members of the fleet: version 1.3, both sides with a certificate of our authority.
+//!
+//! In: files that enrolment or `marline fleet ca issue` wrote, and a revocation list. Out: configurations for rustls, and
+//! who the other side is.
+//!
+//! 1. The system's authorities count for nothing here, ours for everything. It signs everybody itself, so a chain is one
+//!    certificate long, and the authority's own needs no revocation status: it is what is trusted.
+//! 2. A server asks for the role, too: an edge's certificate ends in the handshake where relays are expected.
+//! 3. The revocation list is part of a configuration. When [`Revocations::refresh`] brings a new one, make a new
+//!    configuration; its tickets are new as well, so every client goes through a full handshake once.
+//! 4. Sessions are resumed: one round trip less on a slow link. rustls then looks at neither dates nor lists again, but still
+//!    has the certificate: ask [`Peer::check`] after each handshake, and now and then on connections that last.
+//! 5. Who enrols has no certificate yet: the fleet lets strangers in ([`Clients::strangers`]) as far as enrolment, and they
+//!    know it by the fingerprint in their token ([`first_contact_config`]).
+//!
+//! ring is the provider, for the reasons in `net::http::tls`.
+
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use webpki::EndEntityCert;
+
+use self::verify::{OfRoles, Pinned};
+use crate::ca::{Fingerprint, KeyPem, Revocations, Stamp};
+use crate::identity::{Identity, Role};
+
+/// Why nobody can be trusted, or is not.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or holds something else.
+    #[error("{}: {text}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        text: String,
+    },
+    /// The library refuses.
+    #[error("TLS cannot be set up: {0}")]
+    Library(String),
+    /// The other side is not let in.
+    #[error("{0}")]
+    Peer(String),
+}
+
+/// What somebody shows to others: a certificate, its key, and the authority that it trusts.
+pub struct Credentials {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    authority: CertificateDer<'static>,
+}
+
+impl Credentials {
+    /// Reads NAME.pem, NAME.key and ca.pem.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or holds something else.
+    pub fn read(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, TlsError> {
+        let chain = certificates(certificate)?;
+        // The library's words name no part of a key.
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, words(error)))?;
+        let mut authorities = certificates(authority)?;
+        let one = if authorities.len() == 1 { authorities.pop() } else { None };
+        let own = one.ok_or_else(|| file(authority, "it holds not one certificate but several".to_owned()))?;
+        Ok(Self { chain, key, authority: own })
+    }
+
+    /// From what enrolment has brought.
+    ///
+    /// # Errors
+    /// The key is none.
+    pub fn new(
+        certificate: CertificateDer<'static>,
+        key: &KeyPem,
+        authority: CertificateDer<'static>,
+    ) -> Result<Self, TlsError> {
+        let key = PrivateKeyDer::from_pem_slice(key.reveal().as_bytes());
+        let key = key.map_err(|error| TlsError::Library(words(error)))?;
+        Ok(Self { chain: vec![certificate, authority.clone()], key, authority })
+    }
+
+    /// Whom it trusts.
+    pub fn authority(&self) -> &CertificateDer<'static> {
+        &self.authority
+    }
+
+    /// Who it is.
+    ///
+    /// # Errors
+    /// The certificate does not say.
+    pub fn peer(&self) -> Result<Peer, TlsError> {
+        Peer::of(Some(&self.chain))
+    }
+
+    fn roots(&self) -> Result<Arc<RootCertStore>, TlsError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.clone()).map_err(library)?;
+        Ok(Arc::new(roots))
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("key", &"MASKED").finish_non_exhaustive()
+    }
+}
+
+/// Whom a server lets in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clients {
+    /// These; none: nobody with a certificate.
+    pub roles: Vec<Role>,
+    /// Also those without any certificate, who want to enrol.
+    pub strangers: bool,
+}
+
+/// For a relay or the fleet: TLS 1.3, clients of these roles, none of them revoked. With `http`, the protocol (ALPN) is
+/// `http/1.1`.
+///
+/// # Errors
+/// Key, certificate or list are no good.
+pub fn server_config(
+    own: &Credentials,
+    crl: CertificateRevocationListDer<'static>,
+    clients: &Clients,
+    http: bool,
+) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(provider());
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(own.roots()?, Arc::clone(&provider)).with_crls([crl]);
+    let verifier = if clients.strangers { verifier.allow_unauthenticated() } else { verifier };
+    let verifier = OfRoles { chain: verifier.build().map_err(library)?, roles: clients.roles.clone() };
+    let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
+    let builder = builder.map_err(library)?.with_client_cert_verifier(Arc::new(verifier));
+    let mut config = builder.with_single_cert(own.chain.clone(), own.key.clone_key()).map_err(library)?;
+    config.alpn_protocols = protocols(http);
+    Ok(config)
+}
+
+/// For whoever connects to a relay or the fleet: TLS 1.3, servers of our authority only; with a list, none that is revoked.
+///
+/// # Errors
+/// As [`server_config`].
+pub fn client_config(
+    own: &Credentials,
+    crl: Option<CertificateRevocationListDer<'static>>,
+    http: bool,
+) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(own.roots()?, Arc::clone(&provider)).with_crls(crl);
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
+    let builder = builder.map_err(library)?.with_webpki_verifier(verifier.build().map_err(library)?);
+    // The other side has the authority's certificate.
+    let chain = own.chain.iter().filter(|part| **part != own.authority).cloned().collect();
+    let mut config = builder.with_client_auth_cert(chain, own.key.clone_key()).map_err(library)?;
+    config.alpn_protocols = protocols(http);
+    Ok(config)
+}
+
+/// For who enrols: no certificate of its own, and the server's authority is the one with this fingerprint.
+///
+/// # Errors
+/// The library refuses.
+pub fn first_contact_config(authority: Fingerprint, http: bool) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
+    let verifier = Arc::new(Pinned { authority, provider });
+    let builder = builder.map_err(library)?.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = protocols(http);
+    Ok(config)
+}
+
+/// Who the other side is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name and role.
+    pub identity: Identity,
+    /// The number of its certificate, as it stands there.
+    pub serial: Vec<u8>,
+    /// When its certificate ends.
+    pub not_after: Stamp,
+}
+
+impl Peer {
+    /// By `peer_certificates()` of a connection whose handshake is done, a resumed one as well.
+    ///
+    /// # Errors
+    /// It showed none, or the certificate says nothing of the kind.
+    pub fn of(certificates: Option<&[CertificateDer<'_>]>) -> Result<Self, TlsError> {
+        let none = || TlsError::Peer("the other side has shown no certificate".to_owned());
+        let certificate = certificates.and_then(<[_]>::first).ok_or_else(none)?;
+        let identity = Identity::of(certificate).map_err(TlsError::Peer)?;
+        let odd = |error: String| TlsError::Peer(format!("the certificate of {identity}: {error}"));
+        let serial =
+            EndEntityCert::try_from(certificate).map_err(|error| odd(error.to_string()))?.serial().to_vec();
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(certificate).map_err(|error| odd(error.to_string()))?;
+        let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default();
+        Ok(Self { identity, serial, not_after: Stamp::from_unix(end) })
+    }
+
+    /// Whether it may still be here: for resumed sessions and for connections that last.
+    ///
+    /// # Errors
+    /// Its certificate was taken back or has expired.
+    pub fn check(&self, revocations: &Revocations, now: Stamp) -> Result<(), TlsError> {
+        if revocations.is_revoked(&self.serial) {
+            return Err(TlsError::Peer(format!("{}: the certificate has been revoked", self.identity)));
+        }
+        if self.not_after < now {
+            return Err(TlsError::Peer(format!("{}: the certificate ended at {}", self.identity, self.not_after)));
+        }
+        Ok(())
+    }
+}
+
+/// The one place of this crate that names the cryptography.
+pub(crate) fn provider() -> CryptoProvider {
+    rustls::crypto::ring::default_provider()
+}
+
+fn protocols(http: bool) -> Vec<Vec<u8>> {
+    if http { vec![b"http/1.1".to_vec()] } else { Vec::new() }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let read = read.map_err(|error| file(path, words(error)))?;
+    if read.is_empty() { Err(file(path, "it holds no certificate".to_owned())) } else { Ok(read) }
+}
+
+fn file(path: &Path, text: String) -> TlsError {
+    TlsError::File { path: path.into(), text }
+}
+
+fn words(error: rustls::pki_types::pem::Error) -> String {
+    match error {
+        rustls::pki_types::pem::Error::Io(error) => error.to_string(),
+        rustls::pki_types::pem::Error::NoItemsFound => "it holds nothing of the kind as PEM".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn library(error: impl ToString) -> TlsError {
+    TlsError::Library(error.to_string())
+}

@@ -1,0 +1,242 @@
+//! Handshakes over loopback: who gets in, who does not, and what a resumed session still knows.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, HandshakeKind, ServerConnection, Stream};
+use tempfile::TempDir;
+
+use super::*;
+use crate::ca::{Authority, Grant, MemberFiles};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+struct Fleet {
+    home: TempDir,
+    authority: Authority,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        // Older than the certificates that have expired.
+        let begun = Stamp::now().before(100 * DAY);
+        let authority = Authority::init(&home.path().join("ca"), "test fleet", begun).unwrap();
+        Self { home, authority }
+    }
+
+    fn member(&self, identity: &str) -> Credentials {
+        self.member_of(identity, Stamp::now())
+    }
+
+    /// Through files, as the programs do it.
+    fn member_of(&self, identity: &str, issued: Stamp) -> Credentials {
+        let identity: Identity = identity.parse().unwrap();
+        let addresses = match identity.role {
+            Role::Relay | Role::Fleet => vec!["localhost".parse().unwrap(), "127.0.0.1".parse().unwrap()],
+            _ => vec![],
+        };
+        let grant = Grant::new(identity.clone(), addresses, 30 * DAY).unwrap();
+        let (chain, key) = self.authority.issue_with_key(&grant, issued).unwrap();
+        let dir = self.home.path().join(chain.issued.serial.to_string());
+        std::fs::create_dir(&dir).unwrap();
+        let files = MemberFiles::of(&dir, &identity.name).unwrap();
+        files.write(&chain, Some(&key)).unwrap();
+        Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
+    }
+
+    fn revocations(&self) -> Revocations {
+        Revocations::open(&self.authority.revocations_path(), self.authority.certificate()).unwrap()
+    }
+
+    fn server(&self, roles: &[Role], strangers: bool) -> Arc<ServerConfig> {
+        let own = self.member("marline://relay/fra-1");
+        let clients = Clients { roles: roles.to_vec(), strangers };
+        Arc::new(server_config(&own, self.revocations().crl(), &clients, true).unwrap())
+    }
+}
+
+/// What both sides know at the end.
+struct Met {
+    server: ServerConnection,
+    client: ClientConnection,
+}
+
+/// One connection with a byte in each direction; what either side says if it fails.
+fn meet(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<Met, String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = Arc::clone(server);
+    let serve = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut connection = ServerConnection::new(config).unwrap();
+        let ended = exchange(&mut Stream::new(&mut connection, &mut socket));
+        ended.map(|()| connection)
+    });
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut connection = ClientConnection::new(Arc::clone(client), name).unwrap();
+    let client = exchange(&mut Stream::new(&mut connection, &mut socket));
+    drop(socket);
+    match (serve.join().unwrap(), client) {
+        (Ok(server), Ok(())) => Ok(Met { server, client: connection }),
+        (server, client) => Err(format!("server: {:?}; client: {:?}", server.err(), client.err())),
+    }
+}
+
+fn exchange(stream: &mut (impl Read + Write)) -> io::Result<()> {
+    stream.write_all(b"x")?;
+    stream.flush()?;
+    stream.read_exact(&mut [0])
+}
+
+fn refused(met: Result<Met, String>, expected: &str) {
+    let said = met.err().expect("nobody is let in");
+    assert!(said.contains(expected), "{said}");
+}
+
+fn of(own: &Credentials) -> Arc<ClientConfig> {
+    Arc::new(client_config(own, None, true).unwrap())
+}
+
+#[test]
+fn members_of_one_fleet_meet_and_know_each_other() {
+    let fleet = Fleet::new();
+    let server = fleet.server(&[Role::Edge, Role::Operator], false);
+    for (identity, name) in [("marline://edge/cam-7", "localhost"), ("marline://operator/ann", "127.0.0.1")] {
+        let own = fleet.member(identity);
+        let met = meet(&server, &of(&own), name).unwrap();
+        assert_eq!(Peer::of(met.server.peer_certificates()).unwrap(), own.peer().unwrap());
+        assert_eq!(own.peer().unwrap().identity.to_string(), identity);
+        let relay = Peer::of(met.client.peer_certificates()).unwrap();
+        assert_eq!(relay.identity.to_string(), "marline://relay/fra-1");
+        assert_eq!(met.server.alpn_protocol(), Some(&b"http/1.1"[..]));
+        assert_eq!(met.client.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
+        assert_eq!(met.server.peer_certificates().unwrap().len(), 1, "the authority's own need not travel");
+    }
+    refused(meet(&server, &of(&fleet.member("marline://edge/a")), "other.example"), "NotValidForName");
+}
+
+#[test]
+fn who_shows_no_certificate_is_a_stranger() {
+    let fleet = Fleet::new();
+    let nobody = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
+    refused(meet(&fleet.server(&[Role::Edge], false), &nobody, "localhost"), "NoCertificatesPresented");
+    let met = meet(&fleet.server(&[Role::Edge], true), &nobody, "localhost").unwrap();
+    assert!(Peer::of(met.server.peer_certificates()).unwrap_err().to_string().contains("no certificate"));
+}
+
+#[test]
+fn at_first_contact_the_fingerprint_says_whom_to_trust() {
+    let (fleet, other) = (Fleet::new(), Fleet::new());
+    let server = fleet.server(&[Role::Edge], true);
+    let wrong = Arc::new(first_contact_config(other.authority.fingerprint(), true).unwrap());
+    refused(meet(&server, &wrong, "localhost"), "UnknownIssuer");
+    let right = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
+    assert!(meet(&server, &right, "localhost").is_ok());
+    refused(meet(&server, &right, "other.example"), "NotValidForName");
+    // A server that sends the right authority along with a certificate of another.
+    let mut false_one = other.member("marline://relay/fra-1");
+    false_one.chain.truncate(1);
+    false_one.chain.push(fleet.authority.certificate().clone());
+    let clients = Clients { roles: vec![Role::Edge], strangers: true };
+    let server = Arc::new(server_config(&false_one, other.revocations().crl(), &clients, true).unwrap());
+    assert!(meet(&server, &right, "localhost").is_err());
+}
+
+#[test]
+fn another_authority_counts_for_nothing_on_either_side() {
+    let (fleet, other) = (Fleet::new(), Fleet::new());
+    let server = fleet.server(&[Role::Edge], false);
+    let edge = other.member("marline://edge/cam-7");
+    refused(meet(&server, &of(&edge), "localhost"), "client: Some(");
+    // One that trusts this server and shows the other authority's certificate.
+    let mixed = Credentials { authority: fleet.authority.certificate().clone(), ..edge };
+    let said = meet(&server, &of(&mixed), "localhost").err().unwrap();
+    assert!(said.contains("server: Some(") && said.contains("InvalidCertificate"), "{said}");
+}
+
+#[test]
+fn who_is_revoked_is_out_on_both_sides() {
+    let fleet = Fleet::new();
+    let edge = fleet.member("marline://edge/cam-7");
+    let old = fleet.server(&[Role::Edge], false);
+    meet(&old, &of(&edge), "localhost").unwrap();
+    fleet.authority.revoke_name(&edge.peer().unwrap().identity, Stamp::now()).unwrap();
+    refused(meet(&fleet.server(&[Role::Edge], false), &of(&edge), "localhost"), "Revoked");
+    let good = fleet.member("marline://edge/cam-8");
+    meet(&fleet.server(&[Role::Edge], false), &of(&good), "localhost").unwrap();
+    let relay: Identity = "marline://relay/fra-1".parse().unwrap();
+    fleet.authority.revoke_name(&relay, Stamp::now()).unwrap();
+    let careful = client_config(&good, Some(fleet.revocations().crl()), true).unwrap();
+    refused(meet(&old, &Arc::new(careful), "localhost"), "Revoked");
+}
+
+#[test]
+fn who_has_expired_is_out() {
+    let fleet = Fleet::new();
+    let server = fleet.server(&[Role::Edge], false);
+    let edge = fleet.member_of("marline://edge/cam-7", Stamp::now().before(31 * DAY));
+    refused(meet(&server, &of(&edge), "localhost"), "Expired");
+    let edge = fleet.member_of("marline://edge/cam-8", Stamp::now().before(29 * DAY));
+    meet(&server, &of(&edge), "localhost").unwrap();
+}
+
+#[test]
+fn an_edge_is_no_relay_and_cannot_serve_as_one() {
+    let fleet = Fleet::new();
+    let edge = fleet.member("marline://edge/cam-7");
+    let server = fleet.server(&[Role::Relay], false);
+    refused(meet(&server, &of(&edge), "localhost"), "nobody of the role edge is let in here");
+    meet(&server, &of(&fleet.member("marline://relay/ams-1")), "localhost").unwrap();
+    let clients = Clients { roles: vec![Role::Operator], strangers: false };
+    let server = Arc::new(server_config(&edge, fleet.revocations().crl(), &clients, true).unwrap());
+    let said = meet(&server, &of(&fleet.member("marline://operator/ann")), "localhost").err().unwrap();
+    assert!(said.contains("InvalidPurpose") || said.contains("NotValidForName"), "{said}");
+}
+
+#[test]
+fn a_resumed_session_still_says_whose_it_is_so_that_the_revoked_are_found() {
+    let fleet = Fleet::new();
+    let edge = fleet.member("marline://edge/cam-7");
+    let (server, client) = (fleet.server(&[Role::Edge], false), of(&edge));
+    let mut seen = fleet.revocations();
+    let first = meet(&server, &client, "localhost").unwrap();
+    assert_eq!(first.server.handshake_kind(), Some(HandshakeKind::Full));
+    fleet.authority.revoke_name(&edge.peer().unwrap().identity, Stamp::now()).unwrap();
+    assert!(seen.refresh().unwrap());
+    let second = meet(&server, &client, "localhost").expect("rustls does not look again");
+    assert_eq!(second.server.handshake_kind(), Some(HandshakeKind::Resumed));
+    let peer = Peer::of(second.server.peer_certificates()).unwrap();
+    assert_eq!(peer, edge.peer().unwrap());
+    assert!(seen.is_revoked(&peer.serial));
+    assert!(peer.check(&seen, Stamp::now()).unwrap_err().to_string().contains("has been revoked"));
+    // With the configuration that the new list asks for, no old session is taken up.
+    refused(meet(&fleet.server(&[Role::Edge], false), &client, "localhost"), "Revoked");
+}
+
+#[test]
+fn a_peer_is_checked_by_list_and_date() {
+    let fleet = Fleet::new();
+    let peer = fleet.member("marline://edge/cam-7").peer().unwrap();
+    let seen = fleet.revocations();
+    assert!(peer.check(&seen, Stamp::now()).is_ok());
+    assert!(peer.check(&seen, peer.not_after.after(Duration::from_secs(1))).is_err());
+}
+
+#[test]
+fn files_that_hold_something_else_are_named_and_keys_do_not_print() {
+    let fleet = Fleet::new();
+    let dir = fleet.home.path().join("ca");
+    let (pem, key) = (dir.join("ca.pem"), dir.join("ca.key"));
+    let said = |cert: &Path, key: &Path, ca: &Path| Credentials::read(cert, key, ca).unwrap_err().to_string();
+    assert!(said(&pem, &pem, &pem).contains("ca.pem: it holds nothing of the kind"));
+    assert!(said(&key, &key, &pem).contains("ca.key: it holds no certificate"));
+    assert!(said(&dir.join("absent"), &key, &pem).contains("absent: No such file"));
+    assert!(!format!("{:?}", fleet.member("marline://edge/a")).contains("Pkcs8"));
+}
