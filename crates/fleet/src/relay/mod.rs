@@ -6,7 +6,8 @@
 //! 1. Nobody is carried who has no certificate of an edge: there is no other way in ([`tunnel`]).
 //! 2. Listeners speak MPTCP; who speaks TCP alone is served as well.
 //! 3. A relay that drains still listens: a link that joins a running connection comes to the same port, and would be refused.
-//! 4. Threads have a runtime each and share nothing but the listeners and the [`registry`].
+//! 4. What is revoked ends within seconds, in mid-stream as well ([`trust`]).
+//! 5. Threads have a runtime each and share nothing but the listeners and the [`registry`].
 
 mod carry;
 mod door;
@@ -16,10 +17,10 @@ mod reach;
 mod registry;
 pub mod rules;
 pub mod share;
+mod trust;
 mod tunnel;
 mod wire;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 
 pub use door::{DoorError, Doors};
 pub use registry::{EdgeState, Limits};
+pub use trust::{Trust, Trusted};
 
 use registry::Registry;
 
@@ -39,15 +41,6 @@ pub struct Config {
     pub rules: rules::Rules,
     /// How much.
     pub limits: Limits,
-}
-
-/// Whom a relay trusts now.
-#[derive(Debug)]
-pub struct Trusted {
-    /// How it speaks TLS: its own certificate, whose certificates it takes.
-    pub tls: Arc<rustls::ServerConfig>,
-    /// The numbers of certificates that it does not take any more.
-    pub revoked: BTreeSet<Vec<u8>>,
 }
 
 /// How a relay stands.

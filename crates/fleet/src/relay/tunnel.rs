@@ -9,15 +9,15 @@
 //! 4. A certificate that is revoked meanwhile ends the tunnel; a relay that drains ends those that wait.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
-use webpki::EndEntityCert;
 
 use super::carry::carry;
 use super::head::{self, CONNECTED, Problem, Request, Status};
@@ -25,7 +25,7 @@ use super::reach::reach;
 use super::registry::Seat;
 use super::wire::Wire;
 use super::{Relay, Trusted};
-use crate::identity::{Identity, Role};
+use crate::tls::{Peer, TlsError};
 
 /// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
 const WARM: Duration = Duration::from_secs(300);
@@ -40,38 +40,29 @@ type Edge = TlsStream<Wire>;
 
 /// Serves one connection to its end.
 pub(super) async fn serve(mut edge: Edge, relay: &Relay) {
-    let serial = match known(&edge) {
-        Ok((identity, serial)) => match admit(&mut edge, identity, &serial, relay).await {
-            Ok(()) => return,
-            Err(problem) => (problem, serial),
-        },
-        Err(why) => (Problem::new(Status::Forbidden, "http_request_denied", why), Vec::new()),
+    let served = match Peer::of(edge.get_ref().1.peer_certificates()) {
+        Ok(peer) => admit(&mut edge, peer, relay).await,
+        Err(error) => Err(denied(&error)),
     };
-    let (problem, _) = serial;
-    tracing::debug!(why = problem.words, "not carried");
-    answer(&mut edge, &problem).await;
-}
-
-/// Who it is, and its certificate's number.
-fn known(edge: &Edge) -> Result<(Identity, Vec<u8>), String> {
-    let (_, tls) = edge.get_ref();
-    let certificate = tls.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
-    let certificate = certificate.ok_or("no certificate")?;
-    let identity = Identity::of(certificate)?;
-    let parsed = EndEntityCert::try_from(certificate).map_err(|error| error.to_string())?;
-    match identity.role {
-        Role::Edge => Ok((identity, parsed.serial().to_vec())),
-        _ => Err(format!("{identity}: only an edge is carried")),
+    if let Err(problem) = served {
+        tracing::debug!(why = problem.words, "not carried");
+        answer(&mut edge, &problem).await;
     }
 }
 
+fn denied(why: &TlsError) -> Problem {
+    Problem::new(Status::Forbidden, "http_request_denied", why.to_string())
+}
+
 /// One request of somebody who is known.
-async fn admit(edge: &mut Edge, identity: Identity, serial: &[u8], relay: &Relay) -> Result<(), Problem> {
+async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem> {
     let mut trusted = relay.trusted.clone();
-    let mut seat = relay.registry.enter(identity.name)?;
+    // A resumed session has been asked nothing.
+    trusted.borrow().check(&peer).map_err(|why| denied(&why))?;
+    let mut seat = relay.registry.enter(peer.identity.name.clone())?;
     let asked = tokio::select! {
         asked = request(edge) => asked?,
-        () = revoked(&mut trusted, serial) => return Err(Problem::new(Status::Forbidden, "http_request_denied", "the certificate is revoked")),
+        why = no_more(&mut trusted, &peer) => return Err(denied(&why)),
         () = relay.drained() => return Err(Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining")),
     };
     let Some((Request::Connect(target), early)) = asked else { return Ok(()) };
@@ -85,7 +76,7 @@ async fn admit(edge: &mut Edge, identity: Identity, serial: &[u8], relay: &Relay
         edge.flush().await?;
         tokio::select! {
             ended = carry_all(edge, &mut server, early, &mut seat) => ended,
-            () = revoked(&mut trusted, serial) => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the certificate is revoked")),
+            why = no_more(&mut trusted, &peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
         }
     };
     if let Err(error) = carried.await {
@@ -140,12 +131,16 @@ async fn request(edge: &mut Edge) -> Result<Option<(Request, Vec<u8>)>, Problem>
     timeout(HEAD, rest).await.map_err(late)?
 }
 
-/// Ends when this certificate is revoked.
-async fn revoked(trusted: &mut tokio::sync::watch::Receiver<std::sync::Arc<Trusted>>, serial: &[u8]) {
-    let is = |trusted: &std::sync::Arc<Trusted>| trusted.revoked.contains(serial);
-    if trusted.wait_for(is).await.is_err() {
-        // Nobody tells any more: the relay ends.
-        std::future::pending::<()>().await;
+/// Ends when somebody may not be here any more.
+async fn no_more(trusted: &mut watch::Receiver<Arc<Trusted>>, peer: &Peer) -> TlsError {
+    loop {
+        if let Err(why) = trusted.borrow_and_update().check(peer) {
+            return why;
+        }
+        if trusted.changed().await.is_err() {
+            // Nobody tells any more: the relay ends.
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -1,0 +1,111 @@
+//! Whom a relay trusts: its own certificate, its authority, and the list of those that were taken back.
+//!
+//! In: files. Out: the newest [`Trusted`], for every handshake, and for every tunnel to be told when it changes.
+//!
+//! 1. The list is looked at each [`LOOK`]: a `stat` that costs nothing. A new one means a new configuration of TLS, and every
+//!    connection asks whether it is meant.
+//! 2. A list that cannot be read changes nothing, and is told once.
+//! 3. A certificate that expires while its tunnel is open ends it: dates are looked at with each list, and each [`DATES`].
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::ca::{CaError, Revocations, Stamp};
+use crate::identity::Role;
+use crate::tls::{Clients, Credentials, Peer, TlsError, server_config};
+
+/// chosen: "within seconds" is what revocation promises.
+const LOOK: Duration = Duration::from_secs(1);
+/// chosen: certificates live for weeks.
+const DATES: Duration = Duration::from_secs(60);
+
+/// What counts now.
+#[derive(Debug)]
+pub struct Trusted {
+    pub(super) tls: Arc<rustls::ServerConfig>,
+    revocations: Revocations,
+}
+
+impl Trusted {
+    fn of(own: &Credentials, revocations: Revocations) -> Result<Self, TlsError> {
+        let edges = Clients { roles: vec![Role::Edge], strangers: false };
+        let tls = server_config(own, revocations.crl(), &edges, true)?;
+        Ok(Self { tls: Arc::new(tls), revocations })
+    }
+
+    /// Whether somebody may be here.
+    pub(super) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
+        peer.check(&self.revocations, Stamp::now())
+    }
+}
+
+/// Keeps it new.
+#[derive(Debug)]
+pub struct Trust {
+    own: Credentials,
+    newest: watch::Sender<Arc<Trusted>>,
+}
+
+/// Why a relay can trust nobody.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// Its own files are no good.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The list is no good.
+    #[error(transparent)]
+    List(#[from] CaError),
+}
+
+impl Trust {
+    /// Who it is, and the list of its authority.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is no good.
+    pub fn new(own: Credentials, revoked: &Path) -> Result<Self, TrustError> {
+        let revocations = Revocations::open(revoked, own.authority())?;
+        let trusted = Trusted::of(&own, revocations)?;
+        Ok(Self { own, newest: watch::Sender::new(Arc::new(trusted)) })
+    }
+
+    /// What counts, from now on.
+    pub fn newest(&self) -> watch::Receiver<Arc<Trusted>> {
+        self.newest.subscribe()
+    }
+
+    /// Keeps it new until dropped.
+    pub async fn keep(&self) -> Infallible {
+        let (mut said, mut dates) = (String::new(), Instant::now());
+        loop {
+            tokio::time::sleep(LOOK).await;
+            match self.look() {
+                Ok(true) => tracing::info!("a new revocation list"),
+                Ok(false) if dates.elapsed() >= DATES => {
+                    self.newest.send_modify(|_| {});
+                    dates = Instant::now();
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    let words = error.to_string();
+                    if words != said {
+                        tracing::warn!("{words}: the list that was read before stays in force");
+                        said = words;
+                    }
+                }
+            }
+        }
+    }
+
+    fn look(&self) -> Result<bool, TrustError> {
+        let mut revocations = self.newest.borrow().revocations.clone();
+        let is_new = revocations.refresh()?;
+        if is_new {
+            self.newest.send_replace(Arc::new(Trusted::of(&self.own, revocations)?));
+        }
+        Ok(is_new)
+    }
+}
