@@ -21,6 +21,8 @@
 //! A CA in the cloud, or step-ca beside it, was not used: the fleet must come up on one box without anybody's account, and
 //! what is needed of a CA fits in this folder.
 
+#[cfg(test)]
+mod changed;
 mod crl;
 mod enrol;
 mod error;
