@@ -68,6 +68,9 @@ pub enum Verb {
     /// Run a command whose TCP connections are MPTCP connections.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),
+    /// Relays for edges: who belongs to a fleet, and who serves whom.
+    #[cfg(feature = "fleet")]
+    Fleet(Box<crate::fleet::FleetArgs>),
     /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
     #[cfg(feature = "lab")]
     Lab(marline_lab::cli::LabArgs),
@@ -87,7 +90,7 @@ Examples:
 Terms of a --link, each optional: kind=ethernet|wifi|lte|nr|umts|satellite|tunnel|other, metered=yes|no,
 budget=SIZE, limit=RATE. Without -o the file gets the name that the server gives, or the last part of
 the URL. Values carry their unit: rates bit/s, kbit/s, Mbit/s, Gbit/s; sizes B, kB, KiB, MB, MiB, GB, GiB;
-times ms, s, min, h.";
+times ms, s, min, h, d.";
 
 const AFTER_LINKS: &str = "\
 Examples:
@@ -220,7 +223,7 @@ pub(crate) fn metered_use(s: &str) -> Result<MeteredUse, String> {
     }
 }
 
-fn positive_duration(s: &str) -> Result<Duration, String> {
+pub(crate) fn positive_duration(s: &str) -> Result<Duration, String> {
     match parse_duration(s) {
         Ok(Duration::ZERO) => Err("no time at all is too short".into()),
         Ok(time) => Ok(time),

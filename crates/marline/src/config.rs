@@ -189,9 +189,14 @@ impl ConfigFile {
 
 /// `$XDG_CONFIG_HOME/marline/marline.toml`, else `~/.config/marline/marline.toml`.
 fn usual_place() -> Option<PathBuf> {
+    Some(usual_dir()?.join("marline.toml"))
+}
+
+/// `$XDG_CONFIG_HOME/marline`, else `~/.config/marline`.
+pub(crate) fn usual_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
-    Some(base.join("marline").join("marline.toml"))
+    Some(base.join("marline"))
 }
 
 impl<'de> Deserialize<'de> for Interface {

@@ -16,6 +16,8 @@ mod config;
 mod energy;
 mod exit;
 mod fetch;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod links;
 mod log;
 mod paths;
@@ -48,6 +50,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
             Verb::Play(args) => proxy::play(*args, cli.config.as_deref()),
             Verb::Run(args) => run::run(args),
+            #[cfg(feature = "fleet")]
+            Verb::Fleet(args) => fleet::run(*args),
             #[cfg(feature = "lab")]
             Verb::Lab(lab) => args::run_lab(lab),
         }

@@ -1,0 +1,274 @@
+//! `marline fleet ca`: an authority by hand: make it, let somebody in, take somebody back, see who is in.
+//!
+//! 1. Tokens are for boxes: the key is made where it stays, and the certificate renewed by machines.
+//! 2. Certificates by hand are for operators, and for those who cannot enrol.
+//! 3. A token and paths go to standard output, for scripts; keys never.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use marline_fleet::ca::{Address, Authority, CaError, Grant, Issued, MemberFiles, Request, Serial, Stamp, State};
+use marline_fleet::identity::{Identity, Name, Role};
+use serde::Serialize;
+
+use crate::args::positive_duration;
+use crate::energy::{json, table};
+use crate::{Exit, config};
+
+pub(super) const AFTER_HELP: &str = "\
+Examples:
+  marline fleet ca init --name 'Example fleet'
+  marline fleet ca token --role edge --name cam-7
+      One line of text, good once and for an hour, with which the box gets a certificate for itself.
+  marline fleet ca token --role relay --name fra-1 --address fra-1.example.org --address 192.0.2.7
+  marline fleet ca issue operator ann --out ~/marline
+      ann.pem, ann.key and ca.pem, for a person's machine.
+  marline fleet ca revoke --role edge cam-7
+  marline fleet ca list --json | jq -r '.[] | select(.state == \"ok\") | .identity'
+
+The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. ca.key in it is the fleet: keep a copy where nobody
+else gets it. docs/fleet.md tells about all files.
+
+Exit codes: 0 done, 1 failed, 64 wrong usage, 77 not permitted.";
+
+/// `marline fleet ca`.
+#[derive(Debug, Args)]
+pub(super) struct CaArgs {
+    #[command(subcommand)]
+    verb: CaVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum CaVerb {
+    /// Make an authority; or finish one whose making was interrupted.
+    Init {
+        #[command(flatten)]
+        place: Place,
+        /// What the authority is called in its certificate.
+        #[arg(long, value_name = "NAME", default_value = "marline fleet")]
+        name: String,
+    },
+    /// Print a token that brings a box one certificate.
+    Token {
+        /// What the box may do: edge, relay, fleet or operator.
+        #[arg(long, value_name = "ROLE")]
+        role: Role,
+        /// Which one it is.
+        #[arg(long, value_name = "NAME")]
+        name: Name,
+        /// Where a relay or the fleet is reached: a DNS name or an IP address, without a port; repeat for more.
+        #[arg(long, value_name = "HOST")]
+        address: Vec<Address>,
+        /// How long the token can be used.
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive_duration)]
+        valid: Duration,
+        /// How long the certificate lives; boxes renew theirs in time.
+        #[arg(long, value_name = "TIME", default_value = "30d", value_parser = positive_duration)]
+        certificate_valid: Duration,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Write a certificate, and unless --csr is given its key, into files.
+    Issue {
+        /// What its owner may do: edge, relay, fleet or operator.
+        #[arg(value_name = "ROLE")]
+        role: Role,
+        /// Who its owner is.
+        #[arg(value_name = "NAME")]
+        name: Name,
+        /// Where a relay or the fleet is reached: a DNS name or an IP address, without a port; repeat for more.
+        #[arg(long, value_name = "HOST")]
+        address: Vec<Address>,
+        /// How long the certificate lives.
+        #[arg(long, value_name = "TIME", default_value = "90d", value_parser = positive_duration)]
+        valid: Duration,
+        /// Where NAME.pem, NAME.key and ca.pem are written.
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        out: PathBuf,
+        /// Certify the key of this request (PKCS #10, PEM or DER) instead of a new one; names in it do not count.
+        #[arg(long, value_name = "FILE")]
+        csr: Option<PathBuf>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take back one certificate, or all of somebody.
+    Revoke {
+        /// Whose certificates.
+        #[arg(value_name = "NAME", requires = "role", conflicts_with = "serial")]
+        name: Option<Name>,
+        /// What the owner may do: edge, relay, fleet or operator.
+        #[arg(long, value_name = "ROLE", requires = "name")]
+        role: Option<Role>,
+        /// Only the certificate with this number, as `list` shows it.
+        #[arg(long, value_name = "HEX")]
+        serial: Option<Serial>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show all certificates, and how each one stands.
+    List {
+        /// Print one JSON array.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Where the authority is.
+#[derive(Debug, Args)]
+struct Place {
+    /// The authority's directory [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl Place {
+    fn path(&self) -> Result<PathBuf, Exit> {
+        let usual = || usual_dir(rustix::process::geteuid().is_root(), config::usual_dir());
+        let nowhere =
+            || Exit::usage("there is no home directory to look in: say where the authority is with --dir");
+        self.dir.clone().or_else(usual).ok_or_else(nowhere)
+    }
+
+    fn open(&self) -> Result<Authority, Exit> {
+        Authority::open(&self.path()?).map_err(exit)
+    }
+}
+
+fn usual_dir(is_root: bool, config: Option<PathBuf>) -> Option<PathBuf> {
+    if is_root { Some("/etc/marline/ca".into()) } else { Some(config?.join("ca")) }
+}
+
+/// Does what was asked for.
+pub(super) fn run(args: CaArgs) -> Result<(), Exit> {
+    let now = Stamp::now();
+    match args.verb {
+        CaVerb::Init { place, name } => init(&place.path()?, &name, now),
+        CaVerb::Token { role, name, address, valid, certificate_valid, place } => {
+            token(&place, &grant(role, name, address, certificate_valid)?, valid, now)
+        }
+        CaVerb::Issue { role, name, address, valid, out, csr, place } => {
+            issue(&place, &grant(role, name, address, valid)?, &out, csr.as_deref(), now)
+        }
+        CaVerb::Revoke { name, role, serial, place } => {
+            let revoked = match (name, role, serial) {
+                (_, _, Some(serial)) => place.open()?.revoke(serial, now).map(|one| vec![one]),
+                (Some(name), Some(role), None) => place.open()?.revoke_name(&Identity { role, name }, now),
+                _ => {
+                    return Err(Exit::usage(
+                        "say what to revoke: --role ROLE NAME, or --serial HEX; see `marline fleet ca revoke --help`",
+                    ));
+                }
+            };
+            let line = |one: Issued| format!("{} {}\n", one.serial, one.identity);
+            print(&revoked.map_err(exit)?.into_iter().map(line).collect::<String>())
+        }
+        CaVerb::List { json, place } => list(&place, json, now),
+    }
+}
+
+fn init(dir: &Path, name: &str, now: Stamp) -> Result<(), Exit> {
+    let authority = Authority::init(dir, name, now).map_err(|error| match error {
+        CaError::Refused(_) => Exit::usage(error.to_string()),
+        error => exit(error),
+    })?;
+    print(&format!("{}\n", dir.join("ca.pem").display()))?;
+    say(&format!("SHA-256 {}, until {}", authority.fingerprint(), authority.not_after()));
+    say(&format!("{} is the fleet's secret: keep a copy where nobody else gets it", dir.join("ca.key").display()));
+    Ok(())
+}
+
+fn token(place: &Place, grant: &Grant, valid: Duration, now: Stamp) -> Result<(), Exit> {
+    let token = place.open()?.token(grant, valid, now).map_err(exit)?;
+    print(&format!("{}\n", token.reveal()))?;
+    say(&format!("good once, until {}: whoever has it first is {}", now.after(valid), grant.identity()));
+    Ok(())
+}
+
+fn issue(place: &Place, grant: &Grant, out: &Path, csr: Option<&Path>, now: Stamp) -> Result<(), Exit> {
+    let files = MemberFiles::of(out, &grant.identity().name).map_err(|error| Exit::usage(error.to_string()))?;
+    let request = csr.map(request).transpose()?;
+    let authority = place.open()?;
+    files.check(authority.certificate(), request.is_none()).map_err(exit)?;
+    std::fs::create_dir_all(out).map_err(|error| Exit::failed(format!("{}: {error}", out.display())))?;
+    let (chain, key) = match &request {
+        Some(request) => (authority.issue(grant, request, now).map_err(exit)?, None),
+        None => {
+            let (chain, key) = authority.issue_with_key(grant, now).map_err(exit)?;
+            (chain, Some(key))
+        }
+    };
+    files.write(&chain, key.as_ref()).map_err(exit)?;
+    let written = [Some(&files.certificate), key.as_ref().map(|_| &files.key), Some(&files.authority)];
+    let lines: String = written.into_iter().flatten().map(|path| format!("{}\n", path.display())).collect();
+    print(&lines)?;
+    say(&format!("{} until {}, serial {}", grant.identity(), chain.issued.not_after, chain.issued.serial));
+    Ok(())
+}
+
+fn request(path: &Path) -> Result<Request, Exit> {
+    let wrong = |text: String| Exit::usage(format!("{}: {text}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    Request::parse(&bytes).map_err(|error| wrong(error.to_string()))
+}
+
+fn grant(role: Role, name: Name, addresses: Vec<Address>, life: Duration) -> Result<Grant, Exit> {
+    Grant::new(Identity { role, name }, addresses, life).map_err(|error| Exit::usage(error.to_string()))
+}
+
+/// One certificate, for programs.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    issued: Issued,
+    state: State,
+}
+
+fn list(place: &Place, as_json: bool, now: Stamp) -> Result<(), Exit> {
+    let all = place.open()?.list(now).map_err(exit)?;
+    let rows = all.into_iter().map(|(issued, state)| Row { issued, state });
+    if as_json {
+        return print(&json(&rows.collect::<Vec<_>>())?);
+    }
+    let mut lines = vec![["identity", "serial", "valid until", "state"].map(str::to_owned).to_vec()];
+    lines.extend(rows.map(|Row { issued, state }| {
+        let state = match state {
+            State::Ok => "ok",
+            State::Expired => "expired",
+            State::Revoked => "revoked",
+        };
+        vec![issued.identity.to_string(), issued.serial.to_string(), issued.not_after.to_string(), state.to_owned()]
+    }));
+    print(&table(&lines))
+}
+
+fn exit(error: CaError) -> Exit {
+    let code = if error.is_not_permitted() { Exit::PRIVILEGE } else { Exit::FAILED };
+    Exit::new(code, error.to_string())
+}
+
+fn print(text: &str) -> Result<(), Exit> {
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn say(line: &str) {
+    // What was asked for is done, whether or not anybody hears of it.
+    let _ = writeln!(std::io::stderr(), "marline: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_authority_is_the_systems_for_root_and_else_the_users() {
+        assert_eq!(usual_dir(true, Some("/home/ann/.config/marline".into())), Some("/etc/marline/ca".into()));
+        let own = usual_dir(false, Some("/home/ann/.config/marline".into()));
+        assert_eq!(own, Some("/home/ann/.config/marline/ca".into()));
+        assert_eq!(usual_dir(false, None), None);
+    }
+}
