@@ -44,7 +44,7 @@ impl Place {
             limits,
         };
         let trust = Trust::new(own, &authority.revocations_path()).unwrap();
-        let relay = Relay::new(config, trust.newest());
+        let relay = Relay::new(config, trust.newest()).unwrap();
         let doors = Doors::open(&relay).unwrap();
         let address = doors.addresses()[0];
         let attending = Arc::clone(&relay);

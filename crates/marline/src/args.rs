@@ -71,6 +71,10 @@ pub enum Verb {
     /// Relays for edges: who belongs to a fleet, and who serves whom.
     #[cfg(feature = "fleet")]
     Fleet(Box<crate::fleet::FleetArgs>),
+    /// Carry edges' connections to their servers.
+    #[cfg(feature = "fleet")]
+    #[command(after_help = crate::relay::AFTER_HELP)]
+    Relay(Box<crate::relay::RelayArgs>),
     /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
     #[cfg(feature = "lab")]
     Lab(marline_lab::cli::LabArgs),

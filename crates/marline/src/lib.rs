@@ -23,6 +23,8 @@ mod log;
 mod paths;
 mod progress;
 mod proxy;
+#[cfg(feature = "fleet")]
+mod relay;
 mod replay;
 mod run;
 mod secret;
@@ -52,6 +54,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Run(args) => run::run(args),
             #[cfg(feature = "fleet")]
             Verb::Fleet(args) => fleet::run(*args),
+            #[cfg(feature = "fleet")]
+            Verb::Relay(args) => relay::run(*args),
             #[cfg(feature = "lab")]
             Verb::Lab(lab) => args::run_lab(lab),
         }

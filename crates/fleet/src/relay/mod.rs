@@ -13,6 +13,7 @@ mod carry;
 mod door;
 mod handshakes;
 pub mod head;
+mod own;
 mod reach;
 mod registry;
 pub mod rules;
@@ -30,6 +31,9 @@ pub use door::{DoorError, Doors};
 pub use registry::{EdgeState, Limits};
 pub use trust::{Trust, Trusted};
 
+use marline_net::links::LinksError;
+
+use own::Own;
 use registry::Registry;
 
 /// What a relay does.
@@ -66,14 +70,18 @@ pub struct Relay {
     config: Config,
     trusted: watch::Receiver<Arc<Trusted>>,
     registry: Arc<Registry>,
+    own: Own,
     draining: watch::Sender<bool>,
 }
 
 impl Relay {
     /// A relay that trusts what `trusted` says last.
-    pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Arc<Self> {
-        let registry = Registry::new(config.limits);
-        Arc::new(Self { config, trusted, registry, draining: watch::Sender::new(false) })
+    ///
+    /// # Errors
+    /// The kernel does not tell this machine's addresses.
+    pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Result<Arc<Self>, LinksError> {
+        let (registry, own) = (Registry::new(config.limits), Own::ask()?);
+        Ok(Arc::new(Self { config, trusted, registry, own, draining: watch::Sender::new(false) }))
     }
 
     /// Takes no new tunnels; those that are open end when they end.

@@ -29,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 const MOST: usize = 8;
 
 /// A connection to there.
-pub(super) async fn reach(target: &Target, rules: &Rules) -> Result<TcpStream, Problem> {
+pub(super) async fn reach(target: &Target, rules: &Rules, own: &[IpAddr]) -> Result<TcpStream, Problem> {
     rules.asked(&target.host, target.port).map_err(|refusal| refused(target, &refusal))?;
     let addresses = match target.host.parse::<IpAddr>() {
         Ok(address) => vec![address],
@@ -37,7 +37,7 @@ pub(super) async fn reach(target: &Target, rules: &Rules) -> Result<TcpStream, P
     };
     let (mut good, mut refusal) = (Vec::new(), None);
     for address in addresses.into_iter().take(MOST) {
-        match rules.found(address) {
+        match rules.found(address, own) {
             Ok(()) => good.push(SocketAddr::new(address, target.port)),
             Err(why) => refusal = Some(why),
         }
@@ -136,7 +136,7 @@ mod tests {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
-            let connection = reach(&target("localhost", port), &local()).await.unwrap();
+            let connection = reach(&target("localhost", port), &local(), &[]).await.unwrap();
             assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
         });
     }
@@ -146,14 +146,14 @@ mod tests {
         block_on(async {
             let rules = Rules { networks: Vec::new(), ..local() };
             for host in ["localhost", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1"] {
-                let problem = reach(&target(host, 80), &rules).await.unwrap_err();
+                let problem = reach(&target(host, 80), &rules, &[]).await.unwrap_err();
                 assert_eq!(
                     (problem.status, problem.error),
                     (Status::Forbidden, "destination_ip_prohibited"),
                     "{host}"
                 );
             }
-            let problem = reach(&target("localhost", 22), &Rules::default()).await.unwrap_err();
+            let problem = reach(&target("localhost", 22), &Rules::default(), &[]).await.unwrap_err();
             assert_eq!((problem.status, problem.error), (Status::Forbidden, "http_request_denied"));
         });
     }
@@ -164,7 +164,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
             drop(listener);
-            let problem = reach(&target("127.0.0.1", port), &local()).await.unwrap_err();
+            let problem = reach(&target("127.0.0.1", port), &local(), &[]).await.unwrap_err();
             assert_eq!((problem.status, problem.error), (Status::Unreachable, "connection_refused"));
         });
     }

@@ -24,13 +24,11 @@ pub struct Rules {
     pub hosts: Vec<Host>,
     /// Networks that are allowed though they are not public.
     pub networks: Vec<Network>,
-    /// This machine's own addresses.
-    pub own: Vec<IpAddr>,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { ports: PORTS.map(Ports::one).to_vec(), hosts: Vec::new(), networks: Vec::new(), own: Vec::new() }
+        Self { ports: PORTS.map(Ports::one).to_vec(), hosts: Vec::new(), networks: Vec::new() }
     }
 }
 
@@ -67,16 +65,16 @@ impl Rules {
         if listed { Ok(()) } else { Err(Refusal::Host) }
     }
 
-    /// Whether `address` may be connected to.
+    /// Whether `address` may be connected to by a machine that has the addresses `own`.
     ///
     /// # Errors
     /// Which rule refuses.
-    pub fn found(&self, address: IpAddr) -> Result<(), Refusal> {
+    pub fn found(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Refusal> {
         let address = address.to_canonical();
         if self.networks.iter().any(|network| network.has(address)) {
             return Ok(());
         }
-        if self.own.contains(&address) {
+        if own.contains(&address) {
             return Err(Refusal::Own(address));
         }
         let public = match address {
@@ -238,7 +236,7 @@ mod tests {
     use super::*;
 
     fn found(address: &str) -> Result<(), Refusal> {
-        Rules::default().found(address.parse().unwrap())
+        Rules::default().found(address.parse().unwrap(), &[])
     }
 
     #[test]
@@ -305,9 +303,9 @@ mod tests {
 
     #[test]
     fn a_named_network_is_allowed_and_the_relay_itself_is_not() {
+        let own = ["1.2.3.4".parse().unwrap()];
         let rules = Rules {
             networks: vec!["10.7.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()],
-            own: vec!["1.2.3.4".parse().unwrap()],
             ..Rules::default()
         };
         for (address, good) in [
@@ -317,10 +315,10 @@ mod tests {
             ("fc00::1", false),
             ("::ffff:10.7.1.1", true),
         ] {
-            assert_eq!(rules.found(address.parse().unwrap()).is_ok(), good, "{address}");
+            assert_eq!(rules.found(address.parse().unwrap(), &own).is_ok(), good, "{address}");
         }
-        assert_eq!(rules.found("1.2.3.4".parse().unwrap()), Err(Refusal::Own("1.2.3.4".parse().unwrap())));
-        assert!(rules.found("::ffff:1.2.3.4".parse().unwrap()).is_err());
+        assert_eq!(rules.found("1.2.3.4".parse().unwrap(), &own), Err(Refusal::Own("1.2.3.4".parse().unwrap())));
+        assert!(rules.found("::ffff:1.2.3.4".parse().unwrap(), &own).is_err());
     }
 
     #[test]

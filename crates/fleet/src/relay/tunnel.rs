@@ -67,7 +67,7 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
     };
     let Some((Request::Connect(target), early)) = asked else { return Ok(()) };
     seat.open()?;
-    let mut server = reach(&target, &relay.config.rules).await?;
+    let mut server = reach(&target, &relay.config.rules, &relay.own.addresses()).await?;
     // What cannot be set changes the pace of small packets, nothing else.
     let _ = server.set_nodelay(true);
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");

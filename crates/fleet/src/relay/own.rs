@@ -1,0 +1,41 @@
+//! The relay's own addresses, which nobody is carried to.
+//!
+//! In: the kernel's list, asked for at most each [`FRESH`]: addresses come and go with leases. Out: whether one is of them.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use marline_net::links::{LinksError, survey};
+
+/// chosen: a new address is protected before anybody can have learnt of it.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// The list.
+#[derive(Debug)]
+pub(super) struct Own(Mutex<(Instant, Vec<IpAddr>)>);
+
+impl Own {
+    /// Asks the kernel.
+    pub(super) fn ask() -> Result<Self, LinksError> {
+        Ok(Self(Mutex::new((Instant::now(), addresses()?))))
+    }
+
+    /// The addresses of now; those of before where the kernel does not answer.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if own.0.elapsed() >= FRESH {
+            match addresses() {
+                Ok(addresses) => own.1 = addresses,
+                Err(error) => tracing::warn!(%error, "this machine's addresses"),
+            }
+            own.0 = Instant::now();
+        }
+        own.1.clone()
+    }
+}
+
+fn addresses() -> Result<Vec<IpAddr>, LinksError> {
+    let of = |interface: marline_net::links::Interface| [interface.addresses, interface.passing].concat();
+    Ok(survey()?.interfaces.into_iter().flat_map(of).collect())
+}

@@ -1,0 +1,98 @@
+//! The words of `marline relay`.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use marline_core::units::{Bitrate, parse_duration};
+use marline_fleet::relay::Limits;
+use marline_fleet::relay::rules::{Host, Network, Ports, Rules};
+
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  marline fleet ca init && marline fleet ca issue relay fra-1 --address relay.example.org --out .
+  marline relay --listen 0.0.0.0:4443 --listen '[::]:4443' --certificate fra-1.pem
+      Carry edges of this authority to public servers, ports 1935, 443 and 80.
+  curl --proxy https://relay.example.org:4443 --proxy-cert cam-7.pem --proxy-key cam-7.key --proxy-cacert ca.pem URL
+      Any program that speaks CONNECT over TLS is an edge, if it has an edge's certificate.
+
+An edge uses all its links if the relay's kernel speaks MPTCP (Linux 5.6 and later). The first SIGTERM drains: no new
+tunnels, the old ones end; the second one ends at once.";
+
+/// Words of `marline relay`.
+#[derive(Debug, Args)]
+pub struct RelayArgs {
+    /// Listen here; may be given several times.
+    #[arg(long, required = true, value_name = "ADDRESS:PORT")]
+    pub(super) listen: Vec<SocketAddr>,
+    /// This relay's certificate, as `marline fleet ca issue` writes it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) certificate: PathBuf,
+    /// Its key [default: beside the certificate, NAME.key].
+    #[arg(long, value_name = "FILE")]
+    pub(super) key: Option<PathBuf>,
+    /// The authority's certificate [default: beside it, ca.pem].
+    #[arg(long, value_name = "FILE")]
+    pub(super) ca: Option<PathBuf>,
+    /// The authority's list of revoked certificates, read again when it changes [default: beside it, revoked.pem].
+    #[arg(long, value_name = "FILE")]
+    pub(super) revoked: Option<PathBuf>,
+    /// Carry to this port or range; may be given several times [default: 1935, 443, 80].
+    #[arg(long, value_name = "PORT[-PORT]")]
+    allow_port: Vec<Ports>,
+    /// Carry to this name, or with *. to all below it, and to no other; may be given several times [default: all].
+    #[arg(long, value_name = "NAME")]
+    pub(super) allow_host: Vec<Host>,
+    /// Carry to this network though it is not public; may be given several times.
+    #[arg(long, value_name = "NETWORK/BITS")]
+    pub(super) allow_net: Vec<Network>,
+    #[command(flatten)]
+    pub(super) limits: LimitArgs,
+    /// Threads that carry.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(super) threads: NonZeroUsize,
+    /// How long old tunnels may last after the first SIGTERM.
+    #[arg(long, value_name = "TIME", default_value = "12h", value_parser = parse_duration)]
+    pub(super) drain: Duration,
+}
+
+/// How much there may be of everything.
+#[derive(Debug, Args)]
+pub(super) struct LimitArgs {
+    /// What this relay may carry a second, each way; shared fairly, and never exceeded [default: not known, no limit].
+    #[arg(long, value_name = "RATE")]
+    capacity: Option<Bitrate>,
+    /// What is reserved of it for each edge that is here.
+    #[arg(long, value_name = "RATE", default_value = "1Mbit/s")]
+    reserve: Bitrate,
+    /// Tunnels in all.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().tunnels)]
+    max_tunnels: usize,
+    /// Tunnels of one edge.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().tunnels_per_edge)]
+    max_tunnels_per_edge: usize,
+    /// Connections in all, those that wait for a request too.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
+    max_connections: usize,
+}
+
+impl LimitArgs {
+    pub(super) fn read(&self) -> Limits {
+        Limits {
+            capacity: self.capacity,
+            reserve: self.reserve,
+            tunnels: self.max_tunnels,
+            tunnels_per_edge: self.max_tunnels_per_edge,
+            connections: self.max_connections,
+            ..Limits::default()
+        }
+    }
+}
+
+impl RelayArgs {
+    pub(super) fn ports(&self) -> Vec<Ports> {
+        if self.allow_port.is_empty() { Rules::default().ports } else { self.allow_port.clone() }
+    }
+}

@@ -1,0 +1,129 @@
+//! `marline relay`: from words to a relay that carries edges until it is stopped.
+//!
+//! 1. Everything that the user wrote and the files that it names are read before anything listens.
+//! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain`. The second one ends at once.
+//! 3. What is said goes to standard error, one line each.
+
+mod args;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_fleet::identity::Role;
+use marline_fleet::relay::rules::Rules;
+use marline_fleet::relay::{Config, Doors, Relay, Trust};
+use marline_fleet::tls::Credentials;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::Exit;
+
+pub(crate) use args::{AFTER_HELP, RelayArgs};
+
+/// Carries until stopped.
+pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
+    let files = Files::of(&args)?;
+    let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
+    let own = Credentials::read(&files.certificate, &files.key, &files.authority).map_err(|error| bad(&error))?;
+    let peer = own.peer().map_err(|error| bad(&error))?;
+    if peer.identity.role != Role::Relay {
+        return Err(Exit::usage(format!(
+            "{}: it is the certificate of {}, and not of a relay",
+            files.certificate.display(),
+            peer.identity
+        )));
+    }
+    let trust = Trust::new(own, &files.revoked).map_err(|error| bad(&error))?;
+    let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
+    let config = Config { listen: args.listen, rules, limits: args.limits.read() };
+    let relay = Relay::new(config, trust.newest()).map_err(|error| Exit::failed(error.to_string()))?;
+    let own_runtime = runtime()?;
+    let doors = own_runtime.block_on(async { Doors::open(&relay) });
+    let doors = Arc::new(doors.map_err(|error| Exit::failed(error.to_string()))?);
+    let listens: Vec<String> = doors.addresses().iter().map(ToString::to_string).collect();
+    say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
+    if !doors.mptcp() {
+        say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
+    }
+    for _ in 1..args.threads.get() {
+        let (relay, doors) = (Arc::clone(&relay), Arc::clone(&doors));
+        std::thread::Builder::new()
+            .name("relay".to_owned())
+            .spawn(move || runtime().map(|runtime| runtime.block_on(doors.attend(&relay))).map(drop))
+            .map_err(|error| Exit::failed(format!("a thread cannot be started: {error}")))?;
+    }
+    own_runtime.block_on(async {
+        tokio::select! {
+            error = doors.attend(&relay) => {
+                let Err(error) = error;
+                Err(Exit::failed(format!("the listeners: {error}")))
+            }
+            never = trust.keep() => match never {},
+            ended = stopped(&relay, args.drain) => ended,
+        }
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Exit> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))
+}
+
+/// Ends when the relay was asked to end, and has.
+async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
+    let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
+    let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    relay.drain();
+    let tunnels = relay.state().tunnels;
+    if tunnels > 0 {
+        say(&format!("draining: {tunnels} tunnels are open; once more ends them"));
+    }
+    tokio::select! {
+        () = relay.empty() => {}
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+        () = tokio::time::sleep(longest) => {
+            say(&format!("{} tunnels were still open, and are ended", relay.state().tunnels));
+        }
+    }
+    Ok(())
+}
+
+/// The files of a relay. What is not named stands beside its certificate, as `marline fleet ca issue` writes it.
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    authority: PathBuf,
+    revoked: PathBuf,
+}
+
+impl Files {
+    fn of(args: &RelayArgs) -> Result<Self, Exit> {
+        let certificate = args.certificate.clone();
+        let beside = |name: &str| certificate.parent().unwrap_or(Path::new("")).join(name);
+        let files = Self {
+            key: args.key.clone().unwrap_or_else(|| certificate.with_extension("key")),
+            authority: args.ca.clone().unwrap_or_else(|| beside("ca.pem")),
+            revoked: args.revoked.clone().unwrap_or_else(|| beside("revoked.pem")),
+            certificate,
+        };
+        if !files.revoked.exists() {
+            return Err(Exit::usage(format!(
+                "{}: no such file; a relay needs the authority's list of revoked certificates, name it by --revoked",
+                files.revoked.display()
+            )));
+        }
+        Ok(files)
+    }
+}
+
+/// A line for people.
+fn say(line: &str) {
+    // A closed standard error must not end a relay.
+    let _ = writeln!(std::io::stderr(), "marline: {line}");
+}
