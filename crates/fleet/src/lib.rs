@@ -9,3 +9,4 @@ pub mod ca;
 pub mod identity;
 pub mod relay;
 pub mod tls;
+mod tunnel;

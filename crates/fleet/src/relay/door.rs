@@ -1,6 +1,6 @@
 //! The listeners of a relay, and the way of a connection until it is known whose it is.
 //!
-//! In: connections. Out: a task for each that has shown a certificate ([`tunnel::serve`]).
+//! In: connections. Out: a task for each that has shown a certificate ([`serve::serve`]).
 //!
 //! 1. A handshake has [`HANDSHAKE`], and there are only so many at once ([`Handshakes`]).
 //! 2. Dead edges are found by the kernel's keep-alive: a link that has gone says nothing.
@@ -17,8 +17,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::handshakes::{Handshakes, Ticket};
-use super::wire::Wire;
-use super::{Relay, tunnel};
+use super::{Relay, serve};
+use crate::tunnel::Wire;
 
 /// chosen: three round trips over a satellite, and two retransmissions.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -136,7 +136,7 @@ fn take_in(socket: TcpStream, from: IpAddr, relay: Arc<Relay>, handshakes: &Arc<
             timeout(HANDSHAKE, shake_hands(socket, &relay)).await
         };
         match known {
-            Ok(Ok(edge)) => tunnel::serve(edge, &relay).await,
+            Ok(Ok(edge)) => serve::serve(edge, &relay).await,
             Ok(Err(error)) => tracing::debug!(%from, %error, "not let in"),
             Err(_) => tracing::debug!(%from, "no handshake in time"),
         }

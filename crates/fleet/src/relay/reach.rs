@@ -16,8 +16,8 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::head::{Problem, Status, Target};
 use super::rules::Rules;
+use crate::tunnel::{Problem, Status, Target};
 
 /// RFC 8305 §8: 250 ms.
 const STAGGER: Duration = Duration::from_millis(250);

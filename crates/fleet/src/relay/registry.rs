@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use super::carry::Pace;
-use super::head::{Problem, Status};
-use super::share::{Grant, Shares};
+use super::share::Shares;
 use crate::identity::Name;
+use crate::tunnel::{Grant, Pace, Problem, Status};
 
 /// How much there may be of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 use crate::identity::Name;
+use crate::tunnel::Grant;
 
 /// chosen: at 10 Mbit/s eight packets; for 2,000 edges 200,000 steps a second.
 const ROUND: Duration = Duration::from_millis(10);
@@ -35,7 +36,7 @@ const RESERVABLE: Ratio = Ratio::from_percent(95);
 
 /// The capacity and those who share it.
 #[derive(Debug)]
-pub struct Shares {
+pub(super) struct Shares {
     capacity: Option<Bitrate>,
     edges: BTreeMap<Name, Account>,
     reserved: Bitrate,
@@ -50,30 +51,21 @@ struct Account {
     credit: DataSize,
 }
 
-/// What somebody who wants to send is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// So much at once. It counts as sent; [`Shares::give_back`] what was not.
-    Now(DataSize),
-    /// Nothing; ask again after this.
-    Later(Duration),
-}
-
 /// The capacity is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} are not free: {reserved} of {capacity} are reserved")]
-pub struct Full {
+pub(super) struct Full {
     /// What was wanted.
-    pub wanted: Bitrate,
+    pub(super) wanted: Bitrate,
     /// What others have.
-    pub reserved: Bitrate,
+    pub(super) reserved: Bitrate,
     /// What there is.
-    pub capacity: Bitrate,
+    pub(super) capacity: Bitrate,
 }
 
 impl Shares {
     /// Of this capacity; none: it is not known, and nobody waits.
-    pub fn new(capacity: Option<Bitrate>) -> Self {
+    pub(super) fn new(capacity: Option<Bitrate>) -> Self {
         Self {
             capacity,
             edges: BTreeMap::new(),
@@ -87,7 +79,7 @@ impl Shares {
     ///
     /// # Errors
     /// There is not so much left; then it keeps what it had.
-    pub fn admit(&mut self, edge: &Name, wanted: Bitrate) -> Result<(), Full> {
+    pub(super) fn admit(&mut self, edge: &Name, wanted: Bitrate) -> Result<(), Full> {
         let had = self.edges.get(edge).map_or(Bitrate::ZERO, |account| account.reserved);
         let others = self.reserved - had;
         if let Some(capacity) = self.capacity.filter(|capacity| others + wanted > capacity.share(RESERVABLE)) {
@@ -99,14 +91,14 @@ impl Shares {
     }
 
     /// An edge has gone.
-    pub fn leave(&mut self, edge: &Name) {
+    pub(super) fn leave(&mut self, edge: &Name) {
         if let Some(account) = self.edges.remove(edge) {
             self.reserved = self.reserved - account.reserved;
         }
     }
 
     /// What an edge may send of `wanted`. An edge that was not admitted has what others leave.
-    pub fn ask(&mut self, now: Instant, edge: &Name, wanted: DataSize) -> Grant {
+    pub(super) fn ask(&mut self, now: Instant, edge: &Name, wanted: DataSize) -> Grant {
         let Some(capacity) = self.capacity else { return Grant::Now(wanted) };
         if !self.edges.contains_key(edge) {
             self.edges.insert(edge.clone(), Account::default());
@@ -125,7 +117,7 @@ impl Shares {
     }
 
     /// What was granted and not sent.
-    pub fn give_back(&mut self, edge: &Name, unsent: DataSize) {
+    pub(super) fn give_back(&mut self, edge: &Name, unsent: DataSize) {
         if let Some((account, capacity)) = self.edges.get_mut(edge).zip(self.capacity) {
             account.credit += unsent;
             self.line = (self.line + unsent).min(line(capacity));
@@ -133,7 +125,7 @@ impl Shares {
     }
 
     /// What is reserved in all.
-    pub fn reserved(&self) -> Bitrate {
+    pub(super) fn reserved(&self) -> Bitrate {
         self.reserved
     }
 

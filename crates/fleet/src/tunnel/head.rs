@@ -11,20 +11,20 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 /// The longest head. chosen: a host's name and a dozen of fields; nginx's default.
-pub const LONGEST: usize = 8192;
+pub(crate) const LONGEST: usize = 8192;
 /// chosen: curl sends four.
 const FIELDS: usize = 64;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     /// A tunnel to there.
     Connect(Target),
 }
 
 /// Where a tunnel is to lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     /// A name in lower case without a final dot, or an address as text.
     pub host: String,
     /// The port.
@@ -58,7 +58,7 @@ fn is_name(host: &str) -> bool {
 
 /// Why a request is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// The status of the answer.
     pub status: Status,
     /// RFC 9209's word for it.
@@ -69,7 +69,7 @@ pub struct Problem {
 
 /// The statuses that a relay answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub(crate) enum Status {
     /// 400.
     BadRequest,
     /// 403: a rule refuses.
@@ -139,13 +139,13 @@ impl Problem {
 const RETRY_AFTER: u32 = 5;
 
 /// The answer to a CONNECT whose tunnel is there. It has no length (RFC 9110 §9.3.6).
-pub const CONNECTED: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
+pub(crate) const CONNECTED: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// The request in `bytes` and how many of them are its head; none: there is more to come.
 ///
 /// # Errors
 /// What is to be answered.
-pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Problem> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Problem> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut head = httparse::Request::new(&mut fields);
     let bad = |words: String| Problem::new(Status::BadRequest, "http_request_error", words);

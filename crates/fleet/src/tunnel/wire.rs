@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// chosen: at 10 Gbit/s 0.2 ms; it stays in a processor's second cache.
-pub(super) const PIECE: usize = 256 * 1024;
+pub(crate) const PIECE: usize = 256 * 1024;
 
 thread_local! {
     static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
@@ -23,18 +23,18 @@ thread_local! {
 
 /// The socket.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     socket: TcpStream,
     kept: Vec<u8>,
     taken: usize,
 }
 
 impl Wire {
-    pub(super) fn new(socket: TcpStream) -> Self {
+    pub(crate) fn new(socket: TcpStream) -> Self {
         Self { socket, kept: Vec::new(), taken: 0 }
     }
 
-    pub(super) fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 

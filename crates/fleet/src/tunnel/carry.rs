@@ -20,14 +20,32 @@ use marline_core::units::{DataSize, Duration};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::share::Grant;
-
 /// What a direction asks before it takes bytes, and tells after it has.
-pub(super) trait Pace {
+pub(crate) trait Pace {
     /// Whether so much may pass now.
     fn ask(&mut self, up: bool, wanted: DataSize) -> Grant;
     /// So much of what was granted has passed.
     fn passed(&mut self, up: bool, granted: DataSize, passed: DataSize);
+}
+
+/// What somebody who wants to send is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// So much at once. It counts as sent until it is told what was.
+    Now(DataSize),
+    /// Nothing; ask again after this.
+    Later(Duration),
+}
+
+/// As fast as both ends can.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Free;
+
+impl Pace for Free {
+    fn ask(&mut self, _: bool, wanted: DataSize) -> Grant {
+        Grant::Now(wanted)
+    }
+    fn passed(&mut self, _: bool, _: DataSize, _: DataSize) {}
 }
 
 /// chosen: four records of TLS.
@@ -38,7 +56,7 @@ thread_local! {
 }
 
 /// Carries everything. `early` came behind the edge's request.
-pub(super) async fn carry<E, S>(
+pub(crate) async fn carry<E, S>(
     edge: &mut E,
     server: &mut S,
     early: Vec<u8>,

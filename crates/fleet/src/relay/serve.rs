@@ -19,13 +19,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use super::carry::carry;
-use super::head::{self, CONNECTED, Problem, Request, Status};
 use super::reach::reach;
 use super::registry::Seat;
-use super::wire::Wire;
 use super::{Relay, Trusted};
 use crate::tls::{Peer, TlsError};
+use crate::tunnel::{CONNECTED, Problem, Request, Status, Wire, carry, parse};
 
 /// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
 const WARM: Duration = Duration::from_secs(300);
@@ -119,7 +117,7 @@ async fn request(edge: &mut Edge) -> Result<Option<(Request, Vec<u8>)>, Problem>
     }
     let rest = async {
         loop {
-            if let Some((request, len)) = head::parse(&bytes)? {
+            if let Some((request, len)) = parse(&bytes)? {
                 let early = bytes.split_off(len);
                 return Ok(Some((request, early)));
             }

@@ -1,0 +1,9 @@
+//! What an edge and a relay have in common: the request for a tunnel, and its bytes.
+
+mod carry;
+mod head;
+mod wire;
+
+pub(crate) use carry::{Free, Grant, Pace, carry};
+pub(crate) use head::{CONNECTED, Problem, Request, Status, Target, parse};
+pub(crate) use wire::Wire;
