@@ -6,6 +6,7 @@
 //! ```
 
 pub mod ca;
+pub mod edge;
 pub mod identity;
 pub mod relay;
 pub mod tls;

@@ -75,6 +75,10 @@ pub enum Verb {
     #[cfg(feature = "fleet")]
     #[command(after_help = crate::relay::AFTER_HELP)]
     Relay(Box<crate::relay::RelayArgs>),
+    /// Carry programs' connections over all links to a relay.
+    #[cfg(feature = "fleet")]
+    #[command(after_help = crate::edge::AFTER_HELP)]
+    Edge(Box<crate::edge::EdgeArgs>),
     /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
     #[cfg(feature = "lab")]
     Lab(marline_lab::cli::LabArgs),

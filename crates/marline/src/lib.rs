@@ -13,6 +13,8 @@
 
 mod args;
 mod config;
+#[cfg(feature = "fleet")]
+mod edge;
 mod energy;
 mod exit;
 mod fetch;
@@ -56,6 +58,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Fleet(args) => fleet::run(*args),
             #[cfg(feature = "fleet")]
             Verb::Relay(args) => relay::run(*args),
+            #[cfg(feature = "fleet")]
+            Verb::Edge(args) => edge::run(*args, cli.config.as_deref()),
             #[cfg(feature = "lab")]
             Verb::Lab(lab) => args::run_lab(lab),
         }

@@ -88,7 +88,7 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
 async fn carry_all(edge: &mut Edge, server: &mut TcpStream, early: Vec<u8>, seat: &mut Seat) -> io::Result<()> {
     let silence = silence(seat);
     tokio::select! {
-        ended = carry(edge, server, early, seat) => ended,
+        ended = carry(edge, server, early, Vec::new(), seat) => ended,
         error = silence => Err(error),
     }
 }

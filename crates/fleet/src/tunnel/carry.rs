@@ -1,6 +1,6 @@
 //! The bytes of one tunnel, both ways, until both have ended.
 //!
-//! In: the edge's connection (TLS), the server's (TCP), what the edge sent behind its request. Out: the same bytes on the other
+//! In: both ends' connections, one of them TLS; what was read of them already. Out: the same bytes on the other
 //! side, their ends, and how many they were.
 //!
 //! 1. What has been taken and not been sent yet is the only thing that is kept, and nothing more is taken meanwhile: a slow
@@ -55,11 +55,12 @@ thread_local! {
     static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
 }
 
-/// Carries everything. `early` came behind the edge's request.
+/// Carries everything. `early` is for the far end and came from the near one already, `late` the other way round.
 pub(crate) async fn carry<E, S>(
-    edge: &mut E,
-    server: &mut S,
+    near: &mut E,
+    far: &mut S,
     early: Vec<u8>,
+    late: Vec<u8>,
     pace: &mut impl Pace,
 ) -> io::Result<()>
 where
@@ -67,10 +68,10 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut up = Way { kept: early, ..Way::new(true) };
-    let mut down = Way::new(false);
+    let mut down = Way { kept: late, ..Way::new(false) };
     std::future::poll_fn(|cx| {
-        let up = up.poll(cx, edge, server, pace)?;
-        let down = down.poll(cx, server, edge, pace)?;
+        let up = up.poll(cx, near, far, pace)?;
+        let down = down.poll(cx, far, near, pace)?;
         if up.is_ready() && down.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await
@@ -248,7 +249,7 @@ mod tests {
                 origin.write_all(b"answer").await.unwrap();
                 drop(origin);
             };
-            let carried = carry(&mut edge, &mut server, b"early".to_vec(), &mut pace);
+            let carried = carry(&mut edge, &mut server, b"early".to_vec(), Vec::new(), &mut pace);
             let (carried, (), ()) = tokio::join!(carried, talk, serve);
             carried.unwrap();
             assert_eq!((pace.passed, pace.open, pace.waits), ([6, 50_000], 0, 0));
@@ -270,7 +271,7 @@ mod tests {
                 }
             };
             let stuck = tokio::select! {
-                carried = carry(&mut edge, &mut server, Vec::new(), &mut pace) => panic!("{carried:?}"),
+                carried = carry(&mut edge, &mut server, Vec::new(), Vec::new(), &mut pace) => panic!("{carried:?}"),
                 written = written => written,
             };
             assert!(stuck <= 4000, "{stuck} bytes were taken for a server that takes 1000");

@@ -41,6 +41,25 @@ impl Target {
             Some(inner) => inner.parse::<IpAddr>().ok().filter(IpAddr::is_ipv6)?.to_string(),
             None => host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase(),
         };
+        Self::checked(host, port, bracketed)
+    }
+
+    /// Of a host and a port that came apart.
+    pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        Self::checked(host, port, true).filter(|_| port > 0)
+    }
+
+    /// As it stands in a request.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    fn checked(host: String, port: u16, bracketed: bool) -> Option<Self> {
         let is_address = |host: &str| host.parse::<IpAddr>().is_ok_and(|it| it.is_ipv4() || bracketed);
         (is_address(&host) || is_name(&host)).then_some(Self { host, port })
     }
@@ -108,12 +127,12 @@ impl Status {
 
 impl Problem {
     /// One.
-    pub fn new(status: Status, error: &'static str, words: impl Into<String>) -> Self {
+    pub(crate) fn new(status: Status, error: &'static str, words: impl Into<String>) -> Self {
         Self { status, error, words: words.into() }
     }
 
     /// The whole answer.
-    pub fn answer(&self) -> String {
+    pub(crate) fn answer(&self) -> String {
         let mut answer = format!("HTTP/1.1 {}\r\n", self.status.line());
         // The words of our own errors have no quotes; those of the system might.
         let details: String =

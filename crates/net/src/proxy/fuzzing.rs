@@ -15,7 +15,7 @@ use super::container::Scan;
 use super::mpv::Mpv;
 use super::playlist::{Place, Rewritten};
 use super::range::Wanted;
-use super::{manifest, page, playlist, socks, target};
+use super::{manifest, page, playlist, socks5, target};
 
 /// The URL that a path at the media port means, and how it is shown.
 pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {
@@ -38,7 +38,7 @@ pub fn proxy_range(field: &[u8], total: u64) -> Option<Range<u64>> {
 pub fn proxy_socks(bytes: &[u8]) -> (Option<Result<(String, u16), u8>>, Vec<u8>) {
     let mut near = tokio::io::join(bytes, Vec::new());
     let heard = {
-        let hearing = pin!(socks::hear(&mut near));
+        let hearing = pin!(socks5::hear(&mut near));
         match hearing.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(heard) => heard.ok(),
             Poll::Pending => None,

@@ -44,7 +44,7 @@ mod range;
 mod series;
 mod session;
 mod single;
-mod socks;
+pub mod socks5;
 mod status;
 mod target;
 mod terms;
@@ -326,7 +326,7 @@ impl Drop for Place {
 async fn client(sessions: Rc<Sessions>, stream: TcpStream, peer: SocketAddr, listener: SocketAddr) {
     let mut first = [0; 1];
     match tokio::time::timeout(FIRST_BYTE, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first == [5] => return socks::serve(&sessions, stream, peer).await,
+        Ok(Ok(1)) if first == [5] => return socks5::serve(&sessions, stream, peer).await,
         Ok(Ok(1)) => {}
         _ => return,
     }

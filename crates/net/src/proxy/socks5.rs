@@ -30,15 +30,23 @@ pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, peer: So
             }
         },
     };
-    // The address that we are bound to is nobody's business, and nobody asks for it.
-    let told = near.write_all(&[5, code, 0, IPV4, 0, 0, 0, 0, 0, 0]).await;
+    let told = near.write_all(&answer(code)).await;
     if let (Ok(()), Some(tunnel)) = (told, tunnel) {
         tunnel.relay(near, &[]).await;
     }
 }
 
+/// The answer with this code.
+pub fn answer(code: u8) -> [u8; 10] {
+    // The address that we are bound to is nobody's business, and nobody asks for it.
+    [5, code, 0, IPV4, 0, 0, 0, 0, 0, 0]
+}
+
 /// The host and port that a client asks for, or the code with which it is refused.
-pub(super) async fn hear<S>(near: &mut S) -> std::io::Result<Result<(String, u16), u8>>
+///
+/// # Errors
+/// The client has gone, or speaks something else.
+pub async fn hear<S>(near: &mut S) -> std::io::Result<Result<(String, u16), u8>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -89,7 +97,7 @@ fn code_of(kind: TroubleKind) -> u8 {
     match kind {
         TroubleKind::Refused => 5,
         TroubleKind::Unreachable => 3,
-        TroubleKind::Name | TroubleKind::TimedOut => 4,
+        TroubleKind::Name | TroubleKind::TimedOut => HOST_UNREACHABLE,
         _ => GENERAL,
     }
 }
@@ -99,8 +107,14 @@ const CONNECT: u8 = 1;
 const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
-const SUCCEEDED: u8 = 0;
-const GENERAL: u8 = 1;
+/// The connection is there.
+pub const SUCCEEDED: u8 = 0;
+/// A failure of any other kind.
+pub const GENERAL: u8 = 1;
+/// A rule refuses.
+pub const NOT_ALLOWED: u8 = 2;
+/// The host cannot be reached.
+pub const HOST_UNREACHABLE: u8 = 4;
 const COMMAND: u8 = 7;
 const ADDRESS_KIND: u8 = 8;
 const PATIENCE: Duration = Duration::from_secs(10);

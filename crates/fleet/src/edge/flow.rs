@@ -1,0 +1,113 @@
+//! One flow: a way to its server, and its bytes.
+//!
+//! In: a target. Out: a tunnel of a relay, or a connection of our own; carried to its end.
+//!
+//! 1. What a relay's rules refuse is refused: going there directly would only hide the rule.
+//! 2. Direct is for when no relay can be had at all.
+//! 3. What breaks on one side is reset on the other.
+
+use std::io;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use super::Edge;
+use super::road::{Road, RoadError};
+use crate::tunnel::{Free, Problem, Status, Target, carry};
+
+/// chosen: as a relay's.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A way to a server.
+pub(super) enum Way {
+    /// Through a relay, and what came behind its answer.
+    Relay(Box<Road>, Vec<u8>),
+    /// Without one.
+    Direct(TcpStream),
+}
+
+/// Opens a way.
+pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
+    let asked = edge.roads.tunnel(target, &[]).await;
+    let way = match asked {
+        Ok((road, at, rest)) => {
+            edge.state.send_modify(|state| {
+                if let Some(count) = state.carried.get_mut(at) {
+                    *count += 1;
+                }
+            });
+            Ok(Way::Relay(Box::new(road), rest))
+        }
+        Err(RoadError::None(why)) if edge.config.direct => {
+            tracing::warn!(why, "directly, over one link");
+            let connected = direct(target).await;
+            connected.inspect(|_| edge.state.send_modify(|state| state.direct += 1))
+        }
+        Err(RoadError::None(why)) => {
+            Err(Problem::new(Status::NoRoom, "proxy_internal_error", format!("no relay can be had: {why}")))
+        }
+        Err(RoadError::Refused { status, words }) => Err(Problem::new(of(status), "http_request_denied", words)),
+    };
+    if way.is_err() {
+        edge.state.send_modify(|state| state.failed += 1);
+    }
+    way
+}
+
+/// A relay's answer as ours.
+fn of(status: u16) -> Status {
+    match status {
+        403 => Status::Forbidden,
+        429 => Status::TooMany,
+        502 => Status::Unreachable,
+        504 => Status::NoAnswer,
+        _ => Status::NoRoom,
+    }
+}
+
+async fn direct(target: &Target) -> Result<Way, Problem> {
+    let reached = async {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in lookup_host((target.host.as_str(), target.port)).await? {
+            match TcpStream::connect(address).await {
+                Ok(socket) => return Ok(socket),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    };
+    match timeout(CONNECT, reached).await {
+        Ok(Ok(socket)) => Ok(Way::Direct(socket)),
+        Ok(Err(error)) => Err(Problem::new(Status::Unreachable, "destination_unavailable", error.to_string())),
+        Err(_) => Err(Problem::new(Status::NoAnswer, "connection_timeout", "no answer")),
+    }
+}
+
+/// Carries a flow to its end.
+pub(super) async fn carry_on(edge: &Edge, way: Way, mut near: TcpStream, early: Vec<u8>) {
+    edge.state.send_modify(|state| state.open += 1);
+    let ended = match way {
+        Way::Relay(mut road, rest) => {
+            let ended = carry(&mut near, &mut *road, early, rest, &mut Free).await;
+            ended.inspect_err(|_| reset(road.get_ref().0.socket()))
+        }
+        Way::Direct(mut far) => {
+            // What cannot be set changes the pace of small packets, nothing else.
+            let _ = far.set_nodelay(true);
+            let ended = carry(&mut near, &mut far, early, Vec::new(), &mut Free).await;
+            ended.inspect_err(|_| reset(&far))
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "broke");
+        reset(&near);
+    }
+    edge.state.send_modify(|state| state.open -= 1);
+}
+
+/// The other end shall learn that this is no orderly end.
+fn reset(socket: &TcpStream) {
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+}

@@ -1,0 +1,144 @@
+//! An edge in front of relays over loopback: programs that speak SOCKS5 and CONNECT, relays that come and go.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_fleet::edge::{Config, Edge, EdgeState, Front, RelayAt};
+use marline_fleet::relay::Limits;
+use marline_fleet::tls::client_config;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::place::*;
+
+/// An edge of this place that knows these relays; the address at which programs find it.
+async fn edge(place: &Place, relays: &[SocketAddr], warm: usize, direct: bool) -> (Arc<Edge>, SocketAddr) {
+    let at = |address: &SocketAddr| RelayAt { name: "127.0.0.1".try_into().unwrap(), addresses: vec![*address] };
+    let config = Config {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        relays: relays.iter().map(at).collect(),
+        warm,
+        direct,
+    };
+    let tls = client_config(&place.edge("cam-1"), None, true).unwrap();
+    let edge = Edge::new(config, Arc::new(tls));
+    let front = Front::open(&edge).await.unwrap();
+    let address = front.addresses()[0];
+    let (attending, warming) = (Arc::clone(&edge), Arc::clone(&edge));
+    tokio::spawn(async move { front.attend(&attending).await });
+    tokio::spawn(async move { warming.keep_warm().await });
+    (edge, address)
+}
+
+/// A port at which nobody listens.
+async fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+async fn socks(edge: SocketAddr, to: SocketAddr) -> (u8, TcpStream) {
+    let mut program = TcpStream::connect(edge).await.unwrap();
+    let SocketAddr::V4(v4) = to else { panic!("{to}") };
+    let asked = [&[5, 1, 0, 5, 1, 0, 1][..], &v4.ip().octets(), &to.port().to_be_bytes()].concat();
+    program.write_all(&asked).await.unwrap();
+    let mut answer = [0; 12];
+    timeout(Duration::from_secs(10), program.read_exact(&mut answer)).await.unwrap().unwrap();
+    (answer[3], program)
+}
+
+async fn says_back(program: &mut TcpStream) {
+    let sent: Vec<u8> = (0..300_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
+    let mut heard = vec![0; sent.len()];
+    let (mut from, mut to) = program.split();
+    let (wrote, read) = tokio::join!(to.write_all(&sent), from.read_exact(&mut heard));
+    wrote.unwrap();
+    read.unwrap();
+    assert!(heard == sent);
+}
+
+fn carried(edge: &Edge) -> EdgeState {
+    edge.state().borrow().clone()
+}
+
+#[test]
+fn programs_reach_a_server_through_the_relay() {
+    block_on(async {
+        let (place, server) = (Place::open(Limits::default()).await, echo().await);
+        let (edge, at) = edge(&place, &[place.address], 1, false).await;
+        let (code, mut program) = socks(at, server).await;
+        assert_eq!(code, 0);
+        says_back(&mut program).await;
+        let mut other = TcpStream::connect(at).await.unwrap();
+        // What a program sends ahead of the answer is not lost.
+        other.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nahead").as_bytes()).await.unwrap();
+        let mut heard = vec![0; 39 + 5];
+        other.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard, b"HTTP/1.1 200 Connection established\r\n\r\nahead");
+        other.shutdown().await.unwrap();
+        assert_eq!(other.read(&mut heard).await.unwrap(), 0);
+        assert_eq!(carried(&edge).carried, [2]);
+        assert!(place.relay.state().up_bytes >= 300_005);
+    });
+}
+
+#[test]
+fn another_relay_carries_when_the_first_does_not() {
+    block_on(async {
+        let (place, server) = (Place::open(Limits::default()).await, echo().await);
+        let (edge, at) = edge(&place, &[nobody().await, place.address], 0, false).await;
+        let (code, mut program) = socks(at, server).await;
+        assert_eq!(code, 0);
+        says_back(&mut program).await;
+        // One that drains has no room: nobody is left.
+        place.relay.drain();
+        assert_eq!(socks(at, server).await.0, 1);
+        says_back(&mut program).await;
+        assert_eq!((carried(&edge).carried, carried(&edge).failed), (vec![0, 1], 1));
+    });
+}
+
+#[test]
+fn what_waited_ready_and_was_given_up_costs_no_flow() {
+    block_on(async {
+        let (place, server) = (Place::open(Limits::default()).await, echo().await);
+        let (_, at) = edge(&place, &[place.address], 2, false).await;
+        let waiting = |place: &Place| place.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>();
+        while waiting(&place) < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (code, mut program) = socks(at, server).await;
+        assert_eq!(code, 0);
+        says_back(&mut program).await;
+        // The one that was taken is made up for.
+        while waiting(&place) < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+#[test]
+fn without_a_relay_a_server_is_reached_directly_if_that_is_wished() {
+    block_on(async {
+        let (place, server) = (Place::open(Limits::default()).await, echo().await);
+        let (edge_, at) = edge(&place, &[nobody().await], 0, true).await;
+        let (code, mut program) = socks(at, server).await;
+        assert_eq!(code, 0);
+        says_back(&mut program).await;
+        assert_eq!(carried(&edge_).direct, 1);
+        let (strict, at) = edge(&place, &[nobody().await], 0, false).await;
+        assert_eq!(socks(at, server).await.0, 1);
+        assert_eq!((carried(&strict).direct, carried(&strict).failed), (0, 1));
+    });
+}
+
+#[test]
+fn what_a_relays_rules_refuse_is_not_tried_directly() {
+    block_on(async {
+        let place = Place::open(Limits::default()).await;
+        let (edge, at) = edge(&place, &[place.address], 0, true).await;
+        assert_eq!(socks(at, "127.0.0.2:80".parse().unwrap()).await.0, 2);
+        assert_eq!(socks(at, nobody().await).await.0, 4);
+        let state = carried(&edge);
+        assert_eq!((state.direct, state.failed, state.open), (0, 2, 0));
+    });
+}

@@ -1,0 +1,119 @@
+//! What tests of relays and edges have in common: an authority, a relay that listens, members, a server.
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_fleet::ca::{Authority, Grant, MemberFiles, Stamp};
+use marline_fleet::identity::{Identity, Name};
+use marline_fleet::relay::{Config, Doors, Limits, Relay, Trust, rules::Rules};
+use marline_fleet::tls::{Credentials, client_config};
+use rustls::pki_types::ServerName;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// An authority, and a relay that listens.
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+    pub(crate) authority: Authority,
+    pub(crate) relay: Arc<Relay>,
+    pub(crate) address: std::net::SocketAddr,
+}
+
+impl Place {
+    pub(crate) async fn open(limits: Limits) -> Self {
+        let dir = TempDir::new().unwrap();
+        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let own = member(&authority, dir.path(), "marline://relay/r1", &["127.0.0.1"]);
+        let config = Config {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            rules: Rules {
+                ports: vec!["1-65535".parse().unwrap()],
+                networks: vec!["127.0.0.1".parse().unwrap()],
+                ..Rules::default()
+            },
+            limits,
+        };
+        let trust = Trust::new(own, &authority.revocations_path()).unwrap();
+        let relay = Relay::new(config, trust.newest()).unwrap();
+        let doors = Doors::open(&relay).unwrap();
+        let address = doors.addresses()[0];
+        let attending = Arc::clone(&relay);
+        tokio::spawn(async move { doors.attend(&attending).await });
+        tokio::spawn(async move { trust.keep().await });
+        Self { dir, authority, relay, address }
+    }
+
+    pub(crate) fn edge(&self, name: &str) -> Credentials {
+        member(&self.authority, self.dir.path(), &format!("marline://edge/{name}"), &[])
+    }
+
+    pub(crate) async fn connect(&self, own: &Credentials) -> io::Result<TlsStream<TcpStream>> {
+        let config = client_config(own, None, true).unwrap();
+        let socket = TcpStream::connect(self.address).await?;
+        let server = ServerName::try_from("127.0.0.1").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(server, socket).await
+    }
+
+    /// The head of the answer to a CONNECT, and the tunnel.
+    pub(crate) async fn tunnel(&self, own: &Credentials, target: &str) -> (String, TlsStream<TcpStream>) {
+        let mut edge = self.connect(own).await.unwrap();
+        let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
+        edge.write_all(head.as_bytes()).await.unwrap();
+        (answer(&mut edge).await, edge)
+    }
+}
+
+pub(crate) fn member(authority: &Authority, dir: &Path, identity: &str, addresses: &[&str]) -> Credentials {
+    let identity: Identity = identity.parse().unwrap();
+    let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    let grant = Grant::new(identity.clone(), addresses, DAY).unwrap();
+    let (chain, key) = authority.issue_with_key(&grant, Stamp::now()).unwrap();
+    let files = MemberFiles::of(&new(dir, &identity.name), &identity.name).unwrap();
+    files.write(&chain, Some(&key)).unwrap();
+    Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
+}
+
+/// A directory of its own for each certificate.
+fn new(dir: &Path, name: &Name) -> PathBuf {
+    let place = (0..).map(|n| dir.join(format!("{name}-{n}"))).find(|path| !path.exists()).unwrap();
+    std::fs::create_dir(&place).unwrap();
+    place
+}
+
+pub(crate) async fn answer(edge: &mut TlsStream<TcpStream>) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match timeout(Duration::from_secs(20), edge.read_u8()).await.unwrap() {
+            Ok(byte) => head.push(byte),
+            Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&head)),
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A server that says back what it hears, until the end.
+pub(crate) async fn echo() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut from, mut to) = socket.split();
+                let _ = tokio::io::copy(&mut from, &mut to).await;
+                let _ = to.shutdown().await;
+            });
+        }
+    });
+    address
+}
+
+pub(crate) fn block_on(future: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
+}
