@@ -3,13 +3,17 @@
 //! In: connections. Out: a task for each that has shown a certificate ([`serve::serve`]).
 //!
 //! 1. A handshake has [`HANDSHAKE`], and there are only so many at once ([`Handshakes`]).
-//! 2. Dead edges are found by the kernel's keep-alive: a link that has gone says nothing.
+//! 2. Sockets have room for what several links bring at once ([`ROOM`]): the kernel's own beginning, 128 KiB, holds up two links
+//!    of 8 Mbit/s and 60 ms until it has grown, and MPTCP's grows slowly. That needs CAP_NET_ADMIN; without it there is as
+//!    much as `net.core.rmem_max` allows, if that is more, and [`Doors::narrow`] tells.
+//! 3. Dead edges are found by the kernel's keep-alive: a link that has gone says nothing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
@@ -29,6 +33,8 @@ const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
 const BACKLOG: i32 = 4096;
 /// chosen: descriptors or memory may be there again then.
 const BREATH: Duration = Duration::from_millis(50);
+/// What may wait to be read on a connection. chosen: 100 Mbit/s and 160 ms; the kernel doubles it for its own books.
+const ROOM: usize = 2 << 20;
 
 /// Why it cannot be listened.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +52,7 @@ pub struct Doors {
     listeners: Vec<std::net::TcpListener>,
     handshakes: Arc<Mutex<Handshakes<AbortHandle>>>,
     mptcp: bool,
+    narrow: bool,
 }
 
 impl Doors {
@@ -58,6 +65,7 @@ impl Doors {
             listeners: Vec::new(),
             handshakes: Arc::new(Mutex::new(Handshakes::new(relay.config.limits.handshakes))),
             mptcp: true,
+            narrow: false,
         };
         for address in &relay.config.listen {
             let fail = |error| DoorError { address: *address, error };
@@ -69,9 +77,17 @@ impl Doors {
                 }
                 _ => Err(error),
             });
-            doors.listeners.push(bound.map_err(fail)?);
+            let socket = bound.map_err(fail)?;
+            doors.narrow |= !widen(&socket);
+            socket.listen(BACKLOG).map_err(fail)?;
+            doors.listeners.push(socket.into());
         }
         Ok(doors)
+    }
+
+    /// Whether connections have less room than several links need.
+    pub fn narrow(&self) -> bool {
+        self.narrow
     }
 
     /// Whether edges can use all their links.
@@ -103,15 +119,31 @@ impl Doors {
 const UNKNOWN_PROTOCOL: i32 = 93;
 const NO_SUCH_OPTION: i32 = 92;
 
-fn bind(address: SocketAddr, protocol: Protocol) -> io::Result<std::net::TcpListener> {
+/// Gives what a listener accepts its room; whether it could.
+fn widen(socket: &Socket) -> bool {
+    if set_socket_recv_buffer_size_force(socket, ROOM).is_ok() {
+        return true;
+    }
+    let usual = socket.recv_buffer_size().unwrap_or(usize::MAX);
+    let probe = Socket::new(Domain::IPV4, Type::STREAM, None).and_then(|probe| {
+        probe.set_recv_buffer_size(ROOM)?;
+        probe.recv_buffer_size()
+    });
+    // A size that is set does not grow any more: less than the usual one may grow to is no gain.
+    if probe.is_ok_and(|size| size >= ROOM && size > usual) && socket.set_recv_buffer_size(ROOM).is_ok() {
+        return true;
+    }
+    false
+}
+
+fn bind(address: SocketAddr, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(protocol))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<Handshakes<AbortHandle>>>) {

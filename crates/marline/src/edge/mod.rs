@@ -12,10 +12,13 @@ use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use marline_fleet::edge::{Config, Edge, EdgeState, Front, RelayAt};
 use marline_fleet::identity::Role;
 use marline_fleet::tls::{Credentials, client_config};
+use marline_net::paths::control::{self, Question};
+use marline_net::paths::ground::RUN_DIR;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{Exit, Verb, paths};
@@ -43,6 +46,7 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let front = runtime.block_on(Front::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
     let listens: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
+    // Connections that are there before the links are steered would not be.
     let steering = (!args.no_paths).then(|| steer(&args, config)).transpose()?;
     say(&format!("{} listens on {} for SOCKS5 and CONNECT", peer.identity, listens.join(", ")));
     let ended = runtime.block_on(async {
@@ -94,8 +98,17 @@ fn steer(args: &EdgeArgs, config: Option<&Path>) -> Result<std::thread::JoinHand
         }
     };
     let started = std::thread::Builder::new().name("paths".to_owned()).spawn(run);
-    started.map_err(|error| Exit::failed(format!("a thread cannot be started: {error}")))
+    let thread = started.map_err(|error| Exit::failed(format!("a thread cannot be started: {error}")))?;
+    let run_dir = args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into());
+    let (began, question) = (Instant::now(), Question::Status { at_most: Some(0) });
+    while !thread.is_finished() && began.elapsed() < READY && control::ask(&run_dir, &question).is_err() {
+        std::thread::sleep(READY / 100);
+    }
+    Ok(thread)
 }
+
+/// chosen: the links of a box that has just started are there or will be later.
+const READY: Duration = Duration::from_secs(5);
 
 /// Says when flows go another way than before.
 async fn tell(mut state: tokio::sync::watch::Receiver<EdgeState>, relays: &[String]) -> std::convert::Infallible {

@@ -46,6 +46,10 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
     if !doors.mptcp() {
         say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
     }
+    if doors.narrow() {
+        say("connections have the kernel's usual buffers, too small for several links: needs CAP_NET_ADMIN, or \
+             sysctl -w net.core.rmem_max=4194304");
+    }
     for _ in 1..args.threads.get() {
         let (relay, doors) = (Arc::clone(&relay), Arc::clone(&doors));
         std::thread::Builder::new()
