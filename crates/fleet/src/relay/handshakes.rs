@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Those that are open; `T` is what is needed to end one.
 #[derive(Debug)]
-pub(super) struct Handshakes<T> {
+pub(crate) struct Handshakes<T> {
     room: usize,
     count: usize,
     next: u64,
@@ -20,18 +20,18 @@ pub(super) struct Handshakes<T> {
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     network: IpAddr,
     number: u64,
 }
 
 impl<T> Handshakes<T> {
-    pub(super) fn new(room: usize) -> Self {
+    pub(crate) fn new(room: usize) -> Self {
         Self { room: room.max(1), count: 0, next: 0, networks: BTreeMap::new() }
     }
 
     /// One has come: its ticket for [`Handshakes::done`], and who has to go for it.
-    pub(super) fn came(&mut self, from: IpAddr, handle: T) -> (Ticket, Option<T>) {
+    pub(crate) fn came(&mut self, from: IpAddr, handle: T) -> (Ticket, Option<T>) {
         let goes = if self.count >= self.room { self.evict() } else { None };
         let ticket = Ticket { network: network(from), number: self.next };
         (self.next, self.count) = (self.next + 1, self.count + 1);
@@ -40,7 +40,7 @@ impl<T> Handshakes<T> {
     }
 
     /// It is known who it is, or it has gone. One that had to go is no longer there, which is as well.
-    pub(super) fn done(&mut self, ticket: Ticket) {
+    pub(crate) fn done(&mut self, ticket: Ticket) {
         let Some(of) = self.networks.get_mut(&ticket.network) else { return };
         if let Some(at) = of.iter().position(|(number, _)| *number == ticket.number) {
             of.remove(at);

@@ -10,7 +10,7 @@
 //! 5. Threads have a runtime each and share nothing but the listeners and the [`registry`].
 
 mod door;
-mod handshakes;
+pub(crate) mod handshakes;
 mod own;
 mod reach;
 mod registry;

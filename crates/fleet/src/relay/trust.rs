@@ -1,6 +1,6 @@
-//! Whom a relay trusts: its own certificate, its authority, and the list of those that were taken back.
+//! Whom a server of the fleet trusts: its own certificate, its authority, and the list of those that were taken back.
 //!
-//! In: files. Out: the newest [`Trusted`], for every handshake, and for every tunnel to be told when it changes.
+//! In: files. Out: the newest [`Trusted`], for every handshake, and for every connection to be told when it changes.
 //!
 //! 1. The list is looked at each [`LOOK`]: a `stat` that costs nothing. A new one means a new configuration of TLS, and every
 //!    connection asks whether it is meant.
@@ -9,7 +9,7 @@
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -26,19 +26,18 @@ const DATES: Duration = Duration::from_secs(60);
 /// What counts now.
 #[derive(Debug)]
 pub struct Trusted {
-    pub(super) tls: Arc<rustls::ServerConfig>,
-    revocations: Revocations,
+    pub(crate) tls: Arc<rustls::ServerConfig>,
+    pub(crate) revocations: Revocations,
 }
 
 impl Trusted {
-    fn of(own: &Credentials, revocations: Revocations) -> Result<Self, TlsError> {
-        let edges = Clients { roles: vec![Role::Edge], strangers: false };
-        let tls = server_config(own, revocations.crl(), &edges, true)?;
+    fn of(own: &Credentials, clients: &Clients, revocations: Revocations) -> Result<Self, TlsError> {
+        let tls = server_config(own, revocations.crl(), clients, true)?;
         Ok(Self { tls: Arc::new(tls), revocations })
     }
 
     /// Whether somebody may be here.
-    pub(super) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
+    pub(crate) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
         peer.check(&self.revocations, Stamp::now())
     }
 }
@@ -46,11 +45,12 @@ impl Trusted {
 /// Keeps it new.
 #[derive(Debug)]
 pub struct Trust {
-    own: Credentials,
+    own: Mutex<Credentials>,
+    clients: Clients,
     newest: watch::Sender<Arc<Trusted>>,
 }
 
-/// Why a relay can trust nobody.
+/// Why a server can trust nobody.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// Its own files are no good.
@@ -62,14 +62,34 @@ pub enum TrustError {
 }
 
 impl Trust {
-    /// Who it is, and the list of its authority.
+    /// Of a relay, which lets edges in: who it is, and the list of its authority.
     ///
     /// # Errors
     /// A file cannot be read, or is no good.
     pub fn new(own: Credentials, revoked: &Path) -> Result<Self, TrustError> {
+        Self::of(own, revoked, Clients { roles: vec![Role::Edge], strangers: false })
+    }
+
+    /// Of who lets others in.
+    ///
+    /// # Errors
+    /// As [`Trust::new`].
+    pub fn of(own: Credentials, revoked: &Path, clients: Clients) -> Result<Self, TrustError> {
         let revocations = Revocations::open(revoked, own.authority())?;
-        let trusted = Trusted::of(&own, revocations)?;
-        Ok(Self { own, newest: watch::Sender::new(Arc::new(trusted)) })
+        let trusted = Trusted::of(&own, &clients, revocations)?;
+        Ok(Self { own: Mutex::new(own), clients, newest: watch::Sender::new(Arc::new(trusted)) })
+    }
+
+    /// Shows another certificate from now on.
+    ///
+    /// # Errors
+    /// It is no good; the one before stays.
+    pub fn renew(&self, own: Credentials) -> Result<(), TrustError> {
+        let revocations = self.newest.borrow().revocations.clone();
+        let trusted = Trusted::of(&own, &self.clients, revocations)?;
+        *self.own.lock().unwrap_or_else(PoisonError::into_inner) = own;
+        self.newest.send_replace(Arc::new(trusted));
+        Ok(())
     }
 
     /// What counts, from now on.
@@ -104,7 +124,8 @@ impl Trust {
         let mut revocations = self.newest.borrow().revocations.clone();
         let is_new = revocations.refresh()?;
         if is_new {
-            self.newest.send_replace(Arc::new(Trusted::of(&self.own, revocations)?));
+            let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            self.newest.send_replace(Arc::new(Trusted::of(&own, &self.clients, revocations)?));
         }
         Ok(is_new)
     }

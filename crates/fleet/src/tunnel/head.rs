@@ -33,7 +33,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// Of `host:port`; the host of an IPv6 address stands in brackets.
-    fn parse(authority: &str) -> Option<Self> {
+    pub(crate) fn parse(authority: &str) -> Option<Self> {
         let (host, port) = authority.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
         let bracketed = host.starts_with('[');
