@@ -11,6 +11,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
 use webpki::EndEntityCert;
 
 /// What somebody may do.
@@ -51,7 +52,8 @@ impl FromStr for Role {
 
 /// The name of one edge, relay, fleet process or operator: 1 to 63 of `a-z`, `0-9`, `-`, `_` and `.`, beginning with a
 /// letter or digit. It stands in URIs, file names and logs as it is.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
 impl Name {
@@ -76,6 +78,19 @@ impl FromStr for Name {
         let wrong =
             || format!("`{text}` is no name: 1 to {LONGEST} of a-z, 0-9, - _ and ., a letter or digit first");
         good.then(|| Self(text.to_owned())).ok_or_else(wrong)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0
     }
 }
 

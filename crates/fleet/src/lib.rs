@@ -9,5 +9,6 @@ pub mod ca;
 pub mod edge;
 pub mod identity;
 pub mod relay;
+pub mod service;
 pub mod tls;
 mod tunnel;

@@ -1,0 +1,248 @@
+//! Edges: what they would have, what they have, and how it goes.
+//!
+//! 1. Every change of a seat or of what an edge uses keeps the sum of its relay's claims right: [`Machine::change`] is the one
+//!    place for it.
+//! 2. An edge that gets less than [`low`](super::Config::low) of what it offers, in [`LOW`] reports running, is matched anew; what it
+//!    gets is what it can have there, whatever it measured before, until the next re-allocation.
+//! 3. An edge that lets go of its relay is remembered for a lease: it may come back.
+
+use marline_core::units::{Bitrate, Instant};
+
+use super::super::words::{Assignment, EdgeRow, Held, Mark, Reason, Report, Standing, Wish};
+use super::relays::millis;
+use super::{Machine, Output};
+use crate::identity::Name;
+
+/// An edge that was heard.
+#[derive(Debug)]
+pub(super) struct Edge {
+    pub(super) wish: Wish,
+    pub(super) heard: Instant,
+    pub(super) throughput: Bitrate,
+    pub(super) seat: Option<Seat>,
+    pub(super) reason: Option<Reason>,
+    /// Reports running that were low.
+    low: u32,
+    /// What a relay gave in truth, until then.
+    pub(super) found: Option<(Name, Bitrate, Instant)>,
+    /// Its request waits for an answer.
+    pub(super) asked: bool,
+}
+
+/// An edge's place at a relay.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) relay: Name,
+    pub(super) reservation: Bitrate,
+    pub(super) since: Instant,
+    pub(super) ends: Instant,
+    pub(super) mark: Mark,
+}
+
+/// chosen: one report may have met a tunnel.
+const LOW: u32 = 2;
+
+impl Edge {
+    /// What it takes up at its relay.
+    pub(super) fn weight(&self) -> Bitrate {
+        self.seat.as_ref().map_or(Bitrate::ZERO, |seat| seat.reservation.max(self.throughput))
+    }
+}
+
+impl Machine {
+    /// An edge asks for a relay: it is matched at the end of the window.
+    ///
+    /// # Errors
+    /// What it says cannot be.
+    pub fn request(&mut self, name: &Name, wish: Wish, now: Instant) -> Result<(), String> {
+        wish.check()?;
+        self.advance(now);
+        self.heard(name, wish);
+        if let Some(edge) = self.edges.get_mut(name) {
+            (edge.asked, edge.reason) = (true, Some(Reason::Pending));
+        }
+        self.enqueue(name);
+        Ok(())
+    }
+
+    /// An edge says how it goes, and keeps what it has.
+    ///
+    /// # Errors
+    /// What it says cannot be.
+    pub fn report(&mut self, name: &Name, report: Report, now: Instant) -> Result<Standing, String> {
+        let Report { wish, throughput, offered, held } = report;
+        wish.check()?;
+        self.advance(now);
+        self.heard(name, wish);
+        let has_seat = self.edges.get(name).is_some_and(|edge| edge.seat.is_some());
+        if let Some(held) = held.filter(|_| !has_seat) {
+            self.adopt(name, &held);
+        }
+        let most = self.most(name);
+        self.change(name, |edge| edge.throughput = throughput.min(most));
+        self.judge(name, offered.unwrap_or(throughput), throughput);
+        Ok(self.standing(name))
+    }
+
+    /// An edge needs its relay no longer.
+    pub fn release(&mut self, name: &Name, now: Instant) {
+        self.advance(now);
+        self.queue.remove(name);
+        self.unseat(name, Reason::Released);
+        if self.edges.get_mut(name).is_some_and(|edge| std::mem::take(&mut edge.asked)) {
+            self.outputs.push_back(Output::Decided(name.clone()));
+        }
+    }
+
+    /// How an edge stands.
+    pub fn standing(&self, name: &Name) -> Standing {
+        let edge = self.edges.get(name);
+        let assignment = edge.and_then(|edge| edge.seat.as_ref()).map(|seat| {
+            let relay = self.relays.get(&seat.relay);
+            Assignment {
+                relay: seat.relay.clone(),
+                addresses: relay.map(|relay| relay.beat.addresses.clone()).unwrap_or_default(),
+                server_name: relay.map(|relay| relay.beat.server_name.clone()),
+                reservation: seat.reservation,
+                lease_ms: millis(seat.ends.since(self.now)),
+                mark: seat.mark,
+            }
+        });
+        let reason = if assignment.is_some() { None } else { edge.and_then(|edge| edge.reason) };
+        Standing { assignment, reason, heartbeat_ms: millis(self.config.heartbeat) }
+    }
+
+    /// All edges, by name.
+    pub fn edges(&self) -> Vec<EdgeRow> {
+        let row = |(name, edge): (&Name, &Edge)| EdgeRow {
+            name: name.clone(),
+            origin: edge.wish.origin.clone(),
+            alone: edge.wish.alone,
+            relay: edge.seat.as_ref().map(|seat| seat.relay.clone()),
+            reservation: edge.seat.as_ref().map(|seat| seat.reservation),
+            throughput: edge.throughput,
+            reason: if edge.seat.is_some() { None } else { edge.reason },
+            mark: edge.seat.as_ref().map(|seat| seat.mark),
+            age_ms: millis(self.now.since(edge.heard)),
+        };
+        self.edges.iter().map(row).collect()
+    }
+
+    /// What it wants, and that it lives.
+    fn heard(&mut self, name: &Name, wish: Wish) {
+        let (now, ends) = (self.now, self.now + self.config.lease);
+        let new = || Edge {
+            wish: wish.clone(),
+            heard: now,
+            throughput: Bitrate::ZERO,
+            seat: None,
+            reason: None,
+            low: 0,
+            found: None,
+            asked: false,
+        };
+        let edge = self.edges.entry(name.clone()).or_insert_with(new);
+        (edge.wish, edge.heard) = (wish, now);
+        if let Some(seat) = &mut edge.seat {
+            seat.ends = ends;
+        }
+    }
+
+    /// Rule 7 of the machine.
+    fn adopt(&mut self, name: &Name, held: &Held) {
+        let known = self.relays.contains_key(&held.relay);
+        let Some(edge) = self.edges.get(name) else { return };
+        let measured = edge.wish.measured.iter().find(|one| one.relay == held.relay).map(|one| one.rate);
+        let Some(measured) = measured.filter(|_| held.mark.epoch <= self.mark.epoch) else { return };
+        let reservation = held.reservation.min(measured);
+        let claimed = self.claims.get(&held.relay).map_or(Bitrate::ZERO, |claims| claims.sum);
+        let capacity = self.relays.get(&held.relay).map(|relay| relay.beat.capacity);
+        let fits = capacity.is_none_or(|capacity| claimed + reservation <= capacity);
+        let open = self.is_open(&held.relay) || (!known && self.now < self.grace);
+        if reservation.is_zero() || !fits || !open {
+            self.enqueue(name);
+            return;
+        }
+        let mark = self.next_version();
+        let (since, ends) = (self.now, self.now + self.config.lease);
+        let seat = Seat { relay: held.relay.clone(), reservation, since, ends, mark };
+        self.change(name, |edge| edge.seat = Some(seat));
+    }
+
+    /// Rule 2.
+    fn judge(&mut self, name: &Name, offered: Bitrate, throughput: Bitrate) {
+        let (now, config) = (self.now, self.config);
+        let Some(edge) = self.edges.get_mut(name) else { return };
+        let Some(seat) = &edge.seat else { return };
+        let is_low = throughput < offered.min(seat.reservation).share(config.low);
+        edge.low = if is_low { edge.low + 1 } else { 0 };
+        if edge.low >= LOW && now.since(seat.since) >= config.settled {
+            edge.low = 0;
+            edge.found = Some((seat.relay.clone(), throughput, now + config.reallocate));
+            self.enqueue(name);
+        }
+    }
+
+    /// The most that an edge's word counts for: what its relay can carry.
+    fn most(&self, name: &Name) -> Bitrate {
+        let seat = self.edges.get(name).and_then(|edge| edge.seat.as_ref());
+        let relay = seat.and_then(|seat| self.relays.get(&seat.relay));
+        relay.map_or(Bitrate::ZERO, |relay| relay.beat.capacity)
+    }
+
+    /// Takes its relay from an edge.
+    pub(super) fn unseat(&mut self, name: &Name, reason: Reason) {
+        if self.edges.get(name).is_some_and(|edge| edge.seat.is_some()) {
+            self.next_version();
+        }
+        self.change(name, |edge| (edge.seat, edge.reason) = (None, Some(reason)));
+    }
+
+    /// Rule 1.
+    pub(super) fn change(&mut self, name: &Name, change: impl FnOnce(&mut Edge)) {
+        let mark = self.mark;
+        let Some(edge) = self.edges.get_mut(name) else { return };
+        let place = |edge: &Edge| edge.seat.as_ref().map(|seat| (seat.relay.clone(), seat.reservation));
+        let (from, before) = (place(edge), edge.weight());
+        change(edge);
+        let (to, after) = (place(edge), edge.weight());
+        if let Some((relay, _)) = &from
+            && let Some(claims) = self.claims.get_mut(relay)
+        {
+            claims.sum = claims.sum - before;
+            if from != to {
+                claims.edges.remove(name);
+                claims.changed = mark;
+            }
+        }
+        if let Some((relay, _)) = &to {
+            let claims = self.claims.entry(relay.clone()).or_default();
+            claims.sum = claims.sum + after;
+            if from != to {
+                claims.edges.insert(name.clone());
+                claims.changed = mark;
+            }
+        }
+    }
+
+    /// Leases that are over, and edges that were not heard for as long.
+    pub(super) fn end_leases(&mut self) {
+        let (now, lease) = (self.now, self.config.lease);
+        let holds = |edge: &Edge| edge.seat.as_ref().is_some_and(|seat| seat.ends > now);
+        let over = |edge: &Edge| now.since(edge.heard) > lease && !holds(edge);
+        let gone: Vec<Name> =
+            self.edges.iter().filter(|(_, edge)| over(edge)).map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            self.release(&name, now);
+            self.edges.remove(&name);
+        }
+    }
+
+    /// Edges whose relay is no longer open go into the window, and stay where they are until it is decided.
+    pub(super) fn displace(&mut self) {
+        let open = |name: &Name| self.is_open(name) || (!self.relays.contains_key(name) && self.now < self.grace);
+        let closed = self.claims.iter().filter(|(relay, claims)| !claims.edges.is_empty() && !open(relay));
+        let displaced: Vec<Name> = closed.flat_map(|(_, claims)| claims.edges.iter().cloned()).collect();
+        displaced.iter().for_each(|edge| self.enqueue(edge));
+    }
+}

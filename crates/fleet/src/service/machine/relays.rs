@@ -1,0 +1,139 @@
+//! Relays: what they say, what their edges claim, and what follows of both.
+//!
+//! 1. Whose reservations have changed since the state that a relay has seen, is told all of them; others nothing.
+//! 2. A relay that has not been heard for a lease is forgotten; its edges were matched anew when it missed its heartbeats.
+//! 3. A relay that has seen a later epoch counts, for a store may have been lost, but not beyond [`FARTHEST`]: one relay that
+//!    lies must not use up the numbers.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use marline_core::units::{Bitrate, Instant, Ratio};
+
+use super::super::words::{Beat, BeatAnswer, Mark, RelayRow, Reserved};
+use super::{Machine, Output};
+use crate::identity::Name;
+
+/// A relay that was heard.
+#[derive(Debug)]
+pub(super) struct Relay {
+    pub(super) beat: Beat,
+    pub(super) heard: Instant,
+}
+
+/// What edges have at a relay.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Of each what it has reserved or uses, whichever is more.
+    pub(super) sum: Bitrate,
+    pub(super) edges: BTreeSet<Name>,
+    /// When somebody came, went, or got another reservation.
+    pub(super) changed: Mark,
+}
+
+/// Rule 3. chosen: epochs count starts of the service.
+const FARTHEST: u64 = 1_000_000;
+
+impl Machine {
+    /// A relay announces itself.
+    ///
+    /// # Errors
+    /// What it says cannot be.
+    pub fn heartbeat(&mut self, relay: &Name, beat: Beat, now: Instant) -> Result<BeatAnswer, String> {
+        beat.check()?;
+        self.advance(now);
+        let seen = beat.seen;
+        if seen.epoch > self.mark.epoch && seen.epoch - self.mark.epoch <= FARTHEST {
+            self.outputs.push_back(Output::Behind(seen.epoch));
+        }
+        let was_open = self.is_open(relay);
+        self.relays.insert(relay.clone(), Relay { beat, heard: self.now });
+        if was_open && !self.is_open(relay) {
+            self.next_sweep = self.now;
+        }
+        let changed = self.claims.get(relay).map_or(Mark::default(), |claims| claims.changed);
+        let knows = seen.epoch == self.mark.epoch && seen >= changed;
+        Ok(BeatAnswer {
+            mark: self.mark,
+            heartbeat_ms: millis(self.config.heartbeat),
+            revocations: 0,
+            draining: self.drains.contains_key(relay),
+            assignments: (!knows).then(|| self.reserved_at(relay)),
+        })
+    }
+
+    /// An operator closes a relay for new streams, for so long or for good, or opens it again.
+    pub fn drain(&mut self, relay: &Name, closed: bool, time: Option<Duration>, now: Instant) {
+        self.advance(now);
+        if closed {
+            self.drains.insert(relay.clone(), time.map(|time| self.now + time));
+            self.next_sweep = self.now;
+        } else {
+            self.drains.remove(relay);
+        }
+    }
+
+    /// All relays, by name.
+    pub fn relays(&self) -> Vec<RelayRow> {
+        let row = |(name, relay): (&Name, &Relay)| RelayRow {
+            name: name.clone(),
+            capacity: relay.beat.capacity,
+            free: self.free(name),
+            claimed: self.claims.get(name).map_or(Bitrate::ZERO, |claims| claims.sum),
+            edges: self.claims.get(name).map_or(0, |claims| claims.edges.len()),
+            healthy: self.is_healthy(relay),
+            draining: relay.beat.draining || self.drains.contains_key(name),
+            age_ms: millis(self.now.since(relay.heard)),
+            addresses: relay.beat.addresses.clone(),
+            position: relay.beat.position,
+        };
+        self.relays.iter().map(row).collect()
+    }
+
+    /// R(s), by rule 3 of the machine; none of a relay that is not known.
+    pub(super) fn free(&self, name: &Name) -> Bitrate {
+        self.free_without(name, Bitrate::ZERO)
+    }
+
+    /// R(s), if claims of this sum were not there.
+    pub(super) fn free_without(&self, name: &Name, claims: Bitrate) -> Bitrate {
+        let Some(relay) = self.relays.get(name) else { return Bitrate::ZERO };
+        let claimed = self.claims.get(name).map_or(Bitrate::ZERO, |all| all.sum);
+        let said = relay.beat.capacity - relay.beat.free;
+        relay.beat.capacity - (said - claims).max(claimed - claims)
+    }
+
+    /// r(s).
+    pub(super) fn load_rate(&self, name: &Name) -> Ratio {
+        let capacity = self.relays.get(name).map_or(0, |relay| relay.beat.capacity.bits_per_sec());
+        Ratio::of(self.free(name).bits_per_sec(), capacity)
+    }
+
+    /// Whether it is there and takes new streams.
+    pub(super) fn is_open(&self, name: &Name) -> bool {
+        let open = |relay: &Relay| self.is_healthy(relay) && !relay.beat.draining;
+        self.relays.get(name).is_some_and(open) && !self.drains.contains_key(name)
+    }
+
+    fn is_healthy(&self, relay: &Relay) -> bool {
+        self.now < self.grace || self.now.since(relay.heard) <= self.config.heartbeat * self.config.missed
+    }
+
+    pub(super) fn forget_relays(&mut self) {
+        let (now, lease) = (self.now, self.config.lease);
+        self.relays.retain(|_, relay| now.since(relay.heard) <= lease);
+    }
+
+    fn reserved_at(&self, relay: &Name) -> Vec<Reserved> {
+        let edges = self.claims.get(relay).into_iter().flat_map(|claims| &claims.edges);
+        let of = |name: &Name| {
+            let seat = self.edges.get(name)?.seat.as_ref()?;
+            Some(Reserved { edge: name.clone(), reservation: seat.reservation, mark: seat.mark })
+        };
+        edges.filter_map(of).collect()
+    }
+}
+
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,343 @@
+//! What is said over the API: the bodies of requests and answers, as types.
+//!
+//! In: JSON. Out: values that cannot be wrong: unknown fields are refused, and so are lists that nobody needs who means well.
+//! `docs/fleet-api.json` describes the same for others.
+//!
+//! 1. Nobody says who he is: that stands in his certificate, and no body has a field for it.
+//! 2. Names carry their unit; a rate is a whole number of bits per second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use marline_core::units::Bitrate;
+use serde::{Deserialize, Serialize};
+
+use super::position::Position;
+use crate::ca::Address;
+use crate::identity::Name;
+use crate::relay::head::Target;
+
+/// A host and a port: where an edge's stream goes to, or where a relay listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Endpoint(String);
+
+impl Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let target = Target::parse(text).ok_or_else(|| format!("`{text}` is not HOST:PORT"))?;
+        let Target { host, port } = target;
+        Ok(Self(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }))
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Endpoint> for String {
+    fn from(endpoint: Endpoint) -> Self {
+        endpoint.0
+    }
+}
+
+/// Which state of the fleet: a later one is greater. Epochs begin when somebody takes the lead, versions count in one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    /// Who leads counts these up.
+    pub epoch: u64,
+    /// What changes counts these up.
+    pub version: u64,
+}
+
+/// A relay's heartbeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beat {
+    /// T(s): what it can carry.
+    #[serde(rename = "capacity_bps")]
+    pub capacity: Bitrate,
+    /// R(s): what it has left of that, as it sees it.
+    #[serde(rename = "free_bps")]
+    pub free: Bitrate,
+    /// Where edges reach it.
+    pub addresses: Vec<Endpoint>,
+    /// The name or address in its certificate that edges verify.
+    pub server_name: Address,
+    /// Where it is.
+    #[serde(default)]
+    pub position: Option<Position>,
+    /// B_o(s): what it reaches to servers, as far as it has measured; others are taken for no narrower than it is.
+    #[serde(default, rename = "origins_bps")]
+    pub origins: BTreeMap<Endpoint, Bitrate>,
+    /// It takes no new streams.
+    #[serde(default)]
+    pub draining: bool,
+    /// The last state that it was told, for which it needs not be told again.
+    #[serde(default)]
+    pub seen: Mark,
+}
+
+/// What a relay's heartbeat is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeatAnswer {
+    /// Which state this is.
+    pub mark: Mark,
+    /// When the next heartbeat is expected.
+    pub heartbeat_ms: u64,
+    /// The number of the newest revocation list.
+    pub revocations: u64,
+    /// An operator wants it to drain.
+    pub draining: bool,
+    /// Its edges, all of them; none: as `seen` has it.
+    pub assignments: Option<Vec<Reserved>>,
+}
+
+/// An edge, as its relay is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserved {
+    /// Which one.
+    pub edge: Name,
+    /// What is kept for it.
+    #[serde(rename = "reservation_bps")]
+    pub reservation: Bitrate,
+    /// Since when.
+    pub mark: Mark,
+}
+
+/// What an edge would have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wish {
+    /// Where its stream goes to.
+    pub origin: Endpoint,
+    /// B_o(c): what it reaches there alone.
+    #[serde(rename = "alone_bps")]
+    pub alone: Bitrate,
+    /// More than this it does not need; none: whatever it can get.
+    #[serde(default, rename = "wanted_bps")]
+    pub wanted: Option<Bitrate>,
+    /// Where it is.
+    #[serde(default)]
+    pub position: Option<Position>,
+    /// The relays that it has measured.
+    pub measured: Vec<Measured>,
+}
+
+/// A relay that an edge has measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Which one.
+    pub relay: Name,
+    /// B(c, s): what the edge reaches to it over all its links.
+    #[serde(rename = "rate_bps")]
+    pub rate: Bitrate,
+    /// The smallest round trip.
+    #[serde(default)]
+    pub rtt_ms: Option<u32>,
+}
+
+/// What an edge says regularly: what it would have, what it has, and how it goes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// As in a request.
+    pub wish: Wish,
+    /// What went through its relay since the last report.
+    #[serde(rename = "throughput_bps")]
+    pub throughput: Bitrate,
+    /// What its programs offered in the same time; none: no more than went through.
+    #[serde(default, rename = "offered_bps")]
+    pub offered: Option<Bitrate>,
+    /// The relay that it uses.
+    #[serde(default)]
+    pub held: Option<Held>,
+}
+
+/// An assignment that an edge holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Held {
+    /// Its relay.
+    pub relay: Name,
+    /// What is reserved there.
+    #[serde(rename = "reservation_bps")]
+    pub reservation: Bitrate,
+    /// Since when.
+    pub mark: Mark,
+}
+
+/// How an edge stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its relay.
+    pub assignment: Option<Assignment>,
+    /// Why it has none.
+    pub reason: Option<Reason>,
+    /// When the next report is expected.
+    pub heartbeat_ms: u64,
+}
+
+/// A relay for an edge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Which one.
+    pub relay: Name,
+    /// Where it listens; empty: it has not announced itself since the service began.
+    pub addresses: Vec<Endpoint>,
+    /// What to verify its certificate by.
+    pub server_name: Option<Address>,
+    /// What is kept for the edge.
+    #[serde(rename = "reservation_bps")]
+    pub reservation: Bitrate,
+    /// How long, if no report renews it.
+    pub lease_ms: u64,
+    /// Since when.
+    pub mark: Mark,
+}
+
+/// Why an edge has no relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// The matching is not done: ask again.
+    Pending,
+    /// None of the relays that it has measured is known, healthy and open to new streams.
+    NoRelay,
+    /// No relay brings more than it has alone.
+    NoGain,
+    /// Others gain more by what is left.
+    NoRoom,
+    /// It let go of its relay.
+    Released,
+}
+
+/// A relay that an edge may measure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Which one.
+    pub relay: Name,
+    /// Where it listens.
+    pub addresses: Vec<Endpoint>,
+    /// What to verify its certificate by.
+    pub server_name: Address,
+    /// R(s).
+    #[serde(rename = "free_bps")]
+    pub free: Bitrate,
+    /// T(s).
+    #[serde(rename = "capacity_bps")]
+    pub capacity: Bitrate,
+    /// B_o(s) to the server asked about, if the relay has measured it.
+    #[serde(rename = "origin_bps")]
+    pub origin: Option<Bitrate>,
+    /// How far it is; none: not known.
+    pub distance_km: Option<f64>,
+}
+
+/// A relay, for operators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RelayRow {
+    /// Which one.
+    pub name: Name,
+    /// T(s).
+    #[serde(rename = "capacity_bps")]
+    pub capacity: Bitrate,
+    /// R(s), as the service reckons it.
+    #[serde(rename = "free_bps")]
+    pub free: Bitrate,
+    /// What its edges have reserved, or use where that is more.
+    #[serde(rename = "claimed_bps")]
+    pub claimed: Bitrate,
+    /// How many edges have it.
+    pub edges: usize,
+    /// It was heard in time.
+    pub healthy: bool,
+    /// It takes no new streams, whoever wants that.
+    pub draining: bool,
+    /// How long ago it was heard.
+    pub age_ms: u64,
+    /// Where it listens.
+    pub addresses: Vec<Endpoint>,
+    /// Where it is.
+    pub position: Option<Position>,
+}
+
+/// An edge, for operators.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeRow {
+    /// Which one.
+    pub name: Name,
+    /// Where its stream goes to.
+    pub origin: Endpoint,
+    /// What it has alone.
+    #[serde(rename = "alone_bps")]
+    pub alone: Bitrate,
+    /// Its relay.
+    pub relay: Option<Name>,
+    /// What is kept for it.
+    #[serde(rename = "reservation_bps")]
+    pub reservation: Option<Bitrate>,
+    /// What it said last that goes through.
+    #[serde(rename = "throughput_bps")]
+    pub throughput: Bitrate,
+    /// Why it has no relay.
+    pub reason: Option<Reason>,
+    /// Since which state it has it.
+    pub mark: Option<Mark>,
+    /// How long ago it was heard.
+    pub age_ms: u64,
+}
+
+impl Beat {
+    /// What its type does not say.
+    ///
+    /// # Errors
+    /// More than anybody needs who means well.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.capacity > MOST_RATE || self.capacity.is_zero() {
+            return Err(format!("capacity_bps: more than zero, and no more than {}", MOST_RATE.bits_per_sec()));
+        }
+        if !(1..=MOST_ADDRESSES).contains(&self.addresses.len()) || self.origins.len() > MOST_ORIGINS {
+            return Err(format!("1 to {MOST_ADDRESSES} addresses and at most {MOST_ORIGINS} origins_bps"));
+        }
+        Ok(())
+    }
+}
+
+impl Wish {
+    /// What its type does not say.
+    ///
+    /// # Errors
+    /// A relay twice, or more of them than anybody measures.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.measured.len() > MOST_MEASURED {
+            return Err(format!("measured: at most {MOST_MEASURED} relays"));
+        }
+        let mut names = BTreeSet::new();
+        match self.measured.iter().find(|one| !names.insert(&one.relay)) {
+            Some(twice) => Err(format!("measured: relay {} is named twice", twice.relay)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// chosen: a terabit per second; eight thousand of them are what a matching can hold.
+const MOST_RATE: Bitrate = Bitrate::from_mbps(1_000_000);
+/// chosen: as many as a certificate names.
+const MOST_ADDRESSES: usize = 16;
+/// chosen: what a relay's 64 KiB hold.
+const MOST_ORIGINS: usize = 512;
+/// chosen: BASS measures 3 (§IV-B).
+const MOST_MEASURED: usize = 32;
