@@ -161,11 +161,16 @@ impl MemberFiles {
 
 const ELSEWHERE: &str = "move it away, or name another directory";
 
+/// A certificate as text.
+pub(crate) fn pem(certificate: &CertificateDer<'_>) -> String {
+    armoured("CERTIFICATE", certificate)
+}
+
 /// RFC 7468.
-pub(super) fn pem(certificate: &CertificateDer<'_>) -> String {
+pub(crate) fn armoured(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
-    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
-    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();
     while !rest.is_empty() {
         let (line, after) = rest.split_at(rest.len().min(64));
@@ -173,5 +178,5 @@ pub(super) fn pem(certificate: &CertificateDer<'_>) -> String {
         pem.push('\n');
         rest = after;
     }
-    pem + "-----END CERTIFICATE-----\n"
+    pem + &format!("-----END {label}-----\n")
 }

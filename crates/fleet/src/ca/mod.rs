@@ -57,6 +57,7 @@ pub use self::enrol::Spent;
 pub use self::error::{CaError, EnrolError};
 pub use self::grant::{Address, Grant};
 pub use self::issue::{Chain, MemberFiles};
+pub(crate) use self::issue::{armoured, pem};
 pub use self::list::{Issued, State};
 pub use self::numbers::{Fingerprint, Nonce, Serial};
 pub use self::request::{KeyPem, NewKey, Request};

@@ -73,6 +73,11 @@ impl Machine {
         }
     }
 
+    /// Whether this relay has announced itself.
+    pub fn knows(&self, relay: &Name) -> bool {
+        self.relays.contains_key(relay)
+    }
+
     /// All relays, by name.
     pub fn relays(&self) -> Vec<RelayRow> {
         let row = |(name, relay): (&Name, &Relay)| RelayRow {

@@ -1,0 +1,158 @@
+//! The other side of the API: one connection to the service, kept alive, with a member's certificate.
+//!
+//! In: a URL, credentials, and values. Out: values, or whose fault it is.
+//!
+//! 1. A connection that has gone is opened anew, once per call, if nothing of an answer has come: every call may be repeated.
+//! 2. A call has [`PATIENCE`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use url::Url;
+
+use super::problem::Problem;
+
+/// chosen: a request waits two seconds for its window, and a slow link has some round trips.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// chosen: fifty thousand edges of three hundred bytes.
+const LONGEST: usize = 16 * 1024 * 1024;
+
+/// Why a call brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The URL is none of a service.
+    #[error("{0}: not a URL such as https://fleet.example.org:4444")]
+    Url(String),
+    /// The service is not reached, or breaks off.
+    #[error("{place}: {text}")]
+    Network {
+        /// Which service.
+        place: String,
+        /// Why.
+        text: String,
+    },
+    /// The service refuses.
+    #[error("{0}")]
+    Refused(#[from] Problem),
+}
+
+/// A service, as one of its members sees it.
+pub struct Client {
+    host: String,
+    port: u16,
+    name: ServerName<'static>,
+    tls: Arc<rustls::ClientConfig>,
+    connection: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl Client {
+    /// Of the service at this URL; nothing is connected yet. The configuration is one of
+    /// [`client_config`](crate::tls::client_config) or [`first_contact_config`](crate::tls::first_contact_config).
+    ///
+    /// # Errors
+    /// The URL is not `https://HOST[:PORT]`.
+    pub fn new(url: &str, tls: rustls::ClientConfig) -> Result<Self, ClientError> {
+        let wrong = || ClientError::Url(url.to_owned());
+        let parsed = Url::parse(url).map_err(|_| wrong())?;
+        let plain = parsed.scheme() == "https" && parsed.path() == "/" && parsed.query().is_none();
+        let host = parsed.host_str().filter(|_| plain).ok_or_else(wrong)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
+        let port = parsed.port_or_known_default().ok_or_else(wrong)?;
+        Ok(Self { host, port, name, tls: Arc::new(tls), connection: None })
+    }
+
+    /// GET.
+    ///
+    /// # Errors
+    /// The service is not reached, or refuses.
+    pub async fn fetch<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
+        self.call(Method::GET, path, Bytes::new()).await
+    }
+
+    /// POST.
+    ///
+    /// # Errors
+    /// As [`Client::fetch`].
+    pub async fn send<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.network(error))?;
+        self.call(Method::POST, path, body.into()).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, ClientError> {
+        let kept = self.connection.is_some();
+        let done = match timeout(PATIENCE, self.once(&method, path, body.clone())).await {
+            Ok(Err(ClientError::Network { .. })) if kept => timeout(PATIENCE, self.once(&method, path, body)).await,
+            done => done,
+        };
+        let (status, bytes) = done.unwrap_or_else(|_| Err(self.network("no answer in time")))?;
+        if (200..300).contains(&status) {
+            return serde_json::from_slice(&bytes).map_err(|error| self.network(error));
+        }
+        let unknown = || Problem { status, title: "refused".to_owned(), detail: format!("HTTP {status}") };
+        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| unknown()).into())
+    }
+
+    async fn once(&mut self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ClientError> {
+        // While a call is under way there is no connection for the next one: it may be cut off in the middle.
+        let mut connection = match self.connection.take() {
+            Some(connection) if !connection.is_closed() => connection,
+            _ => self.connect().await?,
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, format!("{}:{}", self.host, self.port))
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|error| self.network(error))?;
+        let answer = connection.send_request(request).await.map_err(|error| self.network(error))?;
+        let status = answer.status().as_u16();
+        let read = Limited::new(answer.into_body(), LONGEST).collect().await;
+        let bytes = read.map_err(|error| self.network(error))?.to_bytes();
+        self.connection = Some(connection);
+        Ok((status, bytes))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let socket =
+            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| self.network(error))?;
+        socket.set_nodelay(true).map_err(|error| self.network(error))?;
+        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(self.name.clone(), socket).await;
+        let stream = stream.map_err(|error| self.network(error))?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| self.network(error))?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the connection to the service ended");
+            }
+        });
+        Ok(sender)
+    }
+
+    fn network(&self, error: impl ToString) -> ClientError {
+        ClientError::Network { place: format!("{}:{}", self.host, self.port), text: error.to_string() }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}

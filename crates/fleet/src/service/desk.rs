@@ -1,0 +1,309 @@
+//! The machine at work: its clock, those who wait for it, its store, and the authority.
+//!
+//! In: calls of the API. Out: what the machine says; matchings solved and files written on threads that may wait.
+//!
+//! 1. One lock for the machine, held for microseconds; matchings are solved without it.
+//! 2. Who leads is asked of the store each third of a lease. A store that does not answer changes nothing: who leads goes on.
+//! 3. What a store or an authority refuses is told once ([`Desk::trouble`]), and once more when it goes again.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use marline_core::units::Instant;
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::machine::{Config, Machine, Output, Problem as Matching};
+use super::problem::Problem;
+use super::store::{Bid, Entry, Lead, Store, StoreError};
+use crate::ca::{Authority, CaError, Chain, EnrolError, Nonce, Spent, SpentFile, Stamp};
+use crate::identity::Name;
+use crate::relay::Trusted;
+use crate::tls::{Peer, TlsError};
+
+/// What connections share.
+pub struct Desk {
+    machine: Mutex<Machine>,
+    waiting: Mutex<BTreeMap<Name, Vec<oneshot::Sender<()>>>>,
+    store: Mutex<Box<dyn Store>>,
+    /// Why the store or the authority cannot now.
+    trouble: watch::Sender<Option<String>>,
+    authority: Authority,
+    spent: Mutex<SpentFile>,
+    trusted: watch::Receiver<Arc<Trusted>>,
+    begun: std::time::Instant,
+    /// Until when the clock sleeps.
+    sleeps: AtomicU64,
+    wake: Notify,
+    holder: String,
+    leads: AtomicBool,
+    above: AtomicU64,
+    bids: Notify,
+}
+
+/// Why a service cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// The store does not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The authority does not.
+    #[error(transparent)]
+    Authority(#[from] CaError),
+}
+
+/// For how long somebody leads. chosen: another one takes over before the second heartbeat is missed.
+const LEASE: Duration = Duration::from_secs(15);
+/// chosen: about half a second for a window; a matching of all may take several (`docs/algorithms.md`).
+const WINDOW_WORK: u64 = 50_000_000;
+const WHOLE_WORK: u64 = 500_000_000;
+/// Under which keys drains stand.
+const DRAINS: &str = "drain/";
+
+impl Desk {
+    /// Takes the lead, and knows what operators have said.
+    ///
+    /// # Errors
+    /// Store or authority do not answer.
+    pub fn open(
+        config: Config,
+        holder: &Name,
+        mut store: Box<dyn Store>,
+        authority: Authority,
+        trusted: watch::Receiver<Arc<Trusted>>,
+    ) -> Result<Arc<Self>, DeskError> {
+        let now = Stamp::now();
+        let bid = Bid { holder: holder.to_string(), epoch: None, above: 0, until: now.after(LEASE) };
+        let lead = store.lead(&bid, now)?;
+        let epoch = if let Lead::Mine(epoch) = lead { epoch } else { 0 };
+        let mut machine = Machine::new(config, epoch, Instant::default());
+        for entry in store.list(DRAINS, now)? {
+            if let Ok(relay) = entry.key.trim_start_matches(DRAINS).parse() {
+                let left = entry.until.since_1970().saturating_sub(now.since_1970());
+                let time = (entry.until != Stamp::LAST).then_some(left);
+                machine.drain(&relay, true, time, Instant::default());
+            }
+        }
+        let spent = SpentFile::open(&authority, now)?;
+        Ok(Arc::new(Self {
+            machine: Mutex::new(machine),
+            waiting: Mutex::default(),
+            store: Mutex::new(store),
+            trouble: watch::Sender::new(None),
+            authority,
+            spent: Mutex::new(spent),
+            trusted,
+            begun: std::time::Instant::now(),
+            sleeps: AtomicU64::new(0),
+            wake: Notify::new(),
+            holder: bid.holder,
+            leads: AtomicBool::new(lead != Lead::Others),
+            above: AtomicU64::new(0),
+            bids: Notify::new(),
+        }))
+    }
+
+    /// Keeps time and the lead until dropped.
+    pub async fn keep(self: &Arc<Self>) -> std::convert::Infallible {
+        tokio::join!(self.keep_time(), self.keep_lead()).0
+    }
+
+    /// Why the store or the authority cannot now, when that changes; nothing else does: the service goes on.
+    pub fn trouble(&self) -> watch::Receiver<Option<String>> {
+        self.trouble.subscribe()
+    }
+
+    /// Whether it leads.
+    pub fn leads(&self) -> bool {
+        self.leads.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn trusted(&self) -> Arc<Trusted> {
+        Arc::clone(&self.trusted.borrow())
+    }
+
+    pub(super) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
+        self.trusted.borrow().check(peer)
+    }
+
+    /// Does something with the machine, and what follows of it.
+    pub(super) fn with<T>(self: &Arc<Self>, act: impl FnOnce(&mut Machine, Instant) -> T) -> T {
+        let mut machine = lock(&self.machine);
+        let done = act(&mut machine, self.now());
+        while let Some(output) = machine.poll() {
+            match output {
+                Output::Solve(matching) => self.solve(matching),
+                Output::Decided(edge) => {
+                    let waiting = lock(&self.waiting).remove(&edge).unwrap_or_default();
+                    // Who has gone does not hear it.
+                    waiting.into_iter().for_each(|tell| _ = tell.send(()));
+                }
+                Output::Behind(epoch) => {
+                    self.above.fetch_max(epoch, Ordering::Relaxed);
+                    self.bids.notify_one();
+                }
+            }
+        }
+        if machine.deadline().as_nanos() < self.sleeps.load(Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+        done
+    }
+
+    /// Told when the request of this edge is decided.
+    pub(super) fn decided(&self, edge: &Name) -> oneshot::Receiver<()> {
+        let (tell, told) = oneshot::channel();
+        let mut waiting = lock(&self.waiting);
+        let of = waiting.entry(edge.clone()).or_default();
+        of.retain(|tell| !tell.is_closed());
+        of.push(tell);
+        told
+    }
+
+    /// An operator's word on a relay; whether it will outlast the service.
+    pub(super) async fn drain(
+        self: &Arc<Self>,
+        by: &Name,
+        relay: Name,
+        closed: bool,
+        time: Option<Duration>,
+    ) -> bool {
+        self.with(|machine, now| machine.drain(&relay, closed, time, now));
+        let key = format!("{DRAINS}{relay}");
+        let until = time.map_or(Stamp::LAST, |time| Stamp::now().after(time));
+        let entry = Entry { key, value: by.to_string(), until };
+        let put = move |store: &mut dyn Store| if closed { store.put(&entry) } else { store.remove(&entry.key) };
+        self.store(put).await.is_ok()
+    }
+
+    /// What a token brings.
+    pub(super) async fn enrol(self: &Arc<Self>, token: String, request: String) -> Result<Chain, Problem> {
+        let desk = Arc::clone(self);
+        let enrolling = tokio::task::spawn_blocking(move || {
+            let mut spent = lock(&desk.spent);
+            let mut both = Both { file: &mut spent, store: &desk.store };
+            desk.authority.enrol(&token, request.as_bytes(), Stamp::now(), &mut both)
+        });
+        let enrolled = enrolling.await.map_err(|error| unavailable("authority", error.to_string()))?;
+        enrolled.map_err(|error| match error {
+            EnrolError::Malformed(_) | EnrolError::Request(_) => Problem::malformed(error.to_string()),
+            EnrolError::NotOurs | EnrolError::Expired => Problem::not_allowed(error.to_string()),
+            EnrolError::Used => Problem::new(StatusCode::CONFLICT, "used", error.to_string()),
+            EnrolError::Authority(error) => {
+                self.say(Some(error.to_string()));
+                unavailable("authority", "the authority cannot now; the token may be lost")
+            }
+        })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn solve(self: &Arc<Self>, matching: Box<Matching>) {
+        let desk = Arc::clone(self);
+        tokio::spawn(async move {
+            let work = if matching.is_whole() { WHOLE_WORK } else { WINDOW_WORK };
+            let solved = tokio::task::spawn_blocking(move || matching.solve(work)).await;
+            match solved {
+                Ok(solution) => desk.with(|machine, now| machine.solved(solution, now)),
+                Err(error) => tracing::error!(%error, "a matching ended without an answer"),
+            }
+        });
+    }
+
+    async fn keep_time(self: &Arc<Self>) -> std::convert::Infallible {
+        loop {
+            let deadline = self.with(|machine, now| {
+                machine.tick(now);
+                machine.deadline()
+            });
+            self.sleeps.store(deadline.as_nanos(), Ordering::Relaxed);
+            tokio::select! {
+                () = tokio::time::sleep(deadline.since(self.now())) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    async fn keep_lead(self: &Arc<Self>) -> std::convert::Infallible {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LEASE / 3) => {}
+                () = self.bids.notified() => {}
+            }
+            let now = Stamp::now();
+            let epoch = self.leads().then(|| lock(&self.machine).mark().epoch);
+            let above = self.above.load(Ordering::Relaxed);
+            let bid = Bid { holder: self.holder.clone(), epoch, above, until: now.after(LEASE) };
+            match self.store(move |store| store.lead(&bid, now)).await {
+                Ok(Lead::Mine(epoch)) => {
+                    self.with(|machine, _| machine.lead(epoch));
+                    self.leads.store(true, Ordering::Relaxed);
+                }
+                Ok(Lead::Others) => self.leads.store(false, Ordering::Relaxed),
+                // The lead that it has is still its own, or nobody can take it.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Does something with the store, on a thread that may wait.
+    async fn store<T: Send + 'static>(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let desk = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || act(lock(&desk.store).as_mut())).await;
+        match done {
+            Ok(Ok(done)) => {
+                self.say(None);
+                Ok(done)
+            }
+            Ok(Err(error)) => {
+                self.say(Some(error.to_string()));
+                Err(unavailable("store", "the service's store does not answer"))
+            }
+            Err(error) => Err(unavailable("store", error.to_string())),
+        }
+    }
+
+    /// Rule 3.
+    fn say(&self, words: Option<String>) {
+        self.trouble.send_if_modified(|said| {
+            let is_new = *said != words;
+            *said = words;
+            is_new
+        });
+    }
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("holder", &self.holder).finish_non_exhaustive()
+    }
+}
+
+/// A token is spent in the authority's directory and in the store: either may be lost and the other one still knows it.
+struct Both<'a> {
+    file: &'a mut SpentFile,
+    store: &'a Mutex<Box<dyn Store>>,
+}
+
+impl Spent for Both<'_> {
+    fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, CaError> {
+        let shared = lock(self.store).claim(nonce, until);
+        let shared = shared.map_err(|error| CaError::Library(error.to_string()))?;
+        Ok(self.file.claim(nonce, until)? && shared)
+    }
+}
+
+pub(super) fn unavailable(title: &str, detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

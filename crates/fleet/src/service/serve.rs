@@ -1,0 +1,278 @@
+//! The listeners of the service, and what a connection may cost.
+//!
+//! In: connections. Out: requests with who sends them ([`api`](super::api)).
+//!
+//! 1. A handshake has [`Limits::handshake`], and there are only so many at once, as at a relay's door.
+//! 2. Who has no certificate may enrol: so many strangers at once, and each for [`Limits::stranger`] and no longer.
+//! 3. A member has so many connections; one that says nothing for [`Limits::idle`], or needs as long for a request's head, is closed.
+//! 4. When the service ends, connections end with the request that they are at.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::api;
+use super::desk::Desk;
+use crate::identity::Identity;
+use crate::relay::handshakes::{Handshakes, Ticket};
+use crate::tls::Peer;
+
+/// What connections may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long a handshake may last.
+    pub handshake: Duration,
+    /// How many of them at once.
+    pub handshakes: usize,
+    /// How long a stranger's connection may last.
+    pub stranger: Duration,
+    /// How many strangers at once.
+    pub strangers: usize,
+    /// How long a member may say nothing.
+    pub idle: Duration,
+    /// How long a body may take.
+    pub body: Duration,
+    /// Connections of one member.
+    pub of_member: usize,
+    /// Connections in all.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    /// chosen: heartbeats come each five seconds, over a slow link as well; a member needs one connection and has three while
+    /// it roams; some 30 KB of memory each.
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            handshakes: 512,
+            stranger: Duration::from_secs(20),
+            strangers: 64,
+            idle: Duration::from_secs(60),
+            body: Duration::from_secs(10),
+            of_member: 16,
+            connections: 50_000,
+        }
+    }
+}
+
+/// Where the service is asked.
+#[derive(Debug)]
+pub struct Counter {
+    desk: Arc<Desk>,
+    listeners: Vec<TcpListener>,
+    shared: Arc<Shared>,
+    closing: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limits: Limits,
+    handshakes: Mutex<Handshakes<AbortHandle>>,
+    strangers: Semaphore,
+    all: Semaphore,
+    members: Mutex<BTreeMap<Identity, usize>>,
+}
+
+impl Counter {
+    /// Listens; to be called in the runtime that will attend.
+    ///
+    /// # Errors
+    /// An address is not this machine's, or somebody else listens there.
+    pub async fn open(desk: Arc<Desk>, listen: &[SocketAddr], limits: Limits) -> io::Result<Self> {
+        let mut listeners = Vec::new();
+        for address in listen {
+            let bound = TcpListener::bind(address).await;
+            let say = |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {error}"));
+            listeners.push(bound.map_err(say)?);
+        }
+        let shared = Shared {
+            limits,
+            handshakes: Mutex::new(Handshakes::new(limits.handshakes)),
+            strangers: Semaphore::new(limits.strangers),
+            all: Semaphore::new(limits.connections),
+            members: Mutex::default(),
+        };
+        Ok(Self { desk, listeners, shared: Arc::new(shared), closing: watch::Sender::new(false) })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Answers until `end`; then no more is accepted, and what is asked is answered, for so long at most.
+    pub async fn attend(self, end: impl Future<Output = ()>, longest: Duration) {
+        let mut accepting = JoinSet::new();
+        let open = watch::Sender::new(());
+        for listener in self.listeners {
+            let connection = Connection {
+                desk: Arc::clone(&self.desk),
+                shared: Arc::clone(&self.shared),
+                closing: self.closing.subscribe(),
+                _open: open.subscribe(),
+            };
+            accepting.spawn(accept(listener, connection));
+        }
+        end.await;
+        accepting.abort_all();
+        while accepting.join_next().await.is_some() {}
+        self.closing.send_replace(true);
+        // Ended when the last connection has gone; those that do not go are ended with the runtime.
+        let _ = timeout(longest, open.closed()).await;
+    }
+}
+
+/// What a connection has of the counter.
+#[derive(Clone, Debug)]
+struct Connection {
+    desk: Arc<Desk>,
+    shared: Arc<Shared>,
+    closing: watch::Receiver<bool>,
+    _open: watch::Receiver<()>,
+}
+
+async fn accept(listener: TcpListener, connection: Connection) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, from)) => take_in(socket, from.ip(), connection.clone()),
+            Err(error) => {
+                tracing::debug!(%error, "accept");
+                tokio::time::sleep(BREATH).await;
+            }
+        }
+    }
+}
+
+/// chosen: descriptors or memory may be there again then.
+const BREATH: Duration = Duration::from_millis(50);
+
+fn take_in(socket: TcpStream, from: IpAddr, connection: Connection) {
+    let (tell, ticket) = tokio::sync::oneshot::channel();
+    let shared = Arc::clone(&connection.shared);
+    let task = tokio::spawn(async move {
+        let shared = Arc::clone(&connection.shared);
+        let (Ok(ticket), Ok(_room)) = (ticket.await, shared.all.try_acquire()) else { return };
+        let known = {
+            let _place = Place { shared: &shared, ticket };
+            timeout(shared.limits.handshake, shake_hands(socket, &connection.desk)).await
+        };
+        match known {
+            Ok(Ok(stream)) => serve(stream, connection).await,
+            Ok(Err(error)) => tracing::debug!(%from, %error, "not let in"),
+            Err(_) => tracing::debug!(%from, "no handshake in time"),
+        }
+    });
+    let (ticket, goes) =
+        shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).came(from, task.abort_handle());
+    let _ = tell.send(ticket);
+    if let Some(goes) = goes {
+        goes.abort();
+    }
+}
+
+/// Free when dropped, also when the task is ended.
+struct Place<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
+    }
+}
+
+async fn shake_hands(socket: TcpStream, desk: &Desk) -> io::Result<TlsStream<TcpStream>> {
+    socket.set_nodelay(true)?;
+    let tls = Arc::clone(&desk.trusted().tls);
+    TlsAcceptor::from(tls).accept(socket).await
+}
+
+async fn serve(stream: TlsStream<TcpStream>, connection: Connection) {
+    let shared = Arc::clone(&connection.shared);
+    let certificates = stream.get_ref().1.peer_certificates();
+    if certificates.is_none() {
+        let Ok(_room) = shared.strangers.try_acquire() else { return };
+        let longest = shared.limits.stranger;
+        let _ = timeout(longest, talk(stream, None, connection)).await;
+        return;
+    }
+    match Peer::of(certificates) {
+        Ok(peer) => {
+            let Some(_seat) = Seat::take(&shared, &peer.identity) else {
+                tracing::debug!(peer = %peer.identity, "has too many connections");
+                return;
+            };
+            talk(stream, Some(peer), connection).await;
+        }
+        Err(error) => tracing::debug!(%error, "not let in"),
+    }
+}
+
+/// One of a member's connections; free when dropped.
+struct Seat<'a> {
+    shared: &'a Shared,
+    identity: Identity,
+}
+
+impl<'a> Seat<'a> {
+    fn take(shared: &'a Shared, identity: &Identity) -> Option<Self> {
+        let mut members = shared.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = members.entry(identity.clone()).or_insert(0);
+        if *count >= shared.limits.of_member {
+            return None;
+        }
+        *count += 1;
+        Some(Self { shared, identity: identity.clone() })
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut members = self.shared.members.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = members.get_mut(&self.identity) {
+            *count -= 1;
+            if *count == 0 {
+                members.remove(&self.identity);
+            }
+        }
+    }
+}
+
+async fn talk(stream: TlsStream<TcpStream>, peer: Option<Peer>, connection: Connection) {
+    let Connection { desk, shared, mut closing, _open } = connection;
+    let (peer, body) = (peer.as_ref(), shared.limits.body);
+    let answer = service_fn(|request| {
+        let desk = Arc::clone(&desk);
+        async move { Ok::<_, Infallible>(api::answer(&desk, peer, request, body).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(Some(shared.limits.idle)).max_buf_size(BUFFER);
+    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        _ = async { closing.wait_for(|closing| *closing).await.is_ok() } => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+/// A head, and a part of a body.
+const BUFFER: usize = 16 * 1024;
