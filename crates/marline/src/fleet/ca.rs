@@ -127,15 +127,20 @@ struct Place {
 
 impl Place {
     fn path(&self) -> Result<PathBuf, Exit> {
-        let usual = || usual_dir(rustix::process::geteuid().is_root(), config::usual_dir());
-        let nowhere =
-            || Exit::usage("there is no home directory to look in: say where the authority is with --dir");
-        self.dir.clone().or_else(usual).ok_or_else(nowhere)
+        path(self.dir.clone(), "--dir")
     }
 
     fn open(&self) -> Result<Authority, Exit> {
         Authority::open(&self.path()?).map_err(exit)
     }
+}
+
+/// The directory that was named by `option`, or the usual one.
+pub(super) fn path(named: Option<PathBuf>, option: &str) -> Result<PathBuf, Exit> {
+    let usual = || usual_dir(rustix::process::geteuid().is_root(), config::usual_dir());
+    let nowhere =
+        || Exit::usage(format!("there is no home directory to look in: say where the authority is with {option}"));
+    named.or_else(usual).ok_or_else(nowhere)
 }
 
 fn usual_dir(is_root: bool, config: Option<PathBuf>) -> Option<PathBuf> {
@@ -245,17 +250,17 @@ fn list(place: &Place, as_json: bool, now: Stamp) -> Result<(), Exit> {
     print(&table(&lines))
 }
 
-fn exit(error: CaError) -> Exit {
+pub(super) fn exit(error: CaError) -> Exit {
     let code = if error.is_not_permitted() { Exit::PRIVILEGE } else { Exit::FAILED };
     Exit::new(code, error.to_string())
 }
 
-fn print(text: &str) -> Result<(), Exit> {
+pub(super) fn print(text: &str) -> Result<(), Exit> {
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }
 
-fn say(line: &str) {
+pub(super) fn say(line: &str) {
     // What was asked for is done, whether or not anybody hears of it.
     let _ = writeln!(std::io::stderr(), "marline: {line}");
 }

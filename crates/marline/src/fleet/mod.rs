@@ -3,11 +3,17 @@
 //! In: words. Out: what `marline-fleet` does with them. Results go to standard output, what is said about them to standard
 //! error; each list has a `--json` twin.
 
+mod ask;
 mod ca;
+mod run;
+
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use marline_fleet::identity::Name;
 
 use crate::Exit;
+use crate::args::positive_duration;
 
 /// `marline fleet`.
 #[derive(Debug, Args)]
@@ -23,11 +29,45 @@ enum FleetVerb {
     /// The certificate authority: who belongs to the fleet, and who no longer does.
     #[command(after_help = ca::AFTER_HELP)]
     Ca(ca::CaArgs),
+    /// The service that matches edges with relays, until it is stopped.
+    #[command(after_help = run::AFTER_HELP)]
+    Run(run::RunArgs),
+    /// Show relays and edges as the service sees them.
+    Status {
+        #[command(flatten)]
+        service: ask::Service,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show them anew each second.
+    Watch {
+        #[command(flatten)]
+        service: ask::Service,
+    },
+    /// Close a relay for new streams, and move its edges; or open it again.
+    Drain {
+        /// Which relay.
+        #[arg(value_name = "RELAY")]
+        relay: Name,
+        /// For so long [default: until --undo].
+        #[arg(long = "for", value_name = "TIME", value_parser = positive_duration, conflicts_with = "undo")]
+        time: Option<Duration>,
+        /// Open it again.
+        #[arg(long)]
+        undo: bool,
+        #[command(flatten)]
+        service: ask::Service,
+    },
 }
 
 /// Does what was asked for.
 pub(crate) fn run(args: FleetArgs) -> Result<(), Exit> {
     match args.verb {
         FleetVerb::Ca(args) => ca::run(args),
+        FleetVerb::Run(args) => run::run(args),
+        FleetVerb::Status { service, json } => ask::status(&service, json),
+        FleetVerb::Watch { service } => ask::watch(&service),
+        FleetVerb::Drain { relay, time, undo, service } => ask::drain(&service, &relay, time, undo),
     }
 }

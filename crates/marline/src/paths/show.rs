@@ -36,10 +36,15 @@ pub(super) fn status(status: &Status, at_most: usize) -> String {
 
 /// Paints what `ask` tells, until it fails.
 pub(super) fn watch(mut ask: impl FnMut() -> Result<Box<Status>, Exit>) -> Result<(), Exit> {
+    paint(|| Ok(status(&*ask()?, MOST)))
+}
+
+/// Paints what `ask` tells each second, until it fails.
+pub(crate) fn paint(mut ask: impl FnMut() -> Result<String, Exit>) -> Result<(), Exit> {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     let paints = std::io::stdout().is_terminal() && !dumb;
     loop {
-        let text = status(&*ask()?, MOST);
+        let text = ask()?;
         let mut out = std::io::stdout().lock();
         if paints {
             let (columns, rows) = window();

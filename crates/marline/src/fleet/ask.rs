@@ -1,0 +1,167 @@
+//! `marline fleet status`, `watch` and `drain`: what an operator asks the service, and tells it.
+//!
+//! 1. What is not named stands beside the certificate, as `marline fleet ca issue` writes it.
+//! 2. A service that is not reached is exit code 69, one that refuses 1, and 77 if it is for want of a role.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use marline_core::units::{Bitrate, Ratio};
+use marline_fleet::identity::Name;
+use marline_fleet::service::words::{EdgeRow, Reason, RelayRow};
+use marline_fleet::service::{Client, ClientError, Drain, Drained};
+use marline_fleet::tls::{Credentials, client_config};
+use serde::Serialize;
+
+use super::ca::{print, say};
+use crate::Exit;
+use crate::energy::{json, table};
+use crate::paths::paint;
+
+/// Which service, and who asks.
+#[derive(Debug, Args)]
+pub(super) struct Service {
+    /// The service.
+    #[arg(long, value_name = "URL")]
+    fleet: String,
+    /// The certificate of an operator, as `marline fleet ca issue` writes it.
+    #[arg(long, value_name = "FILE")]
+    certificate: PathBuf,
+    /// Its key [default: beside the certificate, NAME.key].
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// The authority's certificate [default: beside it, ca.pem].
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+impl Service {
+    fn client(&self) -> Result<Client, Exit> {
+        let own = credentials(&self.certificate, self.key.as_deref(), self.ca.as_deref())?;
+        let tls = client_config(&own, None, true).map_err(|error| Exit::usage(error.to_string()))?;
+        Client::new(&self.fleet, tls).map_err(exit)
+    }
+}
+
+/// A member's files.
+pub(super) fn credentials(certificate: &Path, key: Option<&Path>, ca: Option<&Path>) -> Result<Credentials, Exit> {
+    let beside = certificate.parent().unwrap_or(Path::new("")).join("ca.pem");
+    let key = key.map_or_else(|| certificate.with_extension("key"), Path::to_path_buf);
+    let read = Credentials::read(certificate, &key, ca.unwrap_or(&beside));
+    read.map_err(|error| Exit::usage(error.to_string()))
+}
+
+/// How the fleet stands.
+#[derive(Serialize)]
+struct Fleet {
+    relays: Vec<RelayRow>,
+    edges: Vec<EdgeRow>,
+}
+
+async fn fetch(client: &mut Client) -> Result<Fleet, Exit> {
+    let relays = client.fetch("/v1/relays").await.map_err(exit)?;
+    Ok(Fleet { relays, edges: client.fetch("/v1/edges").await.map_err(exit)? })
+}
+
+pub(super) fn status(service: &Service, as_json: bool) -> Result<(), Exit> {
+    let mut client = service.client()?;
+    let fleet = block_on(async { fetch(&mut client).await })??;
+    print(&if as_json { json(&fleet)? } else { shown(&fleet) })
+}
+
+pub(super) fn watch(service: &Service) -> Result<(), Exit> {
+    let mut client = service.client()?;
+    let runtime = runtime()?;
+    paint(|| runtime.block_on(fetch(&mut client)).map(|fleet| shown(&fleet)))
+}
+
+pub(super) fn drain(service: &Service, relay: &Name, time: Option<Duration>, undo: bool) -> Result<(), Exit> {
+    let mut client = service.client()?;
+    let for_ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let word = Drain { draining: !undo, for_ms };
+    let path = format!("/v1/relays/{relay}/drain");
+    let done: Drained = block_on(async { client.send(&path, &word).await })?.map_err(exit)?;
+    if !done.known {
+        say(&format!("{relay} has not announced itself; it will be told when it does"));
+    }
+    if !done.durable {
+        say("the service's store does not answer: this does not outlast the service");
+    }
+    Ok(())
+}
+
+fn shown(fleet: &Fleet) -> String {
+    let mut rows = vec![words(&["relay", "state", "free", "of", "share", "edges", "heard"])];
+    rows.extend(fleet.relays.iter().map(|relay| {
+        let state = match relay {
+            RelayRow { healthy: false, .. } => "silent",
+            RelayRow { draining: true, .. } => "draining",
+            _ => "ok",
+        };
+        let share = Ratio::of(relay.free.bits_per_sec(), relay.capacity.bits_per_sec());
+        vec![
+            relay.name.to_string(),
+            state.to_owned(),
+            relay.free.to_string(),
+            relay.capacity.to_string(),
+            format!("{:.0}%", share.as_f64() * 100.0),
+            relay.edges.to_string(),
+            age(relay.age_ms),
+        ]
+    }));
+    let mut text = table(&rows) + "\n";
+    let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard"])];
+    rows.extend(fleet.edges.iter().map(|edge| {
+        let none = || edge.reason.map_or("-", reason).to_owned();
+        vec![
+            edge.name.to_string(),
+            edge.relay.as_ref().map_or_else(none, Name::to_string),
+            edge.reservation.map_or_else(|| "-".to_owned(), |rate: Bitrate| rate.to_string()),
+            edge.throughput.to_string(),
+            edge.alone.to_string(),
+            edge.origin.to_string(),
+            age(edge.age_ms),
+        ]
+    }));
+    text += &table(&rows);
+    text
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Pending => "(pending)",
+        Reason::NoRelay => "(no relay)",
+        Reason::NoGain => "(no gain)",
+        Reason::NoRoom => "(no room)",
+        Reason::Released => "(released)",
+    }
+}
+
+fn age(millis: u64) -> String {
+    format!("{} s ago", millis / 1000)
+}
+
+fn exit(error: ClientError) -> Exit {
+    let code = match &error {
+        ClientError::Url(_) => Exit::USAGE,
+        ClientError::Network { .. } => Exit::NETWORK,
+        ClientError::Refused(problem) if problem.status == 403 => Exit::PRIVILEGE,
+        ClientError::Refused(_) => Exit::FAILED,
+    };
+    Exit::new(code, error.to_string())
+}
+
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Exit> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Exit> {
+    Ok(runtime()?.block_on(future))
+}

@@ -1,0 +1,140 @@
+//! `marline fleet run` and those who ask it, as programs: files, exit codes, signals, a kill.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Home(TempDir);
+
+impl Home {
+    /// With an authority, and the files of ann, who operates.
+    fn new() -> Self {
+        let home = Self(TempDir::new().unwrap());
+        for words in [
+            &["fleet", "ca", "init", "--dir", "ca"][..],
+            &["fleet", "ca", "issue", "operator", "ann", "--dir", "ca"],
+        ] {
+            assert!(home.command(words).output().unwrap().status.success());
+        }
+        home
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+        command.args(words).env_clear().env("HOME", self.0.path()).env("PATH", "/usr/bin:/bin");
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn refused(&self, words: &[&str], code: i32) -> String {
+        let output = self.command(words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert_eq!(said.matches('\n').count(), 1, "{words:?}: not one line: {said}");
+        said
+    }
+}
+
+struct Service {
+    child: Child,
+    url: String,
+    said: BufReader<std::process::ChildStderr>,
+}
+
+impl Service {
+    fn start(home: &Home) -> Self {
+        let mut command = home.command(&["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("marline: marline://fleet/fleet listens on ");
+        let address = address.unwrap_or_else(|| panic!("{line}"));
+        Self { child, url: format!("https://{address}"), said }
+    }
+
+    fn ask(&self, home: &Home, words: &[&str]) -> Output {
+        let with = ["--fleet", &self.url, "--certificate", "ann.pem"];
+        home.command(&[&["fleet"], words, &with].concat()).output().unwrap()
+    }
+
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let code = self.child.wait().unwrap().code();
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).unwrap();
+        (code, rest)
+    }
+}
+
+#[test]
+fn a_service_is_asked_told_killed_and_goes_on() {
+    let home = Home::new();
+    let service = Service::start(&home);
+    let json = |output: Output| -> Value {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let empty = json(service.ask(&home, &["status", "--json"]));
+    assert_eq!((empty["relays"].as_array().unwrap().len(), empty["edges"].as_array().unwrap().len()), (0, 0));
+    let table = service.ask(&home, &["status"]);
+    assert!(String::from_utf8(table.stdout).unwrap().starts_with("relay  state  free"));
+    let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
+    assert!(drained.status.success());
+    assert!(String::from_utf8(drained.stderr).unwrap().contains("fra-1 has not announced itself"));
+    // Another one with the same store does not begin.
+    let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"], 1);
+    assert!(said.contains("fleet.redb"), "{said}");
+    service.end(Signal::KILL);
+    let service = Service::start(&home);
+    assert!(service.ask(&home, &["drain", "fra-1", "--undo"]).status.success());
+    let begun = Instant::now();
+    let (code, rest) = service.end(Signal::TERM);
+    assert_eq!((code, rest.as_str()), (Some(0), ""));
+    assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn only_operators_ask() {
+    let home = Home::new();
+    let service = Service::start(&home);
+    assert!(
+        home.command(&["fleet", "ca", "issue", "edge", "cam-7", "--dir", "ca"]).output().unwrap().status.success()
+    );
+    let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 77);
+    assert!(said.contains("this is for the role operator"), "{said}");
+    let url = service.url.clone();
+    assert_eq!(service.end(Signal::INT).0, Some(0));
+    let said = home.refused(&["fleet", "status", "--fleet", &url, "--certificate", "ann.pem"], 69);
+    assert!(said.contains("refused"), "{said}");
+}
+
+#[test]
+fn what_is_written_wrongly_costs_nothing() {
+    let home = Home::new();
+    let run = ["fleet", "run", "--ca", "ca", "--listen"];
+    for (words, expected) in [
+        (&["0.0.0.0:0"][..], "say by --address"),
+        (&["127.0.0.1:0", "--threshold", "100%"], "--threshold 100%"),
+        (&["127.0.0.1:0", "--window", "5s"], "--window"),
+        (&["127.0.0.1:0", "--reallocate", "1s"], "--reallocate"),
+        (&["127.0.0.1:0", "--certificate", "ann.pem"], "and not of a fleet's service"),
+        (&["127.0.0.1:0", "--certificate", "absent.pem"], "absent.pem"),
+    ] {
+        let said = home.refused(&[&run, words].concat(), 64);
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+    assert!(!home.0.path().join("ca/fleet.redb").exists());
+    let ask = |url| home.refused(&["fleet", "status", "--fleet", url, "--certificate", "ann.pem"], 64);
+    assert!(ask("http://a.example").contains("not a URL such as"));
+    assert!(
+        home.refused(&["fleet", "run", "--ca", "absent", "--listen", "127.0.0.1:0"], 1)
+            .contains("no authority here")
+    );
+}
