@@ -13,6 +13,8 @@
 
 mod api;
 mod client;
+#[cfg(test)]
+mod described;
 mod desk;
 pub mod machine;
 mod position;

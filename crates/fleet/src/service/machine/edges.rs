@@ -4,7 +4,8 @@
 //!    place for it.
 //! 2. An edge that gets less than [`low`](super::Config::low) of what it offers, in [`LOW`] reports running, is matched anew; what it
 //!    gets is what it can have there, whatever it measured before, until the next re-allocation.
-//! 3. An edge that lets go of its relay is remembered for a lease: it may come back.
+//! 3. An edge that asked and has no relay is matched again with each report: what it lacked may be there now. One that let go
+//!    is not; it asks when it wants another one.
 
 use marline_core::units::{Bitrate, Instant};
 
@@ -81,6 +82,11 @@ impl Machine {
         let most = self.most(name);
         self.change(name, |edge| edge.throughput = throughput.min(most));
         self.judge(name, offered.unwrap_or(throughput), throughput);
+        let edge = self.edges.get(name);
+        let alone = edge.filter(|edge| edge.seat.is_none()).and_then(|edge| edge.reason);
+        if matches!(alone, Some(Reason::NoRelay | Reason::NoGain | Reason::NoRoom)) {
+            self.enqueue(name);
+        }
         Ok(self.standing(name))
     }
 

@@ -13,7 +13,7 @@
 //! 5. An edge has a relay until its lease ends, which each report renews. When a lease ends only the reservation does: streams
 //!    belong to relay and edge.
 //! 6. All edges are matched anew each [`Config::reallocate`], and those alone whose relay fails, drains, or twice running gives them
-//!    less than they offer. Others move only if that brings more than a share ([`Config::better`]) of what those have who
+//!    less than they offer, or who have none and report that they live. Others move only if that brings more than a share ([`Config::better`]) of what those have who
 //!    move, and none that came to its relay less than [`Config::settled`] ago.
 //! 7. All this is soft: an edge that names the relay it holds has it again, as far as it has measured it and there is
 //!    room. A machine that begins empty waits for two heartbeats before it takes a relay for gone.
@@ -144,10 +144,11 @@ impl Machine {
         }
     }
 
-    /// Takes the lead with a later epoch.
+    /// Takes the lead with a later epoch. Who spoke to another one until now has two heartbeats to come (rule 7).
     pub fn lead(&mut self, epoch: u64) {
         if epoch > self.mark.epoch {
             self.mark = Mark { epoch, version: 0 };
+            self.grace = self.now + self.config.heartbeat * 2;
             // Relays know nothing of this epoch yet.
             let mark = self.mark;
             self.claims.values_mut().for_each(|claims| claims.changed = mark);

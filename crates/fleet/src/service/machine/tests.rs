@@ -175,6 +175,20 @@ fn why_an_edge_has_no_relay_is_said() {
 }
 
 #[test]
+fn who_has_none_is_matched_again_when_something_is_there_and_who_let_go_is_not() {
+    let mut world = World::with(&[("fra", 100)]);
+    world.ask("a", wish(10, &[("ams", 50)]));
+    world.ask("b", wish(10, &[("ams", 40)]));
+    world.pass(SECOND);
+    assert_eq!(world.reason("a"), Some(Reason::NoRelay));
+    world.machine.release(&name("b"), world.now);
+    let relays = [("fra", beat(100, 100)), ("ams", beat(100, 100))];
+    let words = [("a", report(wish(10, &[("ams", 50)]), 0, 0)), ("b", report(wish(10, &[("ams", 40)]), 0, 0))];
+    world.live(5 * SECOND, &relays, &words);
+    assert_eq!((world.relay_of("a").unwrap().as_str(), world.reason("b")), ("ams", Some(Reason::Released)));
+}
+
+#[test]
 fn what_a_relay_reaches_bounds_what_is_reserved_and_so_does_what_is_wanted() {
     let mut world = World::new();
     let mut slow = beat(1000, 1000);
