@@ -113,8 +113,9 @@ impl Machine {
         if let Some(prices) = prices {
             self.prices = prices;
         }
-        // Those that have gone or got another seat in the meantime are left alone.
-        let mut boxes: Vec<_> = boxes.into_iter().filter(|(boxed, _)| self.is_as_it_was(boxed)).collect();
+        let (mut boxes, others): (Vec<_>, Vec<_>) =
+            boxes.into_iter().partition(|(boxed, _)| self.is_as_it_was(boxed));
+        others.into_iter().for_each(|(boxed, _)| self.settle(boxed.edge));
         let stays = |boxed: &Boxed, to: &Option<(Name, Bitrate)>| {
             to.as_ref().is_some_and(|(to, _)| boxed.seat.as_ref().is_some_and(|seat| seat.relay == *to))
         };
@@ -143,6 +144,21 @@ impl Machine {
             if self.edges.get_mut(&edge).is_some_and(|edge| std::mem::take(&mut edge.asked)) {
                 self.outputs.push_back(Output::Decided(edge));
             }
+        }
+    }
+
+    /// An edge that has gone or got another seat in the meantime is left alone; who still waits has this seat for an answer, or
+    /// is matched again.
+    fn settle(&mut self, name: Name) {
+        let Some(edge) = self.edges.get_mut(&name).filter(|edge| edge.asked) else { return };
+        if self.queue.contains(&name) {
+            return;
+        }
+        if edge.seat.is_some() {
+            edge.asked = false;
+            self.outputs.push_back(Output::Decided(name));
+        } else {
+            self.enqueue(&name);
         }
     }
 

@@ -1,5 +1,7 @@
 //! The machine in virtual time: relays and edges as small scripts, every rule by an example.
 
+mod histories;
+
 use super::super::words::{Beat, Held, Measured, Reason, Report, Standing, Wish};
 use super::*;
 use marline_core::units::Bitrate;
@@ -451,6 +453,20 @@ fn a_solution_that_comes_late_takes_nothing_that_is_gone() {
     world.outputs();
     world.pass(SECOND);
     assert_eq!(world.decided, [name("b"), name("a")]);
+}
+
+#[test]
+fn who_gets_its_relay_otherwise_while_a_matching_is_solved_is_answered() {
+    let mut world = World::with(&[("fra", 100)]);
+    world.ask("a", wish(10, &[]));
+    world.now += Duration::from_millis(200);
+    world.machine.tick(world.now);
+    let Some(Output::Solve(problem)) = world.machine.poll() else { panic!("the window is over") };
+    let held = Some(Held { relay: name("fra"), reservation: mbps(20), mark: Mark { epoch: 1, version: 9 } });
+    world.report("a", Report { held, ..report(wish(10, &[("fra", 20)]), 0, 0) });
+    world.machine.solved(problem.solve(1_000_000), world.now);
+    world.outputs();
+    assert_eq!((world.decided.as_slice(), world.relay_of("a").unwrap().as_str()), (&[name("a")][..], "fra"));
 }
 
 #[test]
