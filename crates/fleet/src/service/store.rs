@@ -10,8 +10,9 @@
 //! 4. After an error of the disk the file is opened anew for the next call: a disk that is full today is not for ever.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use redb::{Database, ReadableTable, TableDefinition, TableError};
+use redb::{Database, ReadableTable, TableDefinition};
 
 use crate::ca::{Nonce, Stamp};
 
@@ -108,13 +109,13 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens the file, or makes it.
+    /// Opens the file, or makes it; forgets what ended more than a day ago, as the authority does.
     ///
     /// # Errors
     /// It cannot be, it holds something else, or another process has it open.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let mut store = Self { path: path.into(), database: None, leads: None };
-        store.with(|_| Ok(()))?;
+        store.with(|database| sweep(database, Stamp::now()))?;
         Ok(store)
     }
 
@@ -149,6 +150,17 @@ fn open(path: &Path) -> Result<Database, Fault> {
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     Ok(Database::builder().create_file(file)?)
 }
+
+fn sweep(database: &Database, now: Stamp) -> Result<(), Fault> {
+    let oldest = seconds(now.before(KEPT));
+    let writing = database.begin_write()?;
+    writing.open_table(ENTRIES)?.retain(|_, (until, _)| until >= oldest)?;
+    writing.open_table(SPENT)?.retain(|_, until| until >= oldest)?;
+    Ok(writing.commit()?)
+}
+
+/// Chosen: more than a clock that lost its time server is ever put back by.
+const KEPT: Duration = Duration::from_secs(86_400);
 
 impl Store for Embedded {
     fn lead(&mut self, bid: &Bid, now: Stamp) -> Result<Lead, StoreError> {
@@ -203,10 +215,7 @@ impl Store for Embedded {
     fn list(&mut self, prefix: &str, now: Stamp) -> Result<Vec<Entry>, StoreError> {
         self.with(|database| {
             let reading = database.begin_read()?;
-            let table = match reading.open_table(ENTRIES) {
-                Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-                table => table?,
-            };
+            let table = reading.open_table(ENTRIES)?;
             let mut found = Vec::new();
             for row in table.range(prefix..)? {
                 let (key, value) = row?;
@@ -239,8 +248,6 @@ fn seconds(stamp: Stamp) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn bid(holder: &str, epoch: Option<u64>, above: u64, until: Stamp) -> Bid {
@@ -270,7 +277,7 @@ mod tests {
     fn entries_end_and_are_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let now = Stamp::from_unix(1_800_000_000);
+        let now = Stamp::now();
         let entry = |key: &str, seconds| Entry {
             key: key.to_owned(),
             value: "ann".to_owned(),
@@ -295,9 +302,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
-        let until = Stamp::from_unix(1_800_000_000);
+        let until = Stamp::now();
         assert!(Embedded::open(&path).unwrap().claim(nonce, until).unwrap());
         assert!(!Embedded::open(&path).unwrap().claim(nonce, until).unwrap());
+        let other: Nonce = "0123456789abcdef0123456789abcde0".parse().unwrap();
+        assert!(Embedded::open(&path).unwrap().claim(other, until.before(KEPT * 2)).unwrap());
+        assert!(Embedded::open(&path).unwrap().claim(other, until).unwrap(), "its token has long expired");
     }
 
     #[test]

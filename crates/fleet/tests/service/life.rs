@@ -127,3 +127,25 @@ fn who_does_not_lead_says_so() {
         assert_eq!(told.mark.epoch, 2);
     });
 }
+
+#[test]
+fn a_service_that_ends_answers_what_it_was_asked_and_closes_the_rest() {
+    block_on(async {
+        let mut place = Place::open().await;
+        let mut relay = place.client("marline://relay/fra-1");
+        let mut edge = place.client("marline://edge/cam-7");
+        relay.send::<Value>("/v1/relays/heartbeat", &beat(100, Mark::default())).await.unwrap();
+        edge.fetch::<Value>("/v1/health").await.unwrap();
+        let end = Arc::clone(&place.end);
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            end.notify_one();
+        };
+        let wish = wish(5, &[("fra-1", 40)]);
+        let (got, ()) = tokio::join!(edge.send::<Standing>("/v1/edges/request", &wish), later);
+        assert!(got.unwrap().assignment.is_some());
+        let attending = place.running.pop().unwrap();
+        tokio::time::timeout(Duration::from_secs(1), attending).await.expect("nobody holds it up").unwrap();
+        assert!(relay.fetch::<Value>("/v1/health").await.is_err());
+    });
+}

@@ -21,6 +21,7 @@ use marline_fleet::service::words::{Beat, Held, Mark, Measured, Report, Wish};
 use marline_fleet::service::{Client, ClientError, Counter, Desk, Limits, Problem};
 use marline_fleet::tls::{Clients, Credentials, client_config};
 use tempfile::TempDir;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -30,6 +31,7 @@ struct Place {
     dir: TempDir,
     address: SocketAddr,
     desk: Option<Arc<Desk>>,
+    end: Arc<Notify>,
     running: Vec<JoinHandle<()>>,
 }
 
@@ -41,7 +43,13 @@ impl Place {
     async fn with(limits: Limits, store: impl FnOnce(&Path) -> Box<dyn Store>) -> Self {
         let dir = TempDir::new().unwrap();
         Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
-        let mut place = Self { dir, address: "127.0.0.1:0".parse().unwrap(), desk: None, running: Vec::new() };
+        let mut place = Self {
+            dir,
+            address: "127.0.0.1:0".parse().unwrap(),
+            desk: None,
+            end: Arc::default(),
+            running: Vec::new(),
+        };
         place.start(limits, store).await;
         place
     }
@@ -59,10 +67,11 @@ impl Place {
         let counter = Counter::open(Arc::clone(&desk), &[self.address], limits).await.unwrap();
         self.address = counter.addresses()[0];
         self.desk = Some(Arc::clone(&desk));
+        let end = Arc::clone(&self.end);
         self.running = vec![
             tokio::spawn(async move { match desk.keep().await {} }),
             tokio::spawn(async move { match trust.keep().await {} }),
-            tokio::spawn(counter.attend(std::future::pending(), Duration::ZERO)),
+            tokio::spawn(async move { counter.attend(end.notified(), Duration::from_secs(5)).await }),
         ];
     }
 

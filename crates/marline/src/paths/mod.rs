@@ -23,6 +23,7 @@ use crate::{ConfigFile, Exit};
 
 pub(crate) use self::args::{AFTER_HELP, PathsArgs};
 pub(crate) use self::run::PathsTerms;
+#[cfg(feature = "fleet")]
 pub(crate) use self::show::paint;
 
 /// Does what was asked for.

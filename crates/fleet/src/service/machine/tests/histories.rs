@@ -66,7 +66,7 @@ fn wished(alone: u64, rates: [u64; 3]) -> Wish {
 struct History {
     machine: Machine,
     now: Instant,
-    open: Vec<Box<Problem>>,
+    open: Vec<Problem>,
     /// Whether edges name relays that they hold.
     adopts: bool,
 }
@@ -104,7 +104,7 @@ impl History {
         }
         while let Some(output) = self.machine.poll() {
             if let Output::Solve(problem) = output {
-                self.open.push(problem);
+                self.open.push(*problem);
             }
         }
     }
