@@ -1,11 +1,11 @@
 //! `marline edge`: takes connections of applications and carries them over all links to a relay (BASS's B-box, §III-A).
 //!
 //! In: connections of programs that speak SOCKS5 or CONNECT. Out: for each, one connection over MPTCP and TLS to a relay, which
-//! goes on to the server ([`road`]); where no relay can be had, one to the server itself over the machine's own way.
+//! goes on to the server (`road`); where no relay can be had, one to the server itself over the machine's own way.
 //!
 //! 1. Which links carry a connection to the relay, and when, is decided by [`marline_core::paths`] for all MPTCP connections of this
 //!    machine; here is only who is asked to carry on.
-//! 2. A connection to the relay waits ready, so that a flow costs one round trip and not four ([`road`], 2).
+//! 2. A connection to the relay waits ready, so that a flow costs one round trip and not four (`road`, 2).
 //! 3. Relays are asked in their order; one that failed is asked last until it has answered again.
 //! 4. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
 //!    one link.

@@ -3,11 +3,11 @@
 //! In: connections over MPTCP and TLS 1.3 whose certificates say which edge they are of. Out: a TCP connection for each, to where
 //! its request (CONNECT) wants, if [`rules`] allow it and there is room.
 //!
-//! 1. Nobody is carried who has no certificate of an edge: there is no other way in ([`serve`]).
+//! 1. Nobody is carried who has no certificate of an edge: there is no other way in (`serve`).
 //! 2. Listeners speak MPTCP; who speaks TCP alone is served as well.
 //! 3. A relay that drains still listens: a link that joins a running connection comes to the same port, and would be refused.
-//! 4. What is revoked ends within seconds, in mid-stream as well ([`trust`]).
-//! 5. Threads have a runtime each and share nothing but the listeners and the [`registry`].
+//! 4. What is revoked ends within seconds, in mid-stream as well (`trust`).
+//! 5. Threads have a runtime each and share nothing but the listeners and the `registry`.
 
 mod door;
 pub(crate) mod handshakes;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::position::Position;
 use crate::ca::Address;
 use crate::identity::Name;
-use crate::relay::head::Target;
+use crate::tunnel::Target;
 
 /// A host and a port: where an edge's stream goes to, or where a relay listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
