@@ -166,6 +166,8 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
             1,
             "listen on 192.0.2.1:4443",
         ),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --fleet https://127.0.0.1:1", 64, "--announce"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is no position"),
         ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "and not of an edge"),
         ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "after the colon stands a port"),
         ("edge --certificate e1.pem", 64, "--relay"),

@@ -9,6 +9,7 @@
 //! 4. What is revoked ends within seconds, in mid-stream as well (`trust`).
 //! 5. Threads have a runtime each and share nothing but the listeners and the `registry`.
 
+pub mod announce;
 mod door;
 pub(crate) mod handshakes;
 mod own;
@@ -19,6 +20,7 @@ mod serve;
 mod share;
 mod trust;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -28,8 +30,10 @@ pub use door::{DoorError, Doors};
 pub use registry::{EdgeState, Limits};
 pub use trust::{Trust, Trusted};
 
+use marline_core::units::Bitrate;
 use marline_net::links::LinksError;
 
+use crate::identity::Name;
 use own::Own;
 use registry::Registry;
 
@@ -49,10 +53,12 @@ pub struct Config {
 pub struct RelayState {
     /// Tunnels that are open.
     pub tunnels: usize,
-    /// Whether it takes no new ones.
+    /// Whether it takes no new ones any more.
     pub draining: bool,
+    /// Whether it takes no new ones for as long as the fleet says so.
+    pub closed: bool,
     /// What is reserved of its capacity.
-    pub reserved: marline_core::units::Bitrate,
+    pub reserved: Bitrate,
     /// Bytes from edges since it began.
     pub up_bytes: u64,
     /// Bytes to edges since it began.
@@ -101,11 +107,17 @@ impl Relay {
         RelayState {
             tunnels: self.registry.tunnels(),
             draining: self.registry.is_draining(),
+            closed: self.registry.is_closed(),
             reserved: self.registry.reserved(),
             up_bytes,
             down_bytes,
             edges: self.registry.edges(),
         }
+    }
+
+    /// What the fleet has reserved for whom.
+    pub fn assigned(&self) -> BTreeMap<Name, Bitrate> {
+        self.registry.assigned()
     }
 
     /// Ends when it drains.

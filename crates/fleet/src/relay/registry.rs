@@ -63,6 +63,10 @@ struct State {
     connections: usize,
     tunnels: usize,
     draining: bool,
+    /// The fleet wants it to take no new tunnels for now.
+    closed: bool,
+    /// What the fleet has reserved for whom.
+    assigned: BTreeMap<Name, Bitrate>,
     /// Of edges that have gone.
     passed: [u64; 2],
 }
@@ -109,8 +113,17 @@ pub struct EdgeState {
 impl Registry {
     pub(super) fn new(limits: Limits) -> Arc<Self> {
         let (up, down) = (Shares::new(limits.capacity), Shares::new(limits.capacity));
-        let state =
-            State { up, down, edges: BTreeMap::new(), connections: 0, tunnels: 0, draining: false, passed: [0; 2] };
+        let state = State {
+            up,
+            down,
+            edges: BTreeMap::new(),
+            connections: 0,
+            tunnels: 0,
+            draining: false,
+            closed: false,
+            assigned: BTreeMap::new(),
+            passed: [0; 2],
+        };
         Arc::new(Self { limits, began: std::time::Instant::now(), state: Mutex::new(state) })
     }
 
@@ -131,6 +144,33 @@ impl Registry {
     /// No tunnels from now on.
     pub(super) fn drain(&self) {
         self.lock().draining = true;
+    }
+
+    /// No tunnels for as long as the fleet says so.
+    pub(super) fn close(&self, closed: bool) {
+        self.lock().closed = closed;
+    }
+
+    /// What is reserved for whom from now on. Who is here keeps what he has if more cannot be had.
+    pub(super) fn assign(&self, assigned: BTreeMap<Name, Bitrate>) {
+        let mut state = self.lock();
+        let State { up, down, edges, assigned: before, .. } = &mut *state;
+        *before = assigned;
+        for (name, edge) in edges.iter_mut().filter(|(_, edge)| edge.reserved.is_some()) {
+            let wanted = before.get(name).copied().unwrap_or(self.limits.reserve);
+            if up.admit(name, wanted).is_ok() {
+                let _ = down.admit(name, wanted);
+                edge.reserved = Some(wanted);
+            }
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    pub(super) fn assigned(&self) -> BTreeMap<Name, Bitrate> {
+        self.lock().assigned.clone()
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -199,9 +239,9 @@ impl Seat {
     pub(super) fn open(&mut self) -> Result<(), Problem> {
         let limits = &self.registry.limits;
         let mut state = self.registry.lock();
-        let State { up, down, edges, tunnels, draining, .. } = &mut *state;
+        let State { up, down, edges, tunnels, draining, closed, assigned, .. } = &mut *state;
         let Some(edge) = edges.get_mut(&self.name) else { return Err(no_room("the connection has ended")) };
-        if *draining {
+        if *draining || *closed {
             return Err(no_room("this relay is draining"));
         }
         if edge.tunnels >= limits.tunnels_per_edge {
@@ -212,10 +252,11 @@ impl Seat {
             return Err(no_room("this relay has as many tunnels as it may have"));
         }
         if edge.reserved.is_none() {
-            up.admit(&self.name, limits.reserve).map_err(|full| no_room(&full.to_string()))?;
+            let reserve = assigned.get(&self.name).copied().unwrap_or(limits.reserve);
+            up.admit(&self.name, reserve).map_err(|full| no_room(&full.to_string()))?;
             // Both have the same capacity and the same reservations.
-            let _ = down.admit(&self.name, limits.reserve);
-            edge.reserved = Some(limits.reserve);
+            let _ = down.admit(&self.name, reserve);
+            edge.reserved = Some(reserve);
         }
         (edge.tunnels, *tunnels, self.tunnel) = (edge.tunnels + 1, *tunnels + 1, true);
         Ok(())
@@ -273,6 +314,25 @@ mod tests {
 
     fn name(text: &str) -> Name {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_the_fleet_says_is_reserved_is() {
+        let limits = Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() };
+        let registry = Registry::new(limits);
+        registry.assign([(name("a"), Bitrate::from_mbps(30)), (name("b"), Bitrate::from_mbps(70))].into());
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|edge| registry.enter(name(edge)).unwrap());
+        a.open().unwrap();
+        assert_eq!(b.open().unwrap_err().status, Status::NoRoom);
+        c.open().unwrap();
+        assert_eq!(registry.reserved(), Bitrate::from_mbps(31));
+        // What is more than there is leaves him what he has.
+        registry.assign([(name("a"), Bitrate::from_mbps(99)), (name("c"), Bitrate::from_mbps(5))].into());
+        assert_eq!(registry.reserved(), Bitrate::from_mbps(35));
+        registry.close(true);
+        assert_eq!(b.open().unwrap_err().status, Status::NoRoom);
+        registry.close(false);
+        b.open().unwrap();
     }
 
     #[test]

@@ -91,12 +91,26 @@ impl Client {
         self.call(Method::POST, path, body.into()).await
     }
 
+    /// GET of a text.
+    ///
+    /// # Errors
+    /// As [`Client::fetch`].
+    pub async fn text(&mut self, path: &str) -> Result<String, ClientError> {
+        let bytes = self.bytes(Method::GET, path, Bytes::new()).await?;
+        String::from_utf8(bytes.into()).map_err(|error| self.network(error))
+    }
+
     async fn call<T: DeserializeOwned>(
         &mut self,
         method: Method,
         path: &str,
         body: Bytes,
     ) -> Result<T, ClientError> {
+        let bytes = self.bytes(method, path, body).await?;
+        serde_json::from_slice(&bytes).map_err(|error| self.network(error))
+    }
+
+    async fn bytes(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let kept = self.connection.is_some();
         let done = match timeout(PATIENCE, self.once(&method, path, body.clone())).await {
             Ok(Err(ClientError::Network { .. })) if kept => timeout(PATIENCE, self.once(&method, path, body)).await,
@@ -104,7 +118,7 @@ impl Client {
         };
         let (status, bytes) = done.unwrap_or_else(|_| Err(self.network("no answer in time")))?;
         if (200..300).contains(&status) {
-            return serde_json::from_slice(&bytes).map_err(|error| self.network(error));
+            return Ok(bytes);
         }
         let unknown = || Problem { status, title: "refused".to_owned(), detail: format!("HTTP {status}") };
         Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| unknown()).into())

@@ -1,6 +1,7 @@
 //! The service over loopback: real sockets, real certificates, and members of all kinds.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
+mod announce;
 mod doors;
 mod life;
 mod load;

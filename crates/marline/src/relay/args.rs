@@ -9,6 +9,8 @@ use clap::Args;
 use marline_core::units::{Bitrate, parse_duration};
 use marline_fleet::relay::Limits;
 use marline_fleet::relay::rules::{Host, Network, Ports, Rules};
+use marline_fleet::service::Position;
+use marline_fleet::service::words::Endpoint;
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -50,6 +52,15 @@ pub struct RelayArgs {
     pub(super) allow_net: Vec<Network>,
     #[command(flatten)]
     pub(super) limits: LimitArgs,
+    /// Announce this relay to the fleet's service, which assigns edges to it and has the newest list of the revoked.
+    #[arg(long, value_name = "URL", requires = "announce", requires = "capacity")]
+    pub(super) fleet: Option<String>,
+    /// Where edges reach it, by a name or address of its certificate; may be given several times.
+    #[arg(long, value_name = "HOST:PORT", requires = "fleet")]
+    pub(super) announce: Vec<Endpoint>,
+    /// Where it is, in degrees north and east.
+    #[arg(long, value_name = "LATITUDE,LONGITUDE", value_parser = position, allow_hyphen_values = true, requires = "fleet")]
+    pub(super) position: Option<Position>,
     /// Threads that carry.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) threads: NonZeroUsize,
@@ -76,6 +87,12 @@ pub(super) struct LimitArgs {
     /// Connections in all, those that wait for a request too.
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     max_connections: usize,
+}
+
+fn position(text: &str) -> Result<Position, String> {
+    let degrees = text.split_once(',').and_then(|(north, east)| Some((north.parse().ok()?, east.parse().ok()?)));
+    let (north, east) = degrees.ok_or_else(|| format!("`{text}` is no position such as 50.11,8.68"))?;
+    Position::new(north, east)
 }
 
 impl LimitArgs {

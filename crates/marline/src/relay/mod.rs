@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_fleet::identity::Role;
+use marline_fleet::relay::announce::{Terms, announce};
 use marline_fleet::relay::rules::Rules;
 use marline_fleet::relay::{Config, Doors, Relay, Trust};
-use marline_fleet::tls::Credentials;
+use marline_fleet::service::Client;
+use marline_fleet::tls::{Credentials, client_config};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
@@ -34,6 +36,7 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
             peer.identity
         )));
     }
+    let fleet = fleet(&args, &own, &files)?;
     let trust = Trust::new(own, &files.revoked).map_err(|error| bad(&error))?;
     let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
     let config = Config { listen: args.listen, rules, limits: args.limits.read() };
@@ -64,9 +67,36 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
                 Err(Exit::failed(format!("the listeners: {error}")))
             }
             never = trust.keep() => match never {},
+            never = announced(&relay, fleet) => match never {},
             ended = stopped(&relay, args.drain) => ended,
         }
     })
+}
+
+/// What the fleet's service is told, and by whom.
+fn fleet(args: &RelayArgs, own: &Credentials, files: &Files) -> Result<Option<(Terms, Client)>, Exit> {
+    let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
+    let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
+    let host = first.to_string();
+    let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host).trim_matches(['[', ']']);
+    let terms = Terms {
+        capacity: args.limits.read().capacity.unwrap_or_default(),
+        addresses: args.announce.clone(),
+        server_name: host.parse().map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?,
+        position: args.position,
+        revoked: files.revoked.clone(),
+    };
+    let tls = client_config(own, None, true).map_err(|error| bad(&error))?;
+    let client = Client::new(url, tls).map_err(|error| Exit::usage(format!("--fleet: {error}")))?;
+    Ok(Some((terms, client)))
+}
+
+/// Announces the relay, if there is anybody to announce it to.
+async fn announced(relay: &Relay, fleet: Option<(Terms, Client)>) -> std::convert::Infallible {
+    match fleet {
+        Some((terms, client)) => announce(relay, &terms, client).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Exit> {

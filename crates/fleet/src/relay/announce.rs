@@ -1,0 +1,170 @@
+//! What a relay tells the fleet's service, and what it is told.
+//!
+//! In: how the relay stands. Out: heartbeats; and, from their answers, what is reserved for whom, whether it is to take new
+//! tunnels, and the newest revocation list in its file.
+//!
+//! 1. What is assigned counts if its epoch is no older than the newest one seen, and its version is newer in that epoch: after a
+//!    fail-over two processes may speak, and the older one is not heard ([`Heard`]).
+//! 2. A service that does not answer changes nothing: streams go on, and what was reserved stays reserved. It is said once.
+//! 3. What is free is the capacity less what is reserved or was carried lately, whichever is more.
+//! 4. The list is written beside its file and moved there, and read from there as any other ([`super::trust`]): what is wrong with it
+//!    is found out in one place.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use marline_core::units::{Bitrate, DataSize};
+
+use super::Relay;
+use crate::ca::Address;
+use crate::service::words::{Beat, BeatAnswer, Endpoint, Mark};
+use crate::service::{Client, ClientError, Position};
+
+/// Until the service says otherwise.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// A service cannot ask to be called more often than this.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// What does not change while a relay runs.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// T(s), each way.
+    pub capacity: Bitrate,
+    /// Where edges reach it.
+    pub addresses: Vec<Endpoint>,
+    /// What they verify its certificate by.
+    pub server_name: Address,
+    /// Where it is.
+    pub position: Option<Position>,
+    /// The file of its revocation list.
+    pub revoked: PathBuf,
+}
+
+/// Announces the relay until dropped.
+pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infallible {
+    let (mut heard, mut rate, mut said, mut list) = (Heard::default(), Rate::new(relay), false, 0);
+    let mut every = HEARTBEAT;
+    loop {
+        let beat = beat(relay, terms, rate.since(relay), heard.0);
+        match client.send::<BeatAnswer>("/v1/relays/heartbeat", &beat).await {
+            Ok(answer) => {
+                every = Duration::from_millis(answer.heartbeat_ms).clamp(SHORTEST, HEARTBEAT * 12);
+                if said {
+                    tracing::info!("the fleet's service answers again");
+                }
+                said = false;
+                take(relay, &answer, &mut heard);
+                if answer.revocations > list {
+                    match fetch(&mut client, &terms.revoked).await {
+                        Ok(()) => list = answer.revocations,
+                        Err(error) => tracing::warn!("the revocation list: {error}"),
+                    }
+                }
+            }
+            Err(error) if !said => {
+                tracing::warn!("{error}: streams go on, and what is reserved stays reserved");
+                said = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+fn beat(relay: &Relay, terms: &Terms, carried: Bitrate, seen: Mark) -> Beat {
+    let state = relay.state();
+    Beat {
+        capacity: terms.capacity,
+        free: terms.capacity - state.reserved.max(carried),
+        addresses: terms.addresses.clone(),
+        server_name: terms.server_name.clone(),
+        position: terms.position,
+        origins: BTreeMap::new(),
+        draining: state.draining,
+        seen,
+    }
+}
+
+/// Does what the service says, if it is news.
+fn take(relay: &Relay, answer: &BeatAnswer, heard: &mut Heard) {
+    if !heard.is_news(answer.mark) {
+        return;
+    }
+    relay.registry.close(answer.draining);
+    if let Some(assignments) = &answer.assignments {
+        let of = |reserved: &crate::service::words::Reserved| (reserved.edge.clone(), reserved.reservation);
+        relay.registry.assign(assignments.iter().map(of).collect());
+    }
+}
+
+/// The newest state that was told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard(Mark);
+
+impl Heard {
+    /// Whether a state is no older than what was told before; it is the newest then.
+    fn is_news(&mut self, mark: Mark) -> bool {
+        let is = mark >= self.0;
+        self.0 = self.0.max(mark);
+        is
+    }
+}
+
+/// What was carried between two heartbeats, in the direction that had more.
+struct Rate {
+    at: Instant,
+    passed: [u64; 2],
+}
+
+impl Rate {
+    fn new(relay: &Relay) -> Self {
+        Self { at: Instant::now(), passed: relay.registry.passed() }
+    }
+
+    fn since(&mut self, relay: &Relay) -> Bitrate {
+        let before = std::mem::replace(self, Self::new(relay));
+        let most = self.passed.iter().zip(before.passed).map(|(now, was)| now.saturating_sub(was)).max();
+        let time = self.at.saturating_duration_since(before.at);
+        if time < SHORTEST { Bitrate::ZERO } else { DataSize::from_bytes(most.unwrap_or_default()) / time }
+    }
+}
+
+/// The newest list, in the relay's file.
+async fn fetch(client: &mut Client, file: &Path) -> Result<(), FetchError> {
+    let list = client.text("/v1/revoked").await?;
+    let told = |error| FetchError::File { path: file.to_owned(), error };
+    let beside = file.with_extension("new");
+    std::fs::write(&beside, list).and_then(|()| std::fs::rename(&beside, file)).map_err(told)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error(transparent)]
+    Service(#[from] ClientError),
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: io::Error },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_led_before_is_not_heard() {
+        let mut heard = Heard::default();
+        let mark = |epoch, version| Mark { epoch, version };
+        for (told, is) in [
+            (mark(1, 5), true),
+            (mark(1, 5), true),
+            (mark(2, 1), true),
+            (mark(1, 9), false),
+            (mark(2, 0), false),
+            (mark(2, 1), true),
+        ] {
+            assert_eq!(heard.is_news(told), is, "{told:?}");
+        }
+    }
+}
