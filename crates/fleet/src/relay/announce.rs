@@ -4,10 +4,10 @@
 //! tunnels, and the newest revocation list in its file.
 //!
 //! 1. What is assigned counts if its epoch is no older than the newest one seen, and its version is newer in that epoch: after a
-//!    fail-over two processes may speak, and the older one is not heard ([`Heard`]).
+//!    fail-over two processes may speak, and the older one is not heard (`Heard`).
 //! 2. A service that does not answer changes nothing: streams go on, and what was reserved stays reserved. It is said once.
 //! 3. What is free is the capacity less what is reserved or was carried lately, whichever is more.
-//! 4. The list is written beside its file and moved there, and read from there as any other ([`super::trust`]): what is wrong with it
+//! 4. The list is written beside its file and moved there, and read from there as any other (`super::trust`): what is wrong with it
 //!    is found out in one place.
 
 use std::collections::BTreeMap;
