@@ -15,6 +15,9 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use super::crl::Crl;
 use super::{CaError, files};
 
+/// Everybody may read it.
+const MODE: u32 = 0o644;
+
 /// The revocation list in a file.
 #[derive(Clone, Debug)]
 pub struct Revocations {
@@ -55,6 +58,21 @@ impl Revocations {
         let is_new = crl != self.crl;
         self.crl = crl;
         Ok(is_new)
+    }
+
+    /// Puts a list that somebody has sent into the file, if it is this authority's and newer; whether it was. It counts from the
+    /// next [`Revocations::refresh`] on.
+    ///
+    /// # Errors
+    /// It is damaged or signed by somebody else, or the file cannot be written.
+    pub fn take(&self, pem: &str) -> Result<bool, CaError> {
+        let crl = Crl::parse(pem.as_bytes(), &self.authority);
+        let crl = crl.map_err(|text| CaError::damaged(&self.path, format!("a list that was sent: {text}")))?;
+        if crl.number <= self.crl.number {
+            return Ok(false);
+        }
+        files::replace(&self.path, pem.as_bytes(), MODE)?;
+        Ok(true)
     }
 
     /// The list, for rustls.

@@ -232,8 +232,10 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let new = |protocol| Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(protocol));
     // A kernel without MPTCP has one link at a time.
     let socket = new(Protocol::MPTCP).or_else(|_| new(Protocol::TCP))?;
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN))?;
+    // Older kernels refuse some of these for MPTCP: then small packets wait, or a dead relay is found later.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_keepalive(true);
+    let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN));
     let socket = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
     // MPTCP knows this option since Linux 5.19 or so; without it more waits in the queue.
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(NOT_SENT);

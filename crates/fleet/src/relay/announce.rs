@@ -7,19 +7,17 @@
 //!    fail-over two processes may speak, and the older one is not heard (`Heard`).
 //! 2. A service that does not answer changes nothing: streams go on, and what was reserved stays reserved. It is said once.
 //! 3. What is free is the capacity less what is reserved or was carried lately, whichever is more.
-//! 4. The list is written beside its file and moved there, and read from there as any other (`super::trust`): what is wrong with it
-//!    is found out in one place.
+//! 4. A list that is newer than the one in force, and the authority's, goes to the relay's file, and is read from there as any
+//!    other (`super::trust`).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use marline_core::units::{Bitrate, DataSize};
 
 use super::Relay;
-use crate::ca::Address;
+use crate::ca::{Address, CaError};
 use crate::service::words::{Beat, BeatAnswer, Endpoint, Mark};
 use crate::service::{Client, ClientError, Position};
 
@@ -39,13 +37,11 @@ pub struct Terms {
     pub server_name: Address,
     /// Where it is.
     pub position: Option<Position>,
-    /// The file of its revocation list.
-    pub revoked: PathBuf,
 }
 
 /// Announces the relay until dropped.
 pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infallible {
-    let (mut heard, mut rate, mut said, mut list) = (Heard::default(), Rate::new(relay), false, 0);
+    let (mut heard, mut rate, mut said) = (Heard::default(), Rate::new(relay), false);
     let mut every = HEARTBEAT;
     loop {
         let beat = beat(relay, terms, rate.since(relay), heard.0);
@@ -57,11 +53,11 @@ pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infal
                 }
                 said = false;
                 take(relay, &answer, &mut heard);
-                if answer.revocations > list {
-                    match fetch(&mut client, &terms.revoked).await {
-                        Ok(()) => list = answer.revocations,
-                        Err(error) => tracing::warn!("the revocation list: {error}"),
-                    }
+                let known = relay.trusted.borrow().revocations.number();
+                if answer.revocations > known
+                    && let Err(error) = fetch(&mut client, relay).await
+                {
+                    tracing::warn!("the revocation list: {error}");
                 }
             }
             Err(error) if !said => {
@@ -133,19 +129,18 @@ impl Rate {
 }
 
 /// The newest list, in the relay's file.
-async fn fetch(client: &mut Client, file: &Path) -> Result<(), FetchError> {
+async fn fetch(client: &mut Client, relay: &Relay) -> Result<(), FetchError> {
     let list = client.text("/v1/revoked").await?;
-    let told = |error| FetchError::File { path: file.to_owned(), error };
-    let beside = file.with_extension("new");
-    std::fs::write(&beside, list).and_then(|()| std::fs::rename(&beside, file)).map_err(told)
+    relay.trusted.borrow().revocations.take(&list)?;
+    Ok(())
 }
 
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error(transparent)]
     Service(#[from] ClientError),
-    #[error("{}: {error}", path.display())]
-    File { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    List(#[from] CaError),
 }
 
 #[cfg(test)]

@@ -195,9 +195,11 @@ impl Drop for Place<'_> {
 }
 
 async fn shake_hands(socket: TcpStream, relay: &Relay) -> io::Result<tokio_rustls::server::TlsStream<Wire>> {
-    socket.set_nodelay(true)?;
+    // Older kernels refuse some of these for MPTCP: then small packets wait, or dead edges are found later.
+    let _ = socket.set_nodelay(true);
+    let _ = SockRef::from(&socket).set_keepalive(true);
     let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
-    SockRef::from(&socket).set_tcp_keepalive(&keep_alive)?;
+    let _ = SockRef::from(&socket).set_tcp_keepalive(&keep_alive);
     let tls = Arc::clone(&relay.trusted.borrow().tls);
     TlsAcceptor::from(tls).accept(Wire::new(socket)).await
 }

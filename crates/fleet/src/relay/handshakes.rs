@@ -6,6 +6,7 @@
 //!    thousand and says nothing replaces his own, and an edge from elsewhere gets in at once.
 //! 2. A network is an address of IPv4, or 64 bits of IPv6, which is what one customer has at least (RFC 6177).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -52,7 +53,11 @@ impl<T> Handshakes<T> {
     }
 
     fn evict(&mut self) -> Option<T> {
-        let most = self.networks.iter().max_by_key(|(_, of)| of.len()).map(|(network, _)| *network)?;
+        let most = self
+            .networks
+            .iter()
+            .max_by_key(|(_, of)| (of.len(), Reverse(of.front().map(|(number, _)| *number))))
+            .map(|(network, _)| *network)?;
         let of = self.networks.get_mut(&most)?;
         let (_, handle) = of.pop_front()?;
         self.count -= 1;
@@ -89,6 +94,16 @@ mod tests {
         open.done(edge);
         assert_eq!(open.came(from("203.0.113.1"), 20).1, None);
         assert_eq!(open.came(from("203.0.113.2"), 21).1, Some(17));
+    }
+
+    #[test]
+    fn of_networks_with_as_many_the_one_that_came_first_goes() {
+        let mut open = Handshakes::new(3);
+        for (n, address) in ["192.0.2.3", "192.0.2.1", "192.0.2.2"].into_iter().enumerate() {
+            open.came(from(address), n);
+        }
+        let gone: Vec<_> = (3..6).filter_map(|n| open.came(from(&format!("192.0.2.1{n}")), n).1).collect();
+        assert_eq!(gone, [0, 1, 2]);
     }
 
     #[test]

@@ -47,6 +47,9 @@ impl Default for Limits {
     }
 }
 
+/// Connections of one edge beside its tunnels, that wait for a request. chosen: an edge keeps two or three ready.
+const READY_PER_EDGE: usize = 64;
+
 /// Everybody who is here.
 #[derive(Debug)]
 pub(super) struct Registry {
@@ -132,6 +135,11 @@ impl Registry {
         let mut state = self.lock();
         if state.connections >= self.limits.connections {
             return Err(no_room("this relay has as many connections as it may have"));
+        }
+        let most = self.limits.tunnels_per_edge.saturating_add(READY_PER_EDGE);
+        if state.edges.get(&name).is_some_and(|edge| edge.connections >= most) {
+            let words = format!("{name} has {most} connections, as many as it may have");
+            return Err(Problem::new(Status::TooMany, "connection_limit_reached", words));
         }
         state.connections += 1;
         let edge = state.edges.entry(name.clone()).or_default();
@@ -314,6 +322,14 @@ mod tests {
 
     fn name(text: &str) -> Name {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_edge_does_not_take_all_connections() {
+        let registry = Registry::new(Limits { tunnels_per_edge: 2, connections: 100, ..Limits::default() });
+        let seats: Vec<Seat> = (0..100).map_while(|_| registry.enter(name("a")).ok()).collect();
+        assert_eq!((seats.len(), registry.enter(name("a")).unwrap_err().status), (66, Status::TooMany));
+        assert!(registry.enter(name("b")).is_ok());
     }
 
     #[test]

@@ -104,11 +104,7 @@ impl Trust {
             tokio::time::sleep(LOOK).await;
             match self.look() {
                 Ok(true) => tracing::info!("a new revocation list"),
-                Ok(false) if dates.elapsed() >= DATES => {
-                    self.newest.send_modify(|_| {});
-                    dates = Instant::now();
-                }
-                Ok(false) => {}
+                Ok(false) => said.clear(),
                 Err(error) => {
                     let words = error.to_string();
                     if words != said {
@@ -116,6 +112,11 @@ impl Trust {
                         said = words;
                     }
                 }
+            }
+            // Whatever became of the list: certificates end.
+            if dates.elapsed() >= DATES {
+                self.newest.send_modify(|_| {});
+                dates = Instant::now();
             }
         }
     }

@@ -26,7 +26,6 @@ async fn announced(place: &Place) -> (Arc<Relay>, PathBuf) {
         addresses: vec![doors.addresses()[0].to_string().parse().unwrap()],
         server_name: "127.0.0.1".parse().unwrap(),
         position: None,
-        revoked: revoked.clone(),
     };
     let announcing = Arc::clone(&relay);
     tokio::spawn(async move { match announce(&announcing, &terms, client).await {} });

@@ -36,7 +36,7 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
             peer.identity
         )));
     }
-    let fleet = fleet(&args, &own, &files)?;
+    let fleet = fleet(&args, &own)?;
     let trust = Trust::new(own, &files.revoked).map_err(|error| bad(&error))?;
     let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
     let config = Config { listen: args.listen, rules, limits: args.limits.read() };
@@ -74,7 +74,7 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
 }
 
 /// What the fleet's service is told, and by whom.
-fn fleet(args: &RelayArgs, own: &Credentials, files: &Files) -> Result<Option<(Terms, Client)>, Exit> {
+fn fleet(args: &RelayArgs, own: &Credentials) -> Result<Option<(Terms, Client)>, Exit> {
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
     let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
     let host = first.to_string();
@@ -84,7 +84,6 @@ fn fleet(args: &RelayArgs, own: &Credentials, files: &Files) -> Result<Option<(T
         addresses: args.announce.clone(),
         server_name: host.parse().map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?,
         position: args.position,
-        revoked: files.revoked.clone(),
     };
     let tls = client_config(own, None, true).map_err(|error| bad(&error))?;
     let client = Client::new(url, tls).map_err(|error| Exit::usage(format!("--fleet: {error}")))?;
