@@ -49,6 +49,15 @@ pub(super) struct Shares {
 struct Account {
     reserved: Bitrate,
     credit: DataSize,
+    /// When it asked last.
+    asked: Option<Instant>,
+}
+
+impl Account {
+    /// Whether it wanted to send anything of late. Who only waits takes no part from those who do.
+    fn sends(&self, now: Instant) -> bool {
+        self.asked.is_some_and(|asked| now.since(asked) < LONGEST_WAIT * 2)
+    }
 }
 
 /// The capacity is reserved.
@@ -103,6 +112,9 @@ impl Shares {
         if !self.edges.contains_key(edge) {
             self.edges.insert(edge.clone(), Account::default());
         }
+        if let Some(account) = self.edges.get_mut(edge) {
+            account.asked = Some(now);
+        }
         self.pass_time(now, capacity);
         let fair = self.fair(capacity);
         let Some(account) = self.edges.get_mut(edge) else { return Grant::Later(ROUND) };
@@ -129,9 +141,10 @@ impl Shares {
         self.reserved
     }
 
-    /// Everybody's equal part.
+    /// The equal part of everybody who sends.
     fn fair(&self, capacity: Bitrate) -> Bitrate {
-        capacity / (self.edges.len() as u64).max(1)
+        let senders = self.edges.values().filter(|account| account.sends(self.at)).count() as u64;
+        capacity / senders.max(1)
     }
 
     /// Hands out what has come since the last round.
@@ -145,7 +158,10 @@ impl Shares {
         // After a pause longer than anybody's credit lasts, all are full.
         let passed = passed.min(BURST * 4);
         let (fair, mut left) = (self.fair(capacity), capacity * passed);
-        let room = |account: &Account| most(account.reserved.max(fair)) - account.credit;
+        let room = |account: &Account| {
+            let part = if account.sends(now) { fair } else { Bitrate::ZERO };
+            most(account.reserved.max(part)) - account.credit
+        };
         for account in self.edges.values_mut() {
             let own = (account.reserved * passed).min(room(account)).min(left);
             account.credit += own;
@@ -225,6 +241,18 @@ mod tests {
     fn who_wants_less_than_his_part_leaves_it_to_the_others() {
         let mut shares = Shares::new(Some(Bitrate::from_mbps(100)));
         near(&sent(&mut shares, &[10, 80, 200]), &[10.0, 45.0, 45.0]);
+    }
+
+    #[test]
+    fn those_who_only_wait_take_nothing_from_one_who_sends() {
+        for (capacity, idle) in [(100, 50), (100, 900)] {
+            let mut shares = Shares::new(Some(Bitrate::from_mbps(capacity)));
+            for n in 1..=idle {
+                shares.admit(&name(n), Bitrate::from_bits_per_sec(10_000)).unwrap();
+            }
+            let got = sent(&mut shares, &[2 * capacity]);
+            assert!(got[0] >= 0.9 * capacity as f64, "{got:?} of {capacity}");
+        }
     }
 
     #[test]
