@@ -79,7 +79,8 @@ fn a_service_that_is_gone_changes_nothing() {
         })
         .await;
         place.stop().await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // The next heartbeat finds nobody.
+        tokio::time::sleep(Config::default().heartbeat + Duration::from_secs(1)).await;
         assert_eq!(relay.assigned().len(), 1);
         assert!(!relay.state().closed);
     });

@@ -10,7 +10,7 @@ const RELAYS: usize = 64;
 const BEATS: usize = 2000;
 
 #[test]
-#[ignore = "a measurement: of an optimised build, on a quiet machine"]
+#[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service heartbeats -- --ignored --nocapture"]
 fn heartbeats_of_one_core() {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
