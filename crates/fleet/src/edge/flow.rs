@@ -14,6 +14,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::Edge;
+use super::queue::Short;
 use super::road::{Road, RoadError};
 use crate::tunnel::{Free, Problem, Status, Target, carry};
 
@@ -90,7 +91,8 @@ pub(super) async fn carry_on(edge: &Edge, way: Way, mut near: TcpStream, early: 
     edge.state.send_modify(|state| state.open += 1);
     let ended = match way {
         Way::Relay(mut road, rest) => {
-            let ended = carry(&mut near, &mut *road, early, rest, &mut Free).await;
+            let mut pace = Short::new(road.get_ref().0.socket());
+            let ended = carry(&mut near, &mut *road, early, rest, &mut pace).await;
             ended.inspect_err(|_| reset(road.get_ref().0.socket()))
         }
         Way::Direct(mut far) => {

@@ -12,6 +12,7 @@
 
 mod flow;
 mod front;
+mod queue;
 mod road;
 
 use std::net::SocketAddr;
