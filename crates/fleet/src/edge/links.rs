@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_link_has_shown_what_its_subflows_carried() {
         let mut links = Links::default();
-        let second = |n| Instant::from_millis(n * 1000);
+        let second = |n: u64| Instant::from_millis(n * 1000);
         let first = links.look(second(1), at([(1, "wlan0", 9_000_000), (2, "wwan0", 0), (3, "wwan0", 0)]));
         assert_eq!(best(&first), None);
         let then =

@@ -7,19 +7,22 @@
 //!    machine; here is only who is asked to carry on.
 //! 2. A connection to the relay waits ready, so that a flow costs one round trip and not four (`road`, 1).
 //! 3. Relays are asked in their order; one that failed is asked last until it has answered again. The order is the command
-//!    line's, or what the fleet's service says (`agent`).
+//!    line's, or what the fleet's service says ([`Agent`], [`machine`]).
 //! 4. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
 //!    one link.
 
+mod agent;
 mod ask;
 mod dial;
 mod direct;
 mod flow;
 mod front;
 mod links;
+pub mod machine;
 mod meter;
 mod probe;
 mod relays;
+mod remembered;
 mod road;
 mod settle;
 mod trust;
@@ -32,11 +35,13 @@ use std::sync::Arc;
 use marline_core::units::{DataSize, Instant};
 use tokio::sync::watch;
 
+pub use agent::{Agent, FleetView};
 pub use front::{Front, FrontError};
 pub use links::LinkNow;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
-pub use trust::Trusted;
+pub use remembered::Remembered;
+pub use trust::{Trusted, keep_trust, list};
 
 use crate::service::words::Endpoint;
 use crate::tunnel::Target;

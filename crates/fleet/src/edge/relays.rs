@@ -70,6 +70,11 @@ impl Station {
         self.lock().failed.is_some_and(|since| since.elapsed() < PARDON)
     }
 
+    /// The last attempt failed, however long ago that is.
+    pub(super) fn has_failed(&self) -> bool {
+        self.lock().failed.is_some()
+    }
+
     /// Its addresses.
     pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let known = self.lock().found.clone();
