@@ -25,7 +25,7 @@ use super::links::{LinkNow, best};
 use super::machine::{Config, LinksNow, Machine, Output, RelayKnown, Sample};
 use super::meter::Reading;
 use super::relays::RelayAt;
-use super::remembered::{Remembered, replace};
+use super::remembered::Remembered;
 use crate::ca::{CaError, Revocations};
 use crate::identity::Name;
 use crate::service::words::{Candidate, Held, Reason, Standing};
@@ -242,24 +242,8 @@ impl Agent {
     async fn fetch_list(&mut self) -> Result<(), ListError> {
         let text = self.client.text("/v1/revoked").await?;
         let (authority, path) = &self.list;
-        if path.exists() {
-            Revocations::open(path, authority)?.take(&text)?;
-            return Ok(());
-        }
-        // It counts only once it was found to be the authority's.
-        let beside = path.with_extension("pem.fetched");
-        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir)?;
-        }
-        replace(&beside, text.as_bytes(), 0o644)?;
-        let checked = Revocations::open(&beside, authority);
-        match checked {
-            Ok(_) => Ok(std::fs::rename(&beside, path)?),
-            Err(error) => {
-                std::fs::remove_file(&beside)?;
-                Err(error.into())
-            }
-        }
+        Revocations::bring(path, authority, &text)?;
+        Ok(())
     }
 
     fn look(&mut self, links: &[LinkNow]) {
@@ -351,6 +335,4 @@ enum ListError {
     Service(#[from] ClientError),
     #[error(transparent)]
     List(#[from] CaError),
-    #[error(transparent)]
-    File(#[from] std::io::Error),
 }

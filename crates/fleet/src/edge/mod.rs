@@ -81,6 +81,21 @@ pub struct EdgeState {
     pub last: Option<String>,
 }
 
+/// One of the relays that new flows are led to.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RelayRow {
+    /// What people call it.
+    pub label: String,
+    /// Where it listens.
+    pub addresses: Vec<Endpoint>,
+    /// It did not carry when it was asked last.
+    pub failing: bool,
+    /// What went through it since it is used.
+    pub sent_bytes: u64,
+    /// What came.
+    pub received_bytes: u64,
+}
+
 /// An edge: what its flows share.
 #[derive(Debug)]
 pub struct Edge {
@@ -115,6 +130,21 @@ impl Edge {
     /// Its links as they were seen last.
     pub fn links(&self) -> Vec<LinkNow> {
         self.links.borrow().clone()
+    }
+
+    /// The relays that new flows are led to, the best first.
+    pub fn relays(&self) -> Vec<RelayRow> {
+        let row = |station: Arc<relays::Station>| {
+            let passed = station.meter.read();
+            RelayRow {
+                label: station.at.label.clone(),
+                addresses: station.at.places.clone(),
+                failing: station.has_failed(),
+                sent_bytes: passed.up,
+                received_bytes: passed.down,
+            }
+        };
+        self.roads.relays.all().into_iter().map(row).collect()
     }
 
     /// Trusts others from now on.

@@ -67,7 +67,7 @@ impl Remembered {
 }
 
 /// Writes a file whole, in place of whatever was there.
-pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
