@@ -151,9 +151,10 @@ impl MemberFiles {
         match parsed {
             Some(Ok(there)) if Fingerprint::of(&there) == authority => self.check(&there, true),
             Some(_) => Err(CaError::Exists { path: self.authority.clone(), help: ELSEWHERE }),
-            None => [&self.certificate, &self.key].into_iter().find(|path| path.exists()).map_or(Ok(()), |path| {
-                Err(CaError::Exists { path: path.clone(), help: ELSEWHERE })
-            }),
+            None => [&self.certificate, &self.key]
+                .into_iter()
+                .find(|path| path.exists())
+                .map_or(Ok(()), |path| Err(CaError::Exists { path: path.clone(), help: ELSEWHERE })),
         }
     }
 
