@@ -88,9 +88,11 @@ impl Running {
     fn of(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
         loop {
             let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "{command:?} has ended");
+            assert!(lines.read_line(&mut line).unwrap() > 0, "{command:?} has ended: {said}");
+            said += &line;
             if let Some((_, rest)) = line.split_once("listens on ") {
                 let address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
                 return Self { child, address, _lines: lines };
@@ -179,8 +181,10 @@ fn scenario(stage: &Stage) {
     println!("measured: {rows:#?}\nlinks: {:#}", status["links"]);
     assert_eq!(rows.iter().filter(|row| row["rate_bps"].as_u64().is_some_and(|rate| rate > 0)).count(), 3);
     let first = given(&status).unwrap();
-    // What is bound to an authority came with the service's words.
-    assert!(stage.dir.path().join(".local/state/marline").exists() || stage.dir.path().join("state.json").exists());
+    // The list of the revoked came with it, and what was measured is kept.
+    let kept: Vec<_> = std::fs::read_dir(stage.dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert!(kept.iter().any(|name| name.to_str().unwrap().starts_with("revoked-")), "{kept:?}");
+    assert!(kept.iter().any(|name| name == "state.json"), "{kept:?}");
     let mut old = tunnel(edge.address, &server);
     says_back(&mut old);
     assert_eq!(stage.status(|_| true)["flows"]["last"].as_str(), Some(first.as_str()));

@@ -5,6 +5,7 @@
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 
+use marline_fleet::ca::Fingerprint;
 use marline_fleet::edge::{Config, RelayAt, Remembered, Trusted, list, machine};
 use marline_fleet::identity::{Identity, Role};
 use marline_fleet::service::Client;
@@ -48,12 +49,17 @@ impl Terms {
         if let Some(missing) = args.revoked.as_ref().filter(|path| args.fleet.is_none() && !path.exists()) {
             return Err(Exit::usage(format!("--revoked {}: no such file", missing.display())));
         }
-        let kept = |kind: &str| Ok::<_, Exit>(state_dir()?.join(format!("edge-{}.{kind}", identity.name)));
+        let state = || match &args.asks.state {
+            Some(named) => Ok(named.clone()),
+            None => Ok::<_, Exit>(state_dir()?.join(format!("edge-{}.json", identity.name))),
+        };
+        // Each authority's list is a file of its own: a box that changes its fleet begins anew.
+        let fingerprint: String = Fingerprint::of(own.authority()).to_string().chars().take(16).collect();
         let near = beside("revoked.pem");
         let revoked = match &args.revoked {
             Some(named) => named.clone(),
             None if near.exists() || args.fleet.is_none() => near,
-            None => kept("revoked.pem")?,
+            None => state()?.with_file_name(format!("revoked-{fingerprint}.pem")),
         };
         let revocations = list(&own, &revoked).map_err(|error| bad(&error))?;
         let trusted = Trusted::new(&own, revocations).map_err(|error| bad(&error))?;
@@ -62,7 +68,7 @@ impl Terms {
         let fleet = args.fleet.as_ref().map(|url| {
             let tls = client_config(&own, None, true).map_err(|error| bad(&error))?;
             let client = Client::new(url, tls).map_err(|error| Exit::usage(format!("--fleet: {error}")))?;
-            let state = args.asks.state.clone().map_or_else(|| kept("json"), Ok)?;
+            let state = state()?;
             let machine = machine::Config {
                 origin: args.asks.origin.clone(),
                 wanted: args.asks.wanted,
