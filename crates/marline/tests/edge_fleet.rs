@@ -81,30 +81,32 @@ impl Stage {
 struct Running {
     child: Child,
     address: SocketAddr,
-    _lines: BufReader<std::process::ChildStderr>,
+    lines: BufReader<std::process::ChildStderr>,
 }
 
 impl Running {
     fn of(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let lines = BufReader::new(child.stderr.take().unwrap());
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut running = Self { child, address: nowhere, lines };
         let mut said = String::new();
-        loop {
+        while running.address == nowhere {
             let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "{command:?} has ended: {said}");
-            said += &line;
+            assert!(running.lines.read_line(&mut line).unwrap() > 0, "{command:?} has ended: {said}");
             if let Some((_, rest)) = line.split_once("listens on ") {
-                let address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
-                return Self { child, address, _lines: lines };
+                running.address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
             }
+            said += &line;
         }
+        running
     }
 
     fn end(mut self) -> Option<i32> {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         // What it says must go somewhere.
-        let _ = self._lines.read_to_string(&mut String::new());
+        let _ = self.lines.read_to_string(&mut String::new());
         self.child.wait().unwrap().code()
     }
 }

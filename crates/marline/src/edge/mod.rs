@@ -21,7 +21,7 @@ use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, keep_trust};
 use marline_net::ear::Ear;
 use marline_net::paths::control::{self, Question};
 use marline_net::paths::ground::RUN_DIR;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use self::args::{EdgeVerb, RunArgs};
@@ -48,6 +48,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let front = runtime.block_on(Front::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
     let listens: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
+    let mut stop = runtime.block_on(async { Stop::new() })?;
     // Connections that are there before the links are steered would not be.
     let steering = (!args.no_paths).then(|| steer(args, config)).transpose()?;
     say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listens.join(", ")));
@@ -68,7 +69,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = tell(edge.state()) => match never {},
             never = tell_fleet(view.clone()) => match never {},
             never = listen(args, &about, &edge, view.as_ref()) => match never {},
-            ended = stopped() => ended,
+            ended = stop.heard() => ended,
         };
         if let Some(agent) = &mut agent {
             agent.release().await;
@@ -198,14 +199,22 @@ async fn tell_fleet(view: Option<watch::Receiver<FleetView>>) -> Infallible {
     }
 }
 
-async fn stopped() -> Result<(), Exit> {
-    let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
-    let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+/// What ends it. It must be heard from the moment on at which the edge says that it is there.
+struct Stop(Signal, Signal);
+
+impl Stop {
+    fn new() -> Result<Self, Exit> {
+        let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
+        Ok(Self(ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?))
     }
-    Ok(())
+
+    async fn heard(&mut self) -> Result<(), Exit> {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
+        }
+        Ok(())
+    }
 }
 
 /// A line for people.

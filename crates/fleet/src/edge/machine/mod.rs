@@ -3,17 +3,17 @@
 //! In: candidates, measured rates, what the service says, how flows and links go, each with the time. Out, by
 //! [`Machine::poll`]: what is to be asked, measured and used. The driver is `agent`.
 //!
-//! 1. Candidates are asked for at the start, each [`REMEASURE`], when the links are others, when the relay in use fails, and when
-//!    it carries less than [`LOW`] of what it did, [`LOW_LOOKS`] looks running. Not more than once in [`CALM`], but for a failure.
-//! 2. A candidate is measured if no rate of it is fresh: [`FRESH`], by these links. One after the other, for they share the
-//!    links; [`EACH`] each and [`ALL`] in all, the nearest first. Then the request goes out.
+//! 1. Candidates are asked for at the start, each `REMEASURE`, when the links are others, when the relay in use fails, and when
+//!    it carries less than `LOW` of what it did, `LOW_LOOKS` looks running. Not more than once in `CALM`, but for a failure.
+//! 2. A candidate is measured if no rate of it is fresh: `FRESH`, by these links. One after the other, for they share the
+//!    links; `EACH` each and `ALL` in all, the nearest first. Then the request goes out.
 //! 3. What flows carry while data waits is a relay's rate, too, and keeps it fresh: a live stream is not disturbed by probes.
 //! 4. Bytes of metered links are counted: [`Config::probe_bytes`] a probe and ten times that a day. When they are used up an
 //!    unmetered link is measured alone, and none where there is none.
 //! 5. Used are, in this order: what the service has assigned; other candidates by their rates, or by their round trips among those
 //!    that are fast enough ([`Config::near`]); what was known before. Who failed comes last. Only new flows are led.
 //! 6. It says to hold a relay only if the service has given it and new flows go there.
-//! 7. A service that does not answer changes nothing but the time of the next question, which doubles up to [`LONGEST`].
+//! 7. A service that does not answer changes nothing but the time of the next question, which doubles up to `LONGEST`.
 
 mod known;
 #[cfg(test)]
