@@ -123,14 +123,14 @@ impl Agent {
                 self.machine.origin(origin);
             }
             self.note_failures();
-            let deadline = self.machine.deadline().unwrap_or_else(|| self.now());
-            if deadline <= self.now() {
+            if self.machine.deadline().is_some_and(|deadline| deadline <= self.now()) {
                 self.sample();
                 self.machine.tick(self.now());
             }
             self.act().await;
             self.show();
-            let deadline = self.machine.deadline().unwrap_or_else(|| self.now());
+            // Everything has been answered, so there is one.
+            let deadline = self.machine.deadline().unwrap_or_else(|| self.now() + LINKS);
             tokio::select! {
                 () = sleep(deadline.since(self.now())) => {}
                 () = edge.roads.failing() => {}
