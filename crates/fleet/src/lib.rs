@@ -7,6 +7,7 @@
 
 pub mod ca;
 pub mod edge;
+pub mod enrol;
 pub mod identity;
 pub mod relay;
 pub mod service;

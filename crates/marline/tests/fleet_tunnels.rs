@@ -87,7 +87,9 @@ fn relay(dir: &Path, server: SocketAddr) -> Running {
 }
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
-    let words = format!("edge --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct");
+    let words = format!(
+        "edge --no-paths --run-dir run --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct"
+    );
     Running::start(dir, &words)
 }
 
@@ -171,6 +173,18 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "and not of an edge"),
         ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "after the colon stands a port"),
         ("edge --certificate e1.pem", 64, "--relay"),
+        ("edge --relay 127.0.0.1", 64, "--certificate"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --fleet ftp://x", 64, "--fleet: ftp://x"),
+        (
+            "edge --relay 127.0.0.1 --certificate e1.pem --minimise energy --profile latency",
+            64,
+            "cannot be used with",
+        ),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --minimise money", 64, "latency, energy or metered-bytes"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
+        ("edge --relay none.invalid --certificate e1.pem --no-direct --no-paths", 69, "--relay none.invalid"),
+        ("edge status --run-dir .", 1, "no `marline edge` runs here"),
     ] {
         let out = marline(dir.path(), words);
         let text = String::from_utf8_lossy(&out.stderr);

@@ -4,6 +4,7 @@
 //! which link, or when: that is core's.
 
 pub mod dns;
+pub mod ear;
 pub mod get;
 pub mod http;
 pub mod links;

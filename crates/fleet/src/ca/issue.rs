@@ -10,13 +10,14 @@ use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
     PublicKeyData, SanType, SerialNumber,
 };
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::crl::SKEW;
 use super::files::{self, Lock};
 use super::grant::serves;
 use super::list::{self, Issued};
-use super::numbers::Serial;
+use super::numbers::{Fingerprint, Serial};
 use super::request::{KeyPem, Request};
 use super::stamp::Stamp;
 use super::{Address, Authority, CaError, Grant};
@@ -143,19 +144,43 @@ impl MemberFiles {
         }
     }
 
+    /// The same for who has a token and no certificate yet: he knows the authority by its fingerprint.
+    pub(crate) fn room(&self, authority: Fingerprint) -> Result<(), CaError> {
+        let there = files::read(&self.authority)?;
+        let parsed = there.as_ref().map(|text| CertificateDer::from_pem_slice(text.as_bytes()));
+        match parsed {
+            Some(Ok(there)) if Fingerprint::of(&there) == authority => self.check(&there, true),
+            Some(_) => Err(CaError::Exists { path: self.authority.clone(), help: ELSEWHERE }),
+            None => [&self.certificate, &self.key]
+                .into_iter()
+                .find(|path| path.exists())
+                .map_or(Ok(()), |path| Err(CaError::Exists { path: path.clone(), help: ELSEWHERE })),
+        }
+    }
+
     /// Writes them. The certificate comes last: whoever sees it sees all.
     ///
     /// # Errors
     /// As [`MemberFiles::check`], or a file refuses.
     pub fn write(&self, chain: &Chain, key: Option<&KeyPem>) -> Result<(), CaError> {
-        self.check(&chain.authority, key.is_some())?;
+        self.write_parts(&chain.pem(), &chain.authority, key)
+    }
+
+    /// The same for who enrols, whose certificate came as text.
+    pub(crate) fn write_parts(
+        &self,
+        chain: &str,
+        authority: &CertificateDer<'_>,
+        key: Option<&KeyPem>,
+    ) -> Result<(), CaError> {
+        self.check(authority, key.is_some())?;
         if let Some(key) = key {
             files::create(&self.key, key.reveal().as_bytes(), files::SECRET, ELSEWHERE)?;
         }
         if files::read(&self.authority)?.is_none() {
-            files::create(&self.authority, pem(&chain.authority).as_bytes(), files::OPEN, ELSEWHERE)?;
+            files::create(&self.authority, pem(authority).as_bytes(), files::OPEN, ELSEWHERE)?;
         }
-        files::create(&self.certificate, chain.pem().as_bytes(), files::OPEN, ELSEWHERE)
+        files::create(&self.certificate, chain.as_bytes(), files::OPEN, ELSEWHERE)
     }
 }
 

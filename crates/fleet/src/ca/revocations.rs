@@ -75,6 +75,23 @@ impl Revocations {
         Ok(true)
     }
 
+    /// Puts a list that was sent into a file, new or not, if it is this authority's and newer than what stands there.
+    ///
+    /// # Errors
+    /// It is damaged, somebody else's, or cannot be written.
+    pub fn bring(path: &Path, authority: &CertificateDer<'_>, pem: &str) -> Result<bool, CaError> {
+        if path.exists() {
+            return Self::open(path, authority)?.take(pem);
+        }
+        let checked = Crl::parse(pem.as_bytes(), authority);
+        checked.map_err(|text| CaError::damaged(path, format!("a list that was sent: {text}")))?;
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            std::fs::create_dir_all(dir).map_err(CaError::file(dir))?;
+        }
+        files::replace(path, pem.as_bytes(), MODE)?;
+        Ok(true)
+    }
+
     /// The list, for rustls.
     pub fn crl(&self) -> CertificateRevocationListDer<'static> {
         self.crl.der.clone()

@@ -6,45 +6,49 @@
 //! 2. Direct is for when no relay can be had at all.
 //! 3. What breaks on one side is reset on the other.
 
-use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::net::TcpStream;
 
 use super::Edge;
+use super::direct;
+use super::meter::{Counted, Meter};
 use super::queue::Short;
-use super::road::{Road, RoadError};
-use crate::tunnel::{Free, Problem, Status, Target, carry};
-
-/// chosen: as a relay's.
-const CONNECT: Duration = Duration::from_secs(10);
+use super::road::{RoadError, Tunnel};
+use crate::tunnel::{Problem, Status, Target, carry};
 
 /// A way to a server.
 pub(super) enum Way {
-    /// Through a relay, and what came behind its answer.
-    Relay(Box<Road>, Vec<u8>),
+    /// Through a relay.
+    Relay(Box<Tunnel>),
     /// Without one.
     Direct(TcpStream),
 }
 
 /// Opens a way.
 pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
-    let asked = edge.roads.tunnel(target, &[]).await;
+    edge.wants(target);
+    let asked = edge.roads.tunnel(target).await;
     let way = match asked {
-        Ok((road, at, rest)) => {
+        Ok(tunnel) => {
             edge.state.send_modify(|state| {
-                if let Some(count) = state.carried.get_mut(at) {
-                    *count += 1;
-                }
+                *state.carried.entry(tunnel.station.at.label.clone()).or_default() += 1;
+                state.last = Some(tunnel.station.at.label.clone());
             });
-            Ok(Way::Relay(Box::new(road), rest))
+            Ok(Way::Relay(Box::new(tunnel)))
         }
         Err(RoadError::None(why)) if edge.config.direct => {
             tracing::warn!(why, "directly, over one link");
-            let connected = direct(target).await;
-            connected.inspect(|_| edge.state.send_modify(|state| state.direct += 1))
+            let connected = direct::reach(target, edge.best_link(), edge.config.is_exposed()).await;
+            let connected = connected.inspect(|_| {
+                edge.state.send_modify(|state| {
+                    state.direct += 1;
+                    state.last = None;
+                });
+            });
+            connected.map(Way::Direct)
         }
         Err(RoadError::None(why)) => {
             Err(Problem::new(Status::NoRoom, "proxy_internal_error", format!("no relay can be had: {why}")))
@@ -68,37 +72,21 @@ fn of(status: u16) -> Status {
     }
 }
 
-async fn direct(target: &Target) -> Result<Way, Problem> {
-    let reached = async {
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in lookup_host((target.host.as_str(), target.port)).await? {
-            match TcpStream::connect(address).await {
-                Ok(socket) => return Ok(socket),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    };
-    match timeout(CONNECT, reached).await {
-        Ok(Ok(socket)) => Ok(Way::Direct(socket)),
-        Ok(Err(error)) => Err(Problem::new(Status::Unreachable, "destination_unavailable", error.to_string())),
-        Err(_) => Err(Problem::new(Status::NoAnswer, "connection_timeout", "no answer")),
-    }
-}
-
 /// Carries a flow to its end.
 pub(super) async fn carry_on(edge: &Edge, way: Way, mut near: TcpStream, early: Vec<u8>) {
     edge.state.send_modify(|state| state.open += 1);
+    let counted = |meter: &Arc<Meter>| Counted::new(Arc::clone(meter));
     let ended = match way {
-        Way::Relay(mut road, rest) => {
-            let mut pace = Short::new(road.get_ref().0.socket());
-            let ended = carry(&mut near, &mut *road, early, rest, &mut pace).await;
+        Way::Relay(tunnel) => {
+            let Tunnel { mut road, station, rest } = *tunnel;
+            let mut pace = Short::new(road.get_ref().0.socket(), counted(&station.meter));
+            let ended = carry(&mut near, &mut road, early, rest, &mut pace).await;
             ended.inspect_err(|_| reset(road.get_ref().0.socket()))
         }
         Way::Direct(mut far) => {
             // What cannot be set changes the pace of small packets, nothing else.
             let _ = far.set_nodelay(true);
-            let ended = carry(&mut near, &mut far, early, Vec::new(), &mut Free).await;
+            let ended = carry(&mut near, &mut far, early, Vec::new(), &mut counted(&edge.direct)).await;
             ended.inspect_err(|_| reset(&far))
         }
     };

@@ -1,27 +1,51 @@
 //! `marline edge`: takes connections of applications and carries them over all links to a relay (BASS's B-box, §III-A).
 //!
 //! In: connections of programs that speak SOCKS5 or CONNECT. Out: for each, one connection over MPTCP and TLS to a relay, which
-//! goes on to the server (`road`); where no relay can be had, one to the server itself over the machine's own way.
+//! goes on to the server (`road`); where no relay can be had, one to the server itself over one link (`direct`).
 //!
 //! 1. Which links carry a connection to the relay, and when, is decided by [`marline_core::paths`] for all MPTCP connections of this
 //!    machine; here is only who is asked to carry on.
-//! 2. A connection to the relay waits ready, so that a flow costs one round trip and not four (`road`, 2).
-//! 3. Relays are asked in their order; one that failed is asked last until it has answered again.
+//! 2. A connection to the relay waits ready, so that a flow costs one round trip and not four (`road`, 1).
+//! 3. Relays are asked in their order; one that failed is asked last until it has answered again. The order is the command
+//!    line's, or what the fleet's service says ([`Agent`], [`machine`]).
 //! 4. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
 //!    one link.
 
+mod agent;
+mod ask;
+mod dial;
+mod direct;
 mod flow;
 mod front;
+mod links;
+pub mod machine;
+mod meter;
+mod probe;
 mod queue;
+mod relays;
+mod remembered;
 mod road;
+mod settle;
+mod trust;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
+use marline_core::units::{DataSize, Instant};
 use tokio::sync::watch;
 
+pub use agent::{Agent, FleetView};
 pub use front::{Front, FrontError};
-pub use road::RelayAt;
+pub use links::LinkNow;
+pub use probe::{Probed, Terms as ProbeTerms};
+pub use relays::RelayAt;
+pub use remembered::Remembered;
+pub use trust::{Trusted, keep_trust, list};
+
+use crate::service::words::Endpoint;
+use crate::tunnel::Target;
 
 /// What an edge does.
 #[derive(Clone, Debug)]
@@ -36,33 +60,67 @@ pub struct Config {
     pub direct: bool,
 }
 
+impl Config {
+    /// Whether others than programs of this machine may reach it.
+    fn is_exposed(&self) -> bool {
+        self.listen.iter().any(|address| !address.ip().is_loopback())
+    }
+}
+
 /// How an edge stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct EdgeState {
     /// Flows that are open.
     pub open: u64,
-    /// Flows that were carried by each relay, in their order.
-    pub carried: Vec<u64>,
+    /// Flows that were carried, by relay.
+    pub carried: BTreeMap<String, u64>,
     /// Flows that went to their servers directly.
     pub direct: u64,
     /// Flows that could not be carried.
     pub failed: u64,
+    /// Which relay the newest flow went through; none: it went directly, or there was none yet.
+    pub last: Option<String>,
+}
+
+/// One of the relays that new flows are led to.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RelayRow {
+    /// What people call it.
+    pub label: String,
+    /// Where it listens.
+    pub addresses: Vec<Endpoint>,
+    /// It did not carry when it was asked last.
+    pub failing: bool,
+    /// What went through it since it is used.
+    pub sent_bytes: u64,
+    /// What came.
+    pub received_bytes: u64,
 }
 
 /// An edge: what its flows share.
 #[derive(Debug)]
 pub struct Edge {
     config: Config,
-    roads: road::Roads,
+    roads: Arc<road::Roads>,
     state: watch::Sender<EdgeState>,
+    links: watch::Sender<Vec<LinkNow>>,
+    /// Where the newest flow wants to go.
+    wanted: watch::Sender<Option<Endpoint>>,
+    direct: Arc<meter::Meter>,
 }
 
 impl Edge {
-    /// An edge that is known to relays by what is in `tls`.
-    pub fn new(config: Config, tls: Arc<rustls::ClientConfig>) -> Arc<Self> {
-        let state = EdgeState { carried: vec![0; config.relays.len()], ..EdgeState::default() };
-        let roads = road::Roads::new(&config, tls);
-        Arc::new(Self { config, roads, state: watch::Sender::new(state) })
+    /// An edge that is known to relays by what is in `trusted`, and trusts whom that trusts.
+    pub fn new(config: Config, trusted: impl Into<Trusted>) -> Arc<Self> {
+        let roads = road::Roads::new(&config, trusted.into());
+        Arc::new(Self {
+            config,
+            roads,
+            state: watch::Sender::default(),
+            links: watch::Sender::default(),
+            wanted: watch::Sender::default(),
+            direct: Arc::default(),
+        })
     }
 
     /// How it stands; changes are told.
@@ -70,8 +128,69 @@ impl Edge {
         self.state.subscribe()
     }
 
+    /// Its links as they were seen last.
+    pub fn links(&self) -> Vec<LinkNow> {
+        self.links.borrow().clone()
+    }
+
+    /// The relays that new flows are led to, the best first.
+    pub fn relays(&self) -> Vec<RelayRow> {
+        let row = |station: Arc<relays::Station>| {
+            let passed = station.meter.read();
+            RelayRow {
+                label: station.at.label.clone(),
+                addresses: station.at.places.clone(),
+                failing: station.has_failed(),
+                sent_bytes: passed.up,
+                received_bytes: passed.down,
+            }
+        };
+        self.roads.relays.all().into_iter().map(row).collect()
+    }
+
+    /// Trusts others from now on.
+    pub fn trust(&self, trusted: Trusted) {
+        self.roads.trust(trusted);
+    }
+
+    /// Uses these relays for new flows from now on, the best first.
+    pub fn lead(&self, relays: &[RelayAt]) {
+        self.roads.lead(relays);
+    }
+
+    /// Measures what it reaches to a relay of its list, by its label; none: it is not on the list. And what was sent for that.
+    pub async fn probe(&self, label: &str, terms: &ProbeTerms) -> Option<(std::io::Result<Probed>, DataSize)> {
+        let station = self.roads.relays.all().into_iter().find(|station| station.at.label == label)?;
+        Some(probe::probe(&station, &self.roads.trusted(), terms).await)
+    }
+
     /// Keeps connections ready until dropped.
     pub async fn keep_warm(&self) -> std::convert::Infallible {
         self.roads.keep_warm().await
+    }
+
+    /// Looks at its links until dropped; `run_dir` is that of `marline paths`.
+    pub async fn keep_looking(&self, run_dir: &Path) -> std::convert::Infallible {
+        let (begun, mut links) = (std::time::Instant::now(), links::Links::default());
+        loop {
+            let dir = run_dir.to_owned();
+            if let Ok(look) = tokio::task::spawn_blocking(move || links::look(&dir)).await {
+                let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+                self.links.send_replace(links.look(now, look));
+            }
+            tokio::time::sleep(links::LOOK).await;
+        }
+    }
+
+    /// The device of the link that is the best alone; none: it is not known.
+    fn best_link(&self) -> Option<String> {
+        links::best(&self.links.borrow()).map(|link| link.name.clone())
+    }
+
+    /// A flow wants to go there.
+    fn wants(&self, target: &Target) {
+        if let Ok(origin) = target.authority().parse() {
+            self.wanted.send_replace(Some(origin));
+        }
     }
 }

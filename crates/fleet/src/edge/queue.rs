@@ -13,30 +13,34 @@ use tokio::net::TcpStream;
 
 use crate::tunnel::{Grant, Pace};
 
-/// The pace of one flow.
-pub(super) struct Short {
+/// The pace of one flow, around another one.
+#[derive(Debug)]
+pub(super) struct Short<P> {
     socket: Option<OwnedFd>,
+    inner: P,
 }
 
-impl Short {
-    pub(super) fn new(socket: &TcpStream) -> Self {
+impl<P> Short<P> {
+    pub(super) fn new(socket: &TcpStream, inner: P) -> Self {
         let known = || -> io::Result<OwnedFd> {
             queue::wait(socket)?;
             // Without the right to, the kernel's own buffer holds less back.
             let _ = queue::widen(socket);
             socket.as_fd().try_clone_to_owned()
         };
-        Self { socket: known().ok() }
+        Self { socket: known().ok(), inner }
     }
 }
 
-impl Pace for Short {
+impl<P: Pace> Pace for Short<P> {
     fn ask(&mut self, up: bool, wanted: DataSize) -> Grant {
         let socket = self.socket.as_ref().filter(|_| up);
         match socket.and_then(|socket| queue::wait(socket).ok().flatten()) {
             Some(later) => Grant::Later(later),
-            None => Grant::Now(wanted),
+            None => self.inner.ask(up, wanted),
         }
     }
-    fn passed(&mut self, _: bool, _: DataSize, _: DataSize) {}
+    fn passed(&mut self, up: bool, granted: DataSize, passed: DataSize) {
+        self.inner.passed(up, granted, passed);
+    }
 }

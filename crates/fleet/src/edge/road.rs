@@ -1,60 +1,43 @@
-//! The way to a relay: connections over MPTCP and TLS, some of which wait ready.
+//! The way to a relay: which one is asked, and connections that wait ready.
 //!
 //! In: relays, and a target. Out: a tunnel to it through one of them, or why not.
 //!
-//! 1. Each relay has its addresses, tried one after the other, and a name that its certificate must have.
-//! 2. [`Config::warm`](super::Config::warm) connections to the first relay that works wait ready: a flow takes the oldest one that is still open, and
-//!    another one is made at once. They are made anew before the relay gives them up ([`FRESH`]).
-//! 3. A relay that cannot be reached is asked after the others until [`PARDON`] has passed. What a relay answers to a request
-//!    is the server's matter or the rules', and no reason to ask another one, but for "no room": then the next one is asked.
-//! 4. Data in the socket's queue that was not sent yet is kept short ([`NOT_SENT`]): what waits there cannot go over another
-//!    link any more, and a live stream's newest picture would wait behind it.
+//! 1. [`Config::warm`](super::Config::warm) connections to the first relay that works wait ready: a flow takes the oldest one that is
+//!    still open, and another one is made at once. They are made anew before the relay gives them up ([`FRESH`]).
+//! 2. What a ready connection says before it is asked is no answer: the relay has given it up. It is thrown away, and so is one
+//!    that answers 408.
+//! 3. Relays are asked in their order ([`Relays::order`]). One that has not answered after [`HEDGE`] is still waited for while the
+//!    next one is asked as well: the first tunnel is taken. A CONNECT may be sent twice as long as no payload went with it.
+//! 4. After the same time a ready connection that does not answer is doubted: a new one to the same relay must stand, or the
+//!    relay has gone, and all that wait for it with it. If it stands the server is slow, and both are waited for.
+//! 5. What a relay answers to a request is the server's matter or the rules', and no reason to ask another one, but for "no
+//!    room" (503) and for a request that it has not seen (408): then the next one is asked.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::ServerName;
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::sync::Notify;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
 
 use super::Config;
-use crate::tunnel::{Target, Wire};
+use super::ask::{Asked, ask};
+use super::dial::{self, By, CONNECT, Road, dial};
+use super::relays::{RelayAt, Relays, Station};
+use super::trust::Trusted;
+use crate::tunnel::Target;
 
 /// chosen: less than the five minutes for which a relay waits.
 const FRESH: Duration = Duration::from_secs(240);
-/// chosen: how soon a relay that has come back is used again.
-const PARDON: Duration = Duration::from_secs(10);
-/// chosen: three SYNs would be 7 s, and a live stream cannot wait so long; another relay may be near.
-const CONNECT: Duration = Duration::from_millis(1500);
-const HANDSHAKE: Duration = Duration::from_secs(3);
-/// What a relay needs to reach a server, and then some.
-const ANSWER: Duration = Duration::from_secs(16);
-/// chosen: what 100 Mbit/s send in 10 ms.
-const NOT_SENT: u32 = 128 * 1024;
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(10);
-/// The longest answer of a relay.
-const LONGEST: usize = 4096;
-
-/// Where a relay is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RelayAt {
-    /// The name in its certificate.
-    pub name: ServerName<'static>,
-    /// Its addresses, the best first.
-    pub addresses: Vec<SocketAddr>,
-}
-
-pub(super) type Road = TlsStream<Wire>;
+/// chosen: a tunnel over a ready connection takes a round trip to the relay and one on to the server; a second relay must
+/// carry within three seconds of a first one that has vanished.
+const HEDGE: Duration = Duration::from_millis(1500);
 
 /// Why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
@@ -67,243 +50,225 @@ pub(super) enum RoadError {
     Refused { status: u16, words: String },
 }
 
+/// A way to a server through a relay.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    pub(super) road: Road,
+    pub(super) station: Arc<Station>,
+    /// What came behind the relay's answer.
+    pub(super) rest: Vec<u8>,
+}
+
 /// All ways.
 #[derive(Debug)]
 pub(super) struct Roads {
-    relays: Vec<RelayAt>,
+    pub(super) relays: Relays,
     warm: usize,
-    tls: Arc<rustls::ClientConfig>,
-    state: Mutex<State>,
-    taken: Notify,
+    trusted: Mutex<Trusted>,
+    /// The oldest first: to which relay, since when.
+    ready: Mutex<VecDeque<(Arc<Station>, Instant, Road)>>,
+    /// A ready connection was taken, or the list is another one.
+    wake: Notify,
+    /// A relay has failed.
+    failing: Notify,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    /// Ready connections, the oldest first: to which relay, since when.
-    ready: VecDeque<(usize, Instant, Road)>,
-    /// When a relay failed last.
-    failed: Vec<Option<Instant>>,
-}
+/// One of the relays' results.
+type Attempt = (Arc<Station>, Result<(Road, Vec<u8>), Asked>);
 
 impl Roads {
-    pub(super) fn new(config: &Config, tls: Arc<rustls::ClientConfig>) -> Self {
-        let state = State { failed: vec![None; config.relays.len()], ..State::default() };
-        Self {
-            relays: config.relays.clone(),
+    pub(super) fn new(config: &Config, trusted: Trusted) -> Arc<Self> {
+        Arc::new(Self {
+            relays: Relays::new(&config.relays),
             warm: config.warm,
-            tls,
-            state: Mutex::new(state),
-            taken: Notify::new(),
+            trusted: Mutex::new(trusted),
+            ready: Mutex::default(),
+            wake: Notify::new(),
+            failing: Notify::new(),
+        })
+    }
+
+    /// Other relays from now on; flows that run are not touched.
+    pub(super) fn lead(&self, list: &[RelayAt]) {
+        if self.relays.replace(list) {
+            self.wake.notify_one();
         }
     }
 
-    /// A tunnel, the relay's number, and what came behind its answer. What is in `early` goes with the request.
-    pub(super) async fn tunnel(&self, target: &Target, early: &[u8]) -> Result<(Road, usize, Vec<u8>), RoadError> {
+    /// Trusts others from now on.
+    pub(super) fn trust(&self, trusted: Trusted) {
+        *lock(&self.trusted) = trusted;
+        self.wake.notify_one();
+    }
+
+    pub(super) fn trusted(&self) -> Trusted {
+        lock(&self.trusted).clone()
+    }
+
+    /// Ends when a relay has failed since this was asked last.
+    pub(super) async fn failing(&self) {
+        self.failing.notified().await;
+    }
+
+    /// A tunnel.
+    pub(super) async fn tunnel(self: &Arc<Self>, target: &Target) -> Result<Tunnel, RoadError> {
         let mut last = "none is named".to_owned();
-        'relays: for at in self.order() {
-            // A connection that waited may have been given up by the other end: then a new one is made.
-            while let Some(road) = self.take(at) {
-                match ask(road, target, early).await {
-                    Ok((road, rest)) => return Ok((road, at, rest)),
-                    Err(Asked::Refused(status, words)) if status != NO_ROOM => {
-                        return Err(RoadError::Refused { status, words });
-                    }
-                    Err(Asked::Refused(_, words)) => {
-                        last = words;
-                        self.note(at, Some(Instant::now()));
-                        continue 'relays;
-                    }
-                    Err(Asked::Broke(_)) => {}
-                }
+        let mut rest = self.relays.order().into_iter();
+        let mut running: JoinSet<Attempt> = JoinSet::new();
+        loop {
+            if let Some(station) = rest.next() {
+                let (roads, target) = (Arc::clone(self), target.clone());
+                running.spawn(async move {
+                    let attempt = roads.attempt(&station, &target).await;
+                    (station, attempt)
+                });
             }
-            let asked = match self.connect(at).await {
-                Ok(road) => ask(road, target, early).await,
-                Err(error) => Err(Asked::Broke(error)),
+            let is_last = rest.len() == 0;
+            let (station, attempt) = tokio::select! {
+                joined = running.join_next() => match joined {
+                    Some(Ok(ended)) => ended,
+                    Some(Err(error)) => {
+                        last = error.to_string();
+                        continue;
+                    }
+                    None if is_last => return Err(RoadError::None(last)),
+                    None => continue,
+                },
+                () = sleep(HEDGE), if !is_last => continue,
             };
-            match asked {
-                Ok((road, rest)) => {
-                    self.note(at, None);
-                    return Ok((road, at, rest));
-                }
-                Err(Asked::Refused(status, words)) if status != NO_ROOM => {
+            match attempt {
+                Ok((road, rest)) => return Ok(Tunnel { road, station, rest }),
+                Err(Asked::Refused(status, words)) if !matches!(status, NO_ROOM | TIMED_OUT) => {
                     return Err(RoadError::Refused { status, words });
                 }
                 Err(Asked::Refused(_, words)) => last = words,
-                Err(Asked::Broke(error)) => last = format!("{}: {error}", self.name(at)),
+                Err(Asked::Broke(error)) => last = format!("{}: {error}", station.at.label),
             }
-            self.note(at, Some(Instant::now()));
-            tracing::warn!(relay = self.name(at), why = last, "a relay does not carry");
+            self.fail(&station);
+            tracing::warn!(relay = station.at.label, why = last, "a relay does not carry");
         }
-        Err(RoadError::None(last))
+    }
+
+    /// Through this relay: over a connection that waits, or over a new one.
+    async fn attempt(self: &Arc<Self>, station: &Arc<Station>, target: &Target) -> Result<(Road, Vec<u8>), Asked> {
+        while let Some(road) = self.take(station) {
+            let asked = ask(road, target);
+            tokio::pin!(asked);
+            let second = tokio::select! {
+                first = &mut asked => match first {
+                    Err(Asked::Broke(_) | Asked::Refused(TIMED_OUT, _)) => continue,
+                    decided => return decided,
+                },
+                () = sleep(HEDGE) => self.fresh(station),
+            };
+            // It goes on if nobody waits for it any more: what it finds counts for the next flow.
+            let second = async {
+                let road = joined(second).await?;
+                ask(road, target).await
+            };
+            tokio::pin!(second);
+            return tokio::select! {
+                first = &mut asked => match first {
+                    Err(Asked::Broke(_) | Asked::Refused(TIMED_OUT, _)) => second.await,
+                    decided => decided,
+                },
+                decided = &mut second => decided,
+            };
+        }
+        let road = joined(self.fresh(station)).await?;
+        ask(road, target).await
+    }
+
+    /// A new connection, which notes how that went, whoever waits for it.
+    fn fresh(self: &Arc<Self>, station: &Arc<Station>) -> JoinHandle<io::Result<Road>> {
+        let (roads, station, trusted) = (Arc::clone(self), Arc::clone(station), self.trusted());
+        tokio::spawn(async move {
+            match dial(&station, &trusted, &By::default()).await {
+                Ok((road, _)) => {
+                    station.note(false);
+                    Ok(road)
+                }
+                Err(error) => {
+                    roads.fail(&station);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    /// Rule 4.
+    fn fail(&self, station: &Arc<Station>) {
+        station.note(true);
+        lock(&self.ready).retain(|(of, ..)| !Arc::ptr_eq(of, station));
+        self.wake.notify_one();
+        self.failing.notify_one();
     }
 
     /// Keeps connections ready until dropped.
-    pub(super) async fn keep_warm(&self) -> Infallible {
+    pub(super) async fn keep_warm(self: &Arc<Self>) -> Infallible {
         loop {
-            let Some(at) = self.order().first().copied() else { std::future::pending().await };
-            self.drop_old(at);
-            if self.lock().ready.len() < self.warm {
-                match self.connect(at).await {
-                    Ok(road) => {
-                        self.note(at, None);
-                        self.lock().ready.push_back((at, Instant::now(), road));
-                        continue;
-                    }
-                    Err(error) => {
-                        tracing::debug!(relay = self.name(at), %error, "not ready");
-                        self.note(at, Some(Instant::now()));
-                        tokio::time::sleep(CONNECT).await;
-                    }
+            let Some(first) = self.relays.order().into_iter().next() else {
+                self.wake.notified().await;
+                continue;
+            };
+            self.drop_old(&first);
+            let count = lock(&self.ready).len();
+            if count >= self.warm {
+                let _ = timeout(FRESH / 8, self.wake.notified()).await;
+                continue;
+            }
+            match joined(self.fresh(&first)).await {
+                Ok(road) => lock(&self.ready).push_back((first, Instant::now(), road)),
+                Err(error) => {
+                    tracing::debug!(relay = first.at.label, ?error, "not ready");
+                    sleep(CONNECT).await;
                 }
-            } else {
-                let _ = timeout(FRESH / 8, self.taken.notified()).await;
             }
         }
     }
 
-    /// Relays in the order in which they are asked.
-    fn order(&self) -> Vec<usize> {
-        let state = self.lock();
-        let bad = |at: &usize| {
-            state.failed.get(*at).is_some_and(|since| since.is_some_and(|since| since.elapsed() < PARDON))
-        };
-        let (last, first): (Vec<usize>, Vec<usize>) = (0..self.relays.len()).partition(bad);
-        [first, last].concat()
-    }
-
-    fn take(&self, at: usize) -> Option<Road> {
-        let mut state = self.lock();
-        let found = state.ready.iter().position(|(relay, since, _)| *relay == at && since.elapsed() < FRESH)?;
-        let (_, _, road) = state.ready.remove(found)?;
-        drop(state);
-        self.taken.notify_one();
-        Some(road)
-    }
-
-    /// Those that are too old, or lead to a relay that is no longer the first.
-    fn drop_old(&self, first: usize) {
-        self.lock().ready.retain(|(at, since, _)| *at == first && since.elapsed() < FRESH);
-    }
-
-    fn note(&self, at: usize, failed: Option<Instant>) {
-        if let Some(since) = self.lock().failed.get_mut(at) {
-            *since = failed;
-        }
-    }
-
-    fn name(&self, at: usize) -> String {
-        self.relays.get(at).map(|relay| relay.name.to_str().into_owned()).unwrap_or_default()
-    }
-
-    /// A connection to this relay.
-    async fn connect(&self, at: usize) -> io::Result<Road> {
-        let relay = self.relays.get(at).ok_or(io::ErrorKind::NotFound)?;
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");
-        for address in &relay.addresses {
-            match timeout(CONNECT, connect(*address)).await {
-                Ok(Ok(socket)) => {
-                    let shaken =
-                        TlsConnector::from(Arc::clone(&self.tls)).connect(relay.name.clone(), Wire::new(socket));
-                    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no TLS handshake in time");
-                    return timeout(HANDSHAKE, shaken).await.map_err(late)?;
-                }
-                Ok(Err(error)) => last = error,
-                Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, "no answer"),
+    /// The oldest connection to this relay that is still good.
+    fn take(&self, station: &Arc<Station>) -> Option<Road> {
+        let trusted = self.trusted();
+        let mut ready = lock(&self.ready);
+        while let Some(found) = ready.iter().position(|(of, ..)| Arc::ptr_eq(of, station)) {
+            let (_, since, mut road) = ready.remove(found)?;
+            self.wake.notify_one();
+            if since.elapsed() < FRESH && is_silent(&mut road) && dial::check(&road, station, &trusted).is_ok() {
+                return Some(road);
             }
         }
-        Err(last)
+        None
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Those that are no good any more, or lead to a relay that is no longer the first.
+    fn drop_old(&self, first: &Arc<Station>) {
+        let trusted = self.trusted();
+        lock(&self.ready).retain_mut(|(of, since, road)| {
+            Arc::ptr_eq(of, first)
+                && since.elapsed() < FRESH
+                && is_silent(road)
+                && dial::check(road, of, &trusted).is_ok()
+        });
     }
 }
 
 /// HTTP's status of a relay that has no room or drains.
 const NO_ROOM: u16 = 503;
+/// HTTP's status of a relay that has waited for long enough.
+const TIMED_OUT: u16 = 408;
 
-enum Asked {
-    Refused(u16, String),
-    Broke(io::Error),
+/// Rule 2: open, and nothing has come.
+fn is_silent(road: &mut Road) -> bool {
+    let mut byte = [0];
+    let mut cx = Context::from_waker(Waker::noop());
+    matches!(Pin::new(road).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)), Poll::Pending)
 }
 
-async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let domain = Domain::for_address(address);
-    let new = |protocol| Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(protocol));
-    // A kernel without MPTCP has one link at a time.
-    let socket = new(Protocol::MPTCP).or_else(|_| new(Protocol::TCP))?;
-    // Older kernels refuse some of these for MPTCP: then small packets wait, or a dead relay is found later.
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_keepalive(true);
-    let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN));
-    let socket = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
-    // MPTCP knows this option since Linux 5.19 or so; without it more waits in the queue.
-    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(NOT_SENT);
-    Ok(socket)
+async fn joined(dialled: JoinHandle<io::Result<Road>>) -> Result<Road, Asked> {
+    dialled.await.map_err(|error| Asked::Broke(io::Error::other(error)))?.map_err(Asked::Broke)
 }
 
-/// Asks for a tunnel.
-async fn ask(mut road: Road, target: &Target, early: &[u8]) -> Result<(Road, Vec<u8>), Asked> {
-    let asked = async {
-        let head = format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", target.authority());
-        road.write_all(&[head.as_bytes(), early].concat()).await?;
-        road.flush().await?;
-        let mut bytes = Vec::with_capacity(512);
-        loop {
-            if road.read_buf(&mut bytes).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            if let Some((status, words, len)) = answer(&bytes)? {
-                return Ok((status, words, bytes.split_off(len)));
-            }
-        }
-    };
-    match timeout(ANSWER, asked).await {
-        Ok(Ok((200, _, rest))) => Ok((road, rest)),
-        Ok(Ok((status, words, _))) => Err(Asked::Refused(status, words)),
-        Ok(Err(error)) => Err(Asked::Broke(error)),
-        Err(_) => Err(Asked::Broke(io::Error::new(io::ErrorKind::TimedOut, "no answer"))),
-    }
-}
-
-/// A relay's answer: its status, what it says, and how long its head is; none: there is more to come.
-fn answer(bytes: &[u8]) -> io::Result<Option<(u16, String, usize)>> {
-    let mut fields = [httparse::EMPTY_HEADER; 16];
-    let mut head = httparse::Response::new(&mut fields);
-    let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-    match head.parse(bytes) {
-        Ok(httparse::Status::Complete(len)) => {
-            let status = head.code.ok_or_else(|| bad("an answer without a status"))?;
-            let said = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("proxy-status"));
-            let words = said.map_or(head.reason.unwrap_or_default().to_owned(), |field| {
-                let text = String::from_utf8_lossy(field.value).into_owned();
-                text.split_once("details=\"")
-                    .map_or(text.clone(), |(_, rest)| rest.trim_end_matches('"').to_owned())
-            });
-            Ok(Some((status, words, len)))
-        }
-        Ok(httparse::Status::Partial) if bytes.len() < LONGEST => Ok(None),
-        Ok(httparse::Status::Partial) => Err(bad("the answer is too long")),
-        Err(error) => Err(bad(&error.to_string())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tunnel::{Problem, Status};
-
-    #[test]
-    fn a_relays_answers_are_understood() {
-        assert_eq!(
-            answer(crate::tunnel::CONNECTED.as_bytes()).unwrap(),
-            Some((200, "Connection established".to_owned(), 39))
-        );
-        let problem = Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining").answer();
-        let (status, words, _) = answer(problem.as_bytes()).unwrap().unwrap();
-        assert_eq!((status, words.as_str()), (503, "this relay is draining"));
-        assert!(answer(&problem.as_bytes()[..20]).unwrap().is_none());
-        assert!(answer(b"SSH-2.0-x\r\n").is_err());
-        assert!(answer(&[b"HTTP/1.1 200 OK\r\nx: ".as_slice(), &[b'y'; 5000]].concat()).is_err());
-    }
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,6 +13,7 @@ pub mod announce;
 mod door;
 pub(crate) mod handshakes;
 mod own;
+mod probe;
 mod reach;
 mod registry;
 pub mod rules;
@@ -74,6 +75,7 @@ pub struct Relay {
     trusted: watch::Receiver<Arc<Trusted>>,
     registry: Arc<Registry>,
     own: Own,
+    probes: probe::Probes,
     draining: watch::Sender<bool>,
 }
 
@@ -84,7 +86,14 @@ impl Relay {
     /// The kernel does not tell this machine's addresses.
     pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Result<Arc<Self>, LinksError> {
         let (registry, own) = (Registry::new(config.limits), Own::ask()?);
-        Ok(Arc::new(Self { config, trusted, registry, own, draining: watch::Sender::new(false) }))
+        Ok(Arc::new(Self {
+            config,
+            trusted,
+            registry,
+            own,
+            probes: probe::Probes::default(),
+            draining: watch::Sender::new(false),
+        }))
     }
 
     /// Takes no new tunnels; those that are open end when they end.

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
+use super::probe;
 use super::reach::reach;
 use super::registry::Seat;
 use super::{Relay, Trusted};
@@ -34,7 +35,7 @@ const LINGER: Duration = Duration::from_secs(2);
 /// chosen: a shell that was left open over night is there in the morning.
 const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
 
-type Edge = TlsStream<Wire>;
+pub(super) type Edge = TlsStream<Wire>;
 
 /// Serves one connection to its end.
 pub(super) async fn serve(mut edge: Edge, relay: &Relay) {
@@ -63,7 +64,14 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
         why = no_more(&mut trusted, &peer) => return Err(denied(&why)),
         () = relay.drained() => return Err(Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining")),
     };
-    let Some((Request::Connect(target), early)) = asked else { return Ok(()) };
+    let (target, early) = match asked {
+        Some(Asked::Tunnel(Request::Connect(target), early)) => (target, early),
+        Some(Asked::Probe(_)) if relay.registry.is_draining() || relay.registry.is_closed() => {
+            return Err(Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining"));
+        }
+        Some(Asked::Probe(early)) => return probe::count(edge, &early, &mut seat, &relay.probes).await,
+        None => return Ok(()),
+    };
     seat.open()?;
     let mut server = reach(&target, &relay.config.rules, &relay.own.addresses()).await?;
     // What cannot be set changes the pace of small packets, nothing else.
@@ -107,8 +115,14 @@ fn silence(seat: &Seat) -> impl Future<Output = io::Error> + use<> {
     }
 }
 
-/// The request and what came behind it; none: the edge has gone without asking.
-async fn request(edge: &mut Edge) -> Result<Option<(Request, Vec<u8>)>, Problem> {
+/// A request, and what came behind it.
+enum Asked {
+    Tunnel(Request, Vec<u8>),
+    Probe(Vec<u8>),
+}
+
+/// None: the edge has gone without asking.
+async fn request(edge: &mut Edge) -> Result<Option<Asked>, Problem> {
     let mut bytes = Vec::with_capacity(1024);
     let late = |_| Problem::new(Status::TimedOut, "http_request_error", "no request in time");
     let first = timeout(WARM, edge.read_buf(&mut bytes)).await.map_err(late)?;
@@ -117,9 +131,12 @@ async fn request(edge: &mut Edge) -> Result<Option<(Request, Vec<u8>)>, Problem>
     }
     let rest = async {
         loop {
+            if let Some(len) = probe::asked(&bytes) {
+                return Ok(Some(Asked::Probe(bytes.split_off(len))));
+            }
             if let Some((request, len)) = parse(&bytes)? {
                 let early = bytes.split_off(len);
-                return Ok(Some((request, early)));
+                return Ok(Some(Asked::Tunnel(request, early)));
             }
             if !matches!(edge.read_buf(&mut bytes).await, Ok(1..)) {
                 return Ok(None);

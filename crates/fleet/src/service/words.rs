@@ -224,6 +224,19 @@ pub enum Reason {
     Released,
 }
 
+impl Reason {
+    /// As people read it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::NoRelay => "no relay",
+            Self::NoGain => "no gain",
+            Self::NoRoom => "no room",
+            Self::Released => "released",
+        }
+    }
+}
+
 /// A relay that an edge may measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {

@@ -37,17 +37,6 @@ pub(crate) enum Grant {
     Later(Duration),
 }
 
-/// As fast as both ends can.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Free;
-
-impl Pace for Free {
-    fn ask(&mut self, _: bool, wanted: DataSize) -> Grant {
-        Grant::Now(wanted)
-    }
-    fn passed(&mut self, _: bool, _: DataSize, _: DataSize) {}
-}
-
 /// chosen: four records of TLS.
 const PIECE: usize = 64 * 1024;
 

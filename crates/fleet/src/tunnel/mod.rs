@@ -4,6 +4,9 @@ mod carry;
 mod head;
 mod wire;
 
-pub(crate) use carry::{Free, Grant, Pace, carry};
+pub(crate) use carry::{Grant, Pace, carry};
 pub(crate) use head::{CONNECTED, Problem, Request, Status, Target, parse};
 pub(crate) use wire::Wire;
+
+/// Where an edge sends bytes to a relay that counts them and throws them away (RFC 8615).
+pub(crate) const PROBE: &str = "/.well-known/marline/probe";

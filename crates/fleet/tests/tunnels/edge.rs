@@ -1,4 +1,5 @@
 //! An edge in front of relays over loopback: programs that speak SOCKS5 and CONNECT, relays that come and go.
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,15 @@ use tokio::time::timeout;
 use crate::place::*;
 
 /// An edge of this place that knows these relays; the address at which programs find it.
-async fn edge(place: &Place, relays: &[SocketAddr], warm: usize, direct: bool) -> (Arc<Edge>, SocketAddr) {
-    let at = |address: &SocketAddr| RelayAt { name: "127.0.0.1".try_into().unwrap(), addresses: vec![*address] };
+pub(crate) async fn edge(
+    place: &Place,
+    relays: &[SocketAddr],
+    warm: usize,
+    direct: bool,
+) -> (Arc<Edge>, SocketAddr) {
     let config = Config {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
-        relays: relays.iter().map(at).collect(),
+        relays: relays.iter().enumerate().map(|(n, address)| at(n, *address)).collect(),
         warm,
         direct,
     };
@@ -31,12 +36,18 @@ async fn edge(place: &Place, relays: &[SocketAddr], warm: usize, direct: bool) -
     (edge, address)
 }
 
+/// A relay there, called r0, r1 and so on.
+pub(crate) fn at(n: usize, address: SocketAddr) -> RelayAt {
+    let places = vec![address.to_string().parse().unwrap()];
+    RelayAt { label: format!("r{n}"), server: "127.0.0.1".try_into().unwrap(), places, member: None }
+}
+
 /// A port at which nobody listens.
-async fn nobody() -> SocketAddr {
+pub(crate) async fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-async fn socks(edge: SocketAddr, to: SocketAddr) -> (u8, TcpStream) {
+pub(crate) async fn socks(edge: SocketAddr, to: SocketAddr) -> (u8, TcpStream) {
     let mut program = TcpStream::connect(edge).await.unwrap();
     let SocketAddr::V4(v4) = to else { panic!("{to}") };
     let asked = [&[5, 1, 0, 5, 1, 0, 1][..], &v4.ip().octets(), &to.port().to_be_bytes()].concat();
@@ -46,7 +57,7 @@ async fn socks(edge: SocketAddr, to: SocketAddr) -> (u8, TcpStream) {
     (answer[3], program)
 }
 
-async fn says_back(program: &mut TcpStream) {
+pub(crate) async fn says_back(program: &mut TcpStream) {
     let sent: Vec<u8> = (0..300_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
     let mut heard = vec![0; sent.len()];
     let (mut from, mut to) = program.split();
@@ -56,7 +67,7 @@ async fn says_back(program: &mut TcpStream) {
     assert!(heard == sent);
 }
 
-fn carried(edge: &Edge) -> EdgeState {
+pub(crate) fn carried(edge: &Edge) -> EdgeState {
     edge.state().borrow().clone()
 }
 
@@ -76,7 +87,7 @@ fn programs_reach_a_server_through_the_relay() {
         assert_eq!(heard, b"HTTP/1.1 200 Connection established\r\n\r\nahead");
         other.shutdown().await.unwrap();
         assert_eq!(other.read(&mut heard).await.unwrap(), 0);
-        assert_eq!(carried(&edge).carried, [2]);
+        assert_eq!(carried(&edge).carried, BTreeMap::from([("r0".to_owned(), 2)]));
         assert!(place.relay.state().up_bytes >= 300_005);
     });
 }
@@ -93,7 +104,8 @@ fn another_relay_carries_when_the_first_does_not() {
         place.relay.drain();
         assert_eq!(socks(at, server).await.0, 1);
         says_back(&mut program).await;
-        assert_eq!((carried(&edge).carried, carried(&edge).failed), (vec![0, 1], 1));
+        let state = carried(&edge);
+        assert_eq!((state.carried, state.failed), (BTreeMap::from([("r1".to_owned(), 1)]), 1));
     });
 }
 

@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod edge;
+mod faults;
 mod place;
+mod probe;
 mod relay;

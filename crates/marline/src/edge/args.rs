@@ -2,34 +2,76 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use marline_core::units::{Bitrate, DataSize};
+use marline_fleet::service::Position;
+use marline_fleet::service::words::Endpoint;
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
+  sudo marline edge --fleet https://fleet.example.org:4444 --certificate cam-7.pem
+      Carry what programs send to 127.0.0.1:1088 (SOCKS5 or CONNECT) over all links to the relay that the fleet's service
+      chooses, and on from there.
   sudo marline edge --relay relay.example.org --certificate cam-7.pem
-      Carry what programs send to 127.0.0.1:1088 (SOCKS5 or CONNECT) over all links to the relay, and on from there.
+      The same through this relay, without a service.
   ALL_PROXY=socks5h://127.0.0.1:1088 curl -T film.mp4 https://upload.example.org/
       A program that knows proxies uses it as it is.
+  marline edge status
+      Which relay serves, what was measured, and what each link carries.
 
-Certificates come from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are steered as `marline paths
---profile throughput` does; without it the kernel does what it does by itself. UDP is not carried.";
+Certificates come from `marline fleet enrol`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
+steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried.";
 
-/// Words of `marline edge`.
+/// `marline edge`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct EdgeArgs {
-    /// A relay, the best first; may be given several times. Its certificate must have this name [default port: 4443].
-    #[arg(long, required = true, value_name = "HOST[:PORT]")]
+    /// What to do [default: carry until stopped].
+    #[command(subcommand)]
+    pub(super) verb: Option<EdgeVerb>,
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+}
+
+/// The verbs of `marline edge`.
+#[derive(Debug, Subcommand)]
+pub(super) enum EdgeVerb {
+    /// Show the relay in use, those that were measured, flows, and what each link carries.
+    Status {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// As the edge's --run-dir.
+        #[arg(long, value_name = "DIR")]
+        run_dir: Option<PathBuf>,
+    },
+}
+
+/// Words of an edge that carries.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// Ask the fleet's service which relay to use.
+    #[arg(long, value_name = "URL")]
+    pub(super) fleet: Option<String>,
+    /// A relay, the best first; may be given several times. Its certificate must have this name [default port: 4443]. With
+    /// --fleet: when those of the service do not carry.
+    #[arg(long, required_unless_present = "fleet", value_name = "HOST[:PORT]")]
     pub(super) relay: Vec<String>,
-    /// This edge's certificate, as `marline fleet ca issue` writes it.
-    #[arg(long, value_name = "FILE")]
-    pub(super) certificate: PathBuf,
+    /// This edge's certificate, as `marline fleet enrol` or `marline fleet ca issue` writes it.
+    #[arg(long, required = true, value_name = "FILE")]
+    pub(super) certificate: Option<PathBuf>,
     /// Its key [default: beside the certificate, NAME.key].
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
     /// The authority's certificate [default: beside it, ca.pem].
     #[arg(long, value_name = "FILE")]
     pub(super) ca: Option<PathBuf>,
+    /// The authority's list of revoked certificates; a relay that stands there is not used. Read again when it changes
+    /// [default: beside the certificate, revoked.pem, if it is there; with --fleet it is fetched].
+    #[arg(long, value_name = "FILE")]
+    pub(super) revoked: Option<PathBuf>,
     /// Where programs reach it; may be given several times. Whoever can reach it may use it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1088")]
     pub(super) listen: Vec<SocketAddr>,
@@ -39,16 +81,84 @@ pub struct EdgeArgs {
     /// Refuse flows while no relay can be had, instead of sending them over one link.
     #[arg(long)]
     pub(super) no_direct: bool,
+    #[command(flatten)]
+    pub(super) asks: AskArgs,
     /// Use only these links, as `marline paths --link`.
     #[arg(long, value_name = "IFACE[,…]")]
     pub(super) link: Vec<String>,
-    /// What the links are used for, as `marline paths --profile`.
-    #[arg(long, value_name = "PROFILE", default_value = "throughput")]
-    pub(super) profile: String,
+    /// What the links are used for, as `marline paths --profile` [default: throughput].
+    #[arg(long, value_name = "PROFILE")]
+    pub(super) profile: Option<String>,
+    /// What is kept small once the throughput is enough: latency, energy or metered-bytes. It chooses the profile of the links;
+    /// with latency also the nearest relay of those that are fast enough.
+    #[arg(long, value_name = "WHAT", conflicts_with = "profile")]
+    pub(super) minimise: Option<Minimise>,
     /// Leave the links as they are: `marline paths` runs already, or nothing is to be changed here.
     #[arg(long)]
     pub(super) no_paths: bool,
-    /// As `marline paths --run-dir`.
+    /// As `marline paths --run-dir`; `marline edge status` asks here.
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
+}
+
+/// What the service is told and how it is asked.
+#[derive(Debug, Args)]
+pub(super) struct AskArgs {
+    /// Where the stream goes to, for the service's choice [default: where the newest flow goes].
+    #[arg(long, value_name = "HOST:PORT", requires = "fleet")]
+    pub(super) origin: Option<Endpoint>,
+    /// More than this is not needed [default: whatever can be had].
+    #[arg(long, value_name = "RATE")]
+    pub(super) wanted: Option<Bitrate>,
+    /// Where the edge is, in degrees north and east.
+    #[arg(long, value_name = "LATITUDE,LONGITUDE", value_parser = position, allow_hyphen_values = true, requires = "fleet")]
+    pub(super) position: Option<Position>,
+    /// What one measurement may send over metered links; ten times this a day. 0: nothing.
+    #[arg(long, value_name = "SIZE", default_value = "2MB", value_parser = size)]
+    pub(super) probe_bytes: DataSize,
+    /// Where it is kept what is known of relays [default: edge-NAME.json in /var/lib/marline for root, otherwise in
+    /// ~/.local/state/marline].
+    #[arg(long, value_name = "FILE", requires = "fleet")]
+    pub(super) state: Option<PathBuf>,
+}
+
+/// What is kept small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Minimise {
+    Latency,
+    Energy,
+    MeteredBytes,
+}
+
+impl Minimise {
+    /// The profile of the links that does it.
+    pub(super) fn profile(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Energy => "energy",
+            Self::MeteredBytes => "metered",
+        }
+    }
+}
+
+impl FromStr for Minimise {
+    type Err = String;
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "latency" => Ok(Self::Latency),
+            "energy" => Ok(Self::Energy),
+            "metered-bytes" => Ok(Self::MeteredBytes),
+            _ => Err(format!("`{word}` cannot be kept small: latency, energy or metered-bytes")),
+        }
+    }
+}
+
+fn size(text: &str) -> Result<DataSize, String> {
+    if text == "0" { Ok(DataSize::ZERO) } else { text.parse().map_err(|error| format!("{error}")) }
+}
+
+fn position(text: &str) -> Result<Position, String> {
+    let degrees = text.split_once(',').and_then(|(north, east)| Some((north.parse().ok()?, east.parse().ok()?)));
+    let (north, east) = degrees.ok_or_else(|| format!("`{text}` is no position such as 50.11,8.68"))?;
+    Position::new(north, east)
 }

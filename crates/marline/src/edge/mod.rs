@@ -1,61 +1,80 @@
 //! `marline edge`: from words to an edge that carries programs' connections until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens.
+//! 1. Everything that the user wrote and the files that it names are read before anything listens (`terms`).
 //! 2. The links are steered as `marline paths` does, in a thread of its own, by its throughput profile unless the
 //!    configuration says otherwise: it puts back at the end what it has changed. Where that is not possible (no privilege,
 //!    another steers already) it is said, and the edge goes on with what the kernel does by itself.
 //! 3. What is said goes to standard error, one line each.
+//! 4. The service is told when the edge ends: what was reserved is free at once.
 
 mod args;
+mod status;
+mod terms;
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::io::Write as _;
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use marline_fleet::edge::{Config, Edge, EdgeState, Front, RelayAt};
-use marline_fleet::identity::Role;
-use marline_fleet::tls::{Credentials, client_config};
+use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, keep_trust};
+use marline_net::ear::Ear;
 use marline_net::paths::control::{self, Question};
 use marline_net::paths::ground::RUN_DIR;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
+use self::args::{EdgeVerb, RunArgs};
+use self::status::{About, Status};
+use self::terms::{Fleet, Terms};
 use crate::{Exit, Verb, paths};
 
 pub(crate) use args::{AFTER_HELP, EdgeArgs};
 
-/// Carries until stopped.
+/// Does what was asked for.
 pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
-    let beside = |name: &str| args.certificate.parent().unwrap_or(Path::new("")).join(name);
-    let key = args.key.clone().unwrap_or_else(|| args.certificate.with_extension("key"));
-    let authority = args.ca.clone().unwrap_or_else(|| beside("ca.pem"));
-    let own = Credentials::read(&args.certificate, &key, &authority).map_err(|error| bad(&error))?;
-    let peer = own.peer().map_err(|error| bad(&error))?;
-    if peer.identity.role != Role::Edge {
-        let whose = format!("it is the certificate of {}, and not of an edge", peer.identity);
-        return Err(Exit::usage(format!("{}: {whose}", args.certificate.display())));
+    match args.verb {
+        Some(EdgeVerb::Status { json, run_dir }) => status::run(run_dir, json),
+        None => carry(&args.run, config),
     }
-    let tls = client_config(&own, None, true).map_err(|error| bad(&error))?;
-    let relays = args.relay.iter().map(|relay| found(relay)).collect::<Result<Vec<_>, _>>()?;
-    let names: Vec<String> = relays.iter().map(|relay| relay.name.to_str().into_owned()).collect();
-    let terms = Config { listen: args.listen.clone(), relays, warm: args.warm, direct: !args.no_direct };
-    let edge = Edge::new(terms, Arc::new(tls));
+}
+
+/// Carries until stopped.
+fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
+    let Terms { identity, own, trusted, revoked, config: terms, fleet } = Terms::of(args)?;
+    let named = terms.relays.clone();
+    let edge = Edge::new(terms, trusted);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let front = runtime.block_on(Front::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
     let listens: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
+    let mut stop = runtime.block_on(async { Stop::new() })?;
     // Connections that are there before the links are steered would not be.
-    let steering = (!args.no_paths).then(|| steer(&args, config)).transpose()?;
-    say(&format!("{} listens on {} for SOCKS5 and CONNECT", peer.identity, listens.join(", ")));
+    let steering = (!args.no_paths).then(|| steer(args, config)).transpose()?;
+    say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listens.join(", ")));
+    let mut agent = fleet.map(|Fleet { client, machine, remembered }| {
+        let list = (own.authority().clone(), revoked.as_path());
+        Agent::new(&edge, client, machine, remembered, list, named)
+    });
+    let view = agent.as_ref().map(Agent::view);
+    let about = About { begun: Instant::now(), edge: identity.to_string(), listens };
+    let place = run_dir(args);
     let ended = runtime.block_on(async {
-        tokio::select! {
+        let ended = tokio::select! {
             () = front.attend(&edge) => Err(Exit::failed("the listeners have ended")),
             never = edge.keep_warm() => match never {},
-            never = tell(edge.state(), &names) => match never {},
-            ended = stopped() => ended,
+            never = edge.keep_looking(&place) => match never {},
+            never = keep_trust(&edge, &own, &revoked) => match never {},
+            never = ask(agent.as_mut()) => match never {},
+            never = tell(edge.state()) => match never {},
+            never = tell_fleet(view.clone()) => match never {},
+            never = listen(args, &about, &edge, view.as_ref()) => match never {},
+            ended = stop.heard() => ended,
+        };
+        if let Some(agent) = &mut agent {
+            agent.release().await;
         }
+        ended
     });
     if let Some(steering) = steering {
         // It has heard the same signal, and puts back what it has changed.
@@ -64,29 +83,49 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
     ended
 }
 
-/// A relay's name and its addresses, as `HOST[:PORT]` names them.
-fn found(relay: &str) -> Result<RelayAt, Exit> {
-    let wrong = |why: &dyn std::fmt::Display| Exit::usage(format!("--relay {relay}: {why}"));
-    let (host, port) = match relay.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.starts_with('[') => {
-            (host, port.parse().map_err(|_| wrong(&"after the colon stands a port"))?)
-        }
-        _ => (relay, PORT),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let name = host.to_owned().try_into().map_err(|_| wrong(&"it is no name and no address"))?;
-    let gone = |error| Exit::new(Exit::NETWORK, format!("--relay {relay}: {error}"));
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(gone)?.collect();
-    Ok(RelayAt { name, addresses })
+async fn ask(agent: Option<&mut Agent>) -> Infallible {
+    match agent {
+        Some(agent) => agent.run().await,
+        None => pending().await,
+    }
 }
 
-/// chosen: free in IANA's registry, and beside HTTPS's.
-const PORT: u16 = 4443;
+/// Answers `marline edge status`. An edge that cannot be asked carries all the same.
+async fn listen(
+    args: &RunArgs,
+    about: &About,
+    edge: &Edge,
+    view: Option<&watch::Receiver<FleetView>>,
+) -> Infallible {
+    match Ear::open(&run_dir(args), status::NAME) {
+        Ok(ear) => {
+            let answer = |question| match question {
+                status::Question::Status => Status::of(about, edge, view),
+            };
+            ear.attend(answer).await
+        }
+        Err(error) => {
+            say(&format!("`marline edge status` cannot ask this edge: {error}; --run-dir names another place"));
+            pending().await
+        }
+    }
+}
+
+/// Where sockets are.
+fn run_dir(args: &RunArgs) -> PathBuf {
+    args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
+}
+
+/// What the links are used for.
+fn profile(args: &RunArgs) -> String {
+    let minimised = args.minimise.map(|what| what.profile().to_owned());
+    minimised.or_else(|| args.profile.clone()).unwrap_or_else(|| "throughput".to_owned())
+}
 
 /// Steers the links in a thread of its own.
-fn steer(args: &EdgeArgs, config: Option<&Path>) -> Result<std::thread::JoinHandle<()>, Exit> {
+fn steer(args: &RunArgs, config: Option<&Path>) -> Result<std::thread::JoinHandle<()>, Exit> {
     let mut words = vec!["marline".to_owned(), "paths".to_owned(), "run".to_owned(), "--quiet".to_owned()];
-    words.extend(["--short-queues".to_owned(), "--profile".to_owned(), args.profile.clone()]);
+    words.extend(["--short-queues".to_owned(), "--profile".to_owned(), profile(args)]);
     words.extend(args.link.iter().flat_map(|link| ["--link".to_owned(), link.clone()]));
     words.extend(args.run_dir.iter().flat_map(|dir| ["--run-dir".to_owned(), dir.display().to_string()]));
     let cli = crate::args::parse(words.into_iter().map(Into::into))?;
@@ -99,7 +138,7 @@ fn steer(args: &EdgeArgs, config: Option<&Path>) -> Result<std::thread::JoinHand
     };
     let started = std::thread::Builder::new().name("paths".to_owned()).spawn(run);
     let thread = started.map_err(|error| Exit::failed(format!("a thread cannot be started: {error}")))?;
-    let run_dir = args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into());
+    let run_dir = run_dir(args);
     let (began, question) = (Instant::now(), Question::Status { at_most: Some(0) });
     while !thread.is_finished() && began.elapsed() < READY && control::ask(&run_dir, &question).is_err() {
         std::thread::sleep(READY / 100);
@@ -111,19 +150,18 @@ fn steer(args: &EdgeArgs, config: Option<&Path>) -> Result<std::thread::JoinHand
 const READY: Duration = Duration::from_secs(5);
 
 /// Says when flows go another way than before.
-async fn tell(mut state: tokio::sync::watch::Receiver<EdgeState>, relays: &[String]) -> std::convert::Infallible {
-    let mut before = EdgeState::default();
+async fn tell(mut state: watch::Receiver<EdgeState>) -> Infallible {
     let mut way = None;
+    let mut before = EdgeState::default();
     loop {
         if state.changed().await.is_err() {
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         }
         let now = state.borrow_and_update().clone();
-        let grew = |at: &usize| now.carried.get(*at) > before.carried.get(*at);
-        let new = if now.direct > before.direct {
-            Some("directly, over one link: no relay can be had".to_owned())
-        } else {
-            (0..relays.len()).find(grew).and_then(|at| relays.get(at)).map(|relay| format!("through {relay}"))
+        let new = match &now.last {
+            Some(relay) => Some(format!("through {relay}")),
+            None if now.direct > before.direct => Some("directly, over one link: no relay can be had".to_owned()),
+            None => None,
         };
         if let Some(new) = new.filter(|new| way.as_ref() != Some(new)) {
             say(&format!("new flows go {new}"));
@@ -133,14 +171,50 @@ async fn tell(mut state: tokio::sync::watch::Receiver<EdgeState>, relays: &[Stri
     }
 }
 
-async fn stopped() -> Result<(), Exit> {
-    let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
-    let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+/// Says what the service gives, and when it does not answer.
+async fn tell_fleet(view: Option<watch::Receiver<FleetView>>) -> Infallible {
+    let Some(mut view) = view else { pending().await };
+    let (mut relay, mut silent) = (None, false);
+    loop {
+        if view.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        let now = view.borrow_and_update().clone();
+        if silent != now.why.is_some() {
+            silent = now.why.is_some();
+            match &now.why {
+                Some(why) => {
+                    say(&format!("the fleet's service does not answer: {why}; the relays that are known are used"))
+                }
+                None => say("the fleet's service answers again"),
+            }
+        }
+        let given = now.given.map(|held| (held.relay, held.reservation));
+        if given.is_some() && given != relay {
+            relay = given;
+            if let Some((relay, reserved)) = &relay {
+                say(&format!("the fleet's service has given {relay}, with {reserved} kept for this edge"));
+            }
+        }
     }
-    Ok(())
+}
+
+/// What ends it. It must be heard from the moment on at which the edge says that it is there.
+struct Stop(Signal, Signal);
+
+impl Stop {
+    fn new() -> Result<Self, Exit> {
+        let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
+        Ok(Self(ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?))
+    }
+
+    async fn heard(&mut self) -> Result<(), Exit> {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
+        }
+        Ok(())
+    }
 }
 
 /// A line for people.

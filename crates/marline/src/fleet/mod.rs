@@ -5,6 +5,7 @@
 
 mod ask;
 mod ca;
+mod enrol;
 mod run;
 
 use std::time::Duration;
@@ -29,6 +30,9 @@ enum FleetVerb {
     /// The certificate authority: who belongs to the fleet, and who no longer does.
     #[command(after_help = ca::AFTER_HELP)]
     Ca(ca::CaArgs),
+    /// Make a key on this machine, and let a token bring its certificate.
+    #[command(after_help = enrol::AFTER_HELP)]
+    Enrol(enrol::EnrolArgs),
     /// The service that matches edges with relays, until it is stopped.
     #[command(after_help = run::AFTER_HELP)]
     Run(run::RunArgs),
@@ -65,6 +69,7 @@ enum FleetVerb {
 pub(crate) fn run(args: FleetArgs) -> Result<(), Exit> {
     match args.verb {
         FleetVerb::Ca(args) => ca::run(args),
+        FleetVerb::Enrol(args) => enrol::run(&args),
         FleetVerb::Run(args) => run::run(args),
         FleetVerb::Status { service, json } => ask::status(&service, json),
         FleetVerb::Watch { service } => ask::watch(&service),

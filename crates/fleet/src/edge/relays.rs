@@ -1,0 +1,171 @@
+//! The relays that an edge may use: where they are, and how they have answered.
+//!
+//! In: a list, the best first, from the command line or from the fleet's service; how attempts went. Out: the order in which
+//! they are asked.
+//!
+//! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
+//! 2. A relay that failed is asked after the others until [`PARDON`] has passed.
+//! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
+//!    nobody answers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use super::meter::Meter;
+use crate::identity::Name;
+use crate::service::words::Endpoint;
+
+/// chosen: how soon a relay that has come back is used again.
+const PARDON: Duration = Duration::from_secs(10);
+/// chosen: as a name's usual life; one that has moved is found by then.
+const FRESH: Duration = Duration::from_secs(60);
+/// chosen: a resolver's first attempt and its second one.
+const LOOKUP: Duration = Duration::from_secs(2);
+
+/// Where a relay is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayAt {
+    /// What people call it.
+    pub label: String,
+    /// The name or address in its certificate.
+    pub server: ServerName<'static>,
+    /// Where it listens, the best first.
+    pub places: Vec<Endpoint>,
+    /// Who it is, where the fleet's service has said so: its certificate must say the same.
+    pub member: Option<Name>,
+}
+
+/// One relay, and what is known of it.
+#[derive(Debug)]
+pub(super) struct Station {
+    pub(super) at: RelayAt,
+    pub(super) meter: Arc<Meter>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    failed: Option<Instant>,
+    found: Option<(Instant, Vec<SocketAddr>)>,
+}
+
+impl Station {
+    fn new(at: RelayAt) -> Self {
+        Self { at, meter: Arc::default(), state: Mutex::default() }
+    }
+
+    /// How an attempt went.
+    pub(super) fn note(&self, failed: bool) {
+        self.lock().failed = failed.then(Instant::now);
+    }
+
+    /// It failed a moment ago.
+    pub(super) fn is_bad(&self) -> bool {
+        self.lock().failed.is_some_and(|since| since.elapsed() < PARDON)
+    }
+
+    /// The last attempt failed, however long ago that is.
+    pub(super) fn has_failed(&self) -> bool {
+        self.lock().failed.is_some()
+    }
+
+    /// Its addresses.
+    pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let known = self.lock().found.clone();
+        if let Some((since, addresses)) = &known
+            && since.elapsed() < FRESH
+        {
+            return Ok(addresses.clone());
+        }
+        let mut addresses = Vec::new();
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
+        for place in &self.at.places {
+            match timeout(LOOKUP, lookup_host(place.to_string())).await {
+                Ok(Ok(found)) => addresses.extend(found),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, "the name's server does not answer"),
+            }
+        }
+        if addresses.is_empty() {
+            return known.map(|(_, addresses)| addresses).ok_or(last);
+        }
+        self.lock().found = Some((Instant::now(), addresses.clone()));
+        Ok(addresses)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The list of now.
+#[derive(Debug)]
+pub(super) struct Relays(Mutex<Vec<Arc<Station>>>);
+
+impl Relays {
+    pub(super) fn new(list: &[RelayAt]) -> Self {
+        let relays = Self(Mutex::default());
+        relays.replace(list);
+        relays
+    }
+
+    /// Another list; whether it is another one.
+    pub(super) fn replace(&self, list: &[RelayAt]) -> bool {
+        let mut now = self.lock();
+        if now.iter().map(|station| &station.at).eq(list) {
+            return false;
+        }
+        let known = |at: &RelayAt| now.iter().find(|station| station.at == *at).cloned();
+        let next: Vec<_> =
+            list.iter().map(|at| known(at).unwrap_or_else(|| Arc::new(Station::new(at.clone())))).collect();
+        *now = next;
+        true
+    }
+
+    /// All, the best first.
+    pub(super) fn all(&self) -> Vec<Arc<Station>> {
+        self.lock().clone()
+    }
+
+    /// All, in the order in which they are asked.
+    pub(super) fn order(&self) -> Vec<Arc<Station>> {
+        let (last, first): (Vec<_>, Vec<_>) = self.all().into_iter().partition(|station| station.is_bad());
+        [first, last].concat()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Station>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(label: &str) -> RelayAt {
+        let places = vec!["127.0.0.1:4443".parse().unwrap()];
+        RelayAt { label: label.to_owned(), server: "127.0.0.1".try_into().unwrap(), places, member: None }
+    }
+
+    fn labels(stations: &[Arc<Station>]) -> String {
+        stations.iter().map(|station| station.at.label.as_str()).collect()
+    }
+
+    #[test]
+    fn who_failed_is_asked_last_also_on_a_new_list() {
+        let relays = Relays::new(&[at("a"), at("b"), at("c")]);
+        relays.all()[0].note(true);
+        assert_eq!(labels(&relays.order()), "bca");
+        assert!(!relays.replace(&[at("a"), at("b"), at("c")]));
+        assert!(relays.replace(&[at("a"), at("c")]));
+        assert_eq!(labels(&relays.order()), "ca");
+        relays.all()[0].note(false);
+        assert_eq!(labels(&relays.order()), "ac");
+    }
+}

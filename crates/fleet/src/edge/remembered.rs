@@ -1,0 +1,108 @@
+//! What an edge knows over its restarts, in one small file: relays, their rates, where the stream went to.
+//!
+//! In: a path. Out: what was kept, and how long ago. The file is for its owner alone, and is written beside and moved: a crash
+//! leaves the old one or the new one. One that cannot be read is as good as none: all in it can be learnt again.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::machine::Saved;
+use crate::ca::Stamp;
+
+/// A file that is longer is none of ours.
+const LONGEST: u64 = 256 * 1024;
+
+/// The file.
+#[derive(Clone, Debug)]
+pub struct Remembered {
+    path: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    saved_unix_s: u64,
+    known: Saved,
+}
+
+impl Remembered {
+    /// At this path; its directory is made when something is kept.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// What was kept, and how long ago.
+    pub fn read(&self) -> Option<(Saved, Duration)> {
+        let is_short = std::fs::metadata(&self.path).is_ok_and(|meta| meta.len() <= LONGEST);
+        let text = std::fs::read_to_string(&self.path).ok().filter(|_| is_short)?;
+        match serde_json::from_str::<Text>(&text) {
+            Ok(Text { version: 1, saved_unix_s, known }) => {
+                let passed = Stamp::now().since_1970().saturating_sub(Duration::from_secs(saved_unix_s));
+                Some((known, passed))
+            }
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!("{}: {error}: relays are measured anew", self.path.display());
+                None
+            }
+        }
+    }
+
+    /// Keeps it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, known: Saved) -> io::Result<()> {
+        let text = Text { version: 1, saved_unix_s: Stamp::now().since_1970().as_secs(), known };
+        if let Some(dir) = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            std::fs::create_dir_all(dir)?;
+        }
+        replace(&self.path, &serde_json::to_vec(&text)?, 0o600)
+    }
+}
+
+/// Writes a file whole, in place of whatever was there.
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_was_kept_is_read_again_and_what_is_damaged_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state/edge.json");
+        let file = Remembered::at(&path);
+        assert!(file.read().is_none());
+        let known = Saved { origin: Some("a.example:1935".parse().unwrap()), ..Saved::default() };
+        file.write(known.clone()).unwrap();
+        file.write(known.clone()).unwrap();
+        let (read, passed) = file.read().unwrap();
+        assert!(read == known && passed < Duration::from_secs(60));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        for damaged in ["", "{}", "{\"version\":2,\"saved_unix_s\":0,\"known\":{}}"] {
+            std::fs::write(&path, damaged).unwrap();
+            assert!(file.read().is_none(), "{damaged}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Enrolment from the box: a token becomes NAME.pem, NAME.key and ca.pem (`docs/fleet.md`, "The life of a token").
+//!
+//! In: a token as a person brought it, and a service. Out: files.
+//!
+//! 1. The key is made here and stays here; only a request goes out.
+//! 2. The service is known by the fingerprint in the token, before the token is shown to it.
+//! 3. What stands in the way of the files is found before the token is spent. What comes back must be what the token has
+//!    promised: this name, this key, this authority.
+//! 4. The authority's list of the revoked is fetched with the new certificate, for a relay begins with it.
+
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use crate::ca::{CaError, EnrolError, Fingerprint, MemberFiles, NewKey, Revocations, Token};
+use crate::identity::Identity;
+use crate::service::{Client, ClientError, Enrol, Enrolled};
+use crate::tls::{Credentials, TlsError, client_config, first_contact_config};
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The token is none.
+    #[error(transparent)]
+    Token(#[from] EnrolError),
+    /// A file is in the way, or cannot be written.
+    #[error(transparent)]
+    File(#[from] CaError),
+    /// The service is not reached, is another authority's, or refuses.
+    #[error(transparent)]
+    Service(#[from] ClientError),
+    /// What came is no good.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// What came is not what the token has promised.
+    #[error("the service has answered with something else than the token promises: {0}")]
+    Other(String),
+}
+
+/// What enrolment has brought.
+#[derive(Clone, Debug)]
+pub struct Joined {
+    /// Who this machine is now.
+    pub identity: Identity,
+    /// Until when.
+    pub not_after: String,
+    /// Where it stands.
+    pub files: MemberFiles,
+    /// The revocation list, or why it is not there.
+    pub revoked: Result<PathBuf, String>,
+}
+
+/// Spends a token at the service of this URL, for files in `out`.
+///
+/// # Errors
+/// There is no certificate; whether the token was spent the words tell.
+pub async fn join(url: &str, token: &str, out: &Path) -> Result<Joined, JoinError> {
+    let known = Token::read(token.trim())?;
+    let identity = known.grant.identity().clone();
+    let files = MemberFiles::of(out, &identity.name)?;
+    files.room(known.authority)?;
+    let new = NewKey::generate()?;
+    let mut client = Client::new(url, first_contact_config(known.authority, true)?)?;
+    let enrol = Enrol { token: token.trim().to_owned(), request: new.request };
+    let enrolled: Enrolled = client.send("/v1/enrol", &enrol).await?;
+    let other = |text: &str| JoinError::Other(text.to_owned());
+    let authority = CertificateDer::from_pem_slice(enrolled.authority.as_bytes());
+    let authority = authority.map_err(|_| other("no certificate of an authority"))?;
+    if Fingerprint::of(&authority) != known.authority {
+        return Err(other("another authority"));
+    }
+    let certificate = CertificateDer::from_pem_slice(enrolled.certificate.as_bytes());
+    let certificate = certificate.map_err(|_| other("no certificate"))?;
+    let own = Credentials::new(certificate, &new.key, authority.clone())?;
+    // The library compares key and certificate.
+    let tls = client_config(&own, None, true)?;
+    if own.peer()?.identity != identity {
+        return Err(other("another name"));
+    }
+    files.write_parts(&enrolled.certificate, &authority, Some(&new.key))?;
+    let revoked = list(url, tls, &authority, out).await.map_err(|error| error.to_string());
+    Ok(Joined { identity, not_after: enrolled.not_after, files, revoked })
+}
+
+/// Rule 4.
+async fn list(
+    url: &str,
+    tls: rustls::ClientConfig,
+    authority: &CertificateDer<'static>,
+    out: &Path,
+) -> Result<PathBuf, JoinError> {
+    let text = Client::new(url, tls)?.text("/v1/revoked").await?;
+    let path = out.join("revoked.pem");
+    Revocations::bring(&path, authority, &text)?;
+    Ok(path)
+}

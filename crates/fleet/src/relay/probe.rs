@@ -1,0 +1,212 @@
+//! How fast an edge can send to this relay: bytes that are counted and thrown away (BASS §IV-B, B(c, s)).
+//!
+//! In: `PUT /.well-known/marline/probe` with a chunked body (RFC 9112 §7.1) over a connection as any other of an edge. Out: a line
+//! each [`EACH`], how many bytes have come and in how many nanoseconds since the first of them, until the body ends, the edge
+//! has gone, or [`MOST`] or [`LONGEST`] is reached. An edge that knows enough just closes.
+//!
+//! 1. Who is no edge of this authority does not come here. What is sent counts as the edge's share of the relay's capacity, as
+//!    a tunnel's bytes do.
+//! 2. One at a time for each edge, [`AT_ONCE`] in all, and none while the relay takes no new tunnels.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use marline_core::units::DataSize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{sleep, timeout_at};
+
+use super::registry::Seat;
+use crate::identity::Name;
+use crate::tunnel::{Grant, PROBE, Pace as _, Problem, Status};
+
+/// chosen: an edge asks for a second and a half.
+const LONGEST: Duration = Duration::from_secs(4);
+/// chosen: 85 Mbit/s for so long; more is not needed to tell relays apart.
+const MOST: u64 = 32 * 1024 * 1024;
+/// chosen: a fifth of what an edge needs at least.
+const EACH: Duration = Duration::from_millis(100);
+/// chosen: a buffer each.
+const AT_ONCE: usize = 64;
+/// chosen: as a tunnel's pieces.
+const PIECE: usize = 64 * 1024;
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: no-store\r\n\
+                    Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+
+/// Who is probing.
+#[derive(Debug, Default)]
+pub(super) struct Probes(Mutex<BTreeSet<Name>>);
+
+/// A place among them.
+struct Place<'a>(&'a Probes, Name);
+
+impl Probes {
+    fn enter(&self, name: &Name) -> Result<Place<'_>, Problem> {
+        let mut probing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if probing.len() >= AT_ONCE {
+            return Err(Problem::new(Status::NoRoom, "connection_limit_reached", "too many probes at once"));
+        }
+        if !probing.insert(name.clone()) {
+            let words = format!("{name} is probing already");
+            return Err(Problem::new(Status::TooMany, "connection_limit_reached", words));
+        }
+        Ok(Place(self, name.clone()))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}
+
+/// The length of the head, if it is one of a probe and whole.
+pub(super) fn asked(bytes: &[u8]) -> Option<usize> {
+    let mut fields = [httparse::EMPTY_HEADER; 16];
+    let mut head = httparse::Request::new(&mut fields);
+    let Ok(httparse::Status::Complete(len)) = head.parse(bytes) else { return None };
+    let chunked = |field: &httparse::Header<'_>| {
+        field.name.eq_ignore_ascii_case("transfer-encoding") && field.value.eq_ignore_ascii_case(b"chunked")
+    };
+    let is_probe = head.method == Some("PUT") && head.path == Some(PROBE) && head.headers.iter().any(chunked);
+    is_probe.then_some(len)
+}
+
+/// Counts what comes, and says how much it was.
+pub(super) async fn count(
+    edge: &mut super::serve::Edge,
+    early: &[u8],
+    seat: &mut Seat,
+    probes: &Probes,
+) -> Result<(), Problem> {
+    let _place = probes.enter(seat.name())?;
+    if let Err(error) = counted(edge, early, seat).await {
+        tracing::debug!(edge = %seat.name(), %error, "a probe broke off");
+    }
+    Ok(())
+}
+
+async fn counted(edge: &mut super::serve::Edge, early: &[u8], seat: &mut Seat) -> io::Result<()> {
+    edge.write_all(HEAD.as_bytes()).await?;
+    edge.flush().await?;
+    let mut body = Body::default();
+    let mut piece = vec![0; PIECE];
+    let begun = Instant::now();
+    let ends = tokio::time::Instant::now() + LONGEST;
+    let (mut bytes, mut told) = (early.len() as u64, begun);
+    let mut open = body.take(early)?;
+    while open && bytes < MOST {
+        let granted = match seat.ask(true, DataSize::from_bytes(PIECE as u64)) {
+            Grant::Now(size) => size,
+            Grant::Later(time) => {
+                sleep(time.min(EACH)).await;
+                if tokio::time::Instant::now() >= ends {
+                    break;
+                }
+                continue;
+            }
+        };
+        let room = usize::try_from(granted.bytes()).unwrap_or(PIECE).clamp(1, PIECE);
+        let read = timeout_at(ends, edge.read(piece.get_mut(..room).unwrap_or_default())).await;
+        let came = read.as_ref().ok().and_then(|read| read.as_ref().ok()).copied().unwrap_or_default();
+        seat.passed(true, granted, DataSize::from_bytes(came as u64));
+        let Ok(read) = read else { break };
+        if read? == 0 {
+            return Ok(());
+        }
+        bytes += came as u64;
+        open = body.take(piece.get(..came).unwrap_or_default())?;
+        if told.elapsed() >= EACH {
+            told = Instant::now();
+            say(edge, bytes, begun.elapsed()).await?;
+        }
+    }
+    say(edge, bytes, begun.elapsed()).await?;
+    edge.write_all(b"0\r\n\r\n").await?;
+    edge.shutdown().await
+}
+
+async fn say(edge: &mut super::serve::Edge, bytes: u64, time: Duration) -> io::Result<()> {
+    let line = format!("{bytes} {}\n", time.as_nanos());
+    edge.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes()).await?;
+    edge.flush().await
+}
+
+/// Finds the end of a chunked body.
+#[derive(Debug, Default)]
+struct Body {
+    /// Of the chunk that is being passed, its line end included.
+    left: u64,
+    line: Vec<u8>,
+}
+
+impl Body {
+    /// Passes bytes over; whether the body goes on.
+    fn take(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
+        while !bytes.is_empty() {
+            let skip = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+            self.left -= skip as u64;
+            bytes = bytes.get(skip..).unwrap_or_default();
+            let Some((first, rest)) = bytes.split_first() else { break };
+            bytes = rest;
+            self.line.push(*first);
+            if *first == b'\n' {
+                match httparse::parse_chunk_size(&self.line) {
+                    Ok(httparse::Status::Complete((_, 0))) => return Ok(false),
+                    Ok(httparse::Status::Complete((_, size))) => self.left = size.saturating_add(2),
+                    _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no chunk of a body")),
+                }
+                self.line.clear();
+            } else if self.line.len() > 64 {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the line of a chunk is too long"));
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_asked_for_by_its_path_and_a_chunked_body() {
+        let head = format!("PUT {PROBE} HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n");
+        assert_eq!(asked(format!("{head}5\r\n").as_bytes()), Some(head.len()));
+        assert_eq!(asked(&head.as_bytes()[..20]), None);
+        for other in [head.replace("PUT", "POST"), head.replace("probe", "prob"), head.replace("chunked", "x")] {
+            assert_eq!(asked(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_body_ends_with_its_last_chunk_however_it_is_cut() {
+        let text = b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n";
+        for cut in 1..text.len() {
+            let mut body = Body::default();
+            let mut open = Vec::new();
+            for part in text.chunks(cut) {
+                open.push(body.take(part).unwrap());
+                if open.last() == Some(&false) {
+                    break;
+                }
+            }
+            assert_eq!(open.iter().filter(|open| !**open).count(), 1, "{cut}");
+        }
+        assert!(Body::default().take(b"hello\r\n").is_err());
+        assert!(Body::default().take(&[b'1'; 100]).is_err());
+    }
+
+    #[test]
+    fn an_edge_probes_once_at_a_time() {
+        let probes = Probes::default();
+        let name: Name = "cam-1".parse().unwrap();
+        let place = probes.enter(&name).ok();
+        assert_eq!(probes.enter(&name).err().unwrap().status, Status::TooMany);
+        assert!(probes.enter(&"cam-2".parse().unwrap()).is_ok());
+        drop(place);
+        assert!(probes.enter(&name).is_ok());
+    }
+}

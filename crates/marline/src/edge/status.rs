@@ -1,0 +1,152 @@
+//! `marline edge status`: what an edge that runs says of itself.
+//!
+//! In: a question at the edge's ear ([`marline_net::ear`]). Out: a table for people, or one JSON object (`docs/json.md`).
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use marline_core::units::{Bitrate, DataSize};
+use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow};
+use marline_net::ear::{AskError, ask};
+use marline_net::paths::ground::RUN_DIR;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::Exit;
+use crate::energy::{json, table};
+
+/// The edge's name at its ear.
+pub(super) const NAME: &str = "edge";
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
+pub(super) enum Question {
+    /// How it stands.
+    Status,
+}
+
+/// How an edge stands.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Status {
+    version: String,
+    pid: u32,
+    up_s: f64,
+    edge: String,
+    listens: Vec<String>,
+    flows: EdgeState,
+    /// The relays that new flows are led to, the best first.
+    relays: Vec<RelayRow>,
+    /// None: it asks no service.
+    fleet: Option<FleetView>,
+    links: Vec<LinkNow>,
+}
+
+/// What does not change while it runs.
+pub(super) struct About {
+    pub(super) begun: Instant,
+    pub(super) edge: String,
+    pub(super) listens: Vec<String>,
+}
+
+impl Status {
+    pub(super) fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetView>>) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            up_s: about.begun.elapsed().as_secs_f64(),
+            edge: about.edge.clone(),
+            listens: about.listens.clone(),
+            flows: edge.state().borrow().clone(),
+            relays: edge.relays(),
+            fleet: fleet.map(|view| view.borrow().clone()),
+            links: edge.links(),
+        }
+    }
+}
+
+/// Asks and prints.
+pub(super) fn run(run_dir: Option<PathBuf>, as_json: bool) -> Result<(), Exit> {
+    let run_dir = run_dir.unwrap_or_else(|| RUN_DIR.into());
+    let status: Status = ask(&run_dir, NAME, &Question::Status).map_err(|error| unanswered(&error))?;
+    let text = if as_json { json(&status)? } else { shown(&status) };
+    std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes())?;
+    Ok(())
+}
+
+fn unanswered(error: &AskError) -> Exit {
+    let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
+    Exit::new(code, error.to_string())
+}
+
+fn shown(status: &Status) -> String {
+    let flows = &status.flows;
+    let mut text = format!(
+        "{} on {}: {} flows open, {} carried, {} direct, {} failed\n",
+        status.edge,
+        status.listens.join(", "),
+        flows.open,
+        flows.carried.values().sum::<u64>(),
+        flows.direct,
+        flows.failed
+    );
+    if let Some(fleet) = &status.fleet {
+        text += &service(fleet);
+    }
+    let mut rows = vec![words(&["relay", "state", "reaches", "measured", "round trip", "flows", "sent"])];
+    rows.extend(status.relays.iter().enumerate().map(|(n, relay)| {
+        let known = status
+            .fleet
+            .as_ref()
+            .and_then(|fleet| fleet.relays.iter().find(|one| relay.label == one.relay.as_str()));
+        let state = if relay.failing {
+            "failing"
+        } else if n == 0 {
+            "in use"
+        } else {
+            "ready"
+        };
+        let rate = known.and_then(|known| known.rate).map_or_else(none, |rate: Bitrate| rate.to_string());
+        let age = known.and_then(|known| known.rate_age_s).map_or_else(none, |age| format!("{age} s ago"));
+        let trip = known.and_then(|known| known.rtt_ms).map_or_else(none, |trip| format!("{trip} ms"));
+        let carried = flows.carried.get(&relay.label).copied().unwrap_or_default();
+        let sent = DataSize::from_bytes(relay.sent_bytes).to_string();
+        vec![relay.label.clone(), state.to_owned(), rate, age, trip, carried.to_string(), sent]
+    }));
+    text += &(table(&rows) + "\n");
+    let all: u64 = status.links.iter().map(|link| link.sent_bytes).sum();
+    let mut rows = vec![words(&["link", "state", "sent", "share", "now", "most", "bytes"])];
+    rows.extend(status.links.iter().map(|link| {
+        let share = if all == 0 { 0.0 } else { 100.0 * link.sent_bytes as f64 / all as f64 };
+        vec![
+            link.name.clone(),
+            if link.up { "up" } else { "down" }.to_owned(),
+            DataSize::from_bytes(link.sent_bytes).to_string(),
+            format!("{share:.0}%"),
+            link.rate.to_string(),
+            link.most.to_string(),
+            if link.metered { "metered" } else { "free" }.to_owned(),
+        ]
+    }));
+    text + &table(&rows)
+}
+
+fn service(fleet: &FleetView) -> String {
+    let given = match (&fleet.given, fleet.reason) {
+        (Some(held), _) => format!("has given {} with {}", held.relay, held.reservation),
+        (None, Some(reason)) => format!("has given no relay ({})", reason.word()),
+        (None, None) => "was not asked yet".to_owned(),
+    };
+    match &fleet.why {
+        Some(why) => format!("the service does not answer ({why}); it {given}\n"),
+        None => format!("the service {given}\n"),
+    }
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}

@@ -1,0 +1,139 @@
+//! From words to what an edge is: who it is, whom it trusts, which relays it may use, what it asks the service for.
+//!
+//! Everything that the user wrote and the files that it names are read here, before anything listens.
+
+use std::net::ToSocketAddrs as _;
+use std::path::{Path, PathBuf};
+
+use marline_fleet::ca::Fingerprint;
+use marline_fleet::edge::{Config, RelayAt, Remembered, Trusted, list, machine};
+use marline_fleet::identity::{Identity, Role};
+use marline_fleet::service::Client;
+use marline_fleet::tls::{Credentials, client_config};
+
+use super::args::{Minimise, RunArgs};
+use super::say;
+use crate::Exit;
+
+/// All of it.
+pub(super) struct Terms {
+    pub(super) identity: Identity,
+    pub(super) own: Credentials,
+    pub(super) trusted: Trusted,
+    /// The revocation list, there or not.
+    pub(super) revoked: PathBuf,
+    pub(super) config: Config,
+    pub(super) fleet: Option<Fleet>,
+}
+
+/// What concerns the service.
+pub(super) struct Fleet {
+    pub(super) client: Client,
+    pub(super) machine: machine::Config,
+    pub(super) remembered: Remembered,
+}
+
+impl Terms {
+    pub(super) fn of(args: &RunArgs) -> Result<Self, Exit> {
+        let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
+        let certificate = args.certificate.clone().ok_or_else(|| Exit::usage("--certificate is missing"))?;
+        let beside = |name: &str| certificate.parent().unwrap_or(Path::new("")).join(name);
+        let key = args.key.clone().unwrap_or_else(|| certificate.with_extension("key"));
+        let authority = args.ca.clone().unwrap_or_else(|| beside("ca.pem"));
+        let own = Credentials::read(&certificate, &key, &authority).map_err(|error| bad(&error))?;
+        let identity = own.peer().map_err(|error| bad(&error))?.identity;
+        if identity.role != Role::Edge {
+            let whose = format!("it is the certificate of {identity}, and not of an edge");
+            return Err(Exit::usage(format!("{}: {whose}", certificate.display())));
+        }
+        if let Some(missing) = args.revoked.as_ref().filter(|path| args.fleet.is_none() && !path.exists()) {
+            return Err(Exit::usage(format!("--revoked {}: no such file", missing.display())));
+        }
+        let state = || match &args.asks.state {
+            Some(named) => Ok(named.clone()),
+            None => Ok::<_, Exit>(state_dir()?.join(format!("edge-{}.json", identity.name))),
+        };
+        // Each authority's list is a file of its own: a box that changes its fleet begins anew.
+        let fingerprint: String = Fingerprint::of(own.authority()).to_string().chars().take(16).collect();
+        let near = beside("revoked.pem");
+        let revoked = match &args.revoked {
+            Some(named) => named.clone(),
+            None if near.exists() || args.fleet.is_none() => near,
+            None => state()?.with_file_name(format!("revoked-{fingerprint}.pem")),
+        };
+        let revocations = list(&own, &revoked).map_err(|error| bad(&error))?;
+        let trusted = Trusted::new(&own, revocations).map_err(|error| bad(&error))?;
+        let relays = args.relay.iter().map(|relay| named(relay)).collect::<Result<Vec<_>, _>>()?;
+        let config = Config { listen: args.listen.clone(), relays, warm: args.warm, direct: !args.no_direct };
+        let fleet = args.fleet.as_ref().map(|url| {
+            let tls = client_config(&own, None, true).map_err(|error| bad(&error))?;
+            let client = Client::new(url, tls).map_err(|error| Exit::usage(format!("--fleet: {error}")))?;
+            let state = state()?;
+            let machine = machine::Config {
+                origin: args.asks.origin.clone(),
+                wanted: args.asks.wanted,
+                position: args.asks.position,
+                near: args.minimise == Some(Minimise::Latency),
+                probe_bytes: args.asks.probe_bytes,
+            };
+            Ok::<_, Exit>(Fleet { client, machine, remembered: Remembered::at(&state) })
+        });
+        let fleet = fleet.transpose()?;
+        resolve(args)?;
+        Ok(Self { identity, own, trusted, revoked, config, fleet })
+    }
+}
+
+/// Where an edge keeps what it has learnt.
+fn state_dir() -> Result<PathBuf, Exit> {
+    // systemd's word for a unit's own directory.
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(unit) = set("STATE_DIRECTORY") {
+        return Ok(unit);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok("/var/lib/marline".into());
+    }
+    let own = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
+    let own = own.ok_or_else(|| Exit::usage("there is no home directory to keep anything in: say --state FILE"))?;
+    Ok(own.join("marline"))
+}
+
+/// A relay's name and its place, as `HOST[:PORT]` names them.
+fn named(relay: &str) -> Result<RelayAt, Exit> {
+    let wrong = |why: &dyn std::fmt::Display| Exit::usage(format!("--relay {relay}: {why}"));
+    let (host, port) = split(relay).map_err(|why| wrong(&why))?;
+    let server = host.to_owned().try_into().map_err(|_| wrong(&"it is no name and no address"))?;
+    let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let place = authority.parse().map_err(|why: String| wrong(&why))?;
+    Ok(RelayAt { label: host.to_owned(), server, places: vec![place], member: None })
+}
+
+fn split(relay: &str) -> Result<(&str, u16), &'static str> {
+    let (host, port) = match relay.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.starts_with('[') => {
+            (host, port.parse().map_err(|_| "after the colon stands a port")?)
+        }
+        _ => (relay, PORT),
+    };
+    Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
+}
+
+/// chosen: free in IANA's registry, and beside HTTPS's.
+const PORT: u16 = 4443;
+
+/// Names are looked up again when they are needed. Only where nothing else is left none of them may be unknown now.
+fn resolve(args: &RunArgs) -> Result<(), Exit> {
+    let mut unknown = Vec::new();
+    for relay in &args.relay {
+        let looked = split(relay).map(|at| at.to_socket_addrs().map(drop));
+        if let Ok(Err(error)) = looked {
+            unknown.push(format!("--relay {relay}: {error}"));
+        }
+    }
+    if args.fleet.is_none() && args.no_direct && unknown.len() == args.relay.len() {
+        return Err(Exit::new(Exit::NETWORK, unknown.join("; ")));
+    }
+    unknown.iter().for_each(|line| say(&format!("{line}: it is looked up again when it is needed")));
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! `marline fleet enrol`: a box becomes a member by a token.
+//!
+//! The token comes from a file or from standard input, and from no argument: everybody on the machine may read those.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use marline_fleet::enrol::{JoinError, join};
+use marline_fleet::service::ClientError;
+
+use super::ask::runtime;
+use super::ca::{print, say};
+use crate::Exit;
+
+pub(super) const AFTER_HELP: &str = "\
+Examples:
+  marline fleet ca token --role edge --name cam-7 | ssh cam-7 marline fleet enrol --fleet https://fleet.example.org:4444
+      NAME.pem, NAME.key, ca.pem and revoked.pem here; the key never leaves this machine.
+  marline fleet enrol --fleet https://fleet.example.org:4444 --token-file token --out /etc/marline/relay
+
+The service is known by the fingerprint in the token. A token is good once.";
+
+/// `marline fleet enrol`.
+#[derive(Debug, Args)]
+pub(super) struct EnrolArgs {
+    /// The service.
+    #[arg(long, value_name = "URL")]
+    fleet: String,
+    /// Where the token stands, as `marline fleet ca token` printed it; -: standard input.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    token_file: PathBuf,
+    /// Where the files are written.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+}
+
+/// A token has some hundred bytes.
+const LONGEST: u64 = 16 * 1024;
+
+pub(super) fn run(args: &EnrolArgs) -> Result<(), Exit> {
+    let token = token(args)?;
+    let joined = runtime()?.block_on(join(&args.fleet, &token, &args.out)).map_err(exit)?;
+    print(&format!("{}\n", joined.files.certificate.display()))?;
+    say(&format!("this machine is {} until {}", joined.identity, joined.not_after));
+    if let Err(why) = joined.revoked {
+        say(&format!("the list of revoked certificates was not fetched: {why}"));
+    }
+    Ok(())
+}
+
+fn token(args: &EnrolArgs) -> Result<String, Exit> {
+    let mut text = String::new();
+    let read = if args.token_file.as_os_str() == "-" {
+        std::io::stdin().take(LONGEST).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(&args.token_file).and_then(|file| file.take(LONGEST).read_to_string(&mut text))
+    };
+    read.map_err(|error| Exit::usage(format!("--token-file {}: {error}", args.token_file.display())))?;
+    Ok(text)
+}
+
+fn exit(error: JoinError) -> Exit {
+    let code = match &error {
+        JoinError::Token(_) | JoinError::Service(ClientError::Url(_)) => Exit::USAGE,
+        JoinError::Service(ClientError::Network { .. }) => Exit::NETWORK,
+        JoinError::Service(ClientError::Refused(problem)) if problem.status == 403 => Exit::PRIVILEGE,
+        _ => Exit::FAILED,
+    };
+    Exit::new(code, error.to_string())
+}

@@ -1,0 +1,344 @@
+//! A fleet as processes: a service, three relays of different capability, and an edge that asks; what is killed, and what goes on.
+//!
+//! In a network of its own where that can be had (root, `unshare`, `ip`, MPTCP): the edge has two links, and all others are
+//! behind them. Elsewhere over the loopback, which is said.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+/// For waiting; nothing is judged by it.
+const LONG: Duration = Duration::from_secs(90);
+
+/// Where the others are.
+struct Stage {
+    dir: TempDir,
+    /// Their address.
+    far: &'static str,
+    /// What starts a program there.
+    there: &'static [&'static str],
+    /// Words of the edge about its links.
+    links: &'static str,
+}
+
+impl Stage {
+    fn command(&self, there: bool, program: &str) -> Command {
+        let words: Vec<&str> = if there { [self.there, &[program]].concat() } else { vec![program] };
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(self.dir.path()).env("HOME", self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn marline(&self, words: &str) -> Output {
+        self.command(false, MARLINE).args(words.split(' ')).output().unwrap()
+    }
+
+    fn must(&self, words: &str) -> String {
+        let output = self.marline(words);
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn start(&self, there: bool, words: &str) -> Running {
+        let mut command = self.command(there, MARLINE);
+        Running::of(command.args(words.split(' ')))
+    }
+
+    /// What a command answers with `--json`, once it is `good`.
+    fn wait(&self, words: &str, good: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let output = self.marline(words);
+            let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+            if good(&value) {
+                return value;
+            }
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(begun.elapsed() < LONG, "{words}: {value:#} {said}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn status(&self, good: impl Fn(&Value) -> bool) -> Value {
+        self.wait("edge status --json --run-dir run", good)
+    }
+
+    fn service(&self, authority: &str) -> Running {
+        self.start(true, &format!("fleet run --ca {authority} --listen {0}:4444 --address {0}", self.far))
+    }
+}
+
+/// A process that says where it listens; it is killed with this.
+struct Running {
+    child: Child,
+    address: SocketAddr,
+    lines: BufReader<std::process::ChildStderr>,
+}
+
+impl Running {
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap());
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut running = Self { child, address: nowhere, lines };
+        let mut said = String::new();
+        while running.address == nowhere {
+            let mut line = String::new();
+            assert!(running.lines.read_line(&mut line).unwrap() > 0, "{command:?} has ended: {said}");
+            if let Some((_, rest)) = line.split_once("listens on ") {
+                running.address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
+            }
+            said += &line;
+        }
+        running
+    }
+
+    fn end(mut self) -> Option<i32> {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        // What it says must go somewhere.
+        let _ = self.lines.read_to_string(&mut String::new());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A tunnel through the edge.
+fn tunnel(edge: SocketAddr, server: &str) -> TcpStream {
+    let mut program = TcpStream::connect(edge).unwrap();
+    program.set_read_timeout(Some(LONG)).unwrap();
+    program.write_all(format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n").as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        program.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    program
+}
+
+fn says_back(program: &mut TcpStream) {
+    let sent: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
+    let (mut writer, copy) = (program.try_clone().unwrap(), sent.clone());
+    let writing = std::thread::spawn(move || writer.write_all(&copy).unwrap());
+    let mut heard = vec![0; sent.len()];
+    program.read_exact(&mut heard).unwrap();
+    writing.join().unwrap();
+    assert!(heard == sent);
+}
+
+fn scenario(stage: &Stage) {
+    let far = stage.far;
+    stage.must("fleet ca init --dir ca --name test");
+    for n in 1..=3 {
+        stage.must(&format!("fleet ca issue relay r{n} --dir ca --address {far} --out ."));
+    }
+    stage.must("fleet ca issue edge e1 --dir ca --out .");
+    stage.must("fleet ca issue operator ann --dir ca --out .");
+    let mut echo = stage.command(true, std::env::current_exe().unwrap().to_str().unwrap());
+    echo.args(["--exact", "a_server_that_says_back", "--ignored", "--nocapture"]).env("ECHO_AT", far);
+    let echo = Running::of(&mut echo);
+    let server = echo.address.to_string();
+    let mut service = Some(stage.service("ca"));
+    let url = format!("https://{far}:4444");
+    let mut relays: Vec<Option<Running>> = Vec::new();
+    for (n, capacity) in [(1, 8), (2, 40), (3, 16)] {
+        let words = format!(
+            "relay --listen {far}:500{n} --certificate r{n}.pem --revoked ca/revoked.pem --allow-net {far} \
+             --allow-port {port} --capacity {capacity}Mbit/s --fleet {url} --announce {far}:500{n}",
+            port = echo.address.port()
+        );
+        relays.push(Some(stage.start(true, &words)));
+    }
+    // The edge's namespace reaches the service as any operator does.
+    stage.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |status| {
+        status["relays"].as_array().is_some_and(|relays| relays.len() == 3)
+    });
+    let words = format!(
+        "edge --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state state.json --run-dir run --no-direct \
+         --origin {server} --wanted 4Mbit/s{}",
+        stage.links
+    );
+    let edge = stage.start(false, &words);
+    let given = |status: &Value| status["fleet"]["given"]["relay"].as_str().map(str::to_owned);
+    let status = stage.status(|status| given(status).is_some());
+    let rows = status["fleet"]["relays"].as_array().unwrap();
+    println!("measured: {rows:#?}\nlinks: {:#}", status["links"]);
+    assert_eq!(rows.iter().filter(|row| row["rate_bps"].as_u64().is_some_and(|rate| rate > 0)).count(), 3);
+    let first = given(&status).unwrap();
+    // The list of the revoked came with it, and what was measured is kept.
+    let kept: Vec<_> = std::fs::read_dir(stage.dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert!(kept.iter().any(|name| name.to_str().unwrap().starts_with("revoked-")), "{kept:?}");
+    assert!(kept.iter().any(|name| name == "state.json"), "{kept:?}");
+    let mut old = tunnel(edge.address, &server);
+    says_back(&mut old);
+    assert_eq!(stage.status(|_| true)["flows"]["last"].as_str(), Some(first.as_str()));
+
+    // The service is killed: flows go on, new ones too, and it has the same edge again when it is back.
+    drop(service.take());
+    says_back(&mut old);
+    let mut newer = tunnel(edge.address, &server);
+    says_back(&mut newer);
+    stage.status(|status| status["fleet"]["why"].is_string());
+    service = Some(stage.service("ca"));
+    stage.status(|status| status["fleet"]["why"].is_null() && given(status).is_some());
+    says_back(&mut old);
+    says_back(&mut newer);
+    assert_eq!(stage.status(|_| true)["flows"]["failed"], 0);
+
+    // Its relay is killed: a new flow goes through another one, and the service gives another one.
+    let held = given(&stage.status(|status| given(status).is_some())).unwrap();
+    let number: usize = held[1..].parse().unwrap();
+    relays[number - 1] = None;
+    let begun = Instant::now();
+    let mut another = tunnel(edge.address, &server);
+    println!("a new flow after {held} was killed: {:?}", begun.elapsed());
+    says_back(&mut another);
+    let last = stage.status(|_| true)["flows"]["last"].as_str().unwrap().to_owned();
+    assert_ne!(last, held);
+    stage.status(|status| given(status).is_some_and(|given| given != held));
+    says_back(&mut another);
+
+    // An edge that begins while the service is down knows its relays.
+    drop(service.take());
+    assert_eq!(edge.end(), Some(0));
+    let edge = stage.start(false, &words);
+    says_back(&mut tunnel(edge.address, &server));
+    let links = stage.status(|_| true)["links"].clone();
+    println!("links: {links:#}");
+    assert_eq!(edge.end(), Some(0));
+    let gone = stage.marline("edge status --run-dir run");
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("no `marline edge` runs here"));
+}
+
+#[test]
+fn an_edge_asks_a_fleet_and_neither_service_nor_relay_is_missed() {
+    let words = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
+    let can = Command::new("unshare").args(words).args(["ip", "link"]).output();
+    if can.is_ok_and(|output| output.status.success()) && Path::new("/proc/sys/net/mptcp").exists() {
+        let own = std::env::current_exe().unwrap();
+        let script = format!("{NETWORK}\nexec \"$0\" --exact inside_of_a_network --ignored --nocapture");
+        let mut command = Command::new("timeout");
+        command.args(["300", "unshare"]).args(words).args(["sh", "-ec", &script]).arg(own);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let said = [String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)].concat();
+        println!("{said}");
+        assert!(output.status.success() && said.contains("1 passed"), "{:?}\n{said}", output.status);
+        return;
+    }
+    eprintln!("over the loopback: there can be no network of two links here (root, unshare, ip, MPTCP)");
+    let dir = tempfile::tempdir().unwrap();
+    scenario(&Stage { dir, far: "127.0.0.1", there: &[], links: " --no-paths" });
+}
+
+/// Two links to a network in which all others are.
+const NETWORK: &str = r"
+mount -t tmpfs none /run
+mkdir -p /run/netns
+ip link set lo up
+ip netns add far
+ip -n far link set lo up
+ip -n far address add 10.9.0.1/32 dev lo
+for n in 0 1; do
+    ip link add eth$n type veth peer name far$n netns far
+    ip address add 10.$n.0.2/24 dev eth$n
+    ip -n far address add 10.$n.0.1/24 dev far$n
+    ip link set eth$n up
+    ip -n far link set far$n up
+    ip route add default via 10.$n.0.1 dev eth$n metric 10$n
+done
+";
+
+#[test]
+#[ignore = "the other test runs it in a network of its own"]
+fn inside_of_a_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let links = " --link eth0,kind=wifi,metered=no --link eth1,kind=lte,metered=no";
+    scenario(&Stage { dir, far: "10.9.0.1", there: &["ip", "netns", "exec", "far"], links });
+}
+
+/// For the scenario, at the address that `ECHO_AT` names.
+#[test]
+#[ignore = "a server for the scenario"]
+fn a_server_that_says_back() {
+    let Ok(at) = std::env::var("ECHO_AT") else { return };
+    let listener = TcpListener::bind((at.as_str(), 0)).unwrap();
+    eprintln!("listens on {}", listener.local_addr().unwrap());
+    for socket in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut &socket, &mut &socket);
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+        });
+    }
+}
+
+/// `marline fleet enrol` with what stands in `token`.
+fn enrol(stage: &Stage, token: &str, out: &str, url: &str) -> Output {
+    let mut command = stage.command(false, MARLINE);
+    command.args(["fleet", "enrol", "--fleet", url, "--out", out]).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_token_brings_one_box_its_files_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
+    stage.must("fleet ca init --dir ca --name test");
+    stage.must("fleet ca init --dir other --name other");
+    let service = stage.start(false, "fleet run --ca ca --listen 127.0.0.1:0");
+    let url = format!("https://{}", service.address);
+    let token = stage.must("fleet ca token --role edge --name cam-7 --dir ca");
+    let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --dir ca");
+    let wrong = stage.must("fleet ca token --role edge --name cam-7 --dir other");
+    for name in ["box", "again", "wrong", "taken"] {
+        std::fs::create_dir(stage.dir.path().join(name)).unwrap();
+    }
+    let refused = |output: &Output, code: i32, word: &str| {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(word) && said.matches('\n').count() == 1, "{said}");
+        assert!(!said.contains(token.trim()), "a token is a secret");
+    };
+    // What is in the way is found before the token is spent.
+    std::fs::write(stage.dir.path().join("taken/cam-7.pem"), "x").unwrap();
+    refused(&enrol(&stage, &token, "taken", &url), 1, "cam-7.pem");
+    let joined = enrol(&stage, &token, "box", &url);
+    assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
+    let of = |file: &str| std::fs::metadata(stage.dir.path().join("box").join(file)).unwrap().mode() & 0o777;
+    assert_eq!([of("cam-7.key"), of("cam-7.pem"), of("ca.pem"), of("revoked.pem")], [0o600, 0o644, 0o644, 0o644]);
+    refused(&enrol(&stage, &token, "again", &url), 1, "used already");
+    assert_eq!(std::fs::read_dir(stage.dir.path().join("again")).unwrap().count(), 0);
+    // A service of another authority is never shown the token.
+    refused(&enrol(&stage, &wrong, "wrong", &url), 69, "UnknownIssuer");
+    refused(&enrol(&stage, "no token", "wrong", &url), 64, "no enrolment token");
+    assert!(enrol(&stage, &relay, "box", &url).status.success());
+    // And these are certificates that serve.
+    let nobody = stage.marline("edge --relay 127.0.0.1:1 --certificate box/fra-1.pem --no-paths");
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("and not of an edge"));
+    let relay = "relay --listen 127.0.0.1:0 --certificate box/fra-1.pem";
+    let relay = stage.start(false, relay);
+    let edge = format!(
+        "edge --relay {} --certificate box/cam-7.pem --no-paths --listen 127.0.0.1:0 --run-dir run",
+        relay.address
+    );
+    assert_eq!(stage.start(false, &edge).end(), Some(0));
+}
