@@ -240,7 +240,7 @@ impl Desk {
             let bid = Bid { holder: self.holder.clone(), epoch, above, until: now.after(LEASE) };
             match self.store(move |store| store.lead(&bid, now)).await {
                 Ok(Lead::Mine(epoch)) => {
-                    self.with(|machine, _| machine.lead(epoch));
+                    self.with(|machine, now| machine.lead(epoch, now));
                     self.leads.store(true, Ordering::Relaxed);
                 }
                 Ok(Lead::Others) => self.leads.store(false, Ordering::Relaxed),

@@ -314,6 +314,17 @@ impl Beat {
         }
         Ok(())
     }
+
+    /// Whether it says the same of the relay itself, however loaded that is.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let Self { capacity, free: _, addresses, server_name, position, origins, draining, seen: _ } = self;
+        *capacity == other.capacity
+            && *addresses == other.addresses
+            && *server_name == other.server_name
+            && *position == other.position
+            && *origins == other.origins
+            && *draining == other.draining
+    }
 }
 
 impl Wish {
