@@ -84,7 +84,8 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     let empty = json(service.ask(&home, &["status", "--json"]));
     assert_eq!((empty["relays"].as_array().unwrap().len(), empty["edges"].as_array().unwrap().len()), (0, 0));
     let table = service.ask(&home, &["status"]);
-    assert!(String::from_utf8(table.stdout).unwrap().starts_with("relay  state  free"));
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.starts_with("fleet matches, epoch 1, store ca/fleet.redb\n\nrelay  state  free"), "{table}");
     let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
     assert!(String::from_utf8(drained.stderr).unwrap().contains("fra-1 has not announced itself"));

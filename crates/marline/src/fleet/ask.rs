@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use marline_core::units::{Bitrate, Ratio};
 use marline_fleet::identity::Name;
-use marline_fleet::service::words::{EdgeRow, Reason, RelayRow};
+use marline_fleet::service::words::{EdgeRow, Reason, RelayRow, ServiceRow};
 use marline_fleet::service::{Client, ClientError, Drain, Drained};
 use marline_fleet::tls::{Credentials, client_config};
 use serde::Serialize;
@@ -56,13 +56,15 @@ pub(super) fn credentials(certificate: &Path, key: Option<&Path>, ca: Option<&Pa
 /// How the fleet stands.
 #[derive(Serialize)]
 struct Fleet {
+    service: ServiceRow,
     relays: Vec<RelayRow>,
     edges: Vec<EdgeRow>,
 }
 
 async fn fetch(client: &mut Client) -> Result<Fleet, Exit> {
+    let service = client.fetch("/v1/service").await.map_err(exit)?;
     let relays = client.fetch("/v1/relays").await.map_err(exit)?;
-    Ok(Fleet { relays, edges: client.fetch("/v1/edges").await.map_err(exit)? })
+    Ok(Fleet { service, relays, edges: client.fetch("/v1/edges").await.map_err(exit)? })
 }
 
 pub(super) fn status(service: &Service, as_json: bool) -> Result<(), Exit> {
@@ -111,7 +113,7 @@ fn shown(fleet: &Fleet) -> String {
             age(relay.age_ms),
         ]
     }));
-    let mut text = table(&rows) + "\n";
+    let mut text = standing(&fleet.service) + "\n" + &table(&rows) + "\n";
     let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard"])];
     rows.extend(fleet.edges.iter().map(|edge| {
         let none = || edge.reason.map_or("-", reason).to_owned();
@@ -127,6 +129,19 @@ fn shown(fleet: &Fleet) -> String {
     }));
     text += &table(&rows);
     text
+}
+
+/// Who matches, and where the store is.
+fn standing(service: &ServiceRow) -> String {
+    let epoch = service.epoch.map_or_else(String::new, |epoch| format!(", epoch {epoch}"));
+    let matcher = match (service.leads, &service.matcher) {
+        (true, _) => format!("{} matches", service.name),
+        (false, Some(place)) if !place.is_empty() => format!("{} answers, {place} matches", service.name),
+        (false, _) => format!("{} answers, nobody is known to match", service.name),
+    };
+    let region = service.region.as_ref().map_or_else(String::new, |region| format!(", region {region}"));
+    let trouble = service.trouble.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {trouble}"));
+    format!("{matcher}{epoch}{region}, store {}{trouble}\n", service.store)
 }
 
 fn words(words: &[&str]) -> Vec<String> {

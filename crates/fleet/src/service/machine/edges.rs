@@ -126,7 +126,7 @@ impl Machine {
             }
         });
         let reason = if assignment.is_some() { None } else { edge.and_then(|edge| edge.reason) };
-        Standing { assignment, reason, heartbeat_ms: millis(self.config.heartbeat) }
+        Standing { assignment, reason, heartbeat_ms: millis(self.config.heartbeat), revocations: 0 }
     }
 
     /// All edges, by name.

@@ -107,6 +107,13 @@ impl Machine {
         }
     }
 
+    /// What operators have said in all, and to whoever; nothing else counts.
+    pub fn drains(&mut self, drains: Vec<(Name, Option<Duration>)>, now: Instant) {
+        self.advance(now);
+        self.drains = drains.into_iter().map(|(relay, time)| (relay, time.map(|time| self.now + time))).collect();
+        self.next_sweep = self.now;
+    }
+
     /// Whether this relay has announced itself.
     pub fn knows(&self, relay: &Name) -> bool {
         self.relays.contains_key(relay)
