@@ -54,10 +54,12 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Of the process of this name; others may have the same.
+    /// Of the process of this name. Others may have the same, where there are others; and where there are none, the lead that it had
+    /// before a crash is its own.
     pub(super) fn new(name: &Name, shared: bool) -> Result<Self, CaError> {
+        let holder = if shared { format!("{name}/{}", Nonce::random()?) } else { name.to_string() };
         Ok(Self {
-            holder: format!("{name}/{}", Nonce::random()?),
+            holder,
             shared,
             place: Mutex::default(),
             until: AtomicU64::new(0),

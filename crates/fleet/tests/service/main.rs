@@ -6,6 +6,7 @@ mod doors;
 mod life;
 mod load;
 mod redis_servers;
+mod rogue;
 mod several;
 mod stores;
 
@@ -62,7 +63,7 @@ impl Place {
     async fn start(&mut self, limits: Limits, store: impl FnOnce(&Path) -> Box<dyn Store>) {
         let authority = self.authority();
         let own = self.member("marline://fleet/f1");
-        let roles = vec![Role::Edge, Role::Relay, Role::Operator, Role::Fleet];
+        let roles = vec![Role::Edge, Role::Relay, Role::Operator];
         let clients = Clients { roles, strangers: true };
         let trust = Trust::of(own, &authority.revocations_path(), clients).unwrap();
         let store = store(&self.path("store"));

@@ -10,14 +10,14 @@ use super::redis_servers::*;
 use super::*;
 
 /// One process of the service.
-struct Process {
-    url: String,
+pub(super) struct Process {
+    pub(super) url: String,
     desk: Arc<Desk>,
     running: Vec<JoinHandle<()>>,
 }
 
 impl Process {
-    async fn start(place: &Place, name: &str, store: Box<dyn Store>) -> Self {
+    pub(super) async fn start(place: &Place, name: &str, store: Box<dyn Store>) -> Self {
         Self::with(place, place.authority(), name, store).await
     }
 
@@ -40,7 +40,7 @@ impl Process {
         Self { url: format!("https://{address}"), desk, running }
     }
 
-    async fn leads(self) -> Self {
+    pub(super) async fn leads(self) -> Self {
         until("the first one leads", async || self.desk.leads()).await;
         self
     }
@@ -55,14 +55,14 @@ impl Process {
 }
 
 /// Two processes, of which the first one leads.
-async fn two(place: &Place, mut store: impl FnMut() -> Box<dyn Store>) -> (Process, Process) {
+pub(super) async fn two(place: &Place, mut store: impl FnMut() -> Box<dyn Store>) -> (Process, Process) {
     let first = Process::start(place, "f1", store()).await.leads().await;
     let second = Process::start(place, "f2", store()).await;
     knows_who_leads(place, &second).await;
     (first, second)
 }
 
-async fn knows_who_leads(place: &Place, process: &Process) {
+pub(super) async fn knows_who_leads(place: &Place, process: &Process) {
     let mut ann = client_at(&process.url, &place.member("marline://operator/ann"));
     until("it knows who leads", async || {
         let row: ServiceRow = ann.fetch("/v1/service").await.unwrap();

@@ -2,6 +2,7 @@
 //!
 //! 1. What is not named stands beside the certificate, as `marline fleet ca issue` writes it.
 //! 2. A service that is not reached is exit code 69, one that refuses 1, and 77 if it is for want of a role.
+//! 3. While no process of the service leads, the one that is asked still says how it stands itself, and why.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -59,18 +60,30 @@ struct Fleet {
     service: ServiceRow,
     relays: Vec<RelayRow>,
     edges: Vec<EdgeRow>,
+    /// Why relays and edges are not known.
+    #[serde(skip)]
+    unknown: Option<String>,
 }
 
 async fn fetch(client: &mut Client) -> Result<Fleet, Exit> {
     let service = client.fetch("/v1/service").await.map_err(exit)?;
-    let relays = client.fetch("/v1/relays").await.map_err(exit)?;
-    Ok(Fleet { service, relays, edges: client.fetch("/v1/edges").await.map_err(exit)? })
+    let members =
+        async |client: &mut Client| Ok((client.fetch("/v1/relays").await?, client.fetch("/v1/edges").await?));
+    match members(client).await {
+        Ok((relays, edges)) => Ok(Fleet { service, relays, edges, unknown: None }),
+        // Rule 3.
+        Err(ClientError::Refused(problem)) if problem.title == "not-leading" => {
+            Ok(Fleet { service, relays: vec![], edges: vec![], unknown: Some(problem.detail) })
+        }
+        Err(error) => Err(exit(error)),
+    }
 }
 
 pub(super) fn status(service: &Service, as_json: bool) -> Result<(), Exit> {
     let mut client = service.client()?;
     let fleet = block_on(async { fetch(&mut client).await })??;
-    print(&if as_json { json(&fleet)? } else { shown(&fleet) })
+    print(&if as_json { json(&fleet)? } else { shown(&fleet) })?;
+    fleet.unknown.map_or(Ok(()), |why| Err(Exit::failed(format!("relays and edges are not known: {why}"))))
 }
 
 pub(super) fn watch(service: &Service) -> Result<(), Exit> {

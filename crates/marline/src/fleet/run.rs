@@ -112,8 +112,18 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             peer.identity
         )));
     }
-    let clients = Clients { roles: vec![Role::Edge, Role::Relay, Role::Operator, Role::Fleet], strangers: true };
+    let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
+    if matches!(args.store, Some(Place::Redis(_))) {
+        // The processes that share it ask each other.
+        roles.push(Role::Fleet);
+    }
+    let clients = Clients { roles, strangers: true };
     let trust = Trust::of(own, &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
+    let is_shared = matches!(args.store, Some(Place::Redis(_)));
+    if is_shared {
+        // Whatever the port will be.
+        reached(&args, 1)?;
+    }
     let store = store(&args, &dir)?;
     let desk = Desk::open(config, &peer.identity.name, store, authority, trust.newest());
     let desk = desk.map_err(|error| failed(&error))?;
@@ -123,8 +133,8 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         let counter = Counter::open(std::sync::Arc::clone(&desk), &args.listen, Limits::default()).await;
         let counter = counter.map_err(|error| failed(&error))?;
         let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
-        if let Some(port) = counter.addresses().first().map(SocketAddr::port) {
-            desk.reached_at(&args.peer.clone().map_or_else(|| reached(&args, port), Ok)?);
+        if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
+            desk.reached_at(&reached(&args, port)?);
         }
         say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
         let end = async {
@@ -188,8 +198,15 @@ fn secrets(args: &RunArgs, nodes: &Nodes) -> Result<Secrets, Exit> {
 
 /// Where other processes reach this one.
 fn reached(args: &RunArgs, port: u16) -> Result<Endpoint, Exit> {
+    if let Some(peer) = &args.peer {
+        return Ok(peer.clone());
+    }
     let named = args.address.first().map(ToString::to_string);
-    let host = named.or_else(|| args.listen.first().map(|address| address.ip().to_string())).unwrap_or_default();
+    let plain = |address: &SocketAddr| Some(address.ip()).filter(|ip| !ip.is_unspecified());
+    let host = named.or_else(|| args.listen.first().and_then(plain).map(|ip| ip.to_string()));
+    let unknown =
+        "it listens on all addresses: say by --peer or --address where the other processes reach this one";
+    let host = host.ok_or_else(|| Exit::usage(unknown))?;
     let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     text.parse().map_err(Exit::usage)
 }

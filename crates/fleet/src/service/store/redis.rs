@@ -24,10 +24,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::cluster::ClusterClient;
+use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, ConnectionLike, FromRedisValue, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, TlsCertificates, cmd,
 };
+
+use socket2::TcpKeepalive;
 
 use super::super::machine::Row;
 use super::{Bid, Entry, KEPT, Lead, Leader, Nodes, Store, StoreError, seconds};
@@ -136,7 +139,7 @@ impl Redis {
         if let Some(password) = &self.secrets.password {
             settings = settings.set_password(password);
         }
-        Ok(address.into_connection_info()?.set_redis_settings(settings))
+        Ok(address.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp()))
     }
 
     fn certificates(&self) -> TlsCertificates {
@@ -149,8 +152,8 @@ impl Redis {
 
     fn cluster(&self) -> Result<ClusterClient, RedisError> {
         let nodes = self.nodes.nodes.iter().map(|node| self.info(node)).collect::<Result<Vec<_>, _>>()?;
-        let client =
-            ClusterClient::builder(nodes).connection_timeout(PATIENCE).response_timeout(PATIENCE).retries(2);
+        let client = ClusterClient::builder(nodes).tcp_settings(tcp()).retries(2);
+        let client = client.connection_timeout(PATIENCE).response_timeout(PATIENCE);
         if self.nodes.tls { client.certs(self.certificates()).build() } else { client.build() }
     }
 
@@ -187,6 +190,12 @@ impl Redis {
         command.arg(script).arg(keys.len()).arg(keys);
         command
     }
+}
+
+/// A server that is gone without a word is given up, in the middle of a handshake as well.
+fn tcp() -> TcpSettings {
+    let alive = TcpKeepalive::new().with_time(PATIENCE * 2).with_interval(PATIENCE).with_retries(2);
+    TcpSettings::default().set_nodelay(true).set_keepalive(alive).set_user_timeout(PATIENCE * 4)
 }
 
 impl Store for Redis {
