@@ -65,6 +65,6 @@ need-lab: need-build
 	@.ci/need nginx:nginx curl:curl
 
 need-test: need-lab
-	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv ffmpeg:ffmpeg
+	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv ffmpeg:ffmpeg redis-server:redis-server redis-cli:redis-tools
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy

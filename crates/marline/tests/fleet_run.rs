@@ -49,7 +49,12 @@ struct Service {
 
 impl Service {
     fn start(home: &Home) -> Self {
-        let mut command = home.command(&["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"]);
+        Self::with(home, &[])
+    }
+
+    fn with(home: &Home, more: &[&str]) -> Self {
+        let words = ["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"];
+        let mut command = home.command(&[&words, more].concat());
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -84,7 +89,8 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     let empty = json(service.ask(&home, &["status", "--json"]));
     assert_eq!((empty["relays"].as_array().unwrap().len(), empty["edges"].as_array().unwrap().len()), (0, 0));
     let table = service.ask(&home, &["status"]);
-    assert!(String::from_utf8(table.stdout).unwrap().starts_with("relay  state  free"));
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.starts_with("fleet matches, epoch 1, store ca/fleet.redb\n\nrelay  state  free"), "{table}");
     let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
     assert!(String::from_utf8(drained.stderr).unwrap().contains("fra-1 has not announced itself"));
@@ -98,6 +104,85 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     let (code, rest) = service.end(Signal::TERM);
     assert_eq!((code, rest.as_str()), (Some(0), ""));
     assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+/// Redis on loopback, with a password; ended when dropped.
+struct Redis(Child, u16);
+
+impl Redis {
+    fn start(home: &Home) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new("redis-server");
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--requirepass",
+            "hunter2",
+        ]);
+        command.current_dir(home.0.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().expect("redis-server is needed: .ci/need redis-server:redis-server");
+        Self(child, port)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn processes_share_redis_and_one_of_them_may_be_killed() {
+    let home = Home::new();
+    let redis = Redis::start(&home);
+    let store = format!("redis://127.0.0.1:{}", redis.1);
+    std::fs::write(home.0.path().join("pw"), "hunter2\n").unwrap();
+    let start = |more: &[&str]| {
+        let words = ["--store", &store, "--store-password-file", "pw", "--region", "north"];
+        Service::with(&home, &[&words, more].concat())
+    };
+    let status = |service: &Service| -> Value {
+        let output = service.ask(&home, &["status", "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    };
+    let first = start(&[]);
+    until("the first one matches", || status(&first)["service"]["leads"] == true);
+    let second = start(&[]);
+    let matcher = first.url.trim_start_matches("https://").to_owned();
+    until("the second one knows", || status(&second)["service"]["matcher"] == matcher.as_str());
+    let service = &status(&second)["service"];
+    assert_eq!((service["region"].as_str(), service["store"].as_str()), (Some("north"), Some(store.as_str())));
+    let shown = String::from_utf8(second.ask(&home, &["status"]).stdout).unwrap();
+    assert!(shown.starts_with(&format!("fleet answers, {matcher} matches, epoch 1, region north, ")), "{shown}");
+    assert!(second.ask(&home, &["drain", "fra-1"]).status.success());
+    first.end(Signal::KILL);
+    until("the second one matches", || status(&second)["service"]["epoch"] == 2);
+    // Who ends in order leaves the lead at once, and nothing that was said held the password.
+    let third = start(&[]);
+    until("the third one knows", || status(&third)["service"]["epoch"] == 2);
+    let (code, rest) = second.end(Signal::TERM);
+    assert_eq!((code, rest.contains("hunter")), (Some(0), false));
+    until("the third one matches", || status(&third)["service"]["leads"] == true);
+    drop(redis);
+    until("that the store is gone is said", || status(&third)["service"]["trouble"].is_string());
+    until("nobody matches", || !third.ask(&home, &["status"]).status.success());
+    let shown = String::from_utf8(third.ask(&home, &["status"]).stdout).unwrap();
+    assert!(shown.contains("nobody is known to match") && shown.contains(&format!("trouble: {store}")), "{shown}");
+    let (code, rest) = third.end(Signal::TERM);
+    assert!(code == Some(0) && rest.contains("the service goes on") && !rest.contains("hunter"), "{rest}");
 }
 
 #[test]
@@ -126,6 +211,10 @@ fn what_is_written_wrongly_costs_nothing() {
         (&["127.0.0.1:0", "--reallocate", "1s"], "--reallocate"),
         (&["127.0.0.1:0", "--certificate", "ann.pem"], "and not of a fleet's service"),
         (&["127.0.0.1:0", "--certificate", "absent.pem"], "absent.pem"),
+        (&["127.0.0.1:0", "--store", "redis://:hunter2@a"], "--store-password-file"),
+        (&["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "absent"], "absent: "),
+        (&["127.0.0.1:0", "--store", "redis://a", "--store-ca", "ca.pem"], "write rediss://"),
+        (&["127.0.0.1:0", "--store", "x.redb", "--peer", "a:1"], "redis://HOST:PORT"),
     ] {
         let said = home.refused(&[&run, words].concat(), 64);
         assert!(said.contains(expected), "{words:?}: {said}");

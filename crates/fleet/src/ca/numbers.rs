@@ -47,7 +47,7 @@ impl FromStr for Serial {
 pub struct Nonce([u8; 16]);
 
 impl Nonce {
-    pub(super) fn random() -> Result<Self, CaError> {
+    pub(crate) fn random() -> Result<Self, CaError> {
         Ok(Self(random()?))
     }
 }

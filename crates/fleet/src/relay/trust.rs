@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::ca::{CaError, Revocations, Stamp};
 use crate::identity::Role;
-use crate::tls::{Clients, Credentials, Peer, TlsError, server_config};
+use crate::tls::{Clients, Credentials, Peer, TlsError, client_config, server_config};
 
 /// chosen: "within seconds" is what revocation promises.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,13 +27,16 @@ const DATES: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Trusted {
     pub(crate) tls: Arc<rustls::ServerConfig>,
+    /// With which it asks others of its kind.
+    pub(crate) peers: rustls::ClientConfig,
     pub(crate) revocations: Revocations,
 }
 
 impl Trusted {
     fn of(own: &Credentials, clients: &Clients, revocations: Revocations) -> Result<Self, TlsError> {
         let tls = server_config(own, revocations.crl(), clients, true)?;
-        Ok(Self { tls: Arc::new(tls), revocations })
+        let peers = client_config(own, Some(revocations.crl()), true)?;
+        Ok(Self { tls: Arc::new(tls), peers, revocations })
     }
 
     /// Whether somebody may be here.

@@ -4,7 +4,10 @@
 //!
 //! 1. Who somebody is and whether he may still be here is asked of his certificate at each request: connections last.
 //! 2. A body has at most [`LONGEST`] bytes, comes in time, is called `application/json`, and has no field that is not known.
-//! 3. A process that does not lead says so, and its clients ask another one.
+//! 3. A process that does not lead asks the one that does ([`forward`](super::forward)). When that one is not reached, heartbeats are
+//!    answered by what is known, and everybody else keeps what he has: 503 `not-leading`.
+//! 4. A process of the service may ask for members whom it has let in: it says for whom ([`FOR`]), and nobody else is heard who
+//!    does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +16,18 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::client::FOR;
 use super::desk::{Desk, unavailable};
 use super::machine::Near;
 use super::position::Position;
 use super::problem::Problem;
 use super::routes::{self, Route};
-use super::words::{Beat, Report, Wish};
-use crate::identity::Name;
+use super::words::{Beat, Report, Standing, Wish};
+use crate::identity::{Name, Role};
 use crate::tls::Peer;
 
 /// The longest body.
@@ -95,39 +99,74 @@ async fn route(
     if let Some(peer) = peer {
         desk.check(peer).map_err(|error| Problem::not_allowed(error.to_string()))?;
     }
-    let (route, path) = routes::find(request.method(), request.uri().path(), peer)?;
-    let without_lead = matches!(route, Route::Description | Route::Health | Route::Revoked);
-    if !without_lead && !desk.leads() {
-        return Err(unavailable("not-leading", "another process of the service leads"));
-    }
-    let me = || peer.map(|peer| &peer.identity.name).ok_or_else(|| Problem::not_allowed("who are you?"));
+    let member = on_behalf(peer, request.headers())?;
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let (route, path) = routes::find(&method, uri.path(), member.as_ref().or(peer))?;
+    let body = if route.has_body() { body(request, in_time).await? } else { Bytes::new() };
     match route {
-        Route::Description => Ok(with_type(DESCRIPTION, "application/json")),
-        Route::Health => json(&serde_json::json!({"status": if desk.leads() { "ok" } else { "standby" }})),
-        Route::Revoked => Ok(with_type(revoked(desk), "application/x-pem-file")),
-        Route::Enrol => enrol(desk, body(request, in_time).await?).await,
+        Route::Description => return Ok(with_type(DESCRIPTION, "application/json")),
+        Route::Health => return json(&serde_json::json!({"status": if desk.leads() { "ok" } else { "standby" }})),
+        Route::Revoked => return Ok(with_type(revoked(desk), "application/x-pem-file")),
+        Route::Service => return json(&desk.row()),
+        Route::Enrol => return enrol(desk, parse(&body)?).await,
+        _ => {}
+    }
+    let me = member.as_ref().or(peer).ok_or_else(|| Problem::not_allowed("who are you?"))?;
+    let query = uri.query().unwrap_or_default();
+    if desk.leads() {
+        return lead(desk, (route, path), &me.identity.name, query, &body).await;
+    }
+    // What another process has passed on is not passed on again: nobody leads, or they do not know who.
+    let answered = match member {
+        None => desk.pass(&me.identity, &method, uri.path_and_query().map_or("/", |it| it.as_str()), &body).await,
+        Some(_) => None,
+    };
+    match answered {
+        Some(answer) => Ok(answer),
+        // Rule 3.
+        None if route == Route::Heartbeat => lead(desk, (route, path), &me.identity.name, query, &body).await,
+        None => Err(unavailable("not-leading", "no process of the service is known to lead")),
+    }
+}
+
+/// For whom another process of the service asks.
+fn on_behalf(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Peer>, Problem> {
+    let Some(peer) = peer.filter(|peer| peer.identity.role == Role::Fleet) else { return Ok(None) };
+    let Some(named) = headers.get(FOR) else { return Ok(None) };
+    let identity = named.to_str().unwrap_or_default().parse().map_err(Problem::malformed)?;
+    Ok(Some(Peer { identity, ..peer.clone() }))
+}
+
+/// What the process answers that leads; and of heartbeats each one.
+async fn lead(
+    desk: &Arc<Desk>,
+    (route, path): (Route, Option<Name>),
+    me: &Name,
+    query: &str,
+    body: &[u8],
+) -> Result<Response<Full<Bytes>>, Problem> {
+    match route {
         Route::Heartbeat => {
-            let (me, beat) = (me()?, body::<Beat>(request, in_time).await?);
+            let beat = parse::<Beat>(body)?;
             let mut told = desk.with(|machine, now| machine.heartbeat(me, beat, now)).map_err(impossible)?;
             told.revocations = desk.trusted().revocations.number();
             json(&told)
         }
-        Route::Request => ask(desk, me()?, body(request, in_time).await?).await,
+        Route::Request => ask(desk, me, parse(body)?).await,
         Route::Report => {
-            let (me, report) = (me()?, body::<Report>(request, in_time).await?);
-            json(&desk.with(|machine, now| machine.report(me, report, now)).map_err(impossible)?)
+            let report = parse::<Report>(body)?;
+            let standing = desk.with(|machine, now| machine.report(me, report, now)).map_err(impossible)?;
+            json(&told(desk, standing))
         }
         Route::Release => {
-            let me = me()?;
             desk.with(|machine, now| machine.release(me, now));
-            json(&desk.with(|machine, _| machine.standing(me)))
+            json(&told(desk, desk.with(|machine, _| machine.standing(me))))
         }
         Route::Candidates => {
-            let near = near(request.uri().query().unwrap_or_default()).map_err(Problem::malformed)?;
-            let me = me()?;
+            let near = near(query).map_err(Problem::malformed)?;
             json(&desk.with(|machine, now| machine.candidates(me, &near, now)))
         }
-        Route::Drain => drain(desk, me()?, path, body(request, in_time).await?).await,
+        Route::Drain => drain(desk, me, path, parse(body)?).await,
         Route::Relays => json(&desk.with(|machine, now| {
             machine.tick(now);
             machine.relays()
@@ -136,7 +175,16 @@ async fn route(
             machine.tick(now);
             machine.edges()
         })),
+        // Answered before.
+        Route::Description | Route::Health | Route::Revoked | Route::Service | Route::Enrol => {
+            Err(unavailable("not-leading", "each process answers this by itself"))
+        }
     }
+}
+
+/// With the number of the newest revocation list.
+fn told(desk: &Desk, standing: Standing) -> Standing {
+    Standing { revocations: desk.trusted().revocations.number(), ..standing }
 }
 
 async fn enrol(desk: &Arc<Desk>, enrol: Enrol) -> Result<Response<Full<Bytes>>, Problem> {
@@ -150,7 +198,10 @@ async fn ask(desk: &Arc<Desk>, me: &Name, wish: Wish) -> Result<Response<Full<By
     desk.with(|machine, now| machine.request(me, wish, now)).map_err(impossible)?;
     // Who is not decided about in time is told so: it has not lost its place.
     let _ = tokio::time::timeout(PATIENCE, decided).await;
-    json(&desk.with(|machine, _| machine.standing(me)))
+    if !desk.leads() {
+        return Err(unavailable("not-leading", "the process that was asked leads no longer"));
+    }
+    json(&told(desk, desk.with(|machine, _| machine.standing(me))))
 }
 
 async fn drain(
@@ -166,7 +217,7 @@ async fn drain(
 }
 
 /// Rule 2.
-async fn body<T: DeserializeOwned>(request: Request<Incoming>, in_time: Duration) -> Result<T, Problem> {
+async fn body(request: Request<Incoming>, in_time: Duration) -> Result<Bytes, Problem> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     // Nothing that a page of another site could make a browser send.
     if kind.split(';').next().map(str::trim) != Some("application/json") {
@@ -184,8 +235,12 @@ async fn body<T: DeserializeOwned>(request: Request<Incoming>, in_time: Duration
         Some(_) => long(),
         None => Problem::malformed(format!("the body broke off: {error}")),
     })?;
+    Ok(read.to_bytes())
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     // The library's words name the field; of a token they could repeat a part, and a token stands in no number.
-    serde_json::from_slice(&read.to_bytes()).map_err(|error| Problem::malformed(format!("the body: {error}")))
+    serde_json::from_slice(body).map_err(|error| Problem::malformed(format!("the body: {error}")))
 }
 
 fn near(query: &str) -> Result<Near, String> {
@@ -221,7 +276,7 @@ fn json(value: &impl Serialize) -> Result<Response<Full<Bytes>>, Problem> {
     Ok(with_type(text, "application/json"))
 }
 
-fn with_type(body: impl Into<Bytes>, kind: &'static str) -> Response<Full<Bytes>> {
+pub(super) fn with_type(body: impl Into<Bytes>, kind: &'static str) -> Response<Full<Bytes>> {
     let mut answer = Response::new(Full::new(body.into()));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

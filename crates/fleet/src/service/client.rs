@@ -4,6 +4,7 @@
 //!
 //! 1. A connection that has gone is opened anew, once per call, if nothing of an answer has come: every call may be repeated.
 //! 2. A call has [`PATIENCE`].
+//! 3. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::problem::Problem;
+use crate::identity::{Identity, Role};
+use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window, and a slow link has some round trips.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -55,7 +58,12 @@ pub struct Client {
     name: ServerName<'static>,
     tls: Arc<rustls::ClientConfig>,
     connection: Option<SendRequest<Full<Bytes>>>,
+    /// For whom it asks; none: for itself.
+    member: Option<String>,
 }
+
+/// For whom a process of the service asks another one.
+pub(super) const FOR: &str = "marline-for";
 
 impl Client {
     /// Of the service at this URL; nothing is connected yet. The configuration is one of
@@ -71,7 +79,7 @@ impl Client {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
         let port = parsed.port_or_known_default().ok_or_else(wrong)?;
-        Ok(Self { host, port, name, tls: Arc::new(tls), connection: None })
+        Ok(Self { host, port, name, tls: Arc::new(tls), connection: None, member: None })
     }
 
     /// GET.
@@ -116,12 +124,24 @@ impl Client {
             Ok(Err(ClientError::Network { .. })) if kept => timeout(PATIENCE, self.once(&method, path, body)).await,
             done => done,
         };
-        let (status, bytes) = done.unwrap_or_else(|_| Err(self.network("no answer in time")))?;
+        let (status, bytes) = done.unwrap_or_else(|_| Err(self.late()))?;
         if (200..300).contains(&status) {
             return Ok(bytes);
         }
         let unknown = || Problem { status, title: "refused".to_owned(), detail: format!("HTTP {status}") };
         Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| unknown()).into())
+    }
+
+    /// What a member has asked another process, for which it is asked here: the answer, whatever it is.
+    pub(super) async fn pass(
+        &mut self,
+        member: &Identity,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), ClientError> {
+        self.member = Some(member.to_string());
+        self.once(method, path, body).await
     }
 
     async fn once(&mut self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ClientError> {
@@ -130,13 +150,15 @@ impl Client {
             Some(connection) if !connection.is_closed() => connection,
             _ => self.connect().await?,
         };
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(HOST, format!("{}:{}", self.host, self.port))
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| self.network(error))?;
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(member) = &self.member {
+            request = request.header(FOR, member);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| self.network(error))?;
         let answer = connection.send_request(request).await.map_err(|error| self.network(error))?;
         let status = answer.status().as_u16();
         let read = Limited::new(answer.into_body(), LONGEST).collect().await;
@@ -151,6 +173,10 @@ impl Client {
         socket.set_nodelay(true).map_err(|error| self.network(error))?;
         let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(self.name.clone(), socket).await;
         let stream = stream.map_err(|error| self.network(error))?;
+        let peer = Peer::of(stream.get_ref().1.peer_certificates()).map_err(|error| self.network(error))?;
+        if peer.identity.role != Role::Fleet {
+            return Err(self.network(format!("{} answers there, and not the fleet's service", peer.identity)));
+        }
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| self.network(error))?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -158,6 +184,11 @@ impl Client {
             }
         });
         Ok(sender)
+    }
+
+    /// Nothing came in time.
+    pub(super) fn late(&self) -> ClientError {
+        self.network("no answer in time")
     }
 
     fn network(&self, error: impl ToString) -> ClientError {

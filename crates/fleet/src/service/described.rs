@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::problem::Problem;
 use super::words::{
     Assignment, Beat, BeatAnswer, Candidate, EdgeRow, Endpoint, Held, Mark, Measured, Reason, RelayRow, Report,
-    Reserved, Standing, Wish,
+    Reserved, ServiceRow, Standing, Wish,
 };
 use super::{Drain, Drained, Enrol, Enrolled, Position};
 use crate::ca::Address;
@@ -81,7 +81,16 @@ fn all() -> Vec<(&'static str, Value)> {
         age_ms: 1,
     };
     let report = Report { wish: wish.clone(), throughput: rate, offered: Some(rate), held: Some(held.clone()) };
-    let standing = Standing { assignment: Some(assignment.clone()), reason: None, heartbeat_ms: 1 };
+    let standing = Standing { assignment: Some(assignment.clone()), reason: None, heartbeat_ms: 1, revocations: 1 };
+    let service = ServiceRow {
+        name: name(),
+        store: text(),
+        region: Some(text()),
+        leads: true,
+        matcher: Some(text()),
+        epoch: Some(1),
+        trouble: Some(text()),
+    };
     let enrolled = Enrolled { certificate: text(), authority: text(), not_after: text() };
     let problem = Problem { status: 400, title: text(), detail: text() };
     macro_rules! values {
@@ -93,7 +102,7 @@ fn all() -> Vec<(&'static str, Value)> {
         "Standing" standing, "Assignment" assignment, "Candidate" candidate, "RelayRow" relay, "EdgeRow" edge,
         "Enrol" Enrol { token: text(), request: text() }, "Enrolled" enrolled,
         "Drain" Drain { draining: true, for_ms: Some(1) }, "Drained" Drained { known: true, durable: true },
-        "Problem" problem,
+        "Problem" problem, "ServiceRow" service,
     ]
 }
 

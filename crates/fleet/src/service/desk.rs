@@ -3,11 +3,12 @@
 //! In: calls of the API. Out: what the machine says; matchings solved and files written on threads that may wait.
 //!
 //! 1. One lock for the machine, held for microseconds; matchings are solved without it.
-//! 2. Who leads is asked of the store each third of a lease. A store that does not answer changes nothing: who leads goes on.
+//! 2. Who leads is asked of the store ([`lead`](super::lead)). While nobody is known to lead, relays are answered by what is known,
+//!    and nothing is decided.
 //! 3. What a store or an authority refuses is told once ([`Desk::trouble`]), and once more when it goes again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,9 +16,12 @@ use hyper::StatusCode;
 use marline_core::units::Instant;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::forward::Colleague;
+use super::lead::{Post, boot};
 use super::machine::{Config, Machine, Output, Problem as Matching};
 use super::problem::Problem;
-use super::store::{Bid, Entry, Lead, Store, StoreError};
+use super::store::{Entry, Lead, Store, StoreError};
+use super::words::{Endpoint, ServiceRow};
 use crate::ca::{Authority, CaError, Chain, EnrolError, Nonce, Spent, SpentFile, Stamp};
 use crate::identity::Name;
 use crate::relay::Trusted;
@@ -25,22 +29,23 @@ use crate::tls::{Peer, TlsError};
 
 /// What connections share.
 pub struct Desk {
-    machine: Mutex<Machine>,
+    pub(super) machine: Mutex<Machine>,
     waiting: Mutex<BTreeMap<Name, Vec<oneshot::Sender<()>>>>,
     store: Mutex<Box<dyn Store>>,
     /// Why the store or the authority cannot now.
     trouble: watch::Sender<Option<String>>,
-    authority: Authority,
+    pub(super) authority: Authority,
     spent: Mutex<SpentFile>,
     trusted: watch::Receiver<Arc<Trusted>>,
     begun: std::time::Instant,
     /// Until when the clock sleeps.
     sleeps: AtomicU64,
     wake: Notify,
-    holder: String,
-    leads: AtomicBool,
-    above: AtomicU64,
-    bids: Notify,
+    name: Name,
+    /// Where the store is, and which region is shared there.
+    place: (String, Option<String>),
+    pub(super) post: Post,
+    pub(super) colleague: Colleague,
 }
 
 /// Why a service cannot begin.
@@ -54,19 +59,17 @@ pub enum DeskError {
     Authority(#[from] CaError),
 }
 
-/// For how long somebody leads. chosen: another one takes over before the second heartbeat is missed.
-const LEASE: Duration = Duration::from_secs(15);
 /// chosen: about half a second for a window; a matching of all may take several (`docs/algorithms.md`).
 const WINDOW_WORK: u64 = 50_000_000;
 const WHOLE_WORK: u64 = 500_000_000;
 /// Under which keys drains stand.
-const DRAINS: &str = "drain/";
+pub(super) const DRAINS: &str = "drain/";
 
 impl Desk {
-    /// Takes the lead, and knows what operators have said.
+    /// Knows what operators have said, and takes the lead, if nobody shares the store; else that comes with [`Desk::keep`].
     ///
     /// # Errors
-    /// Store or authority do not answer.
+    /// The authority or a store of its own does not answer. One that is shared may come later.
     pub fn open(
         config: Config,
         holder: &Name,
@@ -75,16 +78,18 @@ impl Desk {
         trusted: watch::Receiver<Arc<Trusted>>,
     ) -> Result<Arc<Self>, DeskError> {
         let now = Stamp::now();
-        let bid = Bid { holder: holder.to_string(), epoch: None, above: 0, until: now.after(LEASE) };
-        let lead = store.lead(&bid, now)?;
-        let epoch = if let Lead::Mine(epoch) = lead { epoch } else { 0 };
-        let mut machine = Machine::new(config, epoch, Instant::default());
-        for entry in store.list(DRAINS, now)? {
-            if let Ok(relay) = entry.key.trim_start_matches(DRAINS).parse() {
-                let left = entry.until.since_1970().saturating_sub(now.since_1970());
-                let time = (entry.until != Stamp::LAST).then_some(left);
-                machine.drain(&relay, true, time, Instant::default());
-            }
+        let place = (store.place(), store.region());
+        let post = Post::new(holder, place.1.is_some())?;
+        let mut machine = Machine::new(config, 0, Instant::default());
+        if place.1.is_none()
+            && let Lead::Mine(epoch) = store.lead(&post.bid(None), now)?
+        {
+            machine = Machine::new(config, epoch, Instant::default());
+            post.holds(boot());
+        }
+        machine.share(place.1.is_some());
+        if place.1.is_none() {
+            machine.drains(drains(store.as_mut(), now)?, Instant::default());
         }
         let spent = SpentFile::open(&authority, now)?;
         Ok(Arc::new(Self {
@@ -98,16 +103,16 @@ impl Desk {
             begun: std::time::Instant::now(),
             sleeps: AtomicU64::new(0),
             wake: Notify::new(),
-            holder: bid.holder,
-            leads: AtomicBool::new(lead != Lead::Others),
-            above: AtomicU64::new(0),
-            bids: Notify::new(),
+            name: holder.clone(),
+            place,
+            post,
+            colleague: Colleague::default(),
         }))
     }
 
     /// Keeps time and the lead until dropped.
     pub async fn keep(self: &Arc<Self>) -> std::convert::Infallible {
-        tokio::join!(self.keep_time(), self.keep_lead()).0
+        tokio::join!(self.keep_time(), self.keep_lead(), self.keep_shared()).0
     }
 
     /// Why the store or the authority cannot now, when that changes; nothing else does: the service goes on.
@@ -117,7 +122,33 @@ impl Desk {
 
     /// Whether it leads.
     pub fn leads(&self) -> bool {
-        self.leads.load(Ordering::Relaxed)
+        self.post.leads(boot())
+    }
+
+    /// Says where other processes of the service reach this one.
+    pub fn reached_at(&self, place: &Endpoint) {
+        self.post.reached_at(place);
+    }
+
+    /// How this process stands.
+    pub(super) fn row(&self) -> ServiceRow {
+        let leads = self.leads();
+        let mark = lock(&self.machine).mark();
+        let leader = self.post.leader();
+        ServiceRow {
+            name: self.name.clone(),
+            store: self.place.0.clone(),
+            region: self.place.1.clone(),
+            leads,
+            matcher: if leads { self.post.place() } else { leader.clone().map(|it| it.place) },
+            epoch: if leads { Some(mark.epoch) } else { leader.map(|it| it.epoch) },
+            trouble: self.trouble.borrow().clone(),
+        }
+    }
+
+    /// Whether others share its store.
+    pub(super) fn is_shared(&self) -> bool {
+        self.place.1.is_some()
     }
 
     pub(super) fn trusted(&self) -> Arc<Trusted> {
@@ -131,6 +162,9 @@ impl Desk {
     /// Does something with the machine, and what follows of it.
     pub(super) fn with<T>(self: &Arc<Self>, act: impl FnOnce(&mut Machine, Instant) -> T) -> T {
         let mut machine = lock(&self.machine);
+        if machine.leads() && !self.leads() {
+            machine.pause();
+        }
         let done = act(&mut machine, self.now());
         while let Some(output) = machine.poll() {
             match output {
@@ -140,10 +174,7 @@ impl Desk {
                     // Who has gone does not hear it.
                     waiting.into_iter().for_each(|tell| _ = tell.send(()));
                 }
-                Output::Behind(epoch) => {
-                    self.above.fetch_max(epoch, Ordering::Relaxed);
-                    self.bids.notify_one();
-                }
+                Output::Behind(epoch) => self.post.must_be_above(epoch),
             }
         }
         if machine.deadline().as_nanos() < self.sleeps.load(Ordering::Relaxed) {
@@ -228,30 +259,8 @@ impl Desk {
         }
     }
 
-    async fn keep_lead(self: &Arc<Self>) -> std::convert::Infallible {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(LEASE / 3) => {}
-                () = self.bids.notified() => {}
-            }
-            let now = Stamp::now();
-            let epoch = self.leads().then(|| lock(&self.machine).mark().epoch);
-            let above = self.above.load(Ordering::Relaxed);
-            let bid = Bid { holder: self.holder.clone(), epoch, above, until: now.after(LEASE) };
-            match self.store(move |store| store.lead(&bid, now)).await {
-                Ok(Lead::Mine(epoch)) => {
-                    self.with(|machine, _| machine.lead(epoch));
-                    self.leads.store(true, Ordering::Relaxed);
-                }
-                Ok(Lead::Others) => self.leads.store(false, Ordering::Relaxed),
-                // The lead that it has is still its own, or nobody can take it.
-                Err(_) => {}
-            }
-        }
-    }
-
     /// Does something with the store, on a thread that may wait.
-    async fn store<T: Send + 'static>(
+    pub(super) async fn store<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Problem> {
@@ -273,16 +282,16 @@ impl Desk {
     /// Rule 3.
     fn say(&self, words: Option<String>) {
         self.trouble.send_if_modified(|said| {
-            let is_new = *said != words;
+            let changes = said.is_some() != words.is_some();
             *said = words;
-            is_new
+            changes
         });
     }
 }
 
 impl std::fmt::Debug for Desk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("holder", &self.holder).finish_non_exhaustive()
+        f.debug_struct("Desk").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -300,10 +309,20 @@ impl Spent for Both<'_> {
     }
 }
 
+/// What operators have said, and for how long it still counts.
+pub(super) fn drains(store: &mut dyn Store, now: Stamp) -> Result<Vec<(Name, Option<Duration>)>, StoreError> {
+    let entries = store.list(DRAINS, now)?;
+    let drain = |entry: Entry| {
+        let left = entry.until.since_1970().saturating_sub(now.since_1970());
+        Some((entry.key.strip_prefix(DRAINS)?.parse().ok()?, (entry.until != Stamp::LAST).then_some(left)))
+    };
+    Ok(entries.into_iter().filter_map(drain).collect())
+}
+
 pub(super) fn unavailable(title: &str, detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! connections ─▶ serve ─▶ api ─▶ desk ─▶ machine
-//!                                  └───▶ store, authority
+//!                         │        └───▶ store, authority
+//!                         └▶ forward ─▶ the process that leads
 //! ```
 //!
 //! 1. Decisions are [`machine`]'s, which has neither clock nor socket.
@@ -16,6 +17,8 @@ mod client;
 #[cfg(test)]
 mod described;
 mod desk;
+mod forward;
+mod lead;
 pub mod machine;
 mod position;
 mod problem;

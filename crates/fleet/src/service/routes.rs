@@ -24,6 +24,14 @@ pub(super) enum Route {
     Revoked,
     Description,
     Health,
+    Service,
+}
+
+impl Route {
+    /// Whether a body belongs to it.
+    pub(super) fn has_body(self) -> bool {
+        matches!(self, Self::Enrol | Self::Heartbeat | Self::Request | Self::Report | Self::Drain)
+    }
 }
 
 /// Who may.
@@ -35,7 +43,7 @@ enum Access {
 }
 
 /// `{name}` in a path stands for a member's name.
-const ROUTES: [(Route, Method, &str, Access); 12] = [
+const ROUTES: [(Route, Method, &str, Access); 13] = [
     (Route::Enrol, Method::POST, "/v1/enrol", Access::Anybody),
     (Route::Heartbeat, Method::POST, "/v1/relays/heartbeat", Access::Only(Role::Relay)),
     (Route::Drain, Method::POST, "/v1/relays/{name}/drain", Access::Only(Role::Operator)),
@@ -48,6 +56,7 @@ const ROUTES: [(Route, Method, &str, Access); 12] = [
     (Route::Revoked, Method::GET, "/v1/revoked", Access::Members),
     (Route::Description, Method::GET, "/v1/openapi.json", Access::Anybody),
     (Route::Health, Method::GET, "/v1/health", Access::Anybody),
+    (Route::Service, Method::GET, "/v1/service", Access::Only(Role::Operator)),
 ];
 
 /// What a request is for, and the name in its path.

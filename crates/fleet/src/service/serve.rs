@@ -26,7 +26,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::api;
 use super::desk::Desk;
-use crate::identity::Identity;
+use crate::identity::{Identity, Role};
 use crate::relay::handshakes::{Handshakes, Ticket};
 use crate::tls::Peer;
 
@@ -164,9 +164,11 @@ fn take_in(socket: TcpStream, from: IpAddr, connection: Connection) {
     let shared = Arc::clone(&connection.shared);
     let task = tokio::spawn(async move {
         let shared = Arc::clone(&connection.shared);
-        let (Ok(ticket), Ok(_room)) = (ticket.await, shared.all.try_acquire()) else { return };
+        let Ok(ticket) = ticket.await else { return };
+        let place = Place { shared: &shared, ticket };
+        let Ok(_room) = shared.all.try_acquire() else { return };
         let known = {
-            let _place = Place { shared: &shared, ticket };
+            let _place = place;
             timeout(shared.limits.handshake, shake_hands(socket, &connection.desk)).await
         };
         match known {
@@ -212,7 +214,8 @@ async fn serve(stream: TlsStream<TcpStream>, connection: Connection) {
     }
     match Peer::of(certificates) {
         Ok(peer) => {
-            let Some(_seat) = Seat::take(&shared, &peer.identity) else {
+            let most = if peer.identity.role == Role::Fleet { OF_COLLEAGUE } else { shared.limits.of_member };
+            let Some(_seat) = Seat::take(&shared, &peer.identity, most) else {
                 tracing::debug!(peer = %peer.identity, "has too many connections");
                 return;
             };
@@ -229,10 +232,10 @@ struct Seat<'a> {
 }
 
 impl<'a> Seat<'a> {
-    fn take(shared: &'a Shared, identity: &Identity) -> Option<Self> {
+    fn take(shared: &'a Shared, identity: &Identity, most: usize) -> Option<Self> {
         let mut members = shared.members.lock().unwrap_or_else(PoisonError::into_inner);
         let count = members.entry(identity.clone()).or_insert(0);
-        if *count >= shared.limits.of_member {
+        if *count >= most {
             return None;
         }
         *count += 1;
@@ -274,5 +277,7 @@ async fn talk(stream: TlsStream<TcpStream>, peer: Option<Peer>, connection: Conn
     }
 }
 
+/// Connections of another process of the service, which asks for many. chosen: as many as edges ask in a window, several times.
+pub(super) const OF_COLLEAGUE: usize = 512;
 /// A head, and a part of a body.
 const BUFFER: usize = 16 * 1024;

@@ -188,6 +188,9 @@ pub struct Standing {
     pub reason: Option<Reason>,
     /// When the next report is expected.
     pub heartbeat_ms: u64,
+    /// The number of the newest revocation list, which is at `/v1/revoked`.
+    #[serde(default)]
+    pub revocations: u64,
 }
 
 /// A relay for an edge.
@@ -259,6 +262,25 @@ pub struct Candidate {
     pub distance_km: Option<f64>,
 }
 
+/// One process of the service, for operators.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceRow {
+    /// Its name, as its certificate has it.
+    pub name: Name,
+    /// Where its store is.
+    pub store: String,
+    /// The region whose members it knows; none: it shares its store with nobody.
+    pub region: Option<String>,
+    /// It is the one that matches.
+    pub leads: bool,
+    /// Where the one is reached that matches, as far as that is known.
+    pub matcher: Option<String>,
+    /// The epoch of that one.
+    pub epoch: Option<u64>,
+    /// Why store or authority cannot now.
+    pub trouble: Option<String>,
+}
+
 /// A relay, for operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelayRow {
@@ -326,6 +348,17 @@ impl Beat {
             return Err(format!("1 to {MOST_ADDRESSES} addresses and at most {MOST_ORIGINS} origins_bps"));
         }
         Ok(())
+    }
+
+    /// Whether it says the same of the relay itself, however loaded that is.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let Self { capacity, free: _, addresses, server_name, position, origins, draining, seen: _ } = self;
+        *capacity == other.capacity
+            && *addresses == other.addresses
+            && *server_name == other.server_name
+            && *position == other.position
+            && *origins == other.origins
+            && *draining == other.draining
     }
 }
 

@@ -32,14 +32,6 @@ async fn announced(place: &Place) -> (Arc<Relay>, PathBuf) {
     (relay, revoked)
 }
 
-async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !is().await {
-        assert!(began.elapsed() < Duration::from_secs(20), "never {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 #[test]
 fn a_relay_is_known_assigned_closed_and_told_who_was_revoked() {
     block_on(async {

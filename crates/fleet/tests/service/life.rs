@@ -111,20 +111,25 @@ fn who_does_not_lead_says_so() {
         let store = |path: &Path| -> Box<dyn Store> {
             let mut store = Embedded::open(path).unwrap();
             let now = Stamp::now();
-            let bid = Bid { holder: "f2".into(), epoch: None, above: 0, until: now.after(Duration::from_secs(3)) };
+            let lease = Duration::from_secs(3);
+            let bid = Bid { holder: "f2".into(), place: String::new(), epoch: None, above: 0, lease };
             store.lead(&bid, now).unwrap();
             Box::new(store)
         };
         let place = Place::with(Limits::default(), store).await;
         let mut relay = place.client("marline://relay/fra-1");
         let beat = beat(100, Mark::default());
-        let problem = refused(relay.send::<Value>("/v1/relays/heartbeat", &beat).await);
+        let told: BeatAnswer = relay.send("/v1/relays/heartbeat", &beat).await.unwrap();
+        assert_eq!(told.mark, Mark::default(), "which is no news to any relay");
+        let mut edge = place.client("marline://edge/cam-7");
+        let problem = refused(edge.send::<Value>("/v1/edges/request", &wish(5, &[])).await);
         assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
         assert_eq!(relay.fetch::<Value>("/v1/health").await.unwrap()["status"], "standby");
         // The other one does not bid again.
-        tokio::time::sleep(Duration::from_secs(6)).await;
-        let told: BeatAnswer = relay.send("/v1/relays/heartbeat", &beat).await.unwrap();
-        assert_eq!(told.mark.epoch, 2);
+        until("it leads", async || {
+            relay.send::<BeatAnswer>("/v1/relays/heartbeat", &beat).await.unwrap().mark.epoch == 2
+        })
+        .await;
     });
 }
 

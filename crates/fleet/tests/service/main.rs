@@ -5,6 +5,10 @@ mod announce;
 mod doors;
 mod life;
 mod load;
+mod redis_servers;
+mod rogue;
+mod several;
+mod stores;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -42,17 +46,17 @@ impl Place {
     }
 
     async fn with(limits: Limits, store: impl FnOnce(&Path) -> Box<dyn Store>) -> Self {
-        let dir = TempDir::new().unwrap();
-        Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
-        let mut place = Self {
-            dir,
-            address: "127.0.0.1:0".parse().unwrap(),
-            desk: None,
-            end: Arc::default(),
-            running: Vec::new(),
-        };
+        let mut place = Self::bare();
         place.start(limits, store).await;
         place
+    }
+
+    /// One where nothing listens.
+    fn bare() -> Self {
+        let dir = TempDir::new().unwrap();
+        Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        Self { dir, address, desk: None, end: Arc::default(), running: Vec::new() }
     }
 
     /// At the address of before, if there was one.
@@ -67,6 +71,7 @@ impl Place {
         let desk = Desk::open(config, &"f1".parse().unwrap(), store, authority, trust.newest()).unwrap();
         let counter = Counter::open(Arc::clone(&desk), &[self.address], limits).await.unwrap();
         self.address = counter.addresses()[0];
+        desk.reached_at(&self.address.to_string().parse().unwrap());
         self.desk = Some(Arc::clone(&desk));
         let end = Arc::clone(&self.end);
         self.running = vec![
@@ -115,11 +120,23 @@ impl Place {
     }
 
     fn client_of(&self, own: &Credentials) -> Client {
-        Client::new(&self.url(), client_config(own, None, true).unwrap()).unwrap()
+        client_at(&self.url(), own)
     }
 
     fn url(&self) -> String {
         format!("https://{}", self.address)
+    }
+}
+
+fn client_at(url: &str, own: &Credentials) -> Client {
+    Client::new(url, client_config(own, None, true).unwrap()).unwrap()
+}
+
+async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !is().await {
+        assert!(began.elapsed() < Duration::from_secs(60), "never {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -207,5 +224,9 @@ impl Store for Faulty {
     fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, StoreError> {
         self.check()?;
         self.inner.claim(nonce, until)
+    }
+
+    fn place(&self) -> String {
+        self.inner.place()
     }
 }

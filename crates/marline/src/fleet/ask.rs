@@ -2,6 +2,7 @@
 //!
 //! 1. What is not named stands beside the certificate, as `marline fleet ca issue` writes it.
 //! 2. A service that is not reached is exit code 69, one that refuses 1, and 77 if it is for want of a role.
+//! 3. While no process of the service leads, the one that is asked still says how it stands itself, and why.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use marline_core::units::{Bitrate, Ratio};
 use marline_fleet::identity::Name;
-use marline_fleet::service::words::{EdgeRow, Reason, RelayRow};
+use marline_fleet::service::words::{EdgeRow, Reason, RelayRow, ServiceRow};
 use marline_fleet::service::{Client, ClientError, Drain, Drained};
 use marline_fleet::tls::{Credentials, client_config};
 use serde::Serialize;
@@ -56,19 +57,33 @@ pub(super) fn credentials(certificate: &Path, key: Option<&Path>, ca: Option<&Pa
 /// How the fleet stands.
 #[derive(Serialize)]
 struct Fleet {
+    service: ServiceRow,
     relays: Vec<RelayRow>,
     edges: Vec<EdgeRow>,
+    /// Why relays and edges are not known.
+    #[serde(skip)]
+    unknown: Option<String>,
 }
 
 async fn fetch(client: &mut Client) -> Result<Fleet, Exit> {
-    let relays = client.fetch("/v1/relays").await.map_err(exit)?;
-    Ok(Fleet { relays, edges: client.fetch("/v1/edges").await.map_err(exit)? })
+    let service = client.fetch("/v1/service").await.map_err(exit)?;
+    let members =
+        async |client: &mut Client| Ok((client.fetch("/v1/relays").await?, client.fetch("/v1/edges").await?));
+    match members(client).await {
+        Ok((relays, edges)) => Ok(Fleet { service, relays, edges, unknown: None }),
+        // Rule 3.
+        Err(ClientError::Refused(problem)) if problem.title == "not-leading" => {
+            Ok(Fleet { service, relays: vec![], edges: vec![], unknown: Some(problem.detail) })
+        }
+        Err(error) => Err(exit(error)),
+    }
 }
 
 pub(super) fn status(service: &Service, as_json: bool) -> Result<(), Exit> {
     let mut client = service.client()?;
     let fleet = block_on(async { fetch(&mut client).await })??;
-    print(&if as_json { json(&fleet)? } else { shown(&fleet) })
+    print(&if as_json { json(&fleet)? } else { shown(&fleet) })?;
+    fleet.unknown.map_or(Ok(()), |why| Err(Exit::failed(format!("relays and edges are not known: {why}"))))
 }
 
 pub(super) fn watch(service: &Service) -> Result<(), Exit> {
@@ -111,7 +126,7 @@ fn shown(fleet: &Fleet) -> String {
             age(relay.age_ms),
         ]
     }));
-    let mut text = table(&rows) + "\n";
+    let mut text = standing(&fleet.service) + "\n" + &table(&rows) + "\n";
     let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard"])];
     rows.extend(fleet.edges.iter().map(|edge| {
         let none = || edge.reason.map_or("-", reason).to_owned();
@@ -127,6 +142,19 @@ fn shown(fleet: &Fleet) -> String {
     }));
     text += &table(&rows);
     text
+}
+
+/// Who matches, and where the store is.
+fn standing(service: &ServiceRow) -> String {
+    let epoch = service.epoch.map_or_else(String::new, |epoch| format!(", epoch {epoch}"));
+    let matcher = match (service.leads, &service.matcher) {
+        (true, _) => format!("{} matches", service.name),
+        (false, Some(place)) if !place.is_empty() => format!("{} answers, {place} matches", service.name),
+        (false, _) => format!("{} answers, nobody is known to match", service.name),
+    };
+    let region = service.region.as_ref().map_or_else(String::new, |region| format!(", region {region}"));
+    let trouble = service.trouble.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {trouble}"));
+    format!("{matcher}{epoch}{region}, store {}{trouble}\n", service.store)
 }
 
 fn words(words: &[&str]) -> Vec<String> {

@@ -3,11 +3,13 @@
 //! 1. Everything that the user wrote and the files that it names are read before anything listens.
 //! 2. A service without a certificate of its own makes one for itself, whose key is nowhere but in memory, and a new one before
 //!    that ends.
-//! 3. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
-//! 4. What is said goes to standard error, one line each.
+//! 3. A store that is shared may be away: the service begins without it, and says so. A file of its own must be there.
+//! 4. A password is in a file or in the environment, and nowhere else.
+//! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
+//! 6. What is said goes to standard error, one line each.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -16,7 +18,8 @@ use marline_fleet::ca::{Address, Authority, Grant, Stamp};
 use marline_fleet::identity::{Identity, Name, Role};
 use marline_fleet::relay::Trust;
 use marline_fleet::service::machine::Config;
-use marline_fleet::service::store::Embedded;
+use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Store};
+use marline_fleet::service::words::Endpoint;
 use marline_fleet::service::{Counter, Desk, Limits};
 use marline_fleet::tls::{Clients, Credentials};
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,8 +35,11 @@ Examples:
   marline fleet ca issue operator ann
   marline fleet status --fleet https://fleet.example.org:4444 --certificate ann.pem
 
+  marline fleet run --listen 0.0.0.0:4444 --address f2.example.org --store redis://10.0.0.1:6379 --store-password-file pw
+
 Relays and edges announce themselves, again after a restart as well: only what operators said, tokens that were spent and a few
-numbers are in the store. docs/fleet.md tells how edges are matched, docs/fleet-api.json describes the API (OpenAPI).
+numbers are in the store. Processes that share Redis answer alike, and one of them matches; the password may also stand in
+MARLINE_STORE_PASSWORD. docs/fleet.md tells how edges are matched, docs/fleet-api.json describes the API (OpenAPI).
 
 Exit codes: 0 stopped, 1 failed, 64 wrong usage, 77 not permitted.";
 
@@ -59,9 +65,22 @@ pub(super) struct RunArgs {
     /// What it is called in that certificate.
     #[arg(long, value_name = "NAME", default_value = "fleet", conflicts_with = "certificate")]
     name: Name,
-    /// What has to outlast it, in one file [default: fleet.redb in the authority's directory].
-    #[arg(long, value_name = "FILE")]
-    store: Option<PathBuf>,
+    /// What has to outlast it: a file, or Redis (7 or newer) for several processes, as redis://HOST:PORT, rediss:// for TLS;
+    /// several nodes with commas between them are a cluster [default: fleet.redb in the authority's directory].
+    #[arg(long, value_name = "FILE|URL")]
+    store: Option<Place>,
+    /// The password of Redis, the first line of this file.
+    #[arg(long, value_name = "FILE", requires = "store")]
+    store_password_file: Option<PathBuf>,
+    /// The authority of Redis's certificate, for rediss:// [default: the system's].
+    #[arg(long, value_name = "FILE", requires = "store")]
+    store_ca: Option<PathBuf>,
+    /// Whose relays and edges these are: processes with the same store and region answer for the same ones.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    region: Name,
+    /// Where the other processes reach this one [default: the first --address or --listen, with the port it listens on].
+    #[arg(long, value_name = "HOST:PORT", requires = "store")]
+    peer: Option<Endpoint>,
     /// How long requests are gathered before they are matched.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = positive_duration)]
     window: Duration,
@@ -93,10 +112,19 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             peer.identity
         )));
     }
-    let clients = Clients { roles: vec![Role::Edge, Role::Relay, Role::Operator], strangers: true };
+    let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
+    if matches!(args.store, Some(Place::Redis(_))) {
+        // The processes that share it ask each other.
+        roles.push(Role::Fleet);
+    }
+    let clients = Clients { roles, strangers: true };
     let trust = Trust::of(own, &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
-    let store = args.store.clone().unwrap_or_else(|| dir.join("fleet.redb"));
-    let store = Box::new(Embedded::open(&store).map_err(|error| failed(&error))?);
+    let is_shared = matches!(args.store, Some(Place::Redis(_)));
+    if is_shared {
+        // Whatever the port will be.
+        reached(&args, 1)?;
+    }
+    let store = store(&args, &dir)?;
     let desk = Desk::open(config, &peer.identity.name, store, authority, trust.newest());
     let desk = desk.map_err(|error| failed(&error))?;
     runtime()?.block_on(async {
@@ -105,6 +133,9 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         let counter = Counter::open(std::sync::Arc::clone(&desk), &args.listen, Limits::default()).await;
         let counter = counter.map_err(|error| failed(&error))?;
         let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
+        if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
+            desk.reached_at(&reached(&args, port)?);
+        }
         say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
         let end = async {
             tokio::select! {
@@ -112,14 +143,72 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
                 _ = int.recv() => {}
             }
         };
-        tokio::select! {
+        let ended = tokio::select! {
             () = counter.attend(end, LONGEST_END) => Ok(()),
             never = desk.keep() => match never {},
             never = trust.keep() => match never {},
             () = tell(&desk) => Ok(()),
             () = renew(&trust, &args, &dir), if args.certificate.is_none() => Ok(()),
-        }
+        };
+        desk.resign().await;
+        ended
     })
+}
+
+fn store(args: &RunArgs, dir: &Path) -> Result<Box<dyn Store>, Exit> {
+    let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
+    let place = args.store.clone().unwrap_or_else(|| Place::File(dir.join("fleet.redb")));
+    match place {
+        Place::File(_) if args.store_password_file.is_some() || args.store_ca.is_some() || args.peer.is_some() => {
+            Err(Exit::usage(
+                "--store-password-file, --store-ca and --peer are for a store of several: redis://HOST:PORT",
+            ))
+        }
+        Place::File(path) => Ok(Box::new(Embedded::open(&path).map_err(|error| failed(&error))?)),
+        Place::Redis(nodes) => {
+            let secrets = secrets(args, &nodes)?;
+            let store = Redis::new(nodes, args.region.clone(), secrets).map_err(|error| failed(&error))?;
+            Ok(Box::new(store))
+        }
+    }
+}
+
+/// Rule 4.
+fn secrets(args: &RunArgs, nodes: &Nodes) -> Result<Secrets, Exit> {
+    let read =
+        |path: &Path| std::fs::read(path).map_err(|error| Exit::usage(format!("{}: {error}", path.display())));
+    let password = match &args.store_password_file {
+        Some(path) => {
+            let text = String::from_utf8(read(path)?)
+                .map_err(|_| Exit::usage(format!("{}: no text, and so no password", path.display())))?;
+            let line = text.lines().next().unwrap_or_default().to_owned();
+            if line.is_empty() {
+                return Err(Exit::usage(format!("{}: its first line is empty, and no password", path.display())));
+            }
+            Some(line)
+        }
+        None => std::env::var("MARLINE_STORE_PASSWORD").ok().filter(|text| !text.is_empty()),
+    };
+    if args.store_ca.is_some() && !nodes.tls {
+        return Err(Exit::usage(format!("--store-ca: {nodes} is not asked by TLS; write rediss://")));
+    }
+    let authority = args.store_ca.as_deref().map(read).transpose()?;
+    Ok(Secrets { password, authority })
+}
+
+/// Where other processes reach this one.
+fn reached(args: &RunArgs, port: u16) -> Result<Endpoint, Exit> {
+    if let Some(peer) = &args.peer {
+        return Ok(peer.clone());
+    }
+    let named = args.address.first().map(ToString::to_string);
+    let plain = |address: &SocketAddr| Some(address.ip()).filter(|ip| !ip.is_unspecified());
+    let host = named.or_else(|| args.listen.first().and_then(plain).map(|ip| ip.to_string()));
+    let unknown =
+        "it listens on all addresses: say by --peer or --address where the other processes reach this one";
+    let host = host.ok_or_else(|| Exit::usage(unknown))?;
+    let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    text.parse().map_err(Exit::usage)
 }
 
 fn config(args: &RunArgs) -> Result<Config, Exit> {
@@ -166,7 +255,7 @@ fn own(args: &RunArgs, authority: &Authority) -> Result<Credentials, Exit> {
 }
 
 /// Rule 2.
-async fn renew(trust: &Trust, args: &RunArgs, dir: &std::path::Path) {
+async fn renew(trust: &Trust, args: &RunArgs, dir: &Path) {
     loop {
         tokio::time::sleep(RENEW).await;
         let renewed = Authority::open(dir).map_err(ca::exit).and_then(|authority| own(args, &authority));
@@ -183,9 +272,7 @@ async fn tell(desk: &Desk) {
     // The desk lives as long as this.
     while trouble.changed().await.is_ok() {
         match &*trouble.borrow_and_update() {
-            Some(error) => {
-                say(&format!("{error}; the service goes on, but what operators say does not outlast it"))
-            }
+            Some(error) => say(&format!("{error}; the service goes on, but what operators say may not outlast it")),
             None => say("the store answers again"),
         }
     }

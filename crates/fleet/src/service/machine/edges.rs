@@ -4,13 +4,17 @@
 //!    place for it.
 //! 2. An edge that gets less than [`low`](super::Config::low) of what it offers, in [`LOW`] reports running, is matched anew; what it
 //!    gets is what it can have there, whatever it measured before, until the next re-allocation.
-//! 3. An edge that asked and has no relay is matched again with each report: what it lacked may be there now. One that let go
+//! 3. What an edge says that goes through counts beyond its reservation as far as that again, and no further than the share that
+//!    relays keep for bursts: an edge that says too much fills no relay.
+//! 4. A relay that an edge says it holds is its own again only while everybody announces himself anew, or if it was given by one
+//!    who led before; and it takes the place of nobody.
+//! 5. An edge that asked and has no relay is matched again with each report: what it lacked may be there now. One that let go
 //!    is not; it asks when it wants another one.
 
 use marline_core::units::{Bitrate, Instant};
 
 use super::super::words::{Assignment, EdgeRow, Held, Mark, Reason, Report, Standing, Wish};
-use super::relays::millis;
+use super::relays::{Load, millis};
 use super::{Machine, Output};
 use crate::identity::Name;
 
@@ -20,6 +24,8 @@ pub(super) struct Edge {
     pub(super) wish: Wish,
     pub(super) heard: Instant,
     pub(super) throughput: Bitrate,
+    /// What it uses beyond its reservation, as far as that counts (rule 3).
+    pub(super) over: Bitrate,
     pub(super) seat: Option<Seat>,
     pub(super) reason: Option<Reason>,
     /// Reports running that were low.
@@ -45,8 +51,9 @@ const LOW: u32 = 2;
 
 impl Edge {
     /// What it takes up at its relay.
-    pub(super) fn weight(&self) -> Bitrate {
-        self.seat.as_ref().map_or(Bitrate::ZERO, |seat| seat.reservation.max(self.throughput))
+    pub(super) fn load(&self) -> Load {
+        let of = |seat: &Seat| Load { reserved: seat.reservation, over: self.over };
+        self.seat.as_ref().map_or_else(Load::default, of)
     }
 }
 
@@ -79,8 +86,12 @@ impl Machine {
         if let Some(held) = held.filter(|_| !has_seat) {
             self.adopt(name, &held);
         }
-        let most = self.most(name);
-        self.change(name, |edge| edge.throughput = throughput.min(most));
+        let (most, bursts) = self.most(name);
+        self.change(name, |edge| {
+            edge.throughput = throughput.min(most);
+            let reserved = edge.seat.as_ref().map_or(Bitrate::ZERO, |seat| seat.reservation);
+            edge.over = (edge.throughput - reserved).min(reserved).min(bursts);
+        });
         self.judge(name, offered.unwrap_or(throughput), throughput);
         let edge = self.edges.get(name);
         let alone = edge.filter(|edge| edge.seat.is_none()).and_then(|edge| edge.reason);
@@ -115,7 +126,7 @@ impl Machine {
             }
         });
         let reason = if assignment.is_some() { None } else { edge.and_then(|edge| edge.reason) };
-        Standing { assignment, reason, heartbeat_ms: millis(self.config.heartbeat) }
+        Standing { assignment, reason, heartbeat_ms: millis(self.config.heartbeat), revocations: 0 }
     }
 
     /// All edges, by name.
@@ -135,12 +146,13 @@ impl Machine {
     }
 
     /// What it wants, and that it lives.
-    fn heard(&mut self, name: &Name, wish: Wish) {
+    pub(super) fn heard(&mut self, name: &Name, wish: Wish) {
         let (now, ends) = (self.now, self.now + self.config.lease);
         let new = || Edge {
             wish: wish.clone(),
             heard: now,
             throughput: Bitrate::ZERO,
+            over: Bitrate::ZERO,
             seat: None,
             reason: None,
             low: 0,
@@ -154,18 +166,26 @@ impl Machine {
         }
     }
 
-    /// Rule 7 of the machine.
+    /// Rule 4.
     fn adopt(&mut self, name: &Name, held: &Held) {
-        let known = self.relays.contains_key(&held.relay);
+        let (relay, begins) = (&held.relay, self.now < self.grace);
         let Some(edge) = self.edges.get(name) else { return };
-        let measured = edge.wish.measured.iter().find(|one| one.relay == held.relay).map(|one| one.rate);
+        let measured = edge.wish.measured.iter().find(|one| one.relay == *relay).map(|one| one.rate);
         let Some(measured) = measured.filter(|_| held.mark.epoch <= self.mark.epoch) else { return };
-        let reservation = held.reservation.min(measured);
-        let claimed = self.claims.get(&held.relay).map_or(Bitrate::ZERO, |claims| claims.sum);
-        let capacity = self.relays.get(&held.relay).map(|relay| relay.beat.capacity);
-        let fits = capacity.is_none_or(|capacity| claimed + reservation <= capacity);
-        let open = self.is_open(&held.relay) || (!known && self.now < self.grace);
-        if reservation.is_zero() || !fits || !open {
+        let reached = self.reach(edge).find(|(name, _)| *name == relay).map(|(_, rate)| rate);
+        let reservation = held.reservation.min(reached.unwrap_or(measured));
+        let room = match self.relays.get(relay) {
+            // Relays count for as much as they were told by who led before: now only edges' words do.
+            Some(known) if begins && self.is_open(relay) => {
+                let given = self.claims.get(relay).map_or(Bitrate::ZERO, |claims| claims.load.reserved);
+                known.beat.capacity - self.bursts(relay) - given
+            }
+            Some(_) => self.room(relay, Load::default()),
+            None if begins => Bitrate::MAX,
+            None => Bitrate::ZERO,
+        };
+        let may = begins || held.mark.epoch < self.mark.epoch;
+        if reservation.is_zero() || reservation > room || !may {
             self.enqueue(name);
             return;
         }
@@ -189,11 +209,26 @@ impl Machine {
         }
     }
 
-    /// The most that an edge's word counts for: what its relay can carry.
-    fn most(&self, name: &Name) -> Bitrate {
-        let seat = self.edges.get(name).and_then(|edge| edge.seat.as_ref());
-        let relay = seat.and_then(|seat| self.relays.get(&seat.relay));
-        relay.map_or(Bitrate::ZERO, |relay| relay.beat.capacity)
+    /// The most that goes through an edge's relay, and the share of it that is for bursts.
+    fn most(&self, name: &Name) -> (Bitrate, Bitrate) {
+        let Some(seat) = self.edges.get(name).and_then(|edge| edge.seat.as_ref()) else { return <_>::default() };
+        let relay = self.relays.get(&seat.relay);
+        (relay.map_or(Bitrate::ZERO, |relay| relay.beat.capacity), self.bursts(&seat.relay))
+    }
+
+    /// A relay that edges named before it was heard has said what it can carry: whoever named the most goes first.
+    pub(super) fn fit(&mut self, relay: &Name) {
+        loop {
+            let Some(claims) = self.claims.get(relay) else { return };
+            let capacity = self.relays.get(relay).map_or(Bitrate::ZERO, |relay| relay.beat.capacity);
+            if claims.load.reserved <= capacity - self.bursts(relay) {
+                return;
+            }
+            let reserved = |name: &&Name| self.edges.get(*name).map(|edge| edge.load().reserved);
+            let Some(most) = claims.edges.iter().max_by_key(reserved).cloned() else { return };
+            self.unseat(&most, Reason::NoRoom);
+            self.enqueue(&most);
+        }
     }
 
     /// Takes its relay from an edge.
@@ -201,7 +236,7 @@ impl Machine {
         if self.edges.get(name).is_some_and(|edge| edge.seat.is_some()) {
             self.next_version();
         }
-        self.change(name, |edge| (edge.seat, edge.reason) = (None, Some(reason)));
+        self.change(name, |edge| (edge.seat, edge.reason, edge.over) = (None, Some(reason), Bitrate::ZERO));
     }
 
     /// Rule 1.
@@ -209,13 +244,16 @@ impl Machine {
         let mark = self.mark;
         let Some(edge) = self.edges.get_mut(name) else { return };
         let place = |edge: &Edge| edge.seat.as_ref().map(|seat| (seat.relay.clone(), seat.reservation));
-        let (from, before) = (place(edge), edge.weight());
+        let (from, before) = (place(edge), edge.load());
         change(edge);
-        let (to, after) = (place(edge), edge.weight());
+        let (to, after) = (place(edge), edge.load());
+        if from != to {
+            self.news.edge(name);
+        }
         if let Some((relay, _)) = &from
             && let Some(claims) = self.claims.get_mut(relay)
         {
-            claims.sum = claims.sum - before;
+            claims.load = claims.load.less(before);
             if from != to {
                 claims.edges.remove(name);
                 claims.changed = mark;
@@ -223,7 +261,7 @@ impl Machine {
         }
         if let Some((relay, _)) = &to {
             let claims = self.claims.entry(relay.clone()).or_default();
-            claims.sum = claims.sum + after;
+            claims.load = claims.load.plus(after);
             if from != to {
                 claims.edges.insert(name.clone());
                 claims.changed = mark;
@@ -241,6 +279,7 @@ impl Machine {
         for name in gone {
             self.release(&name, now);
             self.edges.remove(&name);
+            self.news.edge(&name);
         }
     }
 

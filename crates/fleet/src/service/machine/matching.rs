@@ -16,6 +16,7 @@ use marline_core::units::{Bitrate, Ratio};
 
 use super::super::words::Reason;
 use super::edges::{Edge, Seat};
+use super::relays::Load;
 use super::{Machine, Output};
 use crate::identity::Name;
 
@@ -195,7 +196,7 @@ impl Machine {
     }
 
     /// Rule 3: the relays that an edge has measured, with what it reaches through them.
-    fn reach<'a>(&'a self, edge: &'a Edge) -> impl Iterator<Item = (&'a Name, Bitrate)> {
+    pub(super) fn reach<'a>(&'a self, edge: &'a Edge) -> impl Iterator<Item = (&'a Name, Bitrate)> {
         edge.wish.measured.iter().filter_map(move |measured| {
             let relay = self.relays.get(&measured.relay)?;
             let onward = relay.beat.origins.get(&edge.wish.origin).copied().unwrap_or(relay.beat.capacity);
@@ -216,22 +217,13 @@ impl Machine {
         }
     }
 
-    /// Rule 2.
-    fn room(&self, relay: &Name, claims: Bitrate) -> Bitrate {
-        if !self.is_open(relay) {
-            return Bitrate::ZERO;
-        }
-        let capacity = self.relays.get(relay).map_or(Bitrate::ZERO, |relay| relay.beat.capacity);
-        self.free_without(relay, claims) - capacity.share(self.config.threshold)
-    }
-
     /// What boxes claim of each relay.
-    fn claims_of<'a>(&self, boxes: impl Iterator<Item = &'a Boxed>) -> BTreeMap<Name, Bitrate> {
+    fn claims_of<'a>(&self, boxes: impl Iterator<Item = &'a Boxed>) -> BTreeMap<Name, Load> {
         let mut claims = BTreeMap::new();
         for edge in boxes.filter_map(|boxed| self.edges.get(&boxed.edge)) {
             if let Some(seat) = &edge.seat {
-                let sum: &mut Bitrate = claims.entry(seat.relay.clone()).or_default();
-                *sum = *sum + edge.weight();
+                let sum: &mut Load = claims.entry(seat.relay.clone()).or_default();
+                *sum = sum.plus(edge.load());
             }
         }
         claims
@@ -256,7 +248,7 @@ impl Machine {
         self.change(edge, |edge| {
             if edge.seat.as_ref().is_none_or(|old| old.relay != seat.relay) {
                 // What went through the old one says nothing of the new one.
-                edge.throughput = Bitrate::ZERO;
+                (edge.throughput, edge.over) = (Bitrate::ZERO, Bitrate::ZERO);
             }
             (edge.seat, edge.reason) = (Some(seat), None);
         });

@@ -16,15 +16,17 @@
 //!    less than they offer, or who have none and report that they live. Others move only if that brings more than a share ([`Config::better`]) of what those have who
 //!    move, and none that came to its relay less than [`Config::settled`] ago.
 //! 7. All this is soft: an edge that names the relay it holds has it again, as far as it has measured it and there is
-//!    room. A machine that begins empty waits for two heartbeats before it takes a relay for gone.
+//!    room. A machine that takes the lead waits for two heartbeats before it takes a relay for gone.
 //! 8. Time does not go back. When it has jumped by more than two heartbeats, nothing ends for the next two.
 //! 9. Matchings are solved outside ([`Problem::solve`]) while heartbeats go on; what does not fit any more when it comes back is
 //!    left as it is.
+//! 10. One that does not lead ([`Machine::pause`], [`Machine::follow`]) answers relays, decides nothing and ends nothing.
 
 mod candidates;
 mod edges;
 mod matching;
 mod relays;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -38,9 +40,11 @@ use crate::identity::Name;
 
 pub use self::candidates::Near;
 pub use self::matching::{Problem, Solution};
+pub use self::share::Row;
 
 use self::edges::Edge;
 use self::relays::{Claims, Relay};
+use self::share::News;
 
 /// How a machine schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +98,7 @@ pub enum Output {
     Solve(Box<Problem>),
     /// This edge's request is decided.
     Decided(Name),
-    /// A relay has seen this epoch: take the lead with a later one ([`Machine::lead`]).
+    /// A relay has seen this epoch: go on with a later one ([`Machine::lift`]).
     Behind(u64),
 }
 
@@ -106,6 +110,8 @@ pub struct Machine {
     /// Rule 8: until then nothing ends.
     grace: Instant,
     mark: Mark,
+    /// Rule 10.
+    leads: bool,
     relays: BTreeMap<Name, Relay>,
     /// What edges have at each relay, also at those that have not announced themselves yet.
     claims: BTreeMap<Name, Claims>,
@@ -119,17 +125,19 @@ pub struct Machine {
     reallocates: Instant,
     prices: BTreeMap<Name, f64>,
     next_sweep: Instant,
+    news: News,
     outputs: VecDeque<Output>,
 }
 
 impl Machine {
-    /// One that knows nobody, and leads with this epoch.
+    /// One that knows nobody, and leads with this epoch; with none (0) somebody else does.
     pub fn new(config: Config, epoch: u64, now: Instant) -> Self {
         Self {
             config,
             now,
             grace: now + config.heartbeat * 2,
             mark: Mark { epoch, version: 0 },
+            leads: epoch > 0,
             relays: BTreeMap::new(),
             claims: BTreeMap::new(),
             edges: BTreeMap::new(),
@@ -140,24 +148,59 @@ impl Machine {
             reallocates: now + config.reallocate,
             prices: BTreeMap::new(),
             next_sweep: now + SWEEP,
+            news: News::default(),
             outputs: VecDeque::new(),
         }
     }
 
-    /// Takes the lead with a later epoch. Who spoke to another one until now has two heartbeats to come (rule 7).
-    pub fn lead(&mut self, epoch: u64) {
+    /// Takes the lead, or takes it up again, with this epoch or a later one. Who spoke to another one until now has two heartbeats
+    /// to come (rule 7).
+    pub fn lead(&mut self, epoch: u64, now: Instant) {
+        self.advance(now);
+        if !self.leads {
+            (self.leads, self.grace) = (true, self.now + self.config.heartbeat * 2);
+        }
+        self.lift(epoch);
+        let relays: Vec<Name> = self.relays.keys().cloned().collect();
+        relays.iter().for_each(|relay| self.fit(relay));
+    }
+
+    /// Goes on with a later epoch. Nobody gets time by that: relays bring it about (rule 3 of [`relays`]).
+    pub fn lift(&mut self, epoch: u64) {
         if epoch > self.mark.epoch {
             self.mark = Mark { epoch, version: 0 };
-            self.grace = self.now + self.config.heartbeat * 2;
             // Relays know nothing of this epoch yet.
             let mark = self.mark;
             self.claims.values_mut().for_each(|claims| claims.changed = mark);
+            self.renew();
         }
+    }
+
+    /// Leads no longer, as far as it knows; keeps what it has, for nobody else may lead either.
+    pub fn pause(&mut self) {
+        self.leads = false;
+    }
+
+    /// Somebody else leads, and knows better.
+    pub fn follow(&mut self) {
+        let drains = std::mem::take(&mut self.drains);
+        let shares = self.news.shares();
+        *self = Self { drains, leads: false, ..Self::new(self.config, 0, self.now) };
+        self.share(shares);
+    }
+
+    /// Whether it leads.
+    pub fn leads(&self) -> bool {
+        self.leads
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Instant) {
         self.advance(now);
+        if !self.leads {
+            self.next_sweep = self.now + SWEEP;
+            return;
+        }
         if self.now >= self.next_sweep {
             self.sweep();
             self.next_sweep = self.now + SWEEP;
@@ -180,7 +223,7 @@ impl Machine {
 
     /// When to [`Machine::tick`], at the latest.
     pub fn deadline(&self) -> Instant {
-        let waits = !self.queue.is_empty() && !self.solving;
+        let waits = self.leads && !self.queue.is_empty() && !self.solving;
         if waits { self.next_sweep.min(self.window_ends) } else { self.next_sweep }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! 1. Whose reservations have changed since the state that a relay has seen, is told all of them; others nothing.
 //! 2. A relay that has not been heard for a lease is forgotten; its edges were matched anew when it missed its heartbeats.
-//! 3. A relay that has seen a later epoch counts, for a store may have been lost, but not beyond [`FARTHEST`]: one relay that
-//!    lies must not use up the numbers.
+//! 3. A relay that has seen a later epoch counts, for a store may have been lost, and so does one that has seen a version of
+//!    ours that is still to come: another one leads in the same epoch. But not beyond [`FARTHEST`], and each relay once in a lease:
+//!    one that lies must neither use up the numbers nor keep the others listening. Nothing else follows of it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,13 +20,37 @@ use crate::identity::Name;
 pub(super) struct Relay {
     pub(super) beat: Beat,
     pub(super) heard: Instant,
+    /// When it was ahead of us last (rule 3).
+    ahead: Option<Instant>,
+}
+
+/// What edges take up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    /// What is kept for them.
+    pub(super) reserved: Bitrate,
+    /// What they use beyond that.
+    pub(super) over: Bitrate,
+}
+
+impl Load {
+    pub(super) fn all(self) -> Bitrate {
+        self.reserved + self.over
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { reserved: self.reserved + other.reserved, over: self.over + other.over }
+    }
+
+    pub(super) fn less(self, other: Self) -> Self {
+        Self { reserved: self.reserved - other.reserved, over: self.over - other.over }
+    }
 }
 
 /// What edges have at a relay.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Of each what it has reserved or uses, whichever is more.
-    pub(super) sum: Bitrate,
+    pub(super) load: Load,
     pub(super) edges: BTreeSet<Name>,
     /// When somebody came, went, or got another reservation.
     pub(super) changed: Mark,
@@ -43,11 +68,20 @@ impl Machine {
         beat.check()?;
         self.advance(now);
         let seen = beat.seen;
-        if seen.epoch > self.mark.epoch && seen.epoch - self.mark.epoch <= FARTHEST {
+        let was_open = self.is_open(relay);
+        let before = self.relays.get(relay);
+        let (is_new, mut ahead) = (before.is_none(), before.and_then(|before| before.ahead));
+        if self.is_ahead(seen) && ahead.is_none_or(|at| self.now.since(at) >= self.config.lease) {
+            ahead = Some(self.now);
             self.outputs.push_back(Output::Behind(seen.epoch));
         }
-        let was_open = self.is_open(relay);
-        self.relays.insert(relay.clone(), Relay { beat, heard: self.now });
+        if before.is_none_or(|before| !before.beat.is_like(&beat)) {
+            self.news.relay(relay);
+        }
+        self.relays.insert(relay.clone(), Relay { beat, heard: self.now, ahead });
+        if is_new && self.leads {
+            self.fit(relay);
+        }
         if was_open && !self.is_open(relay) {
             self.next_sweep = self.now;
         }
@@ -73,6 +107,13 @@ impl Machine {
         }
     }
 
+    /// What operators have said in all, and to whoever; nothing else counts.
+    pub fn drains(&mut self, drains: Vec<(Name, Option<Duration>)>, now: Instant) {
+        self.advance(now);
+        self.drains = drains.into_iter().map(|(relay, time)| (relay, time.map(|time| self.now + time))).collect();
+        self.next_sweep = self.now;
+    }
+
     /// Whether this relay has announced itself.
     pub fn knows(&self, relay: &Name) -> bool {
         self.relays.contains_key(relay)
@@ -84,7 +125,7 @@ impl Machine {
             name: name.clone(),
             capacity: relay.beat.capacity,
             free: self.free(name),
-            claimed: self.claims.get(name).map_or(Bitrate::ZERO, |claims| claims.sum),
+            claimed: self.claims.get(name).map_or(Bitrate::ZERO, |claims| claims.load.all()),
             edges: self.claims.get(name).map_or(0, |claims| claims.edges.len()),
             healthy: self.is_healthy(relay),
             draining: relay.beat.draining || self.drains.contains_key(name),
@@ -97,15 +138,40 @@ impl Machine {
 
     /// R(s), by rule 3 of the machine; none of a relay that is not known.
     pub(super) fn free(&self, name: &Name) -> Bitrate {
-        self.free_without(name, Bitrate::ZERO)
+        let Some(relay) = self.relays.get(name) else { return Bitrate::ZERO };
+        let claimed = self.claims.get(name).map_or(Bitrate::ZERO, |claims| claims.load.all());
+        let said = relay.beat.capacity - relay.beat.free;
+        relay.beat.capacity - said.max(claimed)
     }
 
-    /// R(s), if claims of this sum were not there.
-    pub(super) fn free_without(&self, name: &Name, claims: Bitrate) -> Bitrate {
-        let Some(relay) = self.relays.get(name) else { return Bitrate::ZERO };
-        let claimed = self.claims.get(name).map_or(Bitrate::ZERO, |all| all.sum);
-        let said = relay.beat.capacity - relay.beat.free;
-        relay.beat.capacity - (said - claims).max(claimed - claims)
+    /// What a relay can still be given, if these were not there: R(s) less the threshold's share, which bursts of others fill
+    /// first. So the word of one edge takes nothing from another.
+    pub(super) fn room(&self, name: &Name, leaving: Load) -> Bitrate {
+        let Some(relay) = self.relays.get(name).filter(|_| self.is_open(name)) else { return Bitrate::ZERO };
+        let stay = self.claims.get(name).map_or_else(Load::default, |claims| claims.load.less(leaving));
+        let said = relay.beat.capacity - relay.beat.free - leaving.all();
+        let bursts = self.bursts(name);
+        relay.beat.capacity - bursts - said.max(stay.reserved + (stay.over - bursts))
+    }
+
+    /// The threshold's share of T(s).
+    pub(super) fn bursts(&self, name: &Name) -> Bitrate {
+        self.relays.get(name).map_or(Bitrate::ZERO, |relay| relay.beat.capacity.share(self.config.threshold))
+    }
+
+    /// Rule 3.
+    fn is_ahead(&self, seen: Mark) -> bool {
+        match seen.epoch.checked_sub(self.mark.epoch) {
+            None => false,
+            Some(0) => seen.version > self.mark.version,
+            Some(by) => by <= FARTHEST,
+        }
+    }
+
+    /// One that another process has heard.
+    pub(super) fn remember(&mut self, name: Name, beat: Beat) {
+        let heard = self.now;
+        self.relays.entry(name).or_insert(Relay { beat, heard, ahead: None });
     }
 
     /// r(s).
@@ -126,7 +192,14 @@ impl Machine {
 
     pub(super) fn forget_relays(&mut self) {
         let (now, lease) = (self.now, self.config.lease);
-        self.relays.retain(|_, relay| now.since(relay.heard) <= lease);
+        let news = &mut self.news;
+        self.relays.retain(|name, relay| {
+            let stays = now.since(relay.heard) <= lease;
+            if !stays {
+                news.relay(name);
+            }
+            stays
+        });
     }
 
     fn reserved_at(&self, relay: &Name) -> Vec<Reserved> {

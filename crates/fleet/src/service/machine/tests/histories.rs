@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::relays::Load;
 use super::*;
 
 #[derive(Clone, Debug)]
@@ -116,7 +117,8 @@ impl History {
             let of = |edge: &Name| self.machine.edges.get(edge).unwrap();
             let at = |edge: &&Name| of(edge).seat.as_ref().is_some_and(|seat| seat.relay == *relay);
             assert!(claims.edges.iter().all(|edge| at(&edge)), "{relay}: somebody who is not there");
-            assert_eq!(claims.sum, claims.edges.iter().map(|edge| of(edge).weight()).sum(), "{relay}");
+            let sum = claims.edges.iter().fold(Load::default(), |sum, edge| sum.plus(of(edge).load()));
+            assert_eq!(claims.load, sum, "{relay}");
             let reserved =
                 claims.edges.iter().filter_map(|edge| of(edge).seat.as_ref()).map(|seat| seat.reservation);
             let capacity =

@@ -1,6 +1,8 @@
 //! The machine in virtual time: relays and edges as small scripts, every rule by an example.
 
 mod histories;
+mod lies;
+mod shares;
 
 use super::super::words::{Beat, Held, Measured, Reason, Report, Standing, Wish};
 use super::*;
@@ -286,8 +288,8 @@ fn a_relay_that_says_less_than_its_edges_is_not_believed() {
     world.pass(SECOND);
     world.beat("fra", beat(100, 100));
     assert_eq!(world.free("fra"), mbps(50), "what is reserved");
-    world.report("a", report(edge, 70, 70));
-    assert_eq!(world.free("fra"), mbps(30), "what is used");
+    world.report("a", report(edge, 58, 58));
+    assert_eq!(world.free("fra"), mbps(42), "what is used");
     world.beat("fra", beat(100, 20));
     assert_eq!(world.free("fra"), mbps(20), "what it says itself, if that is more");
     world.ask("b", wish(1, &[("fra", 11)]));
@@ -334,7 +336,7 @@ fn a_relay_is_told_its_edges_when_they_change_and_only_then() {
     assert_eq!(world.beat("fra", seen(second.mark)).assignments, None);
     world.machine.release(&name("a"), world.now);
     assert_eq!(world.beat("fra", seen(second.mark)).assignments, Some(vec![]));
-    world.machine.lead(2);
+    world.machine.lift(2);
     let third = world.beat("fra", seen(second.mark));
     assert_eq!((third.mark.epoch, third.assignments), (2, Some(vec![])));
 }
@@ -346,9 +348,9 @@ fn a_later_epoch_that_a_relay_has_seen_is_overtaken_and_a_wild_one_is_not() {
     assert!(world.behind.is_empty());
     world.beat("fra", Beat { seen: Mark { epoch: 7, version: 0 }, ..beat(100, 100) });
     assert_eq!(world.behind, [7]);
-    world.machine.lead(8);
+    world.machine.lift(8);
     assert_eq!(world.machine.mark(), Mark { epoch: 8, version: 0 });
-    world.machine.lead(3);
+    world.machine.lift(3);
     assert_eq!(world.machine.mark().epoch, 8);
 }
 
@@ -432,7 +434,7 @@ fn an_edge_gets_no_more_by_what_it_says_that_it_holds() {
     for n in 0..5 {
         world.report(&format!("d{n}"), says(held(30, 1)));
     }
-    assert_eq!(world.machine.claims[&name("fra")].sum, mbps(90), "and no more than the relay has");
+    assert_eq!(world.machine.claims[&name("fra")].load.all(), mbps(90), "and no more than the relay has");
 }
 
 #[test]

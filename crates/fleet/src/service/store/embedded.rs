@@ -1,97 +1,14 @@
-//! What outlives the service: who leads and in which epoch, what operators have said, and tokens that were spent.
+//! One file that nobody else can open meanwhile.
 //!
-//! In: few words, seldom. Out: the same after a crash. Heartbeats, requests and assignments are not here: relays and edges
-//! announce themselves again.
-//!
-//! 1. [`Embedded`] is one file that nobody else can open meanwhile; each change is on the disk when the call returns.
-//! 2. Several processes will need a store that they share. What they need of it is all that [`Store`] has: compare and set
-//!    for the lead, entries that end, and a claim that only one can make.
-//! 3. A call may take as long as a disk takes: the service makes it on a thread that may wait.
-//! 4. After an error of the disk the file is opened anew for the next call: a disk that is full today is not for ever.
+//! In: calls of [`Store`]. Out: what the file says; each change is on the disk when the call returns. After an error of the disk the
+//! file is opened anew for the next call: a disk that is full today is not for ever.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use redb::{Database, ReadableTable, TableDefinition};
 
+use super::{Bid, Entry, KEPT, Lead, Leader, Store, StoreError, seconds};
 use crate::ca::{Nonce, Stamp};
-
-/// Why the store cannot.
-#[derive(Debug, thiserror::Error)]
-#[error("{place}: {text}")]
-pub struct StoreError {
-    /// Which store.
-    pub place: String,
-    /// Why.
-    pub text: String,
-}
-
-/// Somebody who would lead.
-#[derive(Clone, Debug)]
-pub struct Bid {
-    /// Who.
-    pub holder: String,
-    /// The epoch in which it leads already.
-    pub epoch: Option<u64>,
-    /// A later epoch than this is needed.
-    pub above: u64,
-    /// Until when it would lead, if it does not bid again.
-    pub until: Stamp,
-}
-
-/// Who leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lead {
-    /// The bidder, in this epoch.
-    Mine(u64),
-    /// Somebody else.
-    Others,
-}
-
-/// Something that was put.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Under which key.
-    pub key: String,
-    /// What.
-    pub value: String,
-    /// Until when.
-    pub until: Stamp,
-}
-
-/// What a store can do.
-pub trait Store: Send {
-    /// The bidder leads on in its epoch if nobody has led since, and `above` is below it. Else it leads in a new epoch, greater
-    /// than all before, if nobody else leads now.
-    ///
-    /// # Errors
-    /// The store cannot; who led before goes on until its time is over.
-    fn lead(&mut self, bid: &Bid, now: Stamp) -> Result<Lead, StoreError>;
-
-    /// Remembers something until then; a key that is there already gets the new value.
-    ///
-    /// # Errors
-    /// It is not remembered.
-    fn put(&mut self, entry: &Entry) -> Result<(), StoreError>;
-
-    /// Forgets something, whether or not it was there.
-    ///
-    /// # Errors
-    /// It is not forgotten.
-    fn remove(&mut self, key: &str) -> Result<(), StoreError>;
-
-    /// What has not ended and whose key begins so, in the order of keys.
-    ///
-    /// # Errors
-    /// The store cannot.
-    fn list(&mut self, prefix: &str, now: Stamp) -> Result<Vec<Entry>, StoreError>;
-
-    /// Takes a nonce, once and for all who share the store; it may be forgotten some time after `until`.
-    ///
-    /// # Errors
-    /// Whether it was taken before cannot be known.
-    fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, StoreError>;
-}
 
 const LEAD: TableDefinition<'_, &str, (u64, u64, &str)> = TableDefinition::new("lead");
 const ENTRIES: TableDefinition<'_, &str, (u64, &str)> = TableDefinition::new("entries");
@@ -159,9 +76,6 @@ fn sweep(database: &Database, now: Stamp) -> Result<(), Fault> {
     Ok(writing.commit()?)
 }
 
-/// Chosen: more than a clock that lost its time server is ever put back by.
-const KEPT: Duration = Duration::from_secs(86_400);
-
 impl Store for Embedded {
     fn lead(&mut self, bid: &Bid, now: Stamp) -> Result<Lead, StoreError> {
         let leads = self.leads.as_ref().filter(|(holder, epoch)| *holder == bid.holder && *epoch > bid.above);
@@ -178,11 +92,11 @@ impl Store for Embedded {
                 });
                 let (epoch, until, holder) = before.unwrap_or_default();
                 if holder != bid.holder && until > seconds(now) {
-                    Lead::Others
+                    Lead::Others(Leader { epoch, place: String::new() })
                 } else {
                     let goes_on = holder == bid.holder && bid.epoch == Some(epoch) && epoch > bid.above;
                     let epoch = if goes_on { epoch } else { epoch.max(bid.above).saturating_add(1) };
-                    table.insert(ONE, (epoch, seconds(bid.until), bid.holder.as_str()))?;
+                    table.insert(ONE, (epoch, seconds(now.after(bid.lease)), bid.holder.as_str()))?;
                     Lead::Mine(epoch)
                 }
             };
@@ -240,18 +154,21 @@ impl Store for Embedded {
             Ok(is_new)
         })
     }
-}
 
-fn seconds(stamp: Stamp) -> u64 {
-    stamp.since_1970().as_secs()
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    fn bid(holder: &str, epoch: Option<u64>, above: u64, until: Stamp) -> Bid {
-        Bid { holder: holder.to_owned(), epoch, above, until }
+    fn bid(holder: &str, epoch: Option<u64>, above: u64) -> Bid {
+        let lease = Duration::from_secs(15);
+        Bid { holder: holder.to_owned(), place: String::new(), epoch, above, lease }
     }
 
     #[test]
@@ -261,16 +178,20 @@ mod tests {
         let now = Stamp::from_unix(1_800_000_000);
         let later = now.after(Duration::from_secs(15));
         let mut store = Embedded::open(&path).unwrap();
-        assert_eq!(store.lead(&bid("a", None, 0, later), now).unwrap(), Lead::Mine(1));
-        assert_eq!(store.lead(&bid("a", Some(1), 0, later), now).unwrap(), Lead::Mine(1));
-        assert_eq!(store.lead(&bid("b", None, 0, later), now).unwrap(), Lead::Others);
+        assert_eq!(store.lead(&bid("a", None, 0), now).unwrap(), Lead::Mine(1));
+        assert_eq!(store.lead(&bid("a", Some(1), 0), now).unwrap(), Lead::Mine(1));
+        assert_eq!(
+            store.lead(&bid("b", None, 0), now).unwrap(),
+            Lead::Others(Leader { epoch: 1, place: String::new() })
+        );
         assert!(Embedded::open(&path).is_err(), "nobody else opens it meanwhile");
         drop(store);
         let mut store = Embedded::open(&path).unwrap();
-        assert_eq!(store.lead(&bid("a", None, 0, later), now).unwrap(), Lead::Mine(2));
-        assert_eq!(store.lead(&bid("a", Some(2), 40, later), now).unwrap(), Lead::Mine(41));
-        assert_eq!(store.lead(&bid("b", None, 0, later), later).unwrap(), Lead::Mine(42), "its time was over");
-        assert_eq!(store.lead(&bid("a", Some(41), 0, later), later).unwrap(), Lead::Mine(43));
+        assert_eq!(store.lead(&bid("a", None, 0), now).unwrap(), Lead::Mine(2));
+        assert_eq!(store.lead(&bid("a", Some(2), 40), now).unwrap(), Lead::Mine(41));
+        assert_eq!(store.lead(&bid("b", None, 0), later).unwrap(), Lead::Mine(42), "its time was over");
+        let last = later.after(Duration::from_secs(15));
+        assert_eq!(store.lead(&bid("a", Some(41), 0), last).unwrap(), Lead::Mine(43));
     }
 
     #[test]
