@@ -36,11 +36,11 @@ fn given(relay: &str, version: u64) -> Standing {
         lease_ms: 30_000,
         mark: Mark { epoch: 1, version },
     };
-    Standing { assignment: Some(assignment), reason: None, heartbeat_ms: 5000 }
+    Standing { assignment: Some(assignment), reason: None, heartbeat_ms: 5000, revocations: 0 }
 }
 
 fn none(reason: Reason) -> Standing {
-    Standing { assignment: None, reason: Some(reason), heartbeat_ms: 5000 }
+    Standing { assignment: None, reason: Some(reason), heartbeat_ms: 5000, revocations: 0 }
 }
 
 fn outputs(machine: &mut Machine) -> Vec<Output> {
