@@ -12,6 +12,7 @@
 pub mod announce;
 mod door;
 pub(crate) mod handshakes;
+mod inner;
 mod own;
 mod reach;
 mod registry;
