@@ -13,6 +13,7 @@ pub mod announce;
 mod door;
 pub(crate) mod handshakes;
 mod inner;
+mod names;
 mod own;
 mod reach;
 mod registry;
@@ -75,6 +76,7 @@ pub struct Relay {
     trusted: watch::Receiver<Arc<Trusted>>,
     registry: Arc<Registry>,
     own: Own,
+    names: names::Names,
     draining: watch::Sender<bool>,
 }
 
@@ -85,7 +87,7 @@ impl Relay {
     /// The kernel does not tell this machine's addresses.
     pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Result<Arc<Self>, LinksError> {
         let (registry, own) = (Registry::new(config.limits), Own::ask()?);
-        Ok(Arc::new(Self { config, trusted, registry, own, draining: watch::Sender::new(false) }))
+        Ok(Arc::new(Self { config, trusted, registry, own, names: names::Names::default(), draining: watch::Sender::new(false) }))
     }
 
     /// Takes no new tunnels; those that are open end when they end.

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use super::reach::reach;
+use super::reach::{Ways, reach};
 use super::registry::Seat;
 use super::{Relay, Trusted};
 use crate::tls::{Peer, TlsError};
@@ -65,9 +65,8 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
     };
     let Some((Request::Connect(target), early)) = asked else { return Ok(()) };
     seat.open()?;
-    let mut server = reach(&target, &relay.config.rules, &relay.own.addresses()).await?;
-    // What cannot be set changes the pace of small packets, nothing else.
-    let _ = server.set_nodelay(true);
+    let ways = Ways { rules: &relay.config.rules, own: &relay.own.addresses(), names: &relay.names };
+    let mut server = reach(&target, &peer.identity.name, &ways).await?;
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
     let carried = async {
         edge.write_all(CONNECTED.as_bytes()).await?;
