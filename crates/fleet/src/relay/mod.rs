@@ -17,6 +17,7 @@ mod names;
 mod own;
 mod reach;
 mod registry;
+mod rooms;
 pub mod rules;
 mod serve;
 mod share;
@@ -77,6 +78,7 @@ pub struct Relay {
     registry: Arc<Registry>,
     own: Own,
     names: names::Names,
+    rooms: Arc<rooms::Rooms>,
     draining: watch::Sender<bool>,
 }
 
@@ -87,7 +89,8 @@ impl Relay {
     /// The kernel does not tell this machine's addresses.
     pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Result<Arc<Self>, LinksError> {
         let (registry, own) = (Registry::new(config.limits), Own::ask()?);
-        Ok(Arc::new(Self { config, trusted, registry, own, names: names::Names::default(), draining: watch::Sender::new(false) }))
+        let (names, rooms) = (names::Names::default(), rooms::Rooms::new(config.limits.buffers));
+        Ok(Arc::new(Self { config, trusted, registry, own, names, rooms, draining: watch::Sender::new(false) }))
     }
 
     /// Takes no new tunnels; those that are open end when they end.

@@ -2,8 +2,9 @@
 
 mod carry;
 mod head;
+mod memory;
 mod wire;
 
-pub(crate) use carry::{Free, Grant, Pace, carry};
+pub(crate) use carry::{Free, Grant, Pace, carry, carry_watched};
 pub(crate) use head::{CONNECTED, Problem, Request, Status, Target, parse};
 pub(crate) use wire::Wire;
