@@ -3,6 +3,7 @@
 //! In: connections. Out: a task for each that has shown a certificate ([`serve::serve`]).
 //!
 //! 1. A handshake has [`HANDSHAKE`], and there are only so many at once ([`Handshakes`]).
+//!    Where descriptors have run out the same one goes as where handshakes have.
 //! 2. Sockets have room for what several links bring at once ([`LARGE`], as long as they do: `rooms`): the kernel's own beginning, 128 KiB, holds up two links
 //!    of 8 Mbit/s and 60 ms until it has grown, and MPTCP's grows slowly. That needs CAP_NET_ADMIN; without it there is as
 //!    much as `net.core.rmem_max` allows, if that is more, and [`Doors::narrow`] tells.
@@ -34,6 +35,7 @@ const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
 const BACKLOG: i32 = 4096;
 /// chosen: descriptors or memory may be there again then.
 const BREATH: Duration = Duration::from_millis(50);
+const INSTANT: Duration = Duration::from_millis(1);
 /// Why it cannot be listened.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}: {error}")]
@@ -116,6 +118,10 @@ impl Doors {
     }
 }
 
+/// Linux: EMFILE, ENFILE.
+const TOO_MANY_HERE: i32 = 24;
+const TOO_MANY_IN_ALL: i32 = 23;
+
 /// Linux: EPROTONOSUPPORT, ENOPROTOOPT.
 const UNKNOWN_PROTOCOL: i32 = 93;
 const NO_SUCH_OPTION: i32 = 92;
@@ -153,10 +159,19 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<
             Ok((socket, from)) => take_in(socket, from.ip(), Arc::clone(&relay), &handshakes),
             Err(error) => {
                 tracing::debug!(%error, "accept");
-                tokio::time::sleep(BREATH).await;
+                let is_full = matches!(error.raw_os_error(), Some(TOO_MANY_HERE | TOO_MANY_IN_ALL));
+                let goes = if is_full { evict(&handshakes) } else { None };
+                let wait = if goes.is_some() { INSTANT } else { BREATH };
+                goes.inspect(AbortHandle::abort);
+                // Who has to go has gone afterwards, and his descriptor is free.
+                tokio::time::sleep(wait).await;
             }
         }
     }
+}
+
+fn evict(handshakes: &Mutex<Handshakes<AbortHandle>>) -> Option<AbortHandle> {
+    handshakes.lock().unwrap_or_else(PoisonError::into_inner).evict()
 }
 
 fn take_in(socket: TcpStream, from: IpAddr, relay: Arc<Relay>, handshakes: &Arc<Mutex<Handshakes<AbortHandle>>>) {

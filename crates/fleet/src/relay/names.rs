@@ -64,7 +64,7 @@ pub(super) enum Unknown {
 }
 
 impl Names {
-    fn of(ask: Ask) -> Self {
+    pub(super) fn of(ask: Ask) -> Self {
         Self { ask, all: Arc::new(Semaphore::new(IN_ALL)), edges: Mutex::default() }
     }
 

@@ -140,6 +140,8 @@ async fn first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use tokio::net::TcpListener;
 
@@ -228,6 +230,29 @@ mod tests {
             let connection = timeout(STAGGER * 4, first(addresses)).await.unwrap().unwrap();
             assert_eq!(connection.peer_addr().unwrap(), good);
             assert_eq!(first(vec![refusing; 3]).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        });
+    }
+
+    #[test]
+    fn a_name_that_changes_after_it_was_looked_at_leads_to_what_was_looked_at() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        fn rebinds(_: &str) -> io::Result<Vec<IpAddr>> {
+            // The first answer is allowed; every later one would be the relay's neighbour.
+            let host = if ASKED.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 };
+            Ok(vec![IpAddr::from([127, 0, 0, host])])
+        }
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let rules = Rules { networks: vec!["127.0.0.1".parse().unwrap()], ..local() };
+            let (names, edge) = (Names::of(rebinds), "cam-1".parse().unwrap());
+            let ways = Ways { rules: &rules, own: &[], names: &names };
+            let name = target("rebinds.example", port);
+            let connection = super::reach(&name, &edge, &ways).await.unwrap();
+            assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
+            assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+            let problem = super::reach(&name, &edge, &ways).await.unwrap_err();
+            assert_eq!(problem.error, "destination_ip_prohibited");
         });
     }
 

@@ -128,6 +128,7 @@ pub struct EdgeState {
     /// Its tunnels.
     pub tunnels: usize,
     /// What is reserved for it.
+    #[serde(rename = "reserved_bps")]
     pub reserved: Bitrate,
     /// Bytes that it has sent since it came.
     pub up_bytes: u64,
@@ -197,9 +198,9 @@ impl Registry {
         Ok(Seat { registry: Arc::clone(self), name, meter, tunnel: false })
     }
 
-    /// No tunnels from now on.
-    pub(super) fn drain(&self) {
-        self.lock().draining = true;
+    /// No tunnels from now on, or tunnels again.
+    pub(super) fn drain(&self, draining: bool) {
+        self.lock().draining = draining;
     }
 
     /// No tunnels for as long as the fleet says so.
@@ -460,7 +461,7 @@ mod tests {
         drop(other);
         third.open().unwrap();
         assert_eq!((registry.tunnels(), registry.reserved()), (2, Bitrate::from_mbps(80)));
-        registry.drain();
+        registry.drain(true);
         assert_eq!(seats[1].open().unwrap_err().words, "this relay is draining");
         third.passed(true, DataSize::from_bytes(9), DataSize::from_bytes(7));
         drop((seats, third));

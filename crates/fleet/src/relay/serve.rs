@@ -20,12 +20,13 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
+use super::origins::Window;
 use super::reach::{Ways, reach};
 use super::registry::Seat;
 use super::rooms::Room;
 use super::{Relay, Trusted};
 use crate::tls::{Peer, TlsError};
-use crate::tunnel::{CONNECTED, Problem, Request, Status, Wire, carry_watched, parse};
+use crate::tunnel::{CONNECTED, Going, Problem, Request, Status, Wire, carry_watched, parse};
 
 /// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
 const WARM: Duration = Duration::from_secs(300);
@@ -68,11 +69,12 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
     let mut server = reach(&target, &peer.identity.name, &ways).await?;
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
     let room = Room::new(&relay.rooms);
+    let window = target.authority().parse().ok().map(|origin| Window::new(&relay.origins, origin));
     let carrying = async {
         edge.write_all(CONNECTED.as_bytes()).await?;
         edge.flush().await?;
         tokio::select! {
-            ended = carried(edge, &mut server, early, (&mut seat, room)) => ended,
+            ended = carried(edge, &mut server, early, (&mut seat, room, window)) => ended,
             why = no_more(&mut trusted, &peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
         }
     };
@@ -88,9 +90,14 @@ async fn carried(
     edge: &mut Edge,
     server: &mut TcpStream,
     early: Vec<u8>,
-    (seat, mut room): (&mut Seat, Room),
+    (seat, mut room, mut window): (&mut Seat, Room, Option<Window<'_>>),
 ) -> io::Result<()> {
-    let watch = |cx: &mut Context<'_>, edge: &Edge, up: u64| room.watch(cx, edge.get_ref().0.socket(), up);
+    let watch = |cx: &mut Context<'_>, edge: &Edge, going: Going| {
+        room.watch(cx, edge.get_ref().0.socket(), going.up);
+        if let Some(window) = &mut window {
+            window.watch(going.up, going.waits);
+        }
+    };
     carry_watched((edge, server), (early, Vec::new()), seat, watch).await
 }
 

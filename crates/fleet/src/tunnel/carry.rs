@@ -60,6 +60,15 @@ thread_local! {
     static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
 }
 
+/// How the bytes from the near end go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Going {
+    /// How many have come.
+    pub(crate) up: u64,
+    /// Whether some wait for the far end to take them.
+    pub(crate) waits: bool,
+}
+
 /// How long no byte may move.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
@@ -89,12 +98,12 @@ where
     carry_watched((near, far), (early, late), pace, |_, _, _| {}).await
 }
 
-/// The same, and whenever anything has happened `watch` is told the near end, and how many bytes have gone up by now.
+/// The same, and whenever anything has happened `watch` is told the near end, and how it goes.
 pub(crate) async fn carry_watched<E, S>(
     ends: (&mut E, &mut S),
     came: (Vec<u8>, Vec<u8>),
     pace: &mut impl Pace,
-    watch: impl FnMut(&mut Context<'_>, &E, u64),
+    watch: impl FnMut(&mut Context<'_>, &E, Going),
 ) -> io::Result<()>
 where
     E: AsyncRead + AsyncWrite + Unpin,
@@ -108,7 +117,7 @@ async fn carry_within<E, S>(
     (near, far): (&mut E, &mut S),
     (early, late): (Vec<u8>, Vec<u8>),
     pace: &mut impl Pace,
-    mut watch: impl FnMut(&mut Context<'_>, &E, u64),
+    mut watch: impl FnMut(&mut Context<'_>, &E, Going),
 ) -> io::Result<()>
 where
     E: AsyncRead + AsyncWrite + Unpin,
@@ -127,7 +136,7 @@ where
             }
             is_ups_turn = !is_ups_turn;
         }
-        watch(cx, near, up.moved);
+        watch(cx, near, Going { up: up.taken, waits: !up.kept.rest().is_empty() });
         if up.has_ended() && down.has_ended() {
             return Poll::Ready(Ok(()));
         }
@@ -178,7 +187,8 @@ struct Way {
     state: State,
     /// Taken and not sent yet.
     kept: Kept,
-    /// Bytes that were taken or sent.
+    /// Bytes that were taken, and those that were taken or sent after they had waited.
+    taken: u64,
     moved: u64,
     wait: Option<Pin<Box<Sleep>>>,
 }
@@ -193,7 +203,7 @@ enum State {
 
 impl Way {
     fn new(up: bool) -> Self {
-        Self { up, state: State::Open, kept: Kept::default(), moved: 0, wait: None }
+        Self { up, state: State::Open, kept: Kept::default(), taken: 0, moved: 0, wait: None }
     }
 
     fn is_open(&self) -> bool {
@@ -270,6 +280,7 @@ impl Way {
             let bytes = piece.filled();
             pace.passed(self.up, granted, DataSize::from_bytes(bytes.len() as u64));
             self.moved = self.moved.wrapping_add(bytes.len() as u64);
+            self.taken += bytes.len() as u64;
             ready!(came)?;
             if bytes.is_empty() {
                 self.state = State::Ending;

@@ -5,6 +5,6 @@ mod head;
 mod memory;
 mod wire;
 
-pub(crate) use carry::{Free, Grant, Pace, carry, carry_watched};
+pub(crate) use carry::{Free, Going, Grant, Pace, carry, carry_watched};
 pub(crate) use head::{CONNECTED, Problem, Request, Status, Target, parse};
 pub(crate) use wire::Wire;

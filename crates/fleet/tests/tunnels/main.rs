@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod edge;
+mod hostile;
 mod place;
 mod relay;

@@ -28,6 +28,7 @@ pub(crate) use args::{AFTER_HELP, EdgeArgs};
 /// Carries until stopped.
 pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
     let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
+    marline_net::descriptors::raise();
     let beside = |name: &str| args.certificate.parent().unwrap_or(Path::new("")).join(name);
     let key = args.key.clone().unwrap_or_else(|| args.certificate.with_extension("key"));
     let authority = args.ca.clone().unwrap_or_else(|| beside("ca.pem"));

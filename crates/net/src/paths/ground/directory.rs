@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 /// A run directory in which only root and the owner can have put anything.
 #[derive(Debug)]
-pub(in crate::paths) struct Directory {
+pub(crate) struct Directory {
     fd: OwnedFd,
 }
 
@@ -27,7 +27,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is not there, is none, or somebody else could put files into it.
-    pub(in crate::paths) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Self::at(path).map_err(|error| here(path, error))
     }
 

@@ -43,7 +43,7 @@ use marline_core::paths::LinkTerms;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 pub use claim::{Claim, ClaimError, Role};
-pub(super) use directory::Directory;
+pub(crate) use directory::Directory;
 pub use listeners::Listener;
 pub(super) use listeners::{events_group, listeners, rival};
 pub use preview::Preview;
