@@ -66,7 +66,8 @@ impl Limits {
         }
         // Handshakes are short: a quarter at most is theirs. A connection of two carries.
         let handshakes = handshakes.min(room / 4).max(1);
-        let tunnels = tunnels.min((room - handshakes.min(room)) / 3).max(1);
+        let rest = room.saturating_sub(handshakes);
+        let tunnels = tunnels.min((rest / 3).max(rest.saturating_sub(connections))).max(1);
         let connections = connections.min(room.saturating_sub(handshakes + tunnels)).max(1);
         Self { tunnels, connections, handshakes, ..self }
     }
@@ -429,8 +430,10 @@ mod tests {
             let limits = usual.within(descriptors);
             let all = limits.tunnels + limits.connections + limits.handshakes + ASIDE;
             assert!(all as u64 <= descriptors.max(ASIDE as u64 + 3), "{descriptors}: {limits:?}");
-            assert!(limits.connections >= limits.tunnels);
         }
+        // Who wants no connections that wait has two descriptors for each tunnel.
+        let all = Limits { connections: 9000, ..usual }.within(20_000);
+        assert_eq!((all.tunnels, all.connections), (9880, 9000));
         let few = Limits { tunnels: 10, connections: 20, handshakes: 5, ..usual };
         assert_eq!(few.within(1024), few);
     }

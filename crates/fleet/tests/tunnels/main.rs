@@ -3,5 +3,6 @@
 
 mod edge;
 mod hostile;
+mod load;
 mod place;
 mod relay;

@@ -38,7 +38,7 @@ pub struct RelayArgs {
     #[command(subcommand)]
     pub(super) verb: Option<RelayVerb>,
     #[command(flatten)]
-    pub(super) run: Option<RunArgs>,
+    pub(super) run: RunArgs,
 }
 
 /// What a relay carries, and how.
@@ -48,8 +48,8 @@ pub(super) struct RunArgs {
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
     pub(super) listen: Vec<SocketAddr>,
     /// This relay's certificate, as `marline fleet ca issue` writes it.
-    #[arg(long, value_name = "FILE")]
-    pub(super) certificate: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(super) certificate: Option<PathBuf>,
     /// Its key [default: beside the certificate, NAME.key].
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,

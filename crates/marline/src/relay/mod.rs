@@ -31,10 +31,9 @@ pub(crate) use args::{AFTER_HELP, RelayArgs};
 
 /// Carries until stopped, or asks a relay that does.
 pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
-    match (args.verb, args.run) {
-        (Some(verb), _) => ask::run(&verb),
-        (None, Some(run)) => carry(run),
-        (None, None) => Err(Exit::usage("say where to listen, with --listen; see `marline relay --help`")),
+    match args.verb {
+        Some(verb) => ask::run(&verb),
+        None => carry(args.run),
     }
 }
 
@@ -179,7 +178,8 @@ struct Files {
 
 impl Files {
     fn of(args: &RunArgs) -> Result<Self, Exit> {
-        let certificate = args.certificate.clone();
+        // The command line requires it of who names no verb.
+        let certificate = args.certificate.clone().unwrap_or_default();
         let beside = |name: &str| certificate.parent().unwrap_or(Path::new("")).join(name);
         let files = Self {
             key: args.key.clone().unwrap_or_else(|| certificate.with_extension("key")),
