@@ -89,7 +89,8 @@ fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str)
 }
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
-    let words = format!("edge --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --warm 1");
+    let words =
+        format!("edge --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --warm 1");
     Running::start(dir, "", &words)
 }
 
@@ -136,14 +137,20 @@ fn the_owner_asks_a_relay_drains_it_and_stops_it() {
     let status: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(status["pid"], relay.child.id());
     assert_eq!(status["capacity_bps"], 100_000_000);
-    assert_eq!((&status["tunnels"], &status["draining"], &status["reserved_bps"]), (&1.into(), &false.into(), &1_000_000.into()));
+    assert_eq!(
+        (&status["tunnels"], &status["draining"], &status["reserved_bps"]),
+        (&1.into(), &false.into(), &1_000_000.into())
+    );
     assert_eq!(status["edges"][0]["name"], "e1");
     // Others may not even see it.
     let mode = std::os::unix::fs::PermissionsExt::mode(
         &std::fs::metadata(dir.path().join("run/relay-r1.sock")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(told(dir.path(), "drain --name r1"), (Some(0), "relay r1: takes no new tunnels; 1 are open\n".to_owned()));
+    assert_eq!(
+        told(dir.path(), "drain --name r1"),
+        (Some(0), "relay r1: takes no new tunnels; 1 are open\n".to_owned())
+    );
     assert!(tunnel(edge.address, server).0.starts_with("HTTP/1.1 503 "));
     says_back(&mut old).unwrap();
     assert_eq!(told(dir.path(), "drain --undo"), (Some(0), "relay r1: takes new tunnels; 1 are open\n".to_owned()));
@@ -173,7 +180,8 @@ fn a_second_relay_of_the_same_name_carries_and_is_not_asked_and_now_ends_at_once
         line += &first.line();
     }
     let mut second = relay(dir.path(), "", "127.0.0.1:0", server, "");
-    let said: Vec<String> = (0..3).map_while(|_| Some(second.line()).filter(|line| !line.contains("cannot ask"))).collect();
+    let said: Vec<String> =
+        (0..3).map_while(|_| Some(second.line()).filter(|line| !line.contains("cannot ask"))).collect();
     assert!(said.len() < 3, "{said:?} {line}");
     let edge = edge(dir.path(), first.address);
     let (_, mut old) = tunnel(edge.address, server);

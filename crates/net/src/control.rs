@@ -48,7 +48,10 @@ impl Ear {
     ///
     /// # Errors
     /// The directory is not there, is not safe, or cannot be written.
-    pub fn listen<Q, A, F>(path: &Path, answer: impl Fn(Result<Q, String>) -> F + Send + Sync + 'static) -> io::Result<Self>
+    pub fn listen<Q, A, F>(
+        path: &Path,
+        answer: impl Fn(Result<Q, String>) -> F + Send + Sync + 'static,
+    ) -> io::Result<Self>
     where
         Q: DeserializeOwned + Send + 'static,
         A: Serialize + Send + Sync + 'static,
@@ -80,8 +83,10 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-async fn accept<Q, A, F>(listener: UnixListener, answer: Arc<impl Fn(Result<Q, String>) -> F + Send + Sync + 'static>)
-where
+async fn accept<Q, A, F>(
+    listener: UnixListener,
+    answer: Arc<impl Fn(Result<Q, String>) -> F + Send + Sync + 'static>,
+) where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + Sync + 'static,
     F: Future<Output = A> + Send + 'static,
@@ -159,8 +164,7 @@ pub fn ask<A: DeserializeOwned>(socket: &Path, question: &impl Serialize) -> Res
     let connected = Directory::open(socket.parent().unwrap_or(Path::new(".")))
         .and_then(|_| std::os::unix::net::UnixStream::connect(socket));
     // Another user's directory may be empty; one that cannot be looked into may not.
-    let is_empty =
-        || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied if !is_empty() => Unanswered::NotPermitted,
         _ => Unanswered::Nobody(error),
@@ -179,7 +183,9 @@ pub fn ask<A: DeserializeOwned>(socket: &Path, question: &impl Serialize) -> Res
         Ok(serde_json::from_slice(&answer)?)
     };
     exchange(&mut stream).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Unanswered::Ended,
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            Unanswered::Ended
+        }
         _ => Unanswered::NoAnswer(error),
     })
 }

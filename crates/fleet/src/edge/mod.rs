@@ -21,6 +21,8 @@ use tokio::sync::watch;
 
 pub use front::{Front, FrontError};
 pub use road::RelayAt;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use road::answer;
 
 /// What an edge does.
 #[derive(Clone, Debug)]

@@ -18,7 +18,9 @@ pub(super) fn inner(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let last = Ipv4Addr::from_bits(at(96));
     match address.segments() {
         [0, 0, 0, 0, 0, 0, high, low] if (high, low) > (0, 1) => vec![last],
-        [0, 0, 0, 0, 0, 0xffff, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => vec![last],
+        [0, 0, 0, 0, 0, 0xffff, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => {
+            vec![last]
+        }
         [0x64, 0xff9b, 1, ..] => local(bits),
         [0x2002, ..] => vec![Ipv4Addr::from_bits(at(16))],
         [0x2001, 0, ..] => vec![Ipv4Addr::from_bits(at(32)), Ipv4Addr::from_bits(!at(96))],

@@ -145,12 +145,9 @@ impl State {
         down.keep(|name| assigned.contains_key(name) || edges.contains_key(name));
         let here = edges.iter().filter(|(_, edge)| edge.reserved.is_some()).map(|(name, _)| name);
         let absent = assigned.keys().filter(|name| edges.get(*name).is_none_or(|edge| edge.reserved.is_none()));
-        let targets: Vec<(Name, Bitrate)> = here
-            .chain(absent)
-            .map(|name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve)))
-            .collect();
-        let (less, more): (Vec<_>, Vec<_>) =
-            targets.into_iter().partition(|(name, target)| *target <= up.of(name));
+        let targets: Vec<(Name, Bitrate)> =
+            here.chain(absent).map(|name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve))).collect();
+        let (less, more): (Vec<_>, Vec<_>) = targets.into_iter().partition(|(name, target)| *target <= up.of(name));
         for (name, target) in less.into_iter().chain(more) {
             // Both have the same capacity and the same reservations.
             if up.admit(&name, target).is_ok() {
@@ -400,7 +397,10 @@ mod tests {
         b.open().unwrap();
         // The one that comes first in the alphabet grows by what the other one gives.
         assign(&[("a", 70), ("b", 20)]);
-        assert_eq!(registry.edges().iter().map(|edge| edge.reserved.bits_per_sec()).collect::<Vec<_>>(), [70_000_000, 20_000_000]);
+        assert_eq!(
+            registry.edges().iter().map(|edge| edge.reserved.bits_per_sec()).collect::<Vec<_>>(),
+            [70_000_000, 20_000_000]
+        );
         // One who is not here has his room, and a stranger does not get it.
         assign(&[("a", 70), ("d", 25)]);
         drop(b);

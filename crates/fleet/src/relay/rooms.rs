@@ -62,7 +62,8 @@ impl Rooms {
 
     fn take(&self) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
-        self.used.load(Ordering::Relaxed) && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        self.used.load(Ordering::Relaxed)
+            && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
     fn give_back(&self) {

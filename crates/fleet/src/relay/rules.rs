@@ -328,7 +328,8 @@ mod tests {
             networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
             ..Rules::default()
         };
-        let tried = |networks: &[&str], address: &str| rules(networks).found(address.parse().unwrap(), &own).is_ok();
+        let tried =
+            |networks: &[&str], address: &str| rules(networks).found(address.parse().unwrap(), &own).is_ok();
         let all = ["0.0.0.0/0", "::/0"];
         for address in [
             "1.2.3.4",
@@ -361,7 +362,8 @@ mod tests {
         for address in ["64:ff9b:1::10.1.1.1", "64:ff9b:1:a01:1:100::", "64:ff9b::a9fe:a9fe", "2002:a00:1::1"] {
             assert!(!tried(&local, address) && tried(&all, address), "{address}");
         }
-        for address in ["64:ff9b:1::9.9.9.9", "64:ff9b:1:909:9:900::", "64:ff9b:1:ab09:9:909::", "2002:909:909::1"] {
+        for address in ["64:ff9b:1::9.9.9.9", "64:ff9b:1:909:9:900::", "64:ff9b:1:ab09:9:909::", "2002:909:909::1"]
+        {
             assert!(tried(&local, address), "{address}");
         }
         assert!(tried(&["10.0.0.0/8"], "10.7.0.2") && !tried(&["10.0.0.0/8"], "10.7.0.1"));

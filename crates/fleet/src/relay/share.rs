@@ -324,10 +324,11 @@ mod tests {
         shares.admit(&ask(0), Bitrate::from_mbps(95)).unwrap();
         // He empties the line, is told to wait, and never comes again.
         while let Grant::Now(_) = shares.ask(Instant::from_millis(SECOND), &ask(0), size) {}
-        let got = (SECOND..3 * SECOND).fold(0, |sum, ms| match shares.ask(Instant::from_millis(ms), &ask(1), size) {
-            Grant::Now(size) => sum + size.bytes(),
-            Grant::Later(_) => sum,
-        });
+        let got =
+            (SECOND..3 * SECOND).fold(0, |sum, ms| match shares.ask(Instant::from_millis(ms), &ask(1), size) {
+                Grant::Now(size) => sum + size.bytes(),
+                Grant::Later(_) => sum,
+            });
         assert!(got * 8 / 2 > 90_000_000, "{} bit/s", got * 4);
     }
 

@@ -312,7 +312,9 @@ impl Beat {
         if self.capacity > MOST_RATE || self.capacity.is_zero() {
             return Err(format!("capacity_bps: more than zero, and no more than {}", MOST_RATE.bits_per_sec()));
         }
-        if !(1..=MOST_ADDRESSES).contains(&self.addresses.len()) || self.origins.len().max(self.origins_least.len()) > MOST_ORIGINS {
+        if !(1..=MOST_ADDRESSES).contains(&self.addresses.len())
+            || self.origins.len().max(self.origins_least.len()) > MOST_ORIGINS
+        {
             return Err(format!(
                 "1 to {MOST_ADDRESSES} addresses and at most {MOST_ORIGINS} origins_bps or origins_least_bps"
             ));

@@ -80,8 +80,7 @@ struct Patience {
 
 /// chosen: a shell that was left open over night is there in the morning; nginx gives a half-closed connection a minute,
 /// Linux `FIN_WAIT2` one as well, RFC 5382 (REQ-5) what is closed on one side four.
-const PATIENCE: Patience =
-    Patience { open: Duration::from_secs(24 * 60 * 60), half: Duration::from_secs(10 * 60) };
+const PATIENCE: Patience = Patience { open: Duration::from_secs(24 * 60 * 60), half: Duration::from_secs(10 * 60) };
 
 /// Carries everything. `early` is for the far end and came from the near one already, `late` the other way round.
 pub(crate) async fn carry<E, S>(

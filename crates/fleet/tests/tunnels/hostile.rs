@@ -35,10 +35,12 @@ fn who_shows_no_certificate_or_one_that_is_over_is_not_let_in() {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(own.authority().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let none = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let none =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         assert!(!carries(&place, none.with_root_certificates(roots).with_no_client_auth()).await);
         // A certificate of an hour, made two hours ago.
-        let grant = Grant::new("marline://edge/old".parse().unwrap(), Vec::new(), Duration::from_secs(3600)).unwrap();
+        let grant =
+            Grant::new("marline://edge/old".parse().unwrap(), Vec::new(), Duration::from_secs(3600)).unwrap();
         let then = Stamp::now().before(Duration::from_secs(7200));
         let (chain, key) = place.authority.issue_with_key(&grant, then).unwrap();
         let dir = place.dir.path().join("old");
@@ -76,7 +78,8 @@ fn an_edge_is_who_its_certificate_says_whatever_it_says_itself() {
 
 fn member_files(place: &Place, name: &str) -> MemberFiles {
     let grant =
-        Grant::new(format!("marline://edge/{name}").parse().unwrap(), Vec::new(), Duration::from_secs(3600)).unwrap();
+        Grant::new(format!("marline://edge/{name}").parse().unwrap(), Vec::new(), Duration::from_secs(3600))
+            .unwrap();
     let (chain, key) = place.authority.issue_with_key(&grant, Stamp::now()).unwrap();
     let dir = place.dir.path().join(format!("files-{name}"));
     std::fs::create_dir(&dir).unwrap();
@@ -107,7 +110,10 @@ fn no_way_of_writing_the_relays_neighbourhood_leads_there() {
             "[::]",
         ] {
             let (head, _) = place.tunnel(&own, &format!("{host}:{server}")).await;
-            assert!(head.starts_with("HTTP/1.1 403 ") && head.contains("destination_ip_prohibited"), "{host}: {head}");
+            assert!(
+                head.starts_with("HTTP/1.1 403 ") && head.contains("destination_ip_prohibited"),
+                "{host}: {head}"
+            );
             assert!(!head.to_lowercase().contains("loopback") && !head.contains(" is this relay"), "{head}");
         }
         for host in ["127.1", "0x7f000001", "2130706433", "0177.0.0.1"] {

@@ -116,7 +116,9 @@ fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
     let names: Vec<String> = there.iter().map(|(_, name)| name.to_string()).collect();
     match there.pop() {
         Some(one) if names.len() == 1 => Ok(one),
-        Some(_) => Err(Exit::usage(format!("several relays run here: {}; choose one with --name", names.join(", ")))),
+        Some(_) => {
+            Err(Exit::usage(format!("several relays run here: {}; choose one with --name", names.join(", "))))
+        }
         None => Err(refusal.unwrap_or_else(|| {
             let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
             let where_ = dirs.join(" or ");

@@ -108,7 +108,10 @@ fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Con
             Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
         }
     }
-    say(&format!("`marline relay status` cannot ask this relay: {}; name another --run-dir", why.unwrap_or_default()));
+    say(&format!(
+        "`marline relay status` cannot ask this relay: {}; name another --run-dir",
+        why.unwrap_or_default()
+    ));
     None
 }
 
