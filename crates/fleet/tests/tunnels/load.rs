@@ -1,6 +1,6 @@
 //! Two thousand edges with ten thousand flows (eight, where no more than 22,000 files may be open) at a relay process: what it costs, printed; and that nothing fails.
 //!
-//! `cargo build -p marline && MARLINE=target/debug/marline cargo test -p marline-fleet --test tunnels -- --ignored --nocapture load`
+//! `cargo build -p marline && MARLINE=$PWD/target/debug/marline cargo test -p marline-fleet --test tunnels -- --ignored --nocapture load`
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
