@@ -55,7 +55,7 @@ impl Default for Limits {
 
 impl Limits {
     /// The same, or less where a process that may have so many descriptors cannot do it: a connection needs one, a tunnel
-    /// another one to its server, a handshake one, and [`ASIDE`] are for everything else.
+    /// another one to its server, a handshake one, and some are kept for everything else.
     #[must_use]
     pub fn within(self, descriptors: u64) -> Self {
         let Self { tunnels, connections, handshakes, .. } = self;

@@ -6,7 +6,7 @@
 //!    connected to, so that a name cannot change in between.
 //! 2. Only addresses of the public Internet are allowed (RFC 6890 and IANA's registries of special-purpose addresses), unless
 //!    a network is named: everything else is the relay's own neighbourhood, or a cloud's metadata.
-//! 3. An IPv6 address that carries an IPv4 one (mapped, NAT64, 6to4, Teredo: [`inner`]) is both, and each of them has to be allowed.
+//! 3. An IPv6 address that carries an IPv4 one (mapped, NAT64, 6to4, Teredo) is both, and each of them has to be allowed.
 //! 4. The relay's own addresses and its loopback are refused, public or not: they are the relay's own services. A network that is
 //!    allowed does not open them; that address alone does, or one within 127.0.0.0/8.
 //! 5. Without a list of names every name is allowed; a list has whole names, or `*.` before a domain's.
