@@ -13,6 +13,7 @@
 
 mod bytes;
 pub mod fetch;
+pub mod fleet;
 pub mod http;
 pub mod kernel;
 pub mod names;
@@ -31,7 +32,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 24] = [
+pub const TARGETS: [Target; 26] = [
     Target { name: "http_answers", run: http::answers },
     Target { name: "http_chunks", run: http::chunks },
     Target { name: "http_fields", run: http::fields },
@@ -56,6 +57,8 @@ pub const TARGETS: [Target; 24] = [
     Target { name: "manifest", run: proxy::manifest },
     Target { name: "container", run: proxy::container },
     Target { name: "player", run: proxy::player },
+    Target { name: "connect_head", run: fleet::head },
+    Target { name: "relay_answer", run: fleet::answer },
 ];
 
 /// The target of this name.

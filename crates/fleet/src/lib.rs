@@ -8,6 +8,10 @@
 pub mod ca;
 pub mod edge;
 pub mod enrol;
+/// No part of what this crate promises.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod identity;
 pub mod relay;
 pub mod service;

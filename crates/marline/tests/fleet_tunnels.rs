@@ -81,7 +81,7 @@ fn echo() -> SocketAddr {
 fn relay(dir: &Path, server: SocketAddr) -> Running {
     let port = server.port();
     let words = format!(
-        "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --allow-net 127.0.0.1 --allow-port {port} --threads 2"
+        "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1 --allow-port {port} --threads 2"
     );
     Running::start(dir, &words)
 }
@@ -141,7 +141,7 @@ fn a_relay_ends_when_its_last_tunnel_has() {
     // It drains from here on, and says so.
     let mut relay = relay;
     let mut line = String::new();
-    relay.lines.read_line(&mut line).unwrap();
+    while !line.contains("draining: ") && relay.lines.read_line(&mut line).unwrap() > 0 {}
     assert!(line.contains("draining: 1 tunnels are open"), "{line}");
     let (status, _) = tunnel(edge.address, server);
     assert!(status.starts_with("HTTP/1.1 503 "), "{status}");

@@ -82,6 +82,14 @@ impl CaError {
     }
 }
 
+impl CaError {
+    /// Whether the process has as many files open as it may: one that is closed helps.
+    pub(crate) fn is_for_want_of_descriptors(&self) -> bool {
+        // Linux: EMFILE, ENFILE.
+        matches!(self, Self::File { error, .. } if matches!(error.raw_os_error(), Some(24 | 23)))
+    }
+}
+
 impl From<rcgen::Error> for CaError {
     fn from(error: rcgen::Error) -> Self {
         Self::Library(format!("the certificate cannot be made: {error}"))

@@ -50,7 +50,7 @@ pub(super) async fn ask(mut road: Road, target: &Target) -> Result<(Road, Vec<u8
 }
 
 /// A relay's answer: its status, what it says, and how long its head is; none: there is more to come.
-pub(super) fn answer(bytes: &[u8]) -> io::Result<Option<(u16, String, usize)>> {
+pub(crate) fn answer(bytes: &[u8]) -> io::Result<Option<(u16, String, usize)>> {
     let mut fields = [httparse::EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());

@@ -37,6 +37,8 @@ use marline_core::units::{DataSize, Instant};
 use tokio::sync::watch;
 
 pub use agent::{Agent, FleetView};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use ask::answer;
 pub use front::{Front, FrontError};
 pub use links::LinkNow;
 pub use probe::{Probed, Terms as ProbeTerms};

@@ -71,14 +71,19 @@ pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infal
 }
 
 fn beat(relay: &Relay, terms: &Terms, carried: Bitrate, seen: Mark) -> Beat {
-    let state = relay.state();
+    let (state, origins) = (relay.state(), relay.origins());
+    let reached = |lower_bound: bool| -> BTreeMap<Endpoint, Bitrate> {
+        let of = origins.iter().filter(|one| one.lower_bound == lower_bound);
+        of.map(|one| (one.origin.clone(), one.rate)).collect()
+    };
     Beat {
         capacity: terms.capacity,
         free: terms.capacity - state.reserved.max(carried),
         addresses: terms.addresses.clone(),
         server_name: terms.server_name.clone(),
         position: terms.position,
-        origins: BTreeMap::new(),
+        origins: reached(false),
+        origins_least: reached(true),
         draining: state.draining,
         seen,
     }

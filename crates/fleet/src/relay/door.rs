@@ -3,7 +3,8 @@
 //! In: connections. Out: a task for each that has shown a certificate ([`serve::serve`]).
 //!
 //! 1. A handshake has [`HANDSHAKE`], and there are only so many at once ([`Handshakes`]).
-//! 2. Sockets have room for what several links bring at once ([`ROOM`]): the kernel's own beginning, 128 KiB, holds up two links
+//!    Where descriptors have run out the same one goes as where handshakes have.
+//! 2. Sockets have room for what several links bring at once ([`LARGE`], as long as they do: `rooms`): the kernel's own beginning, 128 KiB, holds up two links
 //!    of 8 Mbit/s and 60 ms until it has grown, and MPTCP's grows slowly. That needs CAP_NET_ADMIN; without it there is as
 //!    much as `net.core.rmem_max` allows, if that is more, and [`Doors::narrow`] tells.
 //! 3. Dead edges are found by the kernel's keep-alive: a link that has gone says nothing.
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::handshakes::{Handshakes, Ticket};
+use super::rooms::LARGE;
 use super::{Relay, serve};
 use crate::tunnel::Wire;
 
@@ -33,9 +35,7 @@ const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
 const BACKLOG: i32 = 4096;
 /// chosen: descriptors or memory may be there again then.
 const BREATH: Duration = Duration::from_millis(50);
-/// What may wait to be read on a connection. chosen: 100 Mbit/s and 160 ms; the kernel doubles it for its own books.
-const ROOM: usize = 2 << 20;
-
+const INSTANT: Duration = Duration::from_millis(1);
 /// Why it cannot be listened.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}: {error}")]
@@ -82,6 +82,9 @@ impl Doors {
             socket.listen(BACKLOG).map_err(fail)?;
             doors.listeners.push(socket.into());
         }
+        if !doors.narrow {
+            relay.rooms.begin();
+        }
         Ok(doors)
     }
 
@@ -115,22 +118,26 @@ impl Doors {
     }
 }
 
+/// Linux: EMFILE, ENFILE.
+const TOO_MANY_HERE: i32 = 24;
+const TOO_MANY_IN_ALL: i32 = 23;
+
 /// Linux: EPROTONOSUPPORT, ENOPROTOOPT.
 const UNKNOWN_PROTOCOL: i32 = 93;
 const NO_SUCH_OPTION: i32 = 92;
 
 /// Gives what a listener accepts its room; whether it could.
 fn widen(socket: &Socket) -> bool {
-    if set_socket_recv_buffer_size_force(socket, ROOM).is_ok() {
+    if set_socket_recv_buffer_size_force(socket, LARGE).is_ok() {
         return true;
     }
     let usual = socket.recv_buffer_size().unwrap_or(usize::MAX);
     let probe = Socket::new(Domain::IPV4, Type::STREAM, None).and_then(|probe| {
-        probe.set_recv_buffer_size(ROOM)?;
+        probe.set_recv_buffer_size(LARGE)?;
         probe.recv_buffer_size()
     });
     // A size that is set does not grow any more: less than the usual one may grow to is no gain.
-    if probe.is_ok_and(|size| size >= ROOM && size > usual) && socket.set_recv_buffer_size(ROOM).is_ok() {
+    if probe.is_ok_and(|size| size >= LARGE && size > usual) && socket.set_recv_buffer_size(LARGE).is_ok() {
         return true;
     }
     false
@@ -152,10 +159,19 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<
             Ok((socket, from)) => take_in(socket, from.ip(), Arc::clone(&relay), &handshakes),
             Err(error) => {
                 tracing::debug!(%error, "accept");
-                tokio::time::sleep(BREATH).await;
+                let is_full = matches!(error.raw_os_error(), Some(TOO_MANY_HERE | TOO_MANY_IN_ALL));
+                let goes = if is_full { evict(&handshakes) } else { None };
+                let wait = if goes.is_some() { INSTANT } else { BREATH };
+                goes.inspect(AbortHandle::abort);
+                // Who has to go has gone afterwards, and his descriptor is free.
+                tokio::time::sleep(wait).await;
             }
         }
     }
+}
+
+fn evict(handshakes: &Mutex<Handshakes<AbortHandle>>) -> Option<AbortHandle> {
+    handshakes.lock().unwrap_or_else(PoisonError::into_inner).evict()
 }
 
 fn take_in(socket: TcpStream, from: IpAddr, relay: Arc<Relay>, handshakes: &Arc<Mutex<Handshakes<AbortHandle>>>) {
@@ -195,6 +211,7 @@ impl Drop for Place<'_> {
 }
 
 async fn shake_hands(socket: TcpStream, relay: &Relay) -> io::Result<tokio_rustls::server::TlsStream<Wire>> {
+    relay.rooms.let_in(&socket);
     // Older kernels refuse some of these for MPTCP: then small packets wait, or dead edges are found later.
     let _ = socket.set_nodelay(true);
     let _ = SockRef::from(&socket).set_keepalive(true);

@@ -52,7 +52,8 @@ impl<T> Handshakes<T> {
         }
     }
 
-    fn evict(&mut self) -> Option<T> {
+    /// Who has to go when there is no room for one more for another reason.
+    pub(crate) fn evict(&mut self) -> Option<T> {
         let most = self
             .networks
             .iter()

@@ -10,12 +10,17 @@
 //! 5. Threads have a runtime each and share nothing but the listeners and the `registry`.
 
 pub mod announce;
+pub mod control;
 mod door;
 pub(crate) mod handshakes;
+mod inner;
+mod names;
+mod origins;
 mod own;
 mod probe;
 mod reach;
 mod registry;
+mod rooms;
 pub mod rules;
 mod serve;
 mod share;
@@ -28,6 +33,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 pub use door::{DoorError, Doors};
+pub use origins::Origin;
 pub use registry::{EdgeState, Limits};
 pub use trust::{Trust, Trusted};
 
@@ -59,6 +65,7 @@ pub struct RelayState {
     /// Whether it takes no new ones for as long as the fleet says so.
     pub closed: bool,
     /// What is reserved of its capacity.
+    #[serde(rename = "reserved_bps")]
     pub reserved: Bitrate,
     /// Bytes from edges since it began.
     pub up_bytes: u64,
@@ -76,7 +83,10 @@ pub struct Relay {
     registry: Arc<Registry>,
     own: Own,
     probes: probe::Probes,
-    draining: watch::Sender<bool>,
+    names: names::Names,
+    rooms: Arc<rooms::Rooms>,
+    origins: origins::Origins,
+    course: watch::Sender<Course>,
 }
 
 impl Relay {
@@ -86,20 +96,51 @@ impl Relay {
     /// The kernel does not tell this machine's addresses.
     pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Result<Arc<Self>, LinksError> {
         let (registry, own) = (Registry::new(config.limits), Own::ask()?);
-        Ok(Arc::new(Self {
-            config,
-            trusted,
-            registry,
-            own,
-            probes: probe::Probes::default(),
-            draining: watch::Sender::new(false),
-        }))
+        let (names, rooms) = (names::Names::default(), rooms::Rooms::new(config.limits.buffers));
+        let probes = probe::Probes::default();
+        let (origins, course) = (origins::Origins::default(), watch::Sender::new(Course::Open));
+        Ok(Arc::new(Self { config, trusted, registry, own, probes, names, rooms, origins, course }))
     }
 
     /// Takes no new tunnels; those that are open end when they end.
     pub fn drain(&self) {
-        self.registry.drain();
-        self.draining.send_replace(true);
+        self.set_out_on(Course::Draining);
+    }
+
+    /// Takes new tunnels again; whether it does: one that is ending does not.
+    pub fn take_in_again(&self) -> bool {
+        let undone = |course: &mut Course| {
+            let may = *course <= Course::Draining;
+            *course = if may { Course::Open } else { *course };
+            may
+        };
+        let may = self.course.send_if_modified(undone);
+        if may {
+            self.registry.drain(false);
+        }
+        may
+    }
+
+    /// Drains, and is to end when the last tunnel has, or at once.
+    pub fn stop(&self, now: bool) {
+        self.set_out_on(if now { Course::Over } else { Course::Ending });
+    }
+
+    fn set_out_on(&self, next: Course) {
+        // What ends does not go back.
+        self.course.send_modify(|course| *course = next.max(*course));
+        self.registry.drain(true);
+    }
+
+    /// Ends when it is to end, if it waits for its tunnels or not.
+    pub async fn stopped(&self, now: bool) {
+        let least = if now { Course::Over } else { Course::Ending };
+        // The sender is here: it does not go.
+        let _ = self.course.subscribe().wait_for(|course| *course >= least).await;
+    }
+
+    fn is_ending(&self) -> bool {
+        *self.course.borrow() >= Course::Ending
     }
 
     /// Ends when it drains and the last tunnel has ended.
@@ -129,11 +170,29 @@ impl Relay {
         self.registry.assigned()
     }
 
+    /// What it reaches to servers.
+    pub fn origins(&self) -> Vec<Origin> {
+        self.origins.known()
+    }
+
     /// Ends when it drains.
     async fn drained(&self) {
         // The sender is here: it does not go.
-        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+        let _ = self.course.subscribe().wait_for(|course| *course >= Course::Draining).await;
     }
+}
+
+/// Where it is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Course {
+    /// It takes new tunnels.
+    Open,
+    /// It takes none.
+    Draining,
+    /// It takes none, and ends with the last one.
+    Ending,
+    /// It ends now.
+    Over,
 }
 
 /// How often it is looked whether the last tunnel has ended.

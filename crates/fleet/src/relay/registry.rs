@@ -4,8 +4,11 @@
 //! is free.
 //!
 //! 1. Room is looked for in this order: the relay drains; the edge's own limit; the relay's limit; the capacity that is not
-//!    reserved yet. An edge's reservation is made with its first tunnel and ends with its last connection.
+//!    reserved yet. An edge's reservation is made with its first tunnel and ends with its last connection; what the fleet has
+//!    assigned is reserved as long as it is, whether its edge is here or not.
 //! 2. Bytes are counted for each edge and direction without a lock; capacity is shared under one, held for a few steps.
+//! 3. When what is reserved changes, those who get less come first, and then those who get more, as far as there is room; who gets
+//!    nothing more keeps what he has, and it is tried again when somebody has left.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +35,8 @@ pub struct Limits {
     pub capacity: Option<Bitrate>,
     /// What is reserved for an edge that nobody has assigned to this relay.
     pub reserve: Bitrate,
+    /// Memory of the kernel for connections whose bytes come; others have little.
+    pub buffers: DataSize,
 }
 
 impl Default for Limits {
@@ -43,9 +48,34 @@ impl Default for Limits {
             handshakes: 1024,
             capacity: None,
             reserve: Bitrate::from_mbps(1),
+            buffers: DataSize::from_mib(1024),
         }
     }
 }
+
+impl Limits {
+    /// The same, or less where a process that may have so many descriptors cannot do it: a connection needs one, a tunnel
+    /// another one to its server, a handshake one, and some are kept for everything else.
+    #[must_use]
+    pub fn within(self, descriptors: u64) -> Self {
+        let Self { tunnels, connections, handshakes, .. } = self;
+        let room = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(ASIDE);
+        let wanted = tunnels.saturating_add(connections).saturating_add(handshakes);
+        if wanted <= room {
+            return self;
+        }
+        // Handshakes are short: a quarter at most is theirs. A connection of two carries.
+        let handshakes = handshakes.min(room / 4).max(1);
+        let rest = room.saturating_sub(handshakes);
+        let tunnels = tunnels.min((rest / 3).max(rest.saturating_sub(connections))).max(1);
+        let connections = connections.min(room.saturating_sub(handshakes + tunnels)).max(1);
+        Self { tunnels, connections, handshakes, ..self }
+    }
+}
+
+/// Descriptors for everything that is neither a connection nor a tunnel. chosen: listeners, runtimes, the control socket and who
+/// asks at it, the service, lists, look-ups, and servers whose addresses are tried side by side.
+const ASIDE: usize = 96;
 
 /// Connections of one edge beside its tunnels, that wait for a request. chosen: an edge keeps two or three ready.
 const READY_PER_EDGE: usize = 64;
@@ -89,13 +119,6 @@ pub(super) struct Meter {
     down: AtomicU64,
 }
 
-impl Meter {
-    /// Both ways, of all its connections.
-    pub(super) fn bytes(&self) -> u64 {
-        self.up.load(Ordering::Relaxed) + self.down.load(Ordering::Relaxed)
-    }
-}
-
 /// How an edge stands.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct EdgeState {
@@ -106,11 +129,35 @@ pub struct EdgeState {
     /// Its tunnels.
     pub tunnels: usize,
     /// What is reserved for it.
+    #[serde(rename = "reserved_bps")]
     pub reserved: Bitrate,
     /// Bytes that it has sent since it came.
     pub up_bytes: u64,
     /// Bytes that it has received since it came.
     pub down_bytes: u64,
+}
+
+impl State {
+    /// Reserves what is to be, as far as there is room; who is here comes before those who are not.
+    fn settle(&mut self, reserve: Bitrate) {
+        let Self { up, down, edges, assigned, .. } = self;
+        up.keep(|name| assigned.contains_key(name) || edges.contains_key(name));
+        down.keep(|name| assigned.contains_key(name) || edges.contains_key(name));
+        let here = edges.iter().filter(|(_, edge)| edge.reserved.is_some()).map(|(name, _)| name);
+        let absent = assigned.keys().filter(|name| edges.get(*name).is_none_or(|edge| edge.reserved.is_none()));
+        let targets: Vec<(Name, Bitrate)> =
+            here.chain(absent).map(|name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve))).collect();
+        let (less, more): (Vec<_>, Vec<_>) = targets.into_iter().partition(|(name, target)| *target <= up.of(name));
+        for (name, target) in less.into_iter().chain(more) {
+            // Both have the same capacity and the same reservations.
+            if up.admit(&name, target).is_ok() {
+                let _ = down.admit(&name, target);
+            }
+            if let Some(edge) = edges.get_mut(&name).filter(|edge| edge.reserved.is_some()) {
+                edge.reserved = Some(up.of(&name));
+            }
+        }
+    }
 }
 
 impl Registry {
@@ -149,9 +196,9 @@ impl Registry {
         Ok(Seat { registry: Arc::clone(self), name, meter, tunnel: false })
     }
 
-    /// No tunnels from now on.
-    pub(super) fn drain(&self) {
-        self.lock().draining = true;
+    /// No tunnels from now on, or tunnels again.
+    pub(super) fn drain(&self, draining: bool) {
+        self.lock().draining = draining;
     }
 
     /// No tunnels for as long as the fleet says so.
@@ -159,18 +206,11 @@ impl Registry {
         self.lock().closed = closed;
     }
 
-    /// What is reserved for whom from now on. Who is here keeps what he has if more cannot be had.
+    /// What is reserved for whom from now on.
     pub(super) fn assign(&self, assigned: BTreeMap<Name, Bitrate>) {
         let mut state = self.lock();
-        let State { up, down, edges, assigned: before, .. } = &mut *state;
-        *before = assigned;
-        for (name, edge) in edges.iter_mut().filter(|(_, edge)| edge.reserved.is_some()) {
-            let wanted = before.get(name).copied().unwrap_or(self.limits.reserve);
-            if up.admit(name, wanted).is_ok() {
-                let _ = down.admit(name, wanted);
-                edge.reserved = Some(wanted);
-            }
-        }
+        state.assigned = assigned;
+        state.settle(self.limits.reserve);
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -262,17 +302,11 @@ impl Seat {
         if edge.reserved.is_none() {
             let reserve = assigned.get(&self.name).copied().unwrap_or(limits.reserve);
             up.admit(&self.name, reserve).map_err(|full| no_room(&full.to_string()))?;
-            // Both have the same capacity and the same reservations.
             let _ = down.admit(&self.name, reserve);
             edge.reserved = Some(reserve);
         }
         (edge.tunnels, *tunnels, self.tunnel) = (edge.tunnels + 1, *tunnels + 1, true);
         Ok(())
-    }
-
-    /// What tells whether its edge's bytes move.
-    pub(super) fn meter(&self) -> Arc<Meter> {
-        Arc::clone(&self.meter)
     }
 }
 
@@ -300,7 +334,7 @@ impl Pace for Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut state = self.registry.lock();
-        let State { up, down, edges, connections, tunnels, passed, .. } = &mut *state;
+        let State { edges, connections, tunnels, passed, .. } = &mut *state;
         *connections -= 1;
         *tunnels -= usize::from(self.tunnel);
         let Some(edge) = edges.get_mut(&self.name) else { return };
@@ -310,8 +344,7 @@ impl Drop for Seat {
             passed[0] += edge.meter.up.load(Ordering::Relaxed);
             passed[1] += edge.meter.down.load(Ordering::Relaxed);
             edges.remove(&self.name);
-            up.leave(&self.name);
-            down.leave(&self.name);
+            state.settle(self.registry.limits.reserve);
         }
     }
 }
@@ -352,6 +385,60 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_names_decides_nothing_and_room_that_comes_free_is_used() {
+        let limits = Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() };
+        let registry = Registry::new(limits);
+        let assign = |of: &[(&str, u64)]| {
+            registry.assign(of.iter().map(|(edge, rate)| (name(edge), Bitrate::from_mbps(*rate))).collect());
+        };
+        assign(&[("a", 20), ("b", 70)]);
+        let [mut a, mut b] = ["a", "b"].map(|edge| registry.enter(name(edge)).unwrap());
+        a.open().unwrap();
+        b.open().unwrap();
+        // The one that comes first in the alphabet grows by what the other one gives.
+        assign(&[("a", 70), ("b", 20)]);
+        assert_eq!(
+            registry.edges().iter().map(|edge| edge.reserved.bits_per_sec()).collect::<Vec<_>>(),
+            [70_000_000, 20_000_000]
+        );
+        // One who is not here has his room, and a stranger does not get it.
+        assign(&[("a", 70), ("d", 25)]);
+        drop(b);
+        let [mut c, mut d] = ["c", "d"].map(|edge| registry.enter(name(edge)).unwrap());
+        assert_eq!(c.open().unwrap_err().status, Status::NoRoom);
+        d.open().unwrap();
+        drop(d);
+        assert_eq!(c.open().unwrap_err().status, Status::NoRoom);
+        // What there was no room for is there when somebody has left.
+        assign(&[("a", 40), ("c", 40)]);
+        c.open().unwrap();
+        assign(&[("a", 40), ("c", 90)]);
+        assert_eq!(registry.reserved(), Bitrate::from_mbps(80));
+        assign(&[("c", 90)]);
+        assert_eq!(registry.reserved(), Bitrate::from_mbps(91));
+        drop((a, c));
+        assert_eq!(registry.reserved(), Bitrate::from_mbps(90));
+        assign(&[]);
+        assert_eq!(registry.reserved(), Bitrate::ZERO);
+    }
+
+    #[test]
+    fn limits_are_what_descriptors_allow() {
+        let usual = Limits::default();
+        assert_eq!(usual.within(1 << 20), usual);
+        for descriptors in [0, 64, 128, 1024, 4096, 20_000, 50_000] {
+            let limits = usual.within(descriptors);
+            let all = limits.tunnels + limits.connections + limits.handshakes + ASIDE;
+            assert!(all as u64 <= descriptors.max(ASIDE as u64 + 3), "{descriptors}: {limits:?}");
+        }
+        // Who wants no connections that wait has two descriptors for each tunnel.
+        let all = Limits { connections: 9000, ..usual }.within(20_000);
+        assert_eq!((all.tunnels, all.connections), (9880, 9000));
+        let few = Limits { tunnels: 10, connections: 20, handshakes: 5, ..usual };
+        assert_eq!(few.within(1024), few);
+    }
+
+    #[test]
     fn room_is_looked_for_in_order_and_free_again() {
         let limits = Limits {
             tunnels: 3,
@@ -377,7 +464,7 @@ mod tests {
         drop(other);
         third.open().unwrap();
         assert_eq!((registry.tunnels(), registry.reserved()), (2, Bitrate::from_mbps(80)));
-        registry.drain();
+        registry.drain(true);
         assert_eq!(seats[1].open().unwrap_err().words, "this relay is draining");
         third.passed(true, DataSize::from_bytes(9), DataSize::from_bytes(7));
         drop((seats, third));

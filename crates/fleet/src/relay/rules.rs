@@ -6,14 +6,18 @@
 //!    connected to, so that a name cannot change in between.
 //! 2. Only addresses of the public Internet are allowed (RFC 6890 and IANA's registries of special-purpose addresses), unless
 //!    a network is named: everything else is the relay's own neighbourhood, or a cloud's metadata.
-//! 3. An IPv6 address that carries an IPv4 one (mapped, NAT64, 6to4) is both.
-//! 4. The relay's own addresses are refused, public or not: they are the relay's own services.
+//! 3. An IPv6 address that carries an IPv4 one (mapped, NAT64, 6to4, Teredo) is both, and each of them has to be allowed.
+//! 4. The relay's own addresses and its loopback are refused, public or not: they are the relay's own services. A network that is
+//!    allowed does not open them; that address alone does, or one within 127.0.0.0/8.
 //! 5. Without a list of names every name is allowed; a list has whole names, or `*.` before a domain's.
+//! 6. Why an address is refused does not name it: it may be one of the relay's neighbourhood, which is nobody's business.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+
+use super::inner::inner;
 
 /// What a relay allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +49,10 @@ pub enum Refusal {
     #[error("this host is not allowed here")]
     Host,
     /// The address is not one of the public Internet.
-    #[error("{0} is no public address")]
+    #[error("its address is not allowed here")]
     Address(IpAddr),
     /// The address is the relay's own.
-    #[error("{0} is this relay")]
+    #[error("its address is not allowed here")]
     Own(IpAddr),
 }
 
@@ -71,18 +75,30 @@ impl Rules {
     /// Which rule refuses.
     pub fn found(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Refusal> {
         let address = address.to_canonical();
-        if self.networks.iter().any(|network| network.has(address)) {
-            return Ok(());
-        }
-        if own.contains(&address) {
+        let carried = match address {
+            IpAddr::V4(_) => Vec::new(),
+            IpAddr::V6(address) => inner(address).into_iter().map(IpAddr::V4).collect(),
+        };
+        std::iter::once(address).chain(carried).try_for_each(|address| self.allowed(address, own))
+    }
+
+    /// The same of one address, whatever it carries.
+    fn allowed(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Refusal> {
+        let mut named = self.networks.iter().filter(|network| network.has(address));
+        if (own.contains(&address) || is_here(address)) && !named.clone().any(|network| network.is_one()) {
             return Err(Refusal::Own(address));
         }
         let public = match address {
             IpAddr::V4(address) => is_public(address),
             IpAddr::V6(address) => is_public_v6(address),
         };
-        if public { Ok(()) } else { Err(Refusal::Address(address)) }
+        if public || named.next().is_some() { Ok(()) } else { Err(Refusal::Address(address)) }
     }
+}
+
+/// Whatever interfaces there are, these lead to this machine.
+fn is_here(address: IpAddr) -> bool {
+    address.is_loopback() || address.is_unspecified()
 }
 
 fn is_public(address: Ipv4Addr) -> bool {
@@ -110,17 +126,12 @@ const SPECIAL: [(Ipv4Addr, u8); 16] = [
     (Ipv4Addr::new(168, 63, 129, 16), 32),
 ];
 
-/// Global unicast (RFC 4291 §2.4, today 2000::/3) without what IANA has set apart in it; a 6to4 address is as public as the
-/// IPv4 address in it, and so is one of the well-known prefix of NAT64 (RFC 6052 §2.1).
+/// Global unicast (RFC 4291 §2.4, today 2000::/3) without what IANA has set apart in it. An address of 6to4 or of the
+/// well-known prefix of NAT64 (RFC 6052 §2.1) is as public as the IPv4 address in it.
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    let [a, b, c, d, e, f, g, h] = address.segments();
-    let inner = |high: u16, low: u16| {
-        let ([one, two], [three, four]) = (high.to_be_bytes(), low.to_be_bytes());
-        is_public(Ipv4Addr::new(one, two, three, four))
-    };
+    let [a, b, c, d, e, f, ..] = address.segments();
     match (a, b) {
-        (0x64, 0xff9b) => [c, d, e, f] == [0; 4] && inner(g, h),
-        (0x2002, high) => inner(high, c),
+        (0x64, 0xff9b) => [c, d, e, f] == [0; 4],
         // Teredo, benchmarking, ORCHID and the other protocols' assignments; documentation, old and new.
         (0x2001, ..0x200) | (0x2001, 0xdb8) | (0x3fff, ..0x1000) => false,
         (0x2000..=0x3fff, _) => true,
@@ -191,6 +202,12 @@ impl Network {
         Self { base, bits }
     }
 
+    /// Whether it is one address, or this machine's loopback: then its own addresses are meant.
+    fn is_one(self) -> bool {
+        let most = if self.base.is_ipv4() { 32 } else { 128 };
+        self.bits == most || self.bits >= LOOPBACK.bits && LOOPBACK.has(self.base)
+    }
+
     /// Whether an address is in it.
     pub fn has(self, address: IpAddr) -> bool {
         match (self.base, address) {
@@ -204,6 +221,9 @@ impl Network {
         }
     }
 }
+
+/// 127.0.0.0/8: who names a network in it means this machine.
+const LOOPBACK: Network = Network { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), bits: 8 };
 
 /// Whether two numbers are equal but for the last so many bits.
 fn same(one: u128, other: u128, but: u8) -> bool {
@@ -297,7 +317,64 @@ mod tests {
             "64:ff9b:1::1.1.1.1",
             "4000::1",
         ] {
-            assert!(matches!(found(address), Err(Refusal::Address(_))), "{address}");
+            assert!(found(address).is_err(), "{address}");
+        }
+    }
+
+    #[test]
+    fn no_network_that_is_allowed_opens_what_an_address_carries_or_the_relay_itself() {
+        let own = ["1.2.3.4", "2606:4700::1", "10.7.0.1"].map(|address| address.parse().unwrap());
+        let rules = |networks: &[&str]| Rules {
+            networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+            ..Rules::default()
+        };
+        let tried =
+            |networks: &[&str], address: &str| rules(networks).found(address.parse().unwrap(), &own).is_ok();
+        let all = ["0.0.0.0/0", "::/0"];
+        for address in [
+            "1.2.3.4",
+            "10.7.0.1",
+            "2606:4700::1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "::",
+            "::1",
+            "::ffff:1.2.3.4",
+            "::1.2.3.4",
+            "::ffff:0:1.2.3.4",
+            "64:ff9b::1.2.3.4",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::1.2.3.4",
+            "64:ff9b:1:102:3:400::",
+            "64:ff9b:1:ab01:2:304::",
+            "64:ff9b:1:abcd:1:203:400:0",
+            "2002:102:304::1",
+            "2002:7f00:1::1",
+            // Teredo: the client's address stands there inverted, the server's as it is.
+            "2001:0:909:909::fefd:fcfb",
+            "2001:0:102:304::f6f6:f6f6",
+        ] {
+            assert!(!tried(&all, address), "{address}");
+        }
+        // What is not named stays closed inside of what is.
+        let local = ["64:ff9b:1::/48", "64:ff9b::/96", "2002::/16", "2001::/32"];
+        for address in ["64:ff9b:1::10.1.1.1", "64:ff9b:1:a01:1:100::", "64:ff9b::a9fe:a9fe", "2002:a00:1::1"] {
+            assert!(!tried(&local, address) && tried(&all, address), "{address}");
+        }
+        for address in ["64:ff9b:1::9.9.9.9", "64:ff9b:1:909:9:900::", "64:ff9b:1:ab09:9:909::", "2002:909:909::1"]
+        {
+            assert!(tried(&local, address), "{address}");
+        }
+        assert!(tried(&["10.0.0.0/8"], "10.7.0.2") && !tried(&["10.0.0.0/8"], "10.7.0.1"));
+        assert!(tried(&["10.7.0.1"], "10.7.0.1") && tried(&["127.0.0.0/24"], "127.0.0.9"));
+        assert!(tried(&["1.2.3.4/32"], "64:ff9b::1.2.3.4") && tried(&["::1"], "::1"));
+    }
+
+    #[test]
+    fn a_refusal_does_not_tell_the_address() {
+        for why in [Refusal::Address("10.1.2.3".parse().unwrap()), Refusal::Own("10.1.2.3".parse().unwrap())] {
+            assert_eq!(why.to_string(), "its address is not allowed here");
         }
     }
 

@@ -10,6 +10,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -19,12 +20,14 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
+use super::origins::Window;
 use super::probe;
-use super::reach::reach;
+use super::reach::{Ways, reach};
 use super::registry::Seat;
+use super::rooms::Room;
 use super::{Relay, Trusted};
 use crate::tls::{Peer, TlsError};
-use crate::tunnel::{CONNECTED, Problem, Request, Status, Wire, carry, parse};
+use crate::tunnel::{CONNECTED, Going, Problem, Request, Status, Wire, carry_watched, parse};
 
 /// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
 const WARM: Duration = Duration::from_secs(300);
@@ -32,8 +35,6 @@ const WARM: Duration = Duration::from_secs(300);
 const HEAD: Duration = Duration::from_secs(10);
 /// chosen: how long an answer's last bytes may be on their way before the connection is reset.
 const LINGER: Duration = Duration::from_secs(2);
-/// chosen: a shell that was left open over night is there in the morning.
-const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) type Edge = TlsStream<Wire>;
 
@@ -73,19 +74,20 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
         None => return Ok(()),
     };
     seat.open()?;
-    let mut server = reach(&target, &relay.config.rules, &relay.own.addresses()).await?;
-    // What cannot be set changes the pace of small packets, nothing else.
-    let _ = server.set_nodelay(true);
+    let ways = Ways { rules: &relay.config.rules, own: &relay.own.addresses(), names: &relay.names };
+    let mut server = reach(&target, &peer.identity.name, &ways).await?;
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
-    let carried = async {
+    let room = Room::new(&relay.rooms);
+    let window = target.authority().parse().ok().map(|origin| Window::new(&relay.origins, origin));
+    let carrying = async {
         edge.write_all(CONNECTED.as_bytes()).await?;
         edge.flush().await?;
         tokio::select! {
-            ended = carry_all(edge, &mut server, early, &mut seat) => ended,
+            ended = carried(edge, &mut server, early, (&mut seat, room, window)) => ended,
             why = no_more(&mut trusted, &peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
         }
     };
-    if let Err(error) = carried.await {
+    if let Err(error) = carrying.await {
         tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, %error, "broke");
         reset(&server);
         reset(edge.get_ref().0.socket());
@@ -93,26 +95,19 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
     Ok(())
 }
 
-async fn carry_all(edge: &mut Edge, server: &mut TcpStream, early: Vec<u8>, seat: &mut Seat) -> io::Result<()> {
-    let silence = silence(seat);
-    tokio::select! {
-        ended = carry(edge, server, early, Vec::new(), seat) => ended,
-        error = silence => Err(error),
-    }
-}
-
-/// Ends when none of the edge's bytes has moved for [`IDLE`].
-fn silence(seat: &Seat) -> impl Future<Output = io::Error> + use<> {
-    let meter = seat.meter();
-    async move {
-        let mut before = meter.bytes();
-        loop {
-            tokio::time::sleep(IDLE).await;
-            if std::mem::replace(&mut before, meter.bytes()) == before {
-                return io::Error::new(io::ErrorKind::TimedOut, "silent for too long");
-            }
+async fn carried(
+    edge: &mut Edge,
+    server: &mut TcpStream,
+    early: Vec<u8>,
+    (seat, mut room, mut window): (&mut Seat, Room, Option<Window<'_>>),
+) -> io::Result<()> {
+    let watch = |cx: &mut Context<'_>, edge: &Edge, going: Going| {
+        room.watch(cx, edge.get_ref().0.socket(), going.up);
+        if let Some(window) = &mut window {
+            window.watch(going.up, going.waits);
         }
-    }
+    };
+    carry_watched((edge, server), (early, Vec::new()), seat, watch).await
 }
 
 /// A request, and what came behind it.

@@ -9,6 +9,8 @@
 //!    Networks", §6.5.2).
 //! 3. Credit is kept for [`BURST`] of an edge's rate, so that a large frame of a video passes at once and nobody saves up
 //!    for a flood.
+//!    What is reserved for somebody who waits is his at the line as well: others, whose kept credit may be more than the line's, have
+//!    what is left beside it.
 //! 4. Reservations together are never more than the capacity ([`Shares::admit`]): who would be too many is not admitted.
 //! 5. A round is a step for each edge, at most each [`ROUND`], and only while somebody asks. Who has to wait is told how long, by
 //!    his own rate: a thousand waiting flows do not wake a thousand times a round.
@@ -42,6 +44,10 @@ pub(super) struct Shares {
     reserved: Bitrate,
     line: DataSize,
     at: Instant,
+    /// As of the last round: the equal part of everybody who sends.
+    fair: Bitrate,
+    /// What is kept at the line for those who wait for what is reserved for them.
+    kept: DataSize,
 }
 
 /// What one edge has.
@@ -49,6 +55,10 @@ pub(super) struct Shares {
 struct Account {
     reserved: Bitrate,
     credit: DataSize,
+    /// What of the credit has come by the reservation.
+    owed: DataSize,
+    /// He was told to ask again, and will have by then.
+    waits: Option<Instant>,
     /// When it asked last.
     asked: Option<Instant>,
 }
@@ -81,6 +91,8 @@ impl Shares {
             reserved: Bitrate::ZERO,
             line: DataSize::ZERO,
             at: Instant::default(),
+            fair: capacity.unwrap_or_default(),
+            kept: DataSize::ZERO,
         }
     }
 
@@ -89,14 +101,24 @@ impl Shares {
     /// # Errors
     /// There is not so much left; then it keeps what it had.
     pub(super) fn admit(&mut self, edge: &Name, wanted: Bitrate) -> Result<(), Full> {
-        let had = self.edges.get(edge).map_or(Bitrate::ZERO, |account| account.reserved);
-        let others = self.reserved - had;
+        let others = self.reserved - self.of(edge);
         if let Some(capacity) = self.capacity.filter(|capacity| others + wanted > capacity.share(RESERVABLE)) {
             return Err(Full { wanted, reserved: others, capacity });
         }
         self.reserved = others + wanted;
         self.edges.entry(edge.clone()).or_default().reserved = wanted;
         Ok(())
+    }
+
+    /// What is reserved for an edge.
+    pub(super) fn of(&self, edge: &Name) -> Bitrate {
+        self.edges.get(edge).map_or(Bitrate::ZERO, |account| account.reserved)
+    }
+
+    /// Whoever is none of these has gone.
+    pub(super) fn keep(&mut self, stays: impl Fn(&Name) -> bool) {
+        let gone: Vec<Name> = self.edges.keys().filter(|name| !stays(name)).cloned().collect();
+        gone.iter().for_each(|name| self.leave(name));
     }
 
     /// An edge has gone.
@@ -116,16 +138,23 @@ impl Shares {
             account.asked = Some(now);
         }
         self.pass_time(now, capacity);
-        let fair = self.fair(capacity);
         let Some(account) = self.edges.get_mut(edge) else { return Grant::Later(ROUND) };
-        let granted = wanted.min(account.credit).min(self.line);
+        let own = if account.waits.is_some() { account.owed } else { DataSize::ZERO };
+        let others = self.kept - own;
+        let granted = wanted.min(account.credit.min(self.line - others).max(account.owed.min(self.line)));
         if granted >= wanted.min(LEAST) {
             account.credit -= granted;
+            account.owed -= granted;
+            account.waits = None;
+            self.kept = others;
             self.line -= granted;
             return Grant::Now(granted);
         }
         let missing = wanted.min(LEAST) - account.credit;
-        Grant::Later((missing / account.reserved.max(fair)).clamp(ROUND, LONGEST_WAIT))
+        let wait = (missing / account.reserved.max(self.fair)).clamp(ROUND, LONGEST_WAIT);
+        account.waits = Some(now + wait + SLACK);
+        self.kept = others + account.owed;
+        Grant::Later(wait)
     }
 
     /// What was granted and not sent.
@@ -158,6 +187,7 @@ impl Shares {
         // After a pause longer than anybody's credit lasts, all are full.
         let passed = passed.min(BURST * 4);
         let (fair, mut left) = (self.fair(capacity), capacity * passed);
+        self.fair = fair;
         let room = |account: &Account| {
             let part = if account.sends(now) { fair } else { Bitrate::ZERO };
             most(account.reserved.max(part)) - account.credit
@@ -165,7 +195,14 @@ impl Shares {
         for account in self.edges.values_mut() {
             let own = (account.reserved * passed).min(room(account)).min(left);
             account.credit += own;
+            account.owed = (account.owed + own).min(account.credit).min(most(account.reserved));
             left -= own;
+        }
+        // Who was told to come again and has not is not waited for.
+        self.kept = DataSize::ZERO;
+        for account in self.edges.values_mut() {
+            account.waits = account.waits.filter(|until| now < *until);
+            self.kept += if account.waits.is_some() { account.owed } else { DataSize::ZERO };
         }
         // Whoever is filled leaves his part to the others: each pass ends with one edge full at least, or with nothing left.
         for _ in 0..PASSES {
@@ -264,6 +301,35 @@ mod tests {
         shares.admit(&name(0), Bitrate::from_mbps(60)).unwrap();
         let got = sent(&mut shares, &[200, 200, 200]);
         assert!(got[0] >= 60.0 && got[1] >= 10.0 && got[2] >= 10.0, "{got:?}");
+    }
+
+    #[test]
+    fn a_reservation_is_kept_against_any_number_of_others_who_ask_for_more_than_there_is() {
+        for (reserved, others) in [(60, 40), (10, 150)] {
+            let mut shares = Shares::new(Some(Bitrate::from_mbps(100)));
+            shares.admit(&name(0), Bitrate::from_mbps(reserved)).unwrap();
+            let mut wants = vec![100; others];
+            wants[0] = reserved;
+            let got = sent(&mut shares, &wants);
+            assert!(got[0] >= 0.98 * reserved as f64, "{} of {reserved} beside {others}", got[0]);
+            let all: f64 = got.iter().sum();
+            assert!((95.0..=100.5).contains(&all), "{all}");
+        }
+    }
+
+    #[test]
+    fn what_is_reserved_for_one_who_has_gone_silent_holds_up_nobody() {
+        let mut shares = Shares::new(Some(Bitrate::from_mbps(100)));
+        let (size, ask) = (DataSize::from_bytes(65_536), |n| name(n));
+        shares.admit(&ask(0), Bitrate::from_mbps(95)).unwrap();
+        // He empties the line, is told to wait, and never comes again.
+        while let Grant::Now(_) = shares.ask(Instant::from_millis(SECOND), &ask(0), size) {}
+        let got =
+            (SECOND..3 * SECOND).fold(0, |sum, ms| match shares.ask(Instant::from_millis(ms), &ask(1), size) {
+                Grant::Now(size) => sum + size.bytes(),
+                Grant::Later(_) => sum,
+            });
+        assert!(got * 8 / 2 > 90_000_000, "{} bit/s", got * 4);
     }
 
     #[test]

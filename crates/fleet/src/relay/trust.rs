@@ -5,9 +5,11 @@
 //! 1. The list is looked at each [`LOOK`]: a `stat` that costs nothing. A new one means a new configuration of TLS, and every
 //!    connection asks whether it is meant.
 //! 2. A list that cannot be read changes nothing, and is told once.
+//!    A descriptor is kept aside for it: who takes all of them does not keep the list from being read.
 //! 3. A certificate that expires while its tunnel is open ends it: dates are looked at with each list, and each [`DATES`].
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,6 +53,8 @@ pub struct Trust {
     own: Mutex<Credentials>,
     clients: Clients,
     newest: watch::Sender<Arc<Trusted>>,
+    /// Nothing; its descriptor is what is kept.
+    spare: Mutex<Option<File>>,
 }
 
 /// Why a server can trust nobody.
@@ -80,7 +84,8 @@ impl Trust {
     pub fn of(own: Credentials, revoked: &Path, clients: Clients) -> Result<Self, TrustError> {
         let revocations = Revocations::open(revoked, own.authority())?;
         let trusted = Trusted::of(&own, &clients, revocations)?;
-        Ok(Self { own: Mutex::new(own), clients, newest: watch::Sender::new(Arc::new(trusted)) })
+        let (newest, spare) = (watch::Sender::new(Arc::new(trusted)), Mutex::new(spare()));
+        Ok(Self { own: Mutex::new(own), clients, newest, spare })
     }
 
     /// Shows another certificate from now on.
@@ -126,11 +131,25 @@ impl Trust {
 
     fn look(&self) -> Result<bool, TrustError> {
         let mut revocations = self.newest.borrow().revocations.clone();
-        let is_new = revocations.refresh()?;
+        let is_new = match revocations.refresh() {
+            Err(error) if error.is_for_want_of_descriptors() => {
+                let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                // Closed here, and taken again when the list has been read.
+                *kept = None;
+                let read = revocations.refresh();
+                *kept = spare();
+                read?
+            }
+            read => read?,
+        };
         if is_new {
             let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
             self.newest.send_replace(Arc::new(Trusted::of(&own, &self.clients, revocations)?));
         }
         Ok(is_new)
     }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
 }

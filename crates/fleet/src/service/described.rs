@@ -36,6 +36,7 @@ fn all() -> Vec<(&'static str, Value)> {
         server_name: address,
         position,
         origins: BTreeMap::from([(origin(), rate)]),
+        origins_least: BTreeMap::from([(origin(), rate)]),
         draining: true,
         seen: mark,
     };

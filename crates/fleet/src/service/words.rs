@@ -81,6 +81,9 @@ pub struct Beat {
     /// B_o(s): what it reaches to servers, as far as it has measured; others are taken for no narrower than it is.
     #[serde(default, rename = "origins_bps")]
     pub origins: BTreeMap<Endpoint, Bitrate>,
+    /// What it reaches to servers at least: its edges have not sent more.
+    #[serde(default, rename = "origins_least_bps")]
+    pub origins_least: BTreeMap<Endpoint, Bitrate>,
     /// It takes no new streams.
     #[serde(default)]
     pub draining: bool,
@@ -344,15 +347,30 @@ impl Beat {
         if self.capacity > MOST_RATE || self.capacity.is_zero() {
             return Err(format!("capacity_bps: more than zero, and no more than {}", MOST_RATE.bits_per_sec()));
         }
-        if !(1..=MOST_ADDRESSES).contains(&self.addresses.len()) || self.origins.len() > MOST_ORIGINS {
-            return Err(format!("1 to {MOST_ADDRESSES} addresses and at most {MOST_ORIGINS} origins_bps"));
+        if !(1..=MOST_ADDRESSES).contains(&self.addresses.len())
+            || self.origins.len().max(self.origins_least.len()) > MOST_ORIGINS
+        {
+            return Err(format!(
+                "1 to {MOST_ADDRESSES} addresses and at most {MOST_ORIGINS} origins_bps or origins_least_bps"
+            ));
         }
         Ok(())
     }
 
     /// Whether it says the same of the relay itself, however loaded that is.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        let Self { capacity, free: _, addresses, server_name, position, origins, draining, seen: _ } = self;
+        // Rates that are lower bounds change all the time, and nothing is decided by them.
+        let Self {
+            capacity,
+            free: _,
+            addresses,
+            server_name,
+            position,
+            origins,
+            origins_least: _,
+            draining,
+            seen: _,
+        } = self;
         *capacity == other.capacity
             && *addresses == other.addresses
             && *server_name == other.server_name

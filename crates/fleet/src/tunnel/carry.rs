@@ -7,7 +7,10 @@
 //!    receiver slows its sender.
 //! 2. The end of one direction is passed on, and the other one goes on.
 //! 3. What the edge sends goes as its share of the relay's capacity lets it ([`Pace`]); so does what it receives.
-//! 4. Memory to read into is shared by all tunnels of a thread: an idle one holds none.
+//! 4. Memory to read into is shared by all tunnels of a thread: an idle one holds none, and one that stands still holds a piece
+//!    that is smaller where many do (`memory`).
+//! 5. The directions take turns, so that neither waits for the other one to have nothing to do.
+//! 6. A tunnel that says nothing for too long is over ([`Patience`]): its own bytes count, not its edge's.
 //!
 //! Splice cannot be used: what one side sends is sealed.
 
@@ -18,7 +21,9 @@ use std::task::{Context, Poll, ready};
 
 use marline_core::units::{DataSize, Duration};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
+
+use super::memory::{Kept, piece};
 
 /// What a direction asks before it takes bytes, and tells after it has.
 pub(crate) trait Pace {
@@ -44,6 +49,28 @@ thread_local! {
     static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
 }
 
+/// How the bytes from the near end go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Going {
+    /// How many have come.
+    pub(crate) up: u64,
+    /// Whether some wait for the far end to take them.
+    pub(crate) waits: bool,
+}
+
+/// How long no byte may move.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// While both ends may still send.
+    open: Duration,
+    /// When one of them has ended: who asks and ends waits for an answer, and nobody computes it for so long.
+    half: Duration,
+}
+
+/// chosen: a shell that was left open over night is there in the morning; nginx gives a half-closed connection a minute,
+/// Linux `FIN_WAIT2` one as well, RFC 5382 (REQ-5) what is closed on one side four.
+const PATIENCE: Patience = Patience { open: Duration::from_secs(24 * 60 * 60), half: Duration::from_secs(10 * 60) };
+
 /// Carries everything. `early` is for the far end and came from the near one already, `late` the other way round.
 pub(crate) async fn carry<E, S>(
     near: &mut E,
@@ -56,23 +83,101 @@ where
     E: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut up = Way { kept: early, ..Way::new(true) };
-    let mut down = Way { kept: late, ..Way::new(false) };
+    carry_watched((near, far), (early, late), pace, |_, _, _| {}).await
+}
+
+/// The same, and whenever anything has happened `watch` is told the near end, and how it goes.
+pub(crate) async fn carry_watched<E, S>(
+    ends: (&mut E, &mut S),
+    came: (Vec<u8>, Vec<u8>),
+    pace: &mut impl Pace,
+    watch: impl FnMut(&mut Context<'_>, &E, Going),
+) -> io::Result<()>
+where
+    E: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    carry_within(PATIENCE, ends, came, pace, watch).await
+}
+
+async fn carry_within<E, S>(
+    patience: Patience,
+    (near, far): (&mut E, &mut S),
+    (early, late): (Vec<u8>, Vec<u8>),
+    pace: &mut impl Pace,
+    mut watch: impl FnMut(&mut Context<'_>, &E, Going),
+) -> io::Result<()>
+where
+    E: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut up = Way { kept: Kept::new(early), ..Way::new(true) };
+    let mut down = Way { kept: Kept::new(late), ..Way::new(false) };
+    let (mut silence, mut is_ups_turn) = (Silence::new(patience), true);
     std::future::poll_fn(|cx| {
-        let up = up.poll(cx, near, far, pace)?;
-        let down = down.poll(cx, far, near, pace)?;
-        if up.is_ready() && down.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        let (mut up_waits, mut down_waits) = (up.has_ended(), down.has_ended());
+        while !(up_waits && down_waits) {
+            if is_ups_turn && !up_waits {
+                up_waits = up.step(cx, near, far, pace)?.is_pending() || up.has_ended();
+            } else if !is_ups_turn && !down_waits {
+                down_waits = down.step(cx, far, near, pace)?.is_pending() || down.has_ended();
+            }
+            is_ups_turn = !is_ups_turn;
+        }
+        watch(cx, near, Going { up: up.taken, waits: !up.kept.rest().is_empty() });
+        if up.has_ended() && down.has_ended() {
+            return Poll::Ready(Ok(()));
+        }
+        silence.poll(cx, up.moved.wrapping_add(down.moved), up.is_open() && down.is_open()).map(Err)
     })
     .await
+}
+
+/// Since when nothing has moved. The clock is looked at when something has, the timer runs on.
+struct Silence {
+    patience: Patience,
+    moved: u64,
+    is_open: bool,
+    since: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Silence {
+    fn new(patience: Patience) -> Self {
+        let since = Instant::now();
+        let timer = Box::pin(tokio::time::sleep_until(since + patience.open));
+        Self { patience, moved: 0, is_open: true, since, timer }
+    }
+
+    /// Ready: it has lasted too long.
+    fn poll(&mut self, cx: &mut Context<'_>, moved: u64, is_open: bool) -> Poll<io::Error> {
+        if moved != self.moved || is_open != self.is_open {
+            (self.moved, self.since) = (moved, Instant::now());
+        }
+        let longest = if is_open { self.patience.open } else { self.patience.half };
+        if std::mem::replace(&mut self.is_open, is_open) != is_open {
+            self.timer.as_mut().reset(self.since + longest);
+        }
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            let ends = self.since + longest;
+            if ends <= Instant::now() {
+                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "silent for too long"));
+            }
+            self.timer.as_mut().reset(ends);
+        }
+    }
 }
 
 /// One direction.
 struct Way {
     up: bool,
     state: State,
-    /// Taken and not sent yet, from `sent` on.
-    kept: Vec<u8>,
-    sent: usize,
+    /// Taken and not sent yet.
+    kept: Kept,
+    /// Bytes that were taken, and those that were taken or sent after they had waited.
+    taken: u64,
+    moved: u64,
     wait: Option<Pin<Box<Sleep>>>,
 }
 
@@ -86,10 +191,19 @@ enum State {
 
 impl Way {
     fn new(up: bool) -> Self {
-        Self { up, state: State::Open, kept: Vec::new(), sent: 0, wait: None }
+        Self { up, state: State::Open, kept: Kept::default(), taken: 0, moved: 0, wait: None }
     }
 
-    fn poll<R, W>(
+    fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    fn has_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    /// One step; ready: there may be another one.
+    fn step<R, W>(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut R,
@@ -100,37 +214,36 @@ impl Way {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        loop {
-            ready!(self.send(cx, to))?;
-            match self.state {
-                State::Ended => return Poll::Ready(Ok(())),
-                State::Ending => {
-                    // A receiver that has gone already has got the end.
-                    let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
-                    self.state = State::Ended;
-                }
-                State::Open => match self.take(cx, from, to, pace) {
-                    Poll::Ready(taken) => taken?,
-                    Poll::Pending => {
-                        // Nothing more for now: what TLS holds back goes.
-                        ready!(Pin::new(&mut *to).poll_flush(cx))?;
-                        return Poll::Pending;
-                    }
-                },
+        ready!(self.send(cx, to))?;
+        match self.state {
+            State::Ended => {}
+            State::Ending => {
+                // A receiver that has gone already has got the end.
+                let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
+                self.state = State::Ended;
             }
+            State::Open => match self.take(cx, from, to, pace) {
+                Poll::Ready(taken) => taken?,
+                Poll::Pending => {
+                    // Nothing more for now: what TLS holds back goes.
+                    ready!(Pin::new(&mut *to).poll_flush(cx))?;
+                    return Poll::Pending;
+                }
+            },
         }
+        Poll::Ready(Ok(()))
     }
 
     /// Everything that is kept.
     fn send(&mut self, cx: &mut Context<'_>, to: &mut (impl AsyncWrite + Unpin)) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.kept.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match ready!(Pin::new(&mut *to).poll_write(cx, rest))? {
+        while !self.kept.rest().is_empty() {
+            match ready!(Pin::new(&mut *to).poll_write(cx, self.kept.rest()))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                sent => self.sent += sent,
+                sent => {
+                    self.kept.pass(sent);
+                    self.moved = self.moved.wrapping_add(sent as u64);
+                }
             }
-        }
-        if self.sent > 0 {
-            (self.kept, self.sent) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))
     }
@@ -149,11 +262,13 @@ impl Way {
     {
         let granted = ready!(self.granted(cx, pace));
         SHARED.with_borrow_mut(|shared| {
-            let room = usize::try_from(granted.bytes()).unwrap_or(PIECE).min(PIECE);
+            let room = usize::try_from(granted.bytes()).unwrap_or(PIECE).min(piece(PIECE));
             let mut piece = ReadBuf::new(shared.get_mut(..room).unwrap_or_default());
             let came = Pin::new(&mut *from).poll_read(cx, &mut piece);
             let bytes = piece.filled();
             pace.passed(self.up, granted, DataSize::from_bytes(bytes.len() as u64));
+            self.moved = self.moved.wrapping_add(bytes.len() as u64);
+            self.taken += bytes.len() as u64;
             ready!(came)?;
             if bytes.is_empty() {
                 self.state = State::Ending;
@@ -163,7 +278,7 @@ impl Way {
                 Poll::Ready(sent) => sent?,
                 Poll::Pending => 0,
             };
-            self.kept.extend_from_slice(bytes.get(sent..).unwrap_or_default());
+            self.kept.put(bytes.get(sent..).unwrap_or_default());
             Poll::Ready(Ok(()))
         })
     }
@@ -264,6 +379,88 @@ mod tests {
                 written = written => written,
             };
             assert!(stuck <= 4000, "{stuck} bytes were taken for a server that takes 1000");
+        });
+    }
+
+    /// A socket that always has something to read, and takes everything.
+    struct Busy;
+
+    impl AsyncRead for Busy {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            out.put_slice(&[0; 100]);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Busy {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Ends the tunnel after so many pieces.
+    #[derive(Default)]
+    struct Turns {
+        taken: Vec<bool>,
+    }
+
+    /// As fast as both ends can.
+    struct Free;
+
+    impl Pace for Free {
+        fn ask(&mut self, _: bool, wanted: DataSize) -> Grant {
+            Grant::Now(wanted)
+        }
+        fn passed(&mut self, _: bool, _: DataSize, _: DataSize) {}
+    }
+
+    impl Pace for Turns {
+        fn ask(&mut self, up: bool, wanted: DataSize) -> Grant {
+            self.taken.push(up);
+            if self.taken.len() > 1000 { Grant::Later(Duration::from_secs(3600)) } else { Grant::Now(wanted) }
+        }
+        fn passed(&mut self, _: bool, _: DataSize, _: DataSize) {}
+    }
+
+    #[test]
+    fn neither_direction_waits_for_the_other_to_have_nothing_to_do() {
+        block_on(async {
+            let (mut turns, mut near, mut far) = (Turns::default(), Busy, Busy);
+            let carried = carry(&mut near, &mut far, Vec::new(), Vec::new(), &mut turns);
+            assert!(tokio::time::timeout(Duration::from_millis(50), carried).await.is_err());
+            let ups = turns.taken.iter().filter(|up| **up).count();
+            assert!((400..=600).contains(&ups), "{ups} of {} pieces went up", turns.taken.len());
+        });
+    }
+
+    #[test]
+    fn who_says_nothing_for_too_long_is_over_and_earlier_when_one_end_has_ended() {
+        block_on(async {
+            let patience = Patience { open: Duration::from_secs(3600), half: Duration::from_millis(60) };
+            let ((mut program, mut edge), (mut server, mut origin)) = (duplex(1000), duplex(1000));
+            let (mut free, came) = (Free, (Vec::new(), Vec::new()));
+            let carried = carry_within(patience, (&mut edge, &mut server), came, &mut free, |_, _, _| {});
+            let talk = async {
+                // Longer than the short patience, which does not count yet.
+                tokio::time::sleep(Duration::from_millis(150)).await;
+                program.shutdown().await.unwrap();
+                for _ in 0..5 {
+                    tokio::time::sleep(Duration::from_millis(30)).await;
+                    origin.write_all(b"x").await.unwrap();
+                }
+            };
+            let (ended, ()) = tokio::join!(carried, talk);
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            let mut heard = Vec::new();
+            drop((edge, server));
+            program.read_to_end(&mut heard).await.unwrap();
+            assert_eq!(heard, b"xxxxx");
         });
     }
 }

@@ -2,9 +2,10 @@
 
 mod carry;
 mod head;
+mod memory;
 mod wire;
 
-pub(crate) use carry::{Grant, Pace, carry};
+pub(crate) use carry::{Going, Grant, Pace, carry, carry_watched};
 pub(crate) use head::{CONNECTED, Problem, Request, Status, Target, parse};
 pub(crate) use wire::Wire;
 

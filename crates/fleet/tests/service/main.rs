@@ -152,6 +152,7 @@ fn beat(capacity: u64, seen: Mark) -> Beat {
         server_name: "127.0.0.1".parse().unwrap(),
         position: None,
         origins: std::collections::BTreeMap::new(),
+        origins_least: Default::default(),
         draining: false,
         seen,
     }

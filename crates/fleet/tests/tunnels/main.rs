@@ -3,6 +3,8 @@
 
 mod edge;
 mod faults;
+mod hostile;
+mod load;
 mod place;
 mod probe;
 mod relay;

@@ -28,6 +28,11 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) async fn open(limits: Limits) -> Self {
+        Self::with(limits, &["127.0.0.1"]).await
+    }
+
+    /// One that carries to these networks beside the public ones.
+    pub(crate) async fn with(limits: Limits, networks: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
         let own = member(&authority, dir.path(), "marline://relay/r1", &["127.0.0.1"]);
@@ -35,7 +40,7 @@ impl Place {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             rules: Rules {
                 ports: vec!["1-65535".parse().unwrap()],
-                networks: vec!["127.0.0.1".parse().unwrap()],
+                networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
                 ..Rules::default()
             },
             limits,

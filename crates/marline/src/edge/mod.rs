@@ -41,6 +41,7 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
 
 /// Carries until stopped.
 fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
+    marline_net::descriptors::raise();
     let Terms { identity, own, trusted, revoked, config: terms, fleet } = Terms::of(args)?;
     let named = terms.relays.clone();
     let edge = Edge::new(terms, trusted);

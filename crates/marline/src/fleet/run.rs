@@ -100,6 +100,7 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Serves until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
+    marline_net::descriptors::raise();
     let config = config(&args)?;
     let dir = ca::path(args.ca.clone(), "--ca")?;
     let authority = Authority::open(&dir).map_err(ca::exit)?;

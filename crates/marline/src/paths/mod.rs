@@ -141,7 +141,7 @@ fn asked(place: &Place, question: &Question) -> Result<Answer, AskError> {
 }
 
 /// Where a user without privileges may have sockets.
-fn own_run_dir() -> Option<PathBuf> {
+pub(crate) fn own_run_dir() -> Option<PathBuf> {
     let place = std::env::var_os("XDG_RUNTIME_DIR").filter(|place| !place.is_empty())?;
     Some(Path::new(&place).join("marline"))
 }

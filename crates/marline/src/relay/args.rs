@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use marline_core::units::{Bitrate, parse_duration};
+use marline_core::units::{Bitrate, DataSize, parse_duration};
 use marline_fleet::relay::Limits;
 use marline_fleet::relay::rules::{Host, Network, Ports, Rules};
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
+
+use super::ask::RelayVerb;
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -19,19 +21,35 @@ Examples:
       Carry edges of this authority to public servers, ports 1935, 443 and 80.
   curl --proxy https://relay.example.org:4443 --proxy-cert cam-7.pem --proxy-key cam-7.key --proxy-cacert ca.pem URL
       Any program that speaks CONNECT over TLS is an edge, if it has an edge's certificate.
+  marline relay status
+  marline relay drain
+      What the relay on this machine carries; take no new tunnels (--undo: again), and go on with the old ones.
 
 An edge uses all its links if the relay's kernel speaks MPTCP (Linux 5.6 and later). The first SIGTERM drains: no new
-tunnels, the old ones end; the second one ends at once.";
+tunnels, the old ones end; the second one ends at once. `marline relay stop` does the same.
+
+Exit codes: 0 done or stopped, 1 failed or no relay answers, 64 wrong usage, 77 this user may not ask.";
 
 /// Words of `marline relay`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct RelayArgs {
+    /// What to do [default: carry].
+    #[command(subcommand)]
+    pub(super) verb: Option<RelayVerb>,
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+}
+
+/// What a relay carries, and how.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
     /// Listen here; may be given several times.
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
     pub(super) listen: Vec<SocketAddr>,
     /// This relay's certificate, as `marline fleet ca issue` writes it.
-    #[arg(long, value_name = "FILE")]
-    pub(super) certificate: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(super) certificate: Option<PathBuf>,
     /// Its key [default: beside the certificate, NAME.key].
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
@@ -64,6 +82,9 @@ pub struct RelayArgs {
     /// Threads that carry.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) threads: NonZeroUsize,
+    /// Where the socket for `status`, `drain` and `stop` is [default: /run/marline, or $XDG_RUNTIME_DIR/marline].
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(super) run_dir: Option<PathBuf>,
     /// How long old tunnels may last after the first SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "12h", value_parser = parse_duration)]
     pub(super) drain: Duration,
@@ -87,6 +108,10 @@ pub(super) struct LimitArgs {
     /// Connections in all, those that wait for a request too.
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     max_connections: usize,
+    /// Memory of the kernel for connections whose bytes come, 4 MiB for each; beyond it they have 128 KiB, and are slower over
+    /// several links.
+    #[arg(long, value_name = "SIZE", default_value_t = Limits::default().buffers)]
+    max_buffers: DataSize,
 }
 
 fn position(text: &str) -> Result<Position, String> {
@@ -103,12 +128,13 @@ impl LimitArgs {
             tunnels: self.max_tunnels,
             tunnels_per_edge: self.max_tunnels_per_edge,
             connections: self.max_connections,
+            buffers: self.max_buffers,
             ..Limits::default()
         }
     }
 }
 
-impl RelayArgs {
+impl RunArgs {
     pub(super) fn ports(&self) -> Vec<Ports> {
         if self.allow_port.is_empty() { Rules::default().ports } else { self.allow_port.clone() }
     }

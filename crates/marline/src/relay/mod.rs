@@ -2,29 +2,42 @@
 //!
 //! 1. Everything that the user wrote and the files that it names are read before anything listens.
 //! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain`. The second one ends at once.
-//! 3. What is said goes to standard error, one line each.
+//! 3. `status`, `drain` and `stop` are asked at a socket in the run directory (`ask`). Where it cannot be made that is said, and
+//!    the relay carries all the same.
+//! 4. What is said goes to standard error, one line each.
 
 mod args;
+mod ask;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_fleet::identity::Role;
+use marline_fleet::identity::{Name, Role};
 use marline_fleet::relay::announce::{Terms, announce};
+use marline_fleet::relay::control::Control;
 use marline_fleet::relay::rules::Rules;
 use marline_fleet::relay::{Config, Doors, Relay, Trust};
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
+use marline_net::descriptors;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
 
+use args::RunArgs;
 pub(crate) use args::{AFTER_HELP, RelayArgs};
 
-/// Carries until stopped.
+/// Carries until stopped, or asks a relay that does.
 pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
+    match args.verb {
+        Some(verb) => ask::run(&verb),
+        None => carry(args.run),
+    }
+}
+
+fn carry(args: RunArgs) -> Result<(), Exit> {
     let files = Files::of(&args)?;
     let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
     let own = Credentials::read(&files.certificate, &files.key, &files.authority).map_err(|error| bad(&error))?;
@@ -39,7 +52,9 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
     let fleet = fleet(&args, &own)?;
     let trust = Trust::new(own, &files.revoked).map_err(|error| bad(&error))?;
     let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
-    let config = Config { listen: args.listen, rules, limits: args.limits.read() };
+    let (asked, descriptors) = (args.limits.read(), descriptors::raise());
+    let limits = asked.within(descriptors);
+    let config = Config { listen: args.listen, rules, limits };
     let relay = Relay::new(config, trust.newest()).map_err(|error| Exit::failed(error.to_string()))?;
     let own_runtime = runtime()?;
     let doors = own_runtime.block_on(async { Doors::open(&relay) });
@@ -53,6 +68,15 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
         say("connections have the kernel's usual buffers, too small for several links: needs CAP_NET_ADMIN, or \
              sysctl -w net.core.rmem_max=4194304");
     }
+    if limits != asked {
+        say(&format!(
+            "{descriptors} open files are allowed: {} tunnels and {} connections, not {} and {} (LimitNOFILE= of systemd, or \
+             ulimit -Hn)",
+            limits.tunnels, limits.connections, asked.tunnels, asked.connections
+        ));
+    }
+    let name = peer.identity.name.clone();
+    let control = own_runtime.block_on(async { listen(args.run_dir.as_deref(), &name, &relay) });
     for _ in 1..args.threads.get() {
         let (relay, doors) = (Arc::clone(&relay), Arc::clone(&doors));
         std::thread::Builder::new()
@@ -70,11 +94,29 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
             never = announced(&relay, fleet) => match never {},
             ended = stopped(&relay, args.drain) => ended,
         }
-    })
+    })?;
+    drop(control);
+    Ok(())
+}
+
+/// The ear of `status`, `drain` and `stop`, in the first directory that has room for it.
+fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Control> {
+    let mut why = None;
+    for dir in ask::run_dirs(run_dir) {
+        match Control::listen(&dir, name, relay) {
+            Ok(control) => return Some(control),
+            Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
+        }
+    }
+    say(&format!(
+        "`marline relay status` cannot ask this relay: {}; name another --run-dir",
+        why.unwrap_or_default()
+    ));
+    None
 }
 
 /// What the fleet's service is told, and by whom.
-fn fleet(args: &RelayArgs, own: &Credentials) -> Result<Option<(Terms, Client)>, Exit> {
+fn fleet(args: &RunArgs, own: &Credentials) -> Result<Option<(Terms, Client)>, Exit> {
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
     let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
     let host = first.to_string();
@@ -110,8 +152,9 @@ async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
+        () = relay.stopped(false) => {}
     }
-    relay.drain();
+    relay.stop(false);
     let tunnels = relay.state().tunnels;
     if tunnels > 0 {
         say(&format!("draining: {tunnels} tunnels are open; once more ends them"));
@@ -120,6 +163,7 @@ async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
         () = relay.empty() => {}
         _ = term.recv() => {}
         _ = int.recv() => {}
+        () = relay.stopped(true) => {}
         () = tokio::time::sleep(longest) => {
             say(&format!("{} tunnels were still open, and are ended", relay.state().tunnels));
         }
@@ -136,8 +180,9 @@ struct Files {
 }
 
 impl Files {
-    fn of(args: &RelayArgs) -> Result<Self, Exit> {
-        let certificate = args.certificate.clone();
+    fn of(args: &RunArgs) -> Result<Self, Exit> {
+        // The command line requires it of who names no verb.
+        let certificate = args.certificate.clone().unwrap_or_default();
         let beside = |name: &str| certificate.parent().unwrap_or(Path::new("")).join(name);
         let files = Self {
             key: args.key.clone().unwrap_or_else(|| certificate.with_extension("key")),
@@ -153,6 +198,11 @@ impl Files {
         }
         Ok(files)
     }
+}
+
+fn print(text: &str) -> Result<(), Exit> {
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
 }
 
 /// A line for people.

@@ -19,6 +19,7 @@
 //! that is special here; and a message of DNS is two hundred lines. DNSSEC and encrypted DNS are left to the system's
 //! resolver: what a download receives is proved by TLS and by its checksum.
 
+mod absolute;
 mod answer;
 mod exchange;
 #[cfg(feature = "fuzzing")]
@@ -28,6 +29,7 @@ mod message;
 mod resolver;
 mod servers;
 
+pub use absolute::absolute;
 pub use answer::{Answer, NoAddress, Source};
 pub use resolver::Resolver;
 

@@ -1,32 +1,22 @@
 //! The daemon's ear: a unix socket at which `status`, `watch` and `explain` ask.
 //!
-//! In: one JSON request for each connection ([`Question`]), at most a kibibyte, ended by a line end or by the end of
-//! the stream. Out: one JSON answer ([`Answer`]), and the connection is closed.
+//! In: one [`Question`] for each connection. Out: one [`Answer`]. How they come and go, and who may ask, is
+//! [`crate::control`]'s.
 //!
-//! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
-//!    looked at as well, because between `bind` and `chmod` there is a moment.
-//! 2. Whoever is slow loses his connection after two seconds; nobody makes the driver wait. A few are heard at once, and
-//!    the others wait in the kernel's queue.
-//! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here: who listens holds
-//!    the claim ([`super::ground::Claim`]).
-//!
-//! HTTP was not used: there is one question and one answer, and no browser is to reach this.
+//! 1. Nobody makes the driver wait.
+//! 2. Who listens holds the claim ([`super::ground::Claim`]): a socket that is replaced is one that a crash has left.
 
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use marline_core::paths::{ConnId, Paths};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
-use super::ground::Directory;
 use super::status::{About, Explained, Status};
 use super::{Ask, Shared, Snapshot};
+use crate::control::{Ear, Unanswered};
 
 pub use super::ground::socket;
 
@@ -59,25 +49,12 @@ pub enum Answer {
     Refused(String),
 }
 
-/// chosen: every question there is fits ten times.
-const LONGEST: u64 = 1024;
-/// chosen: a program on the same machine that needs longer has stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// Of a daemon whose driver has gone.
 const ENDING: &str = "the daemon is ending";
 
-/// chosen: people and a monitor ask; more at once is a mistake in a script.
-const AT_ONCE: usize = 16;
-
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]
-pub struct Control {
-    accepting: tokio::task::JoinHandle<()>,
-    path: PathBuf,
-    /// Which file that is: another run may have put its own in its place.
-    file: (u64, u64),
-}
+pub struct Control(#[expect(dead_code, reason = "it is held, not read")] Ear);
 
 impl Control {
     /// Listens in the run directory, in place of whatever was left there, and asks the driver through `driver`.
@@ -85,79 +62,21 @@ impl Control {
     /// # Errors
     /// When the directory cannot be written.
     pub fn listen(run_dir: &Path, about: About, policy: Shared, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
-        Directory::open(run_dir)?;
-        let path = socket(run_dir);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let accepting = tokio::spawn(accept(listener, Arc::new(about), policy, driver));
-        let file = identity(&path)?;
-        Ok(Self { accepting, path, file })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        self.accepting.abort();
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path)?;
-    Ok((file.dev(), file.ino()))
-}
-
-async fn accept(listener: UnixListener, about: Arc<About>, policy: Shared, driver: mpsc::Sender<Ask>) {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    while let Ok(place) = Arc::clone(&room).acquire_owned().await {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (about, policy, driver) = (Arc::clone(&about), policy.clone(), driver.clone());
-                tokio::spawn(async move {
-                    let _place = place;
-                    if let Ok(Err(error)) =
-                        tokio::time::timeout(PATIENCE, serve(stream, &about, &policy, &driver)).await
-                    {
-                        tracing::debug!(%error, "a question on the control socket failed");
+        let about = Arc::new(about);
+        let ear = Ear::listen(&socket(run_dir), move |asked| {
+            let (about, policy, driver) = (Arc::clone(&about), policy.clone(), driver.clone());
+            async move {
+                match asked {
+                    Ok(question) => {
+                        let told = answer(question, &about, &policy, &driver).await;
+                        told.unwrap_or_else(|| Answer::Refused(ENDING.to_owned()))
                     }
-                });
+                    Err(why) => Answer::Refused(why),
+                }
             }
-            Err(error) => {
-                // Out of descriptors: those that are open may close.
-                tracing::debug!(%error, "the control socket does not accept");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
+        })?;
+        Ok(Self(ear))
     }
-}
-
-async fn serve(
-    mut stream: UnixStream,
-    about: &About,
-    policy: &Shared,
-    driver: &mpsc::Sender<Ask>,
-) -> io::Result<()> {
-    let answer = if may_ask(&stream)? {
-        match read(&mut stream).await? {
-            Ok(question) => {
-                let told = answer(question, about, policy, driver).await;
-                told.unwrap_or_else(|| Answer::Refused(ENDING.to_owned()))
-            }
-            Err(why) => Answer::Refused(why),
-        }
-    } else {
-        Answer::Refused("only root and the daemon's own user may ask".to_owned())
-    };
-    let mut text = serde_json::to_vec(&answer)?;
-    text.push(b'\n');
-    stream.write_all(&text).await?;
-    stream.shutdown().await
 }
 
 /// None: the driver is gone.
@@ -188,19 +107,6 @@ async fn snapshot(driver: &mpsc::Sender<Ask>) -> Option<Snapshot> {
     let (reply, replied) = oneshot::channel();
     driver.send(Ask::Snapshot(reply)).await.ok()?;
     replied.await.ok()
-}
-
-fn may_ask(stream: &UnixStream) -> io::Result<bool> {
-    let user = stream.peer_cred()?.uid();
-    Ok(user == 0 || user == rustix::process::geteuid().as_raw())
-}
-
-async fn read(stream: &mut UnixStream) -> io::Result<Result<Question, String>> {
-    let mut text = Vec::new();
-    let mut limited = stream.take(LONGEST);
-    while !text.contains(&b'\n') && limited.read_buf(&mut text).await? > 0 {}
-    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    Ok(serde_json::from_slice(line).map_err(|error| format!("the question is not understood: {error}")))
 }
 
 /// Why a daemon did not answer.
@@ -242,37 +148,15 @@ pub enum AskError {
 /// Nobody is there, he does not answer, or he refuses.
 pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
     let socket = socket(run_dir);
-    // In a directory of just anybody's there may be a socket of just anybody's.
-    let connected = Directory::open(run_dir).and_then(|_| std::os::unix::net::UnixStream::connect(&socket));
-    // Another user's directory may be empty; one that cannot be looked into may not.
-    let is_empty =
-        || std::fs::symlink_metadata(&socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    let mut stream = connected.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied if !is_empty() => AskError::NotPermitted { socket: socket.clone() },
-        _ => AskError::Nobody { socket: socket.clone(), error },
-    })?;
-    let exchange = |stream: &mut std::os::unix::net::UnixStream| -> io::Result<Answer> {
-        stream.set_read_timeout(Some(2 * PATIENCE))?;
-        stream.set_write_timeout(Some(2 * PATIENCE))?;
-        let mut text = serde_json::to_vec(question)?;
-        text.push(b'\n');
-        stream.write_all(&text)?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        if !answer.ends_with(b"\n") {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(serde_json::from_slice(&answer)?)
-    };
-    match exchange(&mut stream) {
+    match crate::control::ask(&socket, question) {
         Ok(Answer::Refused(why)) if why == ENDING => Err(AskError::Ended),
         Ok(Answer::Refused(why)) => Err(AskError::Refused(why)),
         Ok(answer) => Ok(answer),
-        Err(error) => Err(match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                AskError::Ended
-            }
-            _ => AskError::NoAnswer { socket, error },
+        Err(why) => Err(match why {
+            Unanswered::Nobody(error) => AskError::Nobody { socket, error },
+            Unanswered::NotPermitted => AskError::NotPermitted { socket },
+            Unanswered::Ended => AskError::Ended,
+            Unanswered::NoAnswer(error) => AskError::NoAnswer { socket, error },
         }),
     }
 }
@@ -280,12 +164,15 @@ pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use marline_core::energy::{Model, Together};
     use marline_core::paths::{Config, Policy, Profile};
     use marline_core::units::Power;
 
     use super::*;
+    use crate::control::AT_ONCE;
 
     fn about() -> About {
         About {

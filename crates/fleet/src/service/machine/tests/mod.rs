@@ -32,6 +32,7 @@ pub(super) fn beat(capacity: u64, free: u64) -> Beat {
         server_name: "relay.example".parse().unwrap(),
         position: None,
         origins: BTreeMap::new(),
+        origins_least: BTreeMap::new(),
         draining: false,
         seen: Mark::default(),
     }

@@ -1,0 +1,202 @@
+//! What a relay's owner asks it, and tells it: `marline relay status`, `drain` and `stop`.
+//!
+//! In: a [`Question`] over the relay's socket in the run directory ([`marline_net::control`]). Out: an [`Answer`].
+//!
+//! 1. The socket has the relay's name, so that several of them share a run directory. One that a crash has left is replaced; where
+//!    a relay of this name lives and answers, the other one is not heard.
+//! 2. `drain` is undone by its opposite; `stop` is not: it does what the first SIGTERM does, and with `now` what the second one
+//!    does.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use marline_core::units::Bitrate;
+use marline_net::control::{Ear, Unanswered, ask};
+use marline_net::paths::ground::run_directory;
+use serde::{Deserialize, Serialize};
+
+use super::origins::Origin;
+use super::{Relay, RelayState};
+use crate::identity::Name;
+
+/// What can be asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
+pub enum Question {
+    /// How it stands.
+    Status,
+    /// No new tunnels, or new ones again.
+    Drain {
+        /// New ones again.
+        #[serde(default)]
+        undo: bool,
+    },
+    /// End, when the last tunnel has.
+    Stop {
+        /// Do not wait for it.
+        #[serde(default)]
+        now: bool,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// How it stands, after what was told was done.
+    Status(Box<Status>),
+    /// Why not, one sentence.
+    Refused(String),
+}
+
+/// How a relay stands, for its owner.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub name: Name,
+    /// The program's version.
+    pub version: String,
+    /// The process.
+    pub pid: u32,
+    /// For how long it has run, in seconds.
+    pub up_s: u64,
+    /// It ends when the last tunnel has.
+    pub ending: bool,
+    /// What it may carry each way; none: it is not known.
+    #[serde(rename = "capacity_bps")]
+    pub capacity: Option<Bitrate>,
+    /// Tunnels, edges and bytes.
+    #[serde(flatten)]
+    pub state: RelayState,
+    /// What it reaches to servers.
+    pub origins: Vec<Origin>,
+}
+
+/// The listening end; the socket goes with it.
+#[derive(Debug)]
+pub struct Control(#[expect(dead_code, reason = "it is held, not read")] Ear);
+
+/// Where a relay of this name is asked.
+pub fn socket(run_dir: &Path, name: &Name) -> PathBuf {
+    run_dir.join(format!("{BEGINS}{name}{ENDS}"))
+}
+
+const BEGINS: &str = "relay-";
+const ENDS: &str = ".sock";
+
+/// The relays whose sockets are there, in the order of their names; a crash may have left one.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn found(run_dir: &Path) -> io::Result<Vec<Name>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(run_dir)? {
+        let name = entry?.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(BEGINS)?.strip_suffix(ENDS)?.parse().ok());
+        names.extend(name);
+    }
+    names.sort();
+    Ok(names)
+}
+
+impl Control {
+    /// Listens for a relay of this name.
+    ///
+    /// # Errors
+    /// The directory cannot be made or written, or another relay of this name answers there.
+    pub fn listen(run_dir: &Path, name: &Name, relay: &Arc<Relay>) -> io::Result<Self> {
+        run_directory(run_dir).map_err(|error| io::Error::other(error.to_string()))?;
+        let path = socket(run_dir, name);
+        if let Ok(Answer::Status(other)) = ask(&path, &Question::Status) {
+            let words = format!("relay {name}, process {}, is asked there already", other.pid);
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, words));
+        }
+        let (relay, name) = (Arc::clone(relay), name.clone());
+        let began = std::time::Instant::now();
+        let ear = Ear::listen(&path, move |asked: Result<Question, String>| {
+            let told = asked.and_then(|question| relay.told(question));
+            let status = |()| Answer::Status(Box::new(relay.status(&name, began.elapsed().as_secs())));
+            std::future::ready(told.map_or_else(Answer::Refused, status))
+        })?;
+        Ok(Self(ear))
+    }
+}
+
+impl Relay {
+    fn told(&self, question: Question) -> Result<(), String> {
+        match question {
+            Question::Status => {}
+            Question::Drain { undo: false } => self.drain(),
+            Question::Drain { undo: true } => {
+                if !self.take_in_again() {
+                    return Err("this relay is ending, which cannot be undone".to_owned());
+                }
+            }
+            Question::Stop { now } => self.stop(now),
+        }
+        Ok(())
+    }
+
+    fn status(&self, name: &Name, up_s: u64) -> Status {
+        Status {
+            name: name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            up_s,
+            ending: self.is_ending(),
+            capacity: self.config.limits.capacity,
+            state: self.state(),
+            origins: self.origins(),
+        }
+    }
+}
+
+/// Asks the relay of this name.
+///
+/// # Errors
+/// One line: nobody is there, he does not answer, or he refuses.
+pub fn asked(run_dir: &Path, name: &Name, question: Question) -> Result<Status, AskError> {
+    let socket = socket(run_dir, name);
+    match ask(&socket, &question) {
+        Ok(Answer::Status(status)) => Ok(*status),
+        Ok(Answer::Refused(why)) => Err(AskError::Refused(why)),
+        Err(Unanswered::Nobody(error)) => Err(AskError::Nobody { socket, error }),
+        Err(Unanswered::NotPermitted) => Err(AskError::NotPermitted { socket }),
+        Err(Unanswered::Ended) => Err(AskError::Ended(name.clone())),
+        Err(Unanswered::NoAnswer(error)) => Err(AskError::NoAnswer { socket, error }),
+    }
+}
+
+/// Why a relay did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("no relay runs here ({}: {error}); start one with `marline relay`, or name its --run-dir", socket.display())]
+    Nobody {
+        /// Where it would be.
+        socket: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// Somebody listens, and this user may not ask.
+    #[error("{}: not permitted: ask as root, or as the user whom the relay runs as", socket.display())]
+    NotPermitted {
+        /// Where it is.
+        socket: PathBuf,
+    },
+    /// It ended while it was asked.
+    #[error("relay {0} has ended")]
+    Ended(Name),
+    /// The answer did not come, or is none.
+    #[error("{}: the relay does not answer: {error}", socket.display())]
+    NoAnswer {
+        /// Where it is.
+        socket: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It answered with a refusal.
+    #[error("{0}")]
+    Refused(String),
+}

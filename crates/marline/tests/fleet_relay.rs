@@ -1,0 +1,245 @@
+//! `marline relay` as a process: how its owner asks it, and what it bears.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+
+fn marline(dir: &Path, words: &str) -> Output {
+    Command::new(MARLINE).current_dir(dir).args(words.split(' ')).output().unwrap()
+}
+
+/// An authority, a relay's files and an edge's, and a run directory, all in one.
+fn members() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    for words in [
+        "fleet ca init --dir ca --name test",
+        "fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out .",
+        "fleet ca issue edge e1 --dir ca --out .",
+    ] {
+        let made = marline(dir.path(), words);
+        assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    dir
+}
+
+/// A process that says where it listens; it is started by `shell`, if any.
+struct Running {
+    child: Child,
+    lines: BufReader<std::process::ChildStderr>,
+    address: SocketAddr,
+}
+
+impl Running {
+    fn start(dir: &Path, before: &str, words: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.current_dir(dir).args(["-c", &format!("{before} exec {MARLINE} {words}")]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let address = line.split_once("listens on ").unwrap_or_else(|| panic!("{line}")).1;
+        let address = address.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
+        Self { child, lines, address }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server that says back what it hears, for one connection after another.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut &socket, &mut &socket);
+                let _ = socket.shutdown(std::net::Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str) -> Running {
+    let port = server.port();
+    let words = format!(
+        "relay --listen {listen} --certificate r1.pem --revoked ca/revoked.pem --run-dir {}/run --allow-net 127.0.0.1 --allow-port {port} {more}",
+        dir.display()
+    );
+    Running::start(dir, before, &words)
+}
+
+fn edge(dir: &Path, relay: SocketAddr) -> Running {
+    let words =
+        format!("edge --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --warm 1");
+    Running::start(dir, "", &words)
+}
+
+/// A tunnel by CONNECT, and the status line of its answer.
+fn tunnel(edge: SocketAddr, server: SocketAddr) -> (String, TcpStream) {
+    let mut program = TcpStream::connect(edge).unwrap();
+    program.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    program.write_all(format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n").as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        program.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap();
+    (head.lines().next().unwrap().to_owned(), program)
+}
+
+fn says_back(program: &mut TcpStream) -> std::io::Result<()> {
+    program.write_all(b"still there?")?;
+    let mut heard = [0; 12];
+    program.read_exact(&mut heard)
+}
+
+/// What `marline relay VERB` says, and its exit code.
+fn told(dir: &Path, words: &str) -> (Option<i32>, String) {
+    let run_dir = dir.join("run");
+    let out = marline(dir, &format!("relay {words} --run-dir {}", run_dir.display()));
+    (out.status.code(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
+}
+
+#[test]
+fn the_owner_asks_a_relay_drains_it_and_stops_it() {
+    let (dir, server) = (members(), echo());
+    let (code, said) = told(dir.path(), "status");
+    assert!(code == Some(1) && said.contains("no relay runs here"), "{said}");
+    let mut relay = relay(dir.path(), "", "127.0.0.1:0", server, "--capacity 100Mbit/s");
+    let edge = edge(dir.path(), relay.address);
+    let (_, mut old) = tunnel(edge.address, server);
+    says_back(&mut old).unwrap();
+    let (code, said) = told(dir.path(), "status");
+    assert!(code == Some(0) && said.contains("relay r1: takes new tunnels; 1 are open"), "{said}");
+    let (_, said) = told(dir.path(), "status --json");
+    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(status["pid"], relay.child.id());
+    assert_eq!(status["capacity_bps"], 100_000_000);
+    assert_eq!(
+        (&status["tunnels"], &status["draining"], &status["reserved_bps"]),
+        (&1.into(), &false.into(), &1_000_000.into())
+    );
+    assert_eq!(status["edges"][0]["name"], "e1");
+    // Others may not even see it.
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(dir.path().join("run/relay-r1.sock")).unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(
+        told(dir.path(), "drain --name r1"),
+        (Some(0), "relay r1: takes no new tunnels; 1 are open\n".to_owned())
+    );
+    assert!(tunnel(edge.address, server).0.starts_with("HTTP/1.1 503 "));
+    says_back(&mut old).unwrap();
+    assert_eq!(told(dir.path(), "drain --undo"), (Some(0), "relay r1: takes new tunnels; 1 are open\n".to_owned()));
+    // An edge that was sent away comes again after its pardon.
+    let began = Instant::now();
+    while !tunnel(edge.address, server).0.starts_with("HTTP/1.1 200 ") {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let (code, said) = told(dir.path(), "status --name r2");
+    assert!(code == Some(1) && said.contains("no relay runs here"), "{said}");
+    assert_eq!(told(dir.path(), "stop").0, Some(0));
+    let (code, said) = told(dir.path(), "drain --undo");
+    assert!(code == Some(1) && said.contains("cannot be undone"), "{said}");
+    says_back(&mut old).unwrap();
+    drop(old);
+    assert_eq!(relay.child.wait().unwrap().code(), Some(0));
+    assert!(!dir.path().join("run/relay-r1.sock").exists());
+}
+
+#[test]
+fn a_second_relay_of_the_same_name_carries_and_is_not_asked_and_now_ends_at_once() {
+    let (dir, server) = (members(), echo());
+    let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
+    let mut line = first.line();
+    while told(dir.path(), "status").0 != Some(0) {
+        line += &first.line();
+    }
+    let mut second = relay(dir.path(), "", "127.0.0.1:0", server, "");
+    let said: Vec<String> =
+        (0..3).map_while(|_| Some(second.line()).filter(|line| !line.contains("cannot ask"))).collect();
+    assert!(said.len() < 3, "{said:?} {line}");
+    let edge = edge(dir.path(), first.address);
+    let (_, mut old) = tunnel(edge.address, server);
+    assert_eq!(told(dir.path(), "stop --now").0, Some(0));
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+    assert!(says_back(&mut old).is_err());
+    assert!(second.child.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn few_descriptors_are_said_and_silent_strangers_do_not_use_them_up() {
+    let (dir, server) = (members(), echo());
+    let mut relay = relay(dir.path(), "ulimit -n 256;", "127.0.0.1:0", server, "");
+    let said = loop {
+        let line = relay.line();
+        if line.contains("open files") || line.is_empty() {
+            break line;
+        }
+    };
+    assert!(said.contains("256 open files are allowed: "), "{said}");
+    // More than there are descriptors for.
+    let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(relay.address).ok()).collect();
+    let edge = edge(dir.path(), relay.address);
+    let (status, mut program) = tunnel(edge.address, server);
+    assert_eq!(status, "HTTP/1.1 200 Connection established");
+    says_back(&mut program).unwrap();
+    // The list is read all the same: who is revoked goes.
+    let revoked = marline(dir.path(), "fleet ca revoke --dir ca --role edge e1");
+    assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
+    assert!(program.read_exact(&mut [0]).is_err());
+    drop(silent);
+}
+
+#[test]
+fn a_relay_that_is_killed_and_started_again_under_load_carries_again() {
+    let (dir, server) = (members(), echo());
+    let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
+    let (edge, at) = (edge(dir.path(), first.address), first.address.to_string());
+    let mut flows: Vec<TcpStream> = (0..50).map(|_| tunnel(edge.address, server).1).collect();
+    flows.iter_mut().for_each(|flow| says_back(flow).unwrap());
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    // Each learns of it: half a stream is never taken for a whole, and nobody hangs.
+    for flow in &mut flows {
+        assert!(says_back(flow).is_err());
+    }
+    let second = relay(dir.path(), "", &at, server, "");
+    let began = Instant::now();
+    let mut program = loop {
+        let (status, program) = tunnel(edge.address, server);
+        if status.starts_with("HTTP/1.1 200 ") {
+            break program;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{status}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    says_back(&mut program).unwrap();
+    assert_eq!(second.address, first.address);
+    // The socket that the killed one has left is the new one's.
+    assert_eq!(told(dir.path(), "status").0, Some(0));
+}

@@ -1,0 +1,191 @@
+//! A daemon's ear: a unix socket at which its owner asks and tells it something.
+//!
+//! In: one JSON question for each connection, at most a kibibyte, ended by a line end or by the end of the stream. Out: one
+//! JSON answer, and the connection is closed. What they are is the daemon's matter.
+//!
+//! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
+//!    looked at as well, because between `bind` and `chmod` there is a moment.
+//! 2. Whoever is slow loses his connection after two seconds; nobody makes the daemon wait. A few are heard at once, and
+//!    the others wait in the kernel's queue.
+//! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here.
+//!
+//! HTTP was not used: there is one question and one answer, and no browser is to reach this.
+
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use crate::paths::ground::Directory;
+
+/// chosen: every question there is fits ten times.
+const LONGEST: u64 = 1024;
+/// chosen: a program on the same machine that needs longer has stopped.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// chosen: people and a monitor ask; more at once is a mistake in a script.
+pub(crate) const AT_ONCE: usize = 16;
+
+/// The listening end. It lives in a tokio runtime; the socket is removed with it.
+#[derive(Debug)]
+pub struct Ear {
+    accepting: tokio::task::JoinHandle<()>,
+    path: PathBuf,
+    /// Which file that is: another run may have put its own in its place.
+    file: (u64, u64),
+}
+
+impl Ear {
+    /// Listens at `path`, in place of whatever was left there. What is asked, or why that cannot be understood or may not be
+    /// asked, is given to `answer`.
+    ///
+    /// # Errors
+    /// The directory is not there, is not safe, or cannot be written.
+    pub fn listen<Q, A, F>(
+        path: &Path,
+        answer: impl Fn(Result<Q, String>) -> F + Send + Sync + 'static,
+    ) -> io::Result<Self>
+    where
+        Q: DeserializeOwned + Send + 'static,
+        A: Serialize + Send + Sync + 'static,
+        F: Future<Output = A> + Send + 'static,
+    {
+        Directory::open(path.parent().unwrap_or(Path::new(".")))?;
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let accepting = tokio::spawn(accept(listener, Arc::new(answer)));
+        Ok(Self { accepting, path: path.to_owned(), file: identity(path)? })
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
+async fn accept<Q, A, F>(
+    listener: UnixListener,
+    answer: Arc<impl Fn(Result<Q, String>) -> F + Send + Sync + 'static>,
+) where
+    Q: DeserializeOwned + Send + 'static,
+    A: Serialize + Send + Sync + 'static,
+    F: Future<Output = A> + Send + 'static,
+{
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    while let Ok(place) = Arc::clone(&room).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let answer = Arc::clone(&answer);
+                tokio::spawn(async move {
+                    let _place = place;
+                    if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, serve(stream, &*answer)).await {
+                        tracing::debug!(%error, "a question on the control socket failed");
+                    }
+                });
+            }
+            Err(error) => {
+                // Out of descriptors: those that are open may close.
+                tracing::debug!(%error, "the control socket does not accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve<Q, A, F>(mut stream: UnixStream, answer: &(impl Fn(Result<Q, String>) -> F + Sync)) -> io::Result<()>
+where
+    Q: DeserializeOwned + Send + 'static,
+    A: Serialize + Send + Sync + 'static,
+    F: Future<Output = A> + Send,
+{
+    let asked = if may_ask(&stream)? {
+        read(&mut stream).await?
+    } else {
+        Err("only root and the daemon's own user may ask".to_owned())
+    };
+    let mut text = serde_json::to_vec(&answer(asked).await)?;
+    text.push(b'\n');
+    stream.write_all(&text).await?;
+    stream.shutdown().await
+}
+
+fn may_ask(stream: &UnixStream) -> io::Result<bool> {
+    let user = stream.peer_cred()?.uid();
+    Ok(user == 0 || user == rustix::process::geteuid().as_raw())
+}
+
+async fn read<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Result<Q, String>> {
+    let mut text = Vec::new();
+    let mut limited = stream.take(LONGEST);
+    while !text.contains(&b'\n') && limited.read_buf(&mut text).await? > 0 {}
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(serde_json::from_slice(line).map_err(|error| format!("the question is not understood: {error}")))
+}
+
+/// Why a daemon did not answer.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// Nobody listens.
+    Nobody(io::Error),
+    /// Somebody listens, and this user may not ask.
+    NotPermitted,
+    /// It ended while it was asked.
+    Ended,
+    /// The answer did not come, or is none.
+    NoAnswer(io::Error),
+}
+
+/// Asks the daemon that listens at `socket`. Blocks, for four seconds at most between two bytes.
+///
+/// # Errors
+/// Nobody is there, or he does not answer.
+pub fn ask<A: DeserializeOwned>(socket: &Path, question: &impl Serialize) -> Result<A, Unanswered> {
+    // In a directory of just anybody's there may be a socket of just anybody's.
+    let connected = Directory::open(socket.parent().unwrap_or(Path::new(".")))
+        .and_then(|_| std::os::unix::net::UnixStream::connect(socket));
+    // Another user's directory may be empty; one that cannot be looked into may not.
+    let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let mut stream = connected.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied if !is_empty() => Unanswered::NotPermitted,
+        _ => Unanswered::Nobody(error),
+    })?;
+    let exchange = |stream: &mut std::os::unix::net::UnixStream| -> io::Result<A> {
+        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        stream.set_write_timeout(Some(2 * PATIENCE))?;
+        let mut text = serde_json::to_vec(question)?;
+        text.push(b'\n');
+        stream.write_all(&text)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        if !answer.ends_with(b"\n") {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_slice(&answer)?)
+    };
+    exchange(&mut stream).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            Unanswered::Ended
+        }
+        _ => Unanswered::NoAnswer(error),
+    })
+}
