@@ -8,7 +8,9 @@
 pub mod ca;
 pub mod edge;
 pub mod identity;
+mod own;
 pub mod relay;
 pub mod service;
+mod share;
 pub mod tls;
 mod tunnel;

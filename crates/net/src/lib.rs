@@ -11,6 +11,7 @@ mod pass;
 pub mod paths;
 pub mod power;
 pub mod proxy;
+pub mod queue;
 pub mod run;
 pub mod store;
 

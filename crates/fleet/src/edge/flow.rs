@@ -7,6 +7,7 @@
 //! 3. What breaks on one side is reset on the other.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -86,28 +87,45 @@ async fn direct(target: &Target) -> Result<Way, Problem> {
 }
 
 /// Carries a flow to its end.
-pub(super) async fn carry_on(edge: &Edge, way: Way, mut near: TcpStream, early: Vec<u8>) {
-    edge.state.send_modify(|state| state.open += 1);
+pub(super) async fn carry_on(edge: &Edge, way: Way, target: &Target, near: &mut TcpStream, early: Vec<u8>) {
+    let _open = Open::new(edge);
     let ended = match way {
         Way::Relay(mut road, rest) => {
-            let ended = carry(&mut near, &mut *road, early, rest, &mut Free).await;
+            let mut lane = edge.lanes.lane(target, road.get_ref().0.socket().as_fd(), Free);
+            let ended = carry(near, &mut *road, early, rest, &mut lane).await;
             ended.inspect_err(|_| reset(road.get_ref().0.socket()))
         }
         Way::Direct(mut far) => {
             // What cannot be set changes the pace of small packets, nothing else.
             let _ = far.set_nodelay(true);
-            let ended = carry(&mut near, &mut far, early, Vec::new(), &mut Free).await;
+            let mut lane = edge.lanes.lane(target, far.as_fd(), Free);
+            let ended = carry(near, &mut far, early, Vec::new(), &mut lane).await;
             ended.inspect_err(|_| reset(&far))
         }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "broke");
-        reset(&near);
+        reset(near);
     }
-    edge.state.send_modify(|state| state.open -= 1);
+}
+
+/// Counts a flow as open, however it ends.
+struct Open<'a>(&'a Edge);
+
+impl<'a> Open<'a> {
+    fn new(edge: &'a Edge) -> Self {
+        edge.state.send_modify(|state| state.open += 1);
+        Self(edge)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.state.send_modify(|state| state.open -= 1);
+    }
 }
 
 /// The other end shall learn that this is no orderly end.
-fn reset(socket: &TcpStream) {
+pub(super) fn reset(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

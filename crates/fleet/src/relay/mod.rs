@@ -12,12 +12,10 @@
 pub mod announce;
 mod door;
 pub(crate) mod handshakes;
-mod own;
 mod reach;
 mod registry;
 pub mod rules;
 mod serve;
-mod share;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -34,7 +32,7 @@ use marline_core::units::Bitrate;
 use marline_net::links::LinksError;
 
 use crate::identity::Name;
-use own::Own;
+use crate::own::Own;
 use registry::Registry;
 
 /// What a relay does.

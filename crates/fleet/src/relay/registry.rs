@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use super::share::Shares;
+use crate::share::Shares;
 use crate::identity::Name;
 use crate::tunnel::{Grant, Pace, Problem, Status};
 
@@ -60,8 +60,8 @@ pub(super) struct Registry {
 
 #[derive(Debug)]
 struct State {
-    up: Shares,
-    down: Shares,
+    up: Shares<Name>,
+    down: Shares<Name>,
     edges: BTreeMap<Name, Edge>,
     connections: usize,
     tunnels: usize,

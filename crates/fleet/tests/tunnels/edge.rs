@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_fleet::edge::{Config, Edge, EdgeState, Front, RelayAt};
+use marline_fleet::edge::{Config, Edge, EdgeState, Front, GuestTerms, RelayAt};
 use marline_fleet::relay::Limits;
 use marline_fleet::tls::client_config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +20,7 @@ async fn edge(place: &Place, relays: &[SocketAddr], warm: usize, direct: bool) -
         relays: relays.iter().map(at).collect(),
         warm,
         direct,
+        guests: GuestTerms::default(),
     };
     let tls = client_config(&place.edge("cam-1"), None, true).unwrap();
     let edge = Edge::new(config, Arc::new(tls));

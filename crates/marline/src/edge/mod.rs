@@ -4,7 +4,8 @@
 //! 2. The links are steered as `marline paths` does, in a thread of its own, by its throughput profile unless the
 //!    configuration says otherwise: it puts back at the end what it has changed. Where that is not possible (no privilege,
 //!    another steers already) it is said, and the edge goes on with what the kernel does by itself.
-//! 3. What is said goes to standard error, one line each.
+//! 3. A LAN is served before anything else is changed: where it cannot be, the edge ends with a line.
+//! 4. What is said goes to standard error, one line each.
 
 mod args;
 
@@ -14,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use marline_fleet::edge::{Config, Edge, EdgeState, Front, RelayAt};
+use marline_fleet::edge::{Config, Edge, EdgeState, Front, GuestTerms, Live, RelayAt, attend_lan};
 use marline_fleet::identity::Role;
 use marline_fleet::tls::{Credentials, client_config};
 use marline_net::paths::control::{self, Question};
+use marline_net::paths::gateway::{Gateway, GatewayError, Lan};
 use marline_net::paths::ground::RUN_DIR;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -40,28 +42,64 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
     let tls = client_config(&own, None, true).map_err(|error| bad(&error))?;
     let relays = args.relay.iter().map(|relay| found(relay)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = relays.iter().map(|relay| relay.name.to_str().into_owned()).collect();
-    let terms = Config { listen: args.listen.clone(), relays, warm: args.warm, direct: !args.no_direct };
+    let guests = GuestTerms { live: [vec![Live::rtmp()], args.live.clone()].concat(), ..GuestTerms::default() };
+    let lan = (!args.lan.is_empty()).then(|| Lan::new(args.lan.clone())).transpose();
+    let lan = lan.map_err(|why| Exit::usage(format!("--lan: {why}")))?;
+    let terms = Config { listen: args.listen.clone(), relays, warm: args.warm, direct: !args.no_direct, guests };
     let edge = Edge::new(terms, Arc::new(tls));
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let front = runtime.block_on(Front::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
     let listens: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
+    // Each flow has two descriptors.
+    let _ = marline_net::paths::forward::descriptors();
+    // Before anything else is changed: what it cannot have ends the edge. Those who come now wait until they are attended.
+    let run_dir = run_dir(&args);
+    let mut gateway = lan.as_ref().map(|lan| runtime.block_on(Gateway::open(lan, &run_dir))).transpose().map_err(no_lan)?;
     // Connections that are there before the links are steered would not be.
     let steering = (!args.no_paths).then(|| steer(&args, config)).transpose()?;
     say(&format!("{} listens on {} for SOCKS5 and CONNECT", peer.identity, listens.join(", ")));
+    if let Some(gateway) = &gateway {
+        gateway.changes().iter().for_each(|line| say(line));
+        say(&format!("{} is the gateway of {}: TCP is carried; UDP and the rest pass over the link of the default route", peer.identity, args.lan.join(", ")));
+    }
     let ended = runtime.block_on(async {
         tokio::select! {
             () = front.attend(&edge) => Err(Exit::failed("the listeners have ended")),
+            lost = async {
+                match &mut gateway {
+                    Some(gateway) => attend_lan(gateway, &edge).await,
+                    None => std::future::pending().await,
+                }
+            } => Err(no_lan(lost)),
             never = edge.keep_warm() => match never {},
             never = tell(edge.state(), &names) => match never {},
             ended = stopped() => ended,
         }
     });
+    drop(gateway);
     if let Some(steering) = steering {
+        if ended.is_err() {
+            // It has heard no signal yet.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+        }
         // It has heard the same signal, and puts back what it has changed.
         let _ = steering.join();
     }
     ended
+}
+
+/// Where what is changed is written down.
+fn run_dir(args: &EdgeArgs) -> PathBuf {
+    args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
+}
+
+fn no_lan(error: GatewayError) -> Exit {
+    match error {
+        GatewayError::NotPermitted => Exit::new(Exit::PRIVILEGE, error.to_string()),
+        GatewayError::Interface { .. } => Exit::usage(error.to_string()),
+        error => Exit::failed(error.to_string()),
+    }
 }
 
 /// A relay's name and its addresses, as `HOST[:PORT]` names them.
@@ -99,7 +137,7 @@ fn steer(args: &EdgeArgs, config: Option<&Path>) -> Result<std::thread::JoinHand
     };
     let started = std::thread::Builder::new().name("paths".to_owned()).spawn(run);
     let thread = started.map_err(|error| Exit::failed(format!("a thread cannot be started: {error}")))?;
-    let run_dir = args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into());
+    let run_dir = run_dir(args);
     let (began, question) = (Instant::now(), Question::Status { at_most: Some(0) });
     while !thread.is_finished() && began.elapsed() < READY && control::ask(&run_dir, &question).is_err() {
         std::thread::sleep(READY / 100);
