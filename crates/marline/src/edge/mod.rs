@@ -77,7 +77,10 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
             ended = stopped() => ended,
         }
     });
-    drop(gateway);
+    {
+        let _runtime = runtime.enter();
+        drop(gateway);
+    }
     if let Some(steering) = steering {
         if ended.is_err() {
             // It has heard no signal yet.

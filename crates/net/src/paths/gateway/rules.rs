@@ -50,8 +50,8 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
         "fib daddr type { local, broadcast, multicast, anycast } return".into(),
         "ip6 daddr fe80::/10 return".into(),
         format!("fib daddr oifname {lan} return"),
-        format!("meta nfproto ipv4 tproxy ip to 127.0.0.1:{port} meta mark set {mark:#x} accept"),
-        format!("meta nfproto ipv6 tproxy ip6 to [::1]:{port} meta mark set {mark:#x} accept"),
+        format!("meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark:#x} accept"),
+        format!("meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port} meta mark set {mark:#x} accept"),
     ];
     let mut passing = vec![
         "type filter hook forward priority 0; policy accept".to_owned(),
