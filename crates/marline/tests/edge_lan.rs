@@ -124,7 +124,7 @@ fn tcp_of_a_lan_is_carried_the_rest_passes_and_all_is_undone_at_the_end() {
     let script = r#"
 relay
 mkdir -m 755 run; state >before
-edge --link up0 --link up1
+edge --link up0 --link up1 --listen 127.0.0.1:1088 --listen 192.168.77.1:1088
 lan curl -sS -m 20 http://203.0.113.5/
 lan curl -sS -m 20 -g 'http://[2001:db8::5]/'
 ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q 5000; do sleep 0.02; done
@@ -133,6 +133,10 @@ lan perl -e "$ask"
 perl -e "$shell" & lan perl -e "$shell" &
 until ss -tln | grep -q 2222 && lan ss -tln | grep -q 2222; do sleep 0.02; done
 for address in 192.168.77.1 10.0.2.2; do lan bash -c "exec 3<>/dev/tcp/$address/2222; cat <&3"; done
+# What the box keeps for itself is not to be had through the edge either, whatever it is called; a server is.
+via='curl -sS -m 20 -p -x http://192.168.77.1:1088 -o heard -w %{http_connect}\n'
+for own in 127.0.0.1 192.168.77.1 10.0.2.2 '[::1]' '[::ffff:127.0.0.1]' '[fd77::1]' localhost 0.0.0.0; do lan $via -g "http://$own:2222/" 2>/dev/null || true; done
+lan $via http://203.0.113.5/; cat heard
 # Nobody reaches the LAN, or one link from another, through the box.
 ip -n far route add 192.168.77.0/24 via 10.0.1.2
 lan bash -c "exec 3<>/dev/tcp/192.168.77.2/2222; cat <&3"
@@ -150,6 +154,16 @@ grep -c "new flows go through 10.0.1.1" edge.log
         "hello from 10.0.1.2",
         "hello, 192.168.77.2",
         "hello, 192.168.77.2",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "200",
+        "203.0.113.1 to 203.0.113.5",
         "hello, 192.168.77.2",
         "1",
         "1",
@@ -213,4 +227,23 @@ refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -n
 "#;
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["right"; 6]);
+}
+
+#[test]
+fn the_one_privilege_of_the_unit_is_enough() {
+    let script = r#"
+relay
+mkdir -m 755 run box; cp e1.pem e1.key ca/ca.pem box; chown -R nobody: run box; chmod 755 .
+state >before
+setpriv --reuid nobody --regid nogroup --clear-groups --bounding-set -all,+net_admin --inh-caps -all,+net_admin \
+    --ambient-caps -all,+net_admin --no-new-privs \
+    "$MARLINE" edge --relay 10.0.1.1 --certificate box/e1.pem --run-dir run --lan lan0 --link up0 --link up1 2>edge.log & edge=$!
+until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
+led; lan curl -sS -m 20 http://203.0.113.5/
+grep -c "not steered" edge.log || true
+kill -TERM $edge; wait $edge && echo "ended well"
+free; state >after; diff before after && echo "as before"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["203.0.113.1 to 203.0.113.5", "0", "ended well", "as before"]);
 }

@@ -35,7 +35,9 @@ impl Live {
 impl FromStr for Live {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no port, no host and no host with a port, such as 1936 or ingest.example.org:443");
+        let wrong = || {
+            format!("`{text}` is no port, no host and no host with a port, such as 1936 or ingest.example.org:443")
+        };
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             let port = text.parse().ok().filter(|port| *port > 0);
             return Ok(Self { host: None, port: Some(port.ok_or_else(wrong)?) });

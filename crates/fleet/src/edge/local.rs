@@ -41,7 +41,11 @@ impl Local {
         let never = match address {
             IpAddr::V4(v4) => {
                 // "This network" (RFC 1122 §3.2.1.3) is this host to Linux.
-                v4.octets()[0] == 0 || v4.is_loopback() || v4.is_link_local() || v4.is_multicast() || v4.is_broadcast()
+                v4.octets()[0] == 0
+                    || v4.is_loopback()
+                    || v4.is_link_local()
+                    || v4.is_multicast()
+                    || v4.is_broadcast()
             }
             IpAddr::V6(v6) => {
                 let embeds_v4 = v6.segments()[..6] == [0; 6];

@@ -99,7 +99,14 @@ impl Edge {
         let roads = road::Roads::new(&config, tls);
         let lanes = lanes::Lanes::new(config.guests.live.clone());
         let guests = Mutex::new(guests::Guests::new(config.guests.flows, config.guests.flows_of_one));
-        Arc::new(Self { config, roads, lanes, guests, local: local::Local::ask(), state: watch::Sender::new(state) })
+        Arc::new(Self {
+            config,
+            roads,
+            lanes,
+            guests,
+            local: local::Local::ask(),
+            state: watch::Sender::new(state),
+        })
     }
 
     /// How it stands; changes are told.

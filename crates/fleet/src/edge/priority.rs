@@ -142,7 +142,9 @@ impl Priority {
                 self.allowance = Some((had / 2).max(FLOOR));
                 self.cut = Some(now);
             }
-        } else if let Some(allowance) = self.allowance.filter(|_| self.limited.is_some_and(|at| now.since(at) < LIMITED)) {
+        } else if let Some(allowance) =
+            self.allowance.filter(|_| self.limited.is_some_and(|at| now.since(at) < LIMITED))
+        {
             self.allowance = Some(allowance + GROW_BY + allowance / GROW_PER_LOOK);
         }
         self.shares.resize(self.allowance);
@@ -196,7 +198,8 @@ impl Stream {
     }
 
     fn is_live(&self, now: Instant) -> bool {
-        self.sends.is_some_and(|sends| now.since(sends) < QUIET) || self.looks.back().is_some_and(|(_, _, wait)| !wait.is_zero())
+        self.sends.is_some_and(|sends| now.since(sends) < QUIET)
+            || self.looks.back().is_some_and(|(_, _, wait)| !wait.is_zero())
     }
 
     fn waits(&self, now: Instant) -> bool {
@@ -270,7 +273,9 @@ mod tests {
                             self.bulk[n] += size.bytes();
                             self.queue.push_back((n as u64, size.bytes()));
                         }
-                        Grant::Later(wait) => self.next[n] = self.ms + u64::try_from(wait.as_millis()).unwrap().max(1),
+                        Grant::Later(wait) => {
+                            self.next[n] = self.ms + u64::try_from(wait.as_millis()).unwrap().max(1)
+                        }
                     }
                 }
                 let mut left = self.rate;
@@ -349,7 +354,12 @@ mod tests {
         let mut world = World::new(1000, 600, 1);
         world.run(20);
         world.wants = 0;
-        world.priority.look(Instant::from_millis(world.ms), LIVE, DataSize::from_bytes(world.given), DataSize::ZERO);
+        world.priority.look(
+            Instant::from_millis(world.ms),
+            LIVE,
+            DataSize::from_bytes(world.given),
+            DataSize::ZERO,
+        );
         world.priority.decide(Instant::from_millis(world.ms + 6000));
         assert_eq!(world.priority.allowance(), None);
     }

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use crate::share::Shares;
 use crate::identity::Name;
+use crate::share::Shares;
 use crate::tunnel::{Grant, Pace, Problem, Status};
 
 /// How much there may be of everything.

@@ -55,13 +55,18 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
     let _ = marline_net::paths::forward::descriptors();
     // Before anything else is changed: what it cannot have ends the edge. Those who come now wait until they are attended.
     let run_dir = run_dir(&args);
-    let mut gateway = lan.as_ref().map(|lan| runtime.block_on(Gateway::open(lan, &run_dir))).transpose().map_err(no_lan)?;
+    let mut gateway =
+        lan.as_ref().map(|lan| runtime.block_on(Gateway::open(lan, &run_dir))).transpose().map_err(no_lan)?;
     // Connections that are there before the links are steered would not be.
     let steering = (!args.no_paths).then(|| steer(&args, config)).transpose()?;
     say(&format!("{} listens on {} for SOCKS5 and CONNECT", peer.identity, listens.join(", ")));
     if let Some(gateway) = &gateway {
         gateway.changes().iter().for_each(|line| say(line));
-        say(&format!("{} is the gateway of {}: TCP is carried; UDP and the rest pass over the link of the default route", peer.identity, args.lan.join(", ")));
+        say(&format!(
+            "{} is the gateway of {}: TCP is carried; UDP and the rest pass over the link of the default route",
+            peer.identity,
+            args.lan.join(", ")
+        ));
     }
     let ended = runtime.block_on(async {
         tokio::select! {

@@ -47,7 +47,9 @@ impl Forwarding {
         let claim = Claim::take(run_dir, Role::Gateway).map_err(|error| match error {
             ClaimError::Held(process) => {
                 let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
-                PathsError::Ground(format!("another `marline edge --lan`{process} serves here already; stop it first"))
+                PathsError::Ground(format!(
+                    "another `marline edge --lan`{process} serves here already; stop it first"
+                ))
             }
             error => error.into(),
         })?;
@@ -75,7 +77,8 @@ impl Forwarding {
     /// Writes down what is going to be set. What a killed run has written stays, as long as it is still so.
     fn note(&mut self, settings: &Settings, wanted: &[(String, String)]) -> std::io::Result<()> {
         let is_so = |entry: &Setting| settings.read(&entry.name).is_some_and(|now| entry.is_ours(&now));
-        let mut entries: Vec<Setting> = self.ledger.changes().settings.iter().filter(|e| is_so(e)).cloned().collect();
+        let mut entries: Vec<Setting> =
+            self.ledger.changes().settings.iter().filter(|e| is_so(e)).cloned().collect();
         for (name, set) in wanted {
             let was = settings.read(name).unwrap_or_default();
             if was != *set && !entries.iter().any(|entry| entry.name == *name) {
