@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use marline_net::paths::gateway::{Gateway, GatewayError};
 use marline_net::proxy::socks5;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -29,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const BREATH: Duration = Duration::from_millis(50);
 /// chosen: how long an answer's last bytes may be on their way before the connection is reset; as a relay's.
 const LINGER: Duration = Duration::from_secs(2);
+/// chosen: a phone that sleeps answers within minutes.
+const SILENT: Duration = Duration::from_secs(120);
+const SILENT_AGAIN: Duration = Duration::from_secs(30);
 /// chosen: what a program sends before it looks for an answer.
 const SENT_AHEAD: usize = 256 * 1024;
 
@@ -118,6 +122,9 @@ fn admit(mut near: TcpStream, from: SocketAddr, going: Option<SocketAddr>, edge:
         // One that has gone by itself does not hear it.
         let _ = other.send(());
     }
+    // Who has left the LAN without a word keeps no place for ever.
+    let _ =
+        SockRef::from(&near).set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENT).with_interval(SILENT_AGAIN));
     let edge = Arc::clone(edge);
     tokio::spawn(async move {
         tokio::select! {

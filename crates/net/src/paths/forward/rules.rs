@@ -1,7 +1,7 @@
 //! The rules that lead this host's plain TCP to the forwarder: one table of nftables, which ends with its holder.
 //!
 //! In: which connections are meant ([`Scope`]) and where the forwarder listens. Out: a table in the kernel while a
-//! [`Held`] lives.
+//! `Held` lives.
 //!
 //! 1. Led away are connections that this host opens, out of an interface other than the loopback: what stays on this
 //!    host goes to its own addresses, which Linux routes over the loopback. It is decided once, for the SYN, and kept in
@@ -10,7 +10,7 @@
 //! 2. Not led away are sockets with a mark (the forwarder's own, and programs that route by themselves), sockets that are
 //!    bound to a device (the detour has no way for them: who asked for a link gets it), those that ask for MPTCP
 //!    themselves (by the option in their SYN), and link-local IPv6, whose addresses mean nothing without their interface.
-//! 3. The table has an owner, and ends with it ([`super::nft`]).
+//! 3. The table has an owner, and ends with it (`nft`).
 
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
