@@ -1,6 +1,7 @@
-//! Whether a connection speaks MPTCP: `getsockopt(MPTCP_INFO)` as a plain value.
+//! Whether a connection speaks MPTCP, and how its subflows stand: `getsockopt` of `MPTCP_INFO` and `MPTCP_TCPINFO` as plain
+//! values.
 //!
-//! In: a socket. Out: [`Spoken`]. A connection that was begun as MPTCP and goes on as TCP tells nobody: neither the
+//! In: a socket. Out: [`Spoken`], [`subflows`]. A connection that was begun as MPTCP and goes on as TCP tells nobody: neither the
 //! application, nor an event of the path manager. This is how its owner sees it; `ss -M` shows it for all sockets.
 //!
 //! 1. After a fallback the question goes to the TCP socket below, which refuses it: over IPv4 with `EOPNOTSUPP`, over IPv6
@@ -12,6 +13,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::ipproto::MPTCP;
 use rustix::net::sockopt::socket_protocol;
+
+use crate::tcp_info::TcpInfo;
 
 /// Whether a connection speaks MPTCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +63,34 @@ impl Spoken {
     }
 }
 
+/// The subflows of a connection that speaks MPTCP (kernel 5.16).
+///
+/// # Errors
+/// When it does not, any more or ever, or the kernel cannot say.
+pub fn subflows(socket: impl AsFd) -> io::Result<Vec<TcpInfo>> {
+    let mut data = [0_u8; HEAD + MOST * ELEMENT];
+    // struct mptcp_subflow_data: its own length, how many there are, the kernel's length of one, ours.
+    for (at, value) in [(0, HEAD), (12, ELEMENT)] {
+        data[at..at + 4].copy_from_slice(&(value as u32).to_ne_bytes());
+    }
+    let mut length = data.len() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `fd` is open for the call, and `length` is the size of the buffer that the kernel fills.
+    super::check(unsafe { libc::getsockopt(fd, SOL_MPTCP, MPTCP_TCPINFO, data.as_mut_ptr().cast(), &mut length) })?;
+    let word = |at: usize| u32::from_ne_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]) as usize;
+    let (count, filled) = (word(4).min(MOST), word(8).min(ELEMENT));
+    Ok(data[HEAD..].chunks(ELEMENT).take(count).map(|one| TcpInfo::parse(&one[..filled])).collect())
+}
+
 /// `linux/socket.h`, `linux/mptcp.h`: not in `libc`.
 const SOL_MPTCP: libc::c_int = 284;
 const MPTCP_INFO: libc::c_int = 1;
+const MPTCP_TCPINFO: libc::c_int = 2;
+/// sizeof(struct mptcp_subflow_data), and what is asked for of each subflow.
+const HEAD: usize = 16;
+const ELEMENT: usize = 256;
+/// MPTCP_SUBFLOWS_MAX of net/mptcp/pm.c is eight, and the first one.
+const MOST: usize = 9;
 const FALLBACK: u32 = 1 << 0;
 const REMOTE_KEY_RECEIVED: u32 = 1 << 1;
 
@@ -93,6 +121,11 @@ mod tests {
                 connect(&client, &SocketAddr::new(to, port)).unwrap();
                 let accepted = accept(&server).unwrap();
                 assert_eq!(Spoken::of(&client).unwrap(), spoken, "{to}");
+                let seen = subflows(&client);
+                assert_eq!(
+                    seen.map_err(|_| ()).map(|all| all.len()),
+                    spoken.eq(&Spoken::Yes).then_some(1).ok_or(())
+                );
                 let there = if spoken == Spoken::Yes { Spoken::Yes } else { Spoken::Never };
                 assert_eq!(Spoken::of(&accepted).unwrap(), there, "{to}");
             }
@@ -101,6 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_no_mptcp_socket_never_spoke_it() {
+        assert!(subflows(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
         assert_eq!(Spoken::of(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap(), Spoken::Never);
         assert!(Spoken::of(std::fs::File::open("/dev/null").unwrap()).is_err());
     }

@@ -61,6 +61,10 @@ pub struct TcpInfo {
     pub bytes_received: u64,
     /// Bytes that were written and not yet sent (kernel 4.6).
     pub unsent: u32,
+    /// Time since data was sent last.
+    pub last_sent: Duration,
+    /// Bytes per second at which the window lets data go (kernel 3.15).
+    pub pacing_rate: u64,
     /// Segments with data that have arrived (kernel 4.6).
     pub segments_received: u32,
     /// Segments that arrived out of order; `None` on kernels before 5.4.
@@ -83,7 +87,7 @@ impl TcpInfo {
         Ok(Self::parse(bytes.get(..length as usize).unwrap_or(&bytes)))
     }
 
-    fn parse(bytes: &[u8]) -> Self {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let micros = |at| Duration::from_micros(u32_at(bytes, at).unwrap_or(0).into());
         let some_micros = |at| {
             // The kernel says "none" with zero and, for the minimum, with all bits set.
@@ -112,6 +116,8 @@ impl TcpInfo {
             bytes_acked: u64_at(bytes, 120).unwrap_or(0),
             bytes_received: u64_at(bytes, 128).unwrap_or(0),
             unsent: count(144),
+            last_sent: Duration::from_millis(count(44).into()),
+            pacing_rate: u64_at(bytes, 104).unwrap_or(0),
             min_rtt: some_micros(148),
             segments_received: count(152),
             out_of_order: u32_at(bytes, 224),

@@ -32,6 +32,9 @@ pub struct Config {
     pub safety: Ratio,
     /// What a link is taken for that was never used (eMPTCP §3.2).
     pub assumed: Bitrate,
+    /// Whether who sends from here keeps what waits on subflows short ([`super::queue`]), so that slower links help uploads.
+    #[serde(default)]
+    pub short_queues: bool,
 }
 
 impl Config {
@@ -46,6 +49,7 @@ impl Config {
             tau: Duration::from_secs(3),
             safety: Ratio::from_ppm(100_000),
             assumed: Bitrate::from_mbps(5),
+            short_queues: false,
         }
     }
 }

@@ -22,6 +22,7 @@ mod host;
 mod links;
 mod looks;
 mod pace;
+pub mod queue;
 mod reason;
 mod round;
 mod silence;

@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::Edge;
+use super::queue::Short;
 use super::road::{Road, RoadError};
 use crate::tunnel::{Free, Problem, Status, Target, carry};
 
@@ -91,14 +92,15 @@ pub(super) async fn carry_on(edge: &Edge, way: Way, target: &Target, near: &mut 
     let _open = Open::new(edge);
     let ended = match way {
         Way::Relay(mut road, rest) => {
-            let mut lane = edge.lanes.lane(target, road.get_ref().0.socket().as_fd(), Free);
+            let socket = road.get_ref().0.socket();
+            let mut lane = edge.lanes.lane(target, socket.as_fd(), near.as_fd(), Short::new(socket));
             let ended = carry(near, &mut *road, early, rest, &mut lane).await;
             ended.inspect_err(|_| reset(road.get_ref().0.socket()))
         }
         Way::Direct(mut far) => {
             // What cannot be set changes the pace of small packets, nothing else.
             let _ = far.set_nodelay(true);
-            let mut lane = edge.lanes.lane(target, far.as_fd(), Free);
+            let mut lane = edge.lanes.lane(target, far.as_fd(), near.as_fd(), Free);
             let ended = carry(near, &mut far, early, Vec::new(), &mut lane).await;
             ended.inspect_err(|_| reset(&far))
         }

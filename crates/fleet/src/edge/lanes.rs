@@ -4,7 +4,8 @@
 //!
 //! 1. Live flows go as fast as they can. Of bulk flows only what they send upward is held back: what they receive competes with the
 //!    live stream for nothing but the acknowledgements' few bytes.
-//! 2. While there is a live flow, and only then, it is looked each [`LOOK`] at what of it is not acknowledged yet.
+//! 2. While there is a live flow, and only then, it is looked each [`LOOK`] at what of it is not acknowledged yet: by the other
+//!    end of its way, or, where its pace keeps its queue short, not even read from the program.
 //! 3. A lane is around another pace, which hears of every piece as well.
 
 use std::collections::BTreeMap;
@@ -34,7 +35,22 @@ struct State {
     priority: Priority,
     next: u64,
     /// The live flows: their sockets, and what they were given.
-    watched: BTreeMap<u64, (OwnedFd, DataSize)>,
+    watched: BTreeMap<u64, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    far: OwnedFd,
+    near: OwnedFd,
+    given: DataSize,
+}
+
+impl Watched {
+    /// What the program has sent in all, and what of it is not acknowledged. A kernel that does not tell keeps nobody waiting.
+    fn look(&self) -> (DataSize, DataSize) {
+        let unread = DataSize::from_bytes(rustix::io::ioctl_fionread(&self.near).unwrap_or(0));
+        (self.given + unread, unread + unacknowledged(&self.far).unwrap_or_default())
+    }
 }
 
 impl Lanes {
@@ -43,22 +59,26 @@ impl Lanes {
         Self { live, began: std::time::Instant::now(), state: Mutex::new(state), came: Notify::new() }
     }
 
-    /// The lane of a flow over this socket.
-    pub(super) fn lane<P: Pace>(&self, target: &Target, socket: BorrowedFd<'_>, inner: P) -> Lane<'_, P> {
+    /// The lane of a flow over the socket `far`, whose program is at `near`.
+    pub(super) fn lane<P: Pace>(
+        &self,
+        target: &Target,
+        far: BorrowedFd<'_>,
+        near: BorrowedFd<'_>,
+        inner: P,
+    ) -> Lane<'_, P> {
         let mut state = self.lock();
         let id = state.next;
         state.next += 1;
-        // Without a descriptor of its own it cannot be watched, and goes with the others.
-        let own = self.live.iter().any(|live| live.is(target)).then(|| socket.as_fd().try_clone_to_owned());
-        let is_live = match own {
-            Some(Ok(own)) => {
-                state.priority.begin(id);
-                state.watched.insert(id, (own, DataSize::ZERO));
-                self.came.notify_one();
-                true
-            }
-            _ => false,
-        };
+        let own = || Some((far.as_fd().try_clone_to_owned().ok()?, near.as_fd().try_clone_to_owned().ok()?));
+        // Without descriptors of its own it cannot be watched, and goes with the others.
+        let own = self.live.iter().any(|live| live.is(target)).then(own).flatten();
+        let is_live = own.is_some();
+        if let Some((far, near)) = own {
+            state.priority.begin(id);
+            state.watched.insert(id, Watched { far, near, given: DataSize::ZERO });
+            self.came.notify_one();
+        }
         Lane { lanes: self, id, is_live, inner }
     }
 
@@ -72,10 +92,9 @@ impl Lanes {
             let (mut state, now) = (self.lock(), self.now());
             let State { priority, watched, .. } = &mut *state;
             let before = priority.allowance();
-            for (id, (socket, given)) in watched.iter() {
-                // A kernel that does not tell keeps nobody waiting.
-                let waits = unacknowledged(socket).unwrap_or_default();
-                priority.look(now, *id, *given, waits);
+            for (id, watched) in watched.iter() {
+                let (given, waits) = watched.look();
+                priority.look(now, *id, given, waits);
             }
             priority.decide(now);
             if let Some(allowance) = priority.allowance().filter(|_| before.is_none()) {
@@ -127,8 +146,8 @@ impl<P: Pace> Pace for Lane<'_, P> {
         if is_up {
             let mut state = self.lanes.lock();
             if self.is_live {
-                if let Some((_, given)) = state.watched.get_mut(&self.id) {
-                    *given += passed;
+                if let Some(watched) = state.watched.get_mut(&self.id) {
+                    watched.given += passed;
                 }
             } else {
                 state.priority.passed(self.id, granted, passed);

@@ -19,6 +19,7 @@ mod lanes;
 mod live;
 mod local;
 mod priority;
+mod queue;
 mod road;
 
 use std::net::SocketAddr;

@@ -132,7 +132,7 @@ const PORT: u16 = 4443;
 /// Steers the links in a thread of its own.
 fn steer(args: &EdgeArgs, config: Option<&Path>) -> Result<std::thread::JoinHandle<()>, Exit> {
     let mut words = vec!["marline".to_owned(), "paths".to_owned(), "run".to_owned(), "--quiet".to_owned()];
-    words.extend(["--profile".to_owned(), args.profile.clone()]);
+    words.extend(["--short-queues".to_owned(), "--profile".to_owned(), args.profile.clone()]);
     words.extend(args.link.iter().flat_map(|link| ["--link".to_owned(), link.clone()]));
     words.extend(args.run_dir.iter().flat_map(|dir| ["--run-dir".to_owned(), dir.display().to_string()]));
     let cli = crate::args::parse(words.into_iter().map(Into::into))?;

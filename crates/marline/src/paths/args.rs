@@ -131,6 +131,9 @@ pub(super) struct RunArgs {
     /// What is to be small or large: energy, throughput, latency or metered [default: energy].
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<Profile>,
+    /// Programs here keep what they have not sent short, as `marline edge` does: then a link of a twentieth helps an upload.
+    #[arg(long)]
+    pub(super) short_queues: bool,
     /// Who decides: marline, or as published emptcp, wifi-first or mptcp [default: marline].
     #[arg(long, value_name = "NAME")]
     pub(super) policy: Option<Policy>,

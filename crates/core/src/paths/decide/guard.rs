@@ -87,7 +87,8 @@ impl Conn {
         let (both, slow) = rates(Pace::MEMORY).max(rates(Pace::MEMORY / 2));
         let best = carrying.iter().filter_map(|at| Some((self.paths.get(at)?.alone?, at))).max();
         let worse = best.filter(|(alone, _)| both < alone.share(WORSE)).map(|(_, link)| link);
-        let small = (slow * SMALL <= both - slow).then_some(fast);
+        // A slow one that holds nobody up is not taken away to see what the fast one brings: that costs more than it tells.
+        let small = (slow * SMALL <= both - slow && !self.sends_short(host)).then_some(fast);
         let link = worse.or(small)?;
         let others = now.without(Links::one(link));
         if self.grows(carrying) || !host.trials.are_due(time, self.id, others, link) {

@@ -21,6 +21,8 @@ use super::super::links::Links;
 use super::super::reason::Reason;
 use super::super::subflow::Sub;
 use super::Choice;
+use super::trials::{DRAG, DRAG_OF_SHORT};
+use crate::energy::Direction;
 use crate::units::{Bitrate, Duration};
 
 /// How long a path has carried when it is judged, and in its own round trips. chosen: a window of 10 packets has become one
@@ -77,7 +79,8 @@ impl Conn {
     /// A link's rate, if it is so slow that it would hold the fast one up.
     fn slow(&self, host: &Host, at: usize, fast: usize) -> Option<Bitrate> {
         let path = self.paths.get(at)?;
-        let limit = host.trials.limit(host.now, at, fast);
+        let usual = if self.sends_short(host) { DRAG_OF_SHORT } else { DRAG };
+        let limit = host.trials.limit(host.now, at, fast).unwrap_or(usual);
         let (carries, seen) = (self.carrying().has(at) && !path.away, !path.pace.seen().is_zero());
         let (slow, least) = match (carries, seen) {
             (true, _) => (Some(self.lately(at)).filter(|_| self.is_judged(host, at)), self.peak(fast).share(limit)),
@@ -92,6 +95,11 @@ impl Conn {
             }
         };
         slow.filter(|slow| *slow < least)
+    }
+
+    /// Whether most of its bytes are sent from here, by somebody who keeps what waits on subflows short.
+    pub(super) fn sends_short(&self, host: &Host) -> bool {
+        host.config.short_queues && self.direction() == Direction::Up
     }
 
     /// Whether a path's window is open, in its own round trips, and what it brings is known.

@@ -17,6 +17,9 @@ use crate::units::{Bitrate, Duration, Instant, Ratio};
 /// Of a slow link beside a fast one, where no trial has told: between the measured 2 of 20, which loses, and 4 of 20,
 /// which gains.
 pub(super) const DRAG: Ratio = Ratio::from_ppm(143_000);
+/// The same where our own sender keeps queues short. measured over the kernel, 20 Mbit/s and 60 ms beside 100 ms: 5 % bring
+/// 3 to 5 % more, 2.5 % take a tenth to a third.
+pub(super) const DRAG_OF_SHORT: Ratio = Ratio::from_ppm(30_000);
 const FOUND: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(15);
 /// The most doublings.
@@ -82,14 +85,14 @@ impl Trials {
             && slow.iter().all(|slow| self.pairs.get(&(slow, fast)).is_none_or(|pair| now >= pair.next))
     }
 
-    /// Below which part of the fast one's rate the slow one holds it up.
-    pub(super) fn limit(&self, now: Instant, slow: usize, fast: usize) -> Ratio {
+    /// Below which part of the fast one's rate the slow one holds it up, as far as a trial has told.
+    pub(super) fn limit(&self, now: Instant, slow: usize, fast: usize) -> Option<Ratio> {
         let found = self.pairs.get(&(slow, fast)).and_then(|pair| pair.limit).filter(|(_, until)| now < *until);
-        found.map_or(DRAG, |(limit, _)| limit)
+        found.map(|(limit, _)| limit)
     }
 
     /// Whether a link of this rate holds up one of that rate.
     pub(super) fn drags(&self, now: Instant, slow: (usize, Bitrate), fast: (usize, Bitrate)) -> bool {
-        slow.1 < fast.1.share(self.limit(now, slow.0, fast.0))
+        slow.1 < fast.1.share(self.limit(now, slow.0, fast.0).unwrap_or(DRAG))
     }
 }

@@ -75,3 +75,17 @@ fn there_are_sixty_four_links_at_most() {
     assert_eq!(world.paths.links().count(), 64);
     assert!(!world.state(conn).is_empty());
 }
+
+#[test]
+fn a_tenth_helps_an_upload_whose_sender_keeps_queues_short() {
+    for (short_queues, upload, left_out) in [(true, true, false), (false, true, true), (true, false, true)] {
+        let mut world = World::new(Config { profile: Profile::Throughput, short_queues, ..config() });
+        world.rate(WIFI, 20.0);
+        world.rate(LTE, 2.0);
+        world.uploads.extend(upload.then_some(ConnId(1)));
+        world.open(1, WIFI, 64 << 20);
+        world.run(2.0);
+        let says = world.notes.iter().any(|note| note.contains("would hold it up"));
+        assert_eq!(says, left_out, "{short_queues} {upload}: {:#?}", world.notes);
+    }
+}
