@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws survey smoke bench build install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test laws survey smoke bench build static install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -10,6 +10,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 TARGET = $(or $(shell PATH="$(PATH)" $(CARGO) metadata --format-version 1 --no-deps 2>/dev/null \
   | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'),target)
 MARLINE = $(TARGET)/release/marline
+# For `make static`: of this machine's own processor.
+STATIC ?= $(shell uname -m)-unknown-linux-musl
 
 help: ## Show this text
 	@echo "marline: several network links behave as one good link"
@@ -47,6 +49,13 @@ bench: need-lab build ## Print the tables of speed against curl and aria2 (long;
 build: need-build ## Build the program into target/release/marline (or below CARGO_TARGET_DIR)
 	$(CARGO) build --release --locked -p marline
 
+static: need-build ## Build one file for a small box: no C library, no laboratory; print where it is and its size
+	@.ci/need musl-gcc:musl-tools
+	@rustup target add $(STATIC) >/dev/null 2>&1 || [ -d "$$(rustc --print target-libdir --target $(STATIC))" ] || { \
+	  echo "Rust's library for $(STATIC) is missing: rustup target add $(STATIC), or this system's package of it" >&2; exit 1; }
+	$(CARGO) build --release --locked -p marline --no-default-features --features fleet --target $(STATIC)
+	@ls -l "$(TARGET)/$(STATIC)/release/marline" | awk '{ printf "%s: %.1f MB\n", $$NF, $$5 / 1e6 }'
+
 install: build ## Put the program into ~/.local/bin (PREFIX=/usr/local for everybody)
 	install -Dm755 "$(MARLINE)" "$(PREFIX)/bin/marline"
 
@@ -65,6 +74,6 @@ need-lab: need-build
 	@.ci/need nginx:nginx curl:curl
 
 need-test: need-lab
-	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv ffmpeg:ffmpeg redis-server:redis-server redis-cli:redis-tools
+	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv ffmpeg:ffmpeg redis-server:redis-server redis-cli:redis-tools nft:nftables shellcheck:shellcheck
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy

@@ -13,7 +13,9 @@ pub mod enrol;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod identity;
+mod own;
 pub mod relay;
 pub mod service;
+mod share;
 pub mod tls;
 mod tunnel;

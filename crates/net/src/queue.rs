@@ -1,7 +1,7 @@
 //! What waits to be sent on a connection's subflows.
 //!
 //! In: a socket that speaks MPTCP. Out: whether it is to be given more now ([`marline_core::paths::queue`]), and a buffer that is
-//! large enough for that to be the only bound.
+//! large enough for that to be the only bound; and what is not acknowledged.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -31,6 +31,14 @@ pub fn wait(socket: impl AsFd) -> io::Result<Option<Duration>> {
 /// Without it.
 pub fn widen(socket: impl AsFd) -> io::Result<()> {
     Ok(set_socket_send_buffer_size_force(socket, ROOM)?)
+}
+
+/// What a connection was given and the other end has not acknowledged yet; of MPTCP, whichever subflow carries it.
+///
+/// # Errors
+/// It is no connected socket, or of a kernel that does not tell (MPTCP: before 5.17).
+pub fn unacknowledged(socket: impl AsFd) -> io::Result<DataSize> {
+    marline_sys::queue::unacknowledged(socket).map(DataSize::from_bytes)
 }
 
 fn of(info: &TcpInfo) -> Queue {

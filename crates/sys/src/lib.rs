@@ -11,6 +11,7 @@ pub mod mptcp;
 pub mod namespace;
 pub mod netlink;
 pub mod process;
+pub mod queue;
 pub mod sched;
 pub mod seccomp;
 pub mod signal;

@@ -6,6 +6,7 @@
 //! 2. Direct is for when no relay can be had at all.
 //! 3. What breaks on one side is reset on the other.
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
         }
         Err(RoadError::None(why)) if edge.config.direct => {
             tracing::warn!(why, "directly, over one link");
-            let connected = direct::reach(target, edge.best_link(), edge.config.is_exposed()).await;
+            let connected =
+                direct::reach(target, edge.best_link(), edge.config.is_exposed().then_some(&edge.local)).await;
             let connected = connected.inspect(|_| {
                 edge.state.send_modify(|state| {
                     state.direct += 1;
@@ -73,31 +75,49 @@ fn of(status: u16) -> Status {
 }
 
 /// Carries a flow to its end.
-pub(super) async fn carry_on(edge: &Edge, way: Way, mut near: TcpStream, early: Vec<u8>) {
-    edge.state.send_modify(|state| state.open += 1);
+pub(super) async fn carry_on(edge: &Edge, way: Way, target: &Target, near: &mut TcpStream, early: Vec<u8>) {
+    let _open = Open::new(edge);
     let counted = |meter: &Arc<Meter>| Counted::new(Arc::clone(meter));
     let ended = match way {
         Way::Relay(tunnel) => {
             let Tunnel { mut road, station, rest } = *tunnel;
-            let mut pace = Short::new(road.get_ref().0.socket(), counted(&station.meter));
-            let ended = carry(&mut near, &mut road, early, rest, &mut pace).await;
+            let socket = road.get_ref().0.socket();
+            let short = Short::new(socket, counted(&station.meter));
+            let mut lane = edge.lanes.lane(target, socket.as_fd(), near.as_fd(), short);
+            let ended = carry(near, &mut road, early, rest, &mut lane).await;
             ended.inspect_err(|_| reset(road.get_ref().0.socket()))
         }
         Way::Direct(mut far) => {
             // What cannot be set changes the pace of small packets, nothing else.
             let _ = far.set_nodelay(true);
-            let ended = carry(&mut near, &mut far, early, Vec::new(), &mut counted(&edge.direct)).await;
+            let mut lane = edge.lanes.lane(target, far.as_fd(), near.as_fd(), counted(&edge.direct));
+            let ended = carry(near, &mut far, early, Vec::new(), &mut lane).await;
             ended.inspect_err(|_| reset(&far))
         }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "broke");
-        reset(&near);
+        reset(near);
     }
-    edge.state.send_modify(|state| state.open -= 1);
+}
+
+/// Counts a flow as open, however it ends.
+struct Open<'a>(&'a Edge);
+
+impl<'a> Open<'a> {
+    fn new(edge: &'a Edge) -> Self {
+        edge.state.send_modify(|state| state.open += 1);
+        Self(edge)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.state.send_modify(|state| state.open -= 1);
+    }
 }
 
 /// The other end shall learn that this is no orderly end.
-fn reset(socket: &TcpStream) {
+pub(super) fn reset(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

@@ -1,18 +1,25 @@
-//! Where programs reach the edge: SOCKS5 (RFC 1928) and CONNECT (RFC 9110 §9.3.6) on one port.
+//! Where programs reach the edge: SOCKS5 (RFC 1928) and CONNECT (RFC 9110 §9.3.6) on one port, and a LAN's own connections.
 //!
-//! In: a program's connection. Out: where it wants to go, and the answers that its language has.
+//! In: a connection. Out: where it wants to go, and the answers that its language has; what a LAN's client has sent to
+//! its server itself is answered by bytes or by a reset.
 //!
 //! 1. The first byte tells which language it is: 5 is SOCKS5's version, and no method of HTTP begins with it.
-//! 2. Listeners are the loopback's unless the user names others: whoever can reach one may use it.
+//! 2. Listeners are the loopback's unless the user names others: whoever can reach one may use it, within the bounds of
+//!    [`Guests`](super::guests::Guests), and does not reach this machine itself through it ([`Local`](super::local::Local)).
+//! 3. What is refused is answered so that it is heard: what the program has sent is read away, for a short time and up to
+//!    [`SENT_AHEAD`], as a socket closed over it would reset.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_net::paths::gateway::{Gateway, GatewayError};
 use marline_net::proxy::socks5;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Edge, flow};
@@ -21,6 +28,13 @@ use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, parse};
 /// chosen: a program on this machine or beside it.
 const PATIENCE: Duration = Duration::from_secs(10);
 const BREATH: Duration = Duration::from_millis(50);
+/// chosen: how long an answer's last bytes may be on their way before the connection is reset; as a relay's.
+const LINGER: Duration = Duration::from_secs(2);
+/// chosen: a phone that sleeps answers within minutes.
+const SILENT: Duration = Duration::from_secs(120);
+const SILENT_AGAIN: Duration = Duration::from_secs(30);
+/// chosen: what a program sends before it looks for an answer.
+const SENT_AHEAD: usize = 256 * 1024;
 
 /// Why it cannot be listened.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +74,8 @@ impl Front {
     /// Serves programs until dropped.
     pub async fn attend(self, edge: &Arc<Edge>) {
         let mut accepting = tokio::task::JoinSet::new();
+        let lanes = Arc::clone(edge);
+        accepting.spawn(async move { match lanes.lanes.watch().await {} });
         for listener in self.listeners {
             accepting.spawn(accept(listener, Arc::clone(edge)));
         }
@@ -70,14 +86,72 @@ impl Front {
 async fn accept(listener: TcpListener, edge: Arc<Edge>) {
     loop {
         match listener.accept().await {
-            Ok((near, _)) => {
-                let edge = Arc::clone(&edge);
-                tokio::spawn(async move { serve(near, &edge).await });
-            }
+            Ok((near, from)) => admit(near, from, None, &edge),
             Err(error) => {
                 tracing::debug!(%error, "accept");
                 tokio::time::sleep(BREATH).await;
             }
+        }
+    }
+}
+
+/// Serves a LAN's clients until the gateway is lost, or this is dropped.
+///
+/// # Errors
+/// The rules that lead connections here have gone.
+pub async fn attend_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
+    loop {
+        match gateway.arrive().await {
+            Ok((near, going)) => match near.peer_addr() {
+                Ok(from) => admit(near, from, Some(going), edge),
+                Err(error) => tracing::debug!(%error, "gone already"),
+            },
+            Err(lost) => return lost,
+        }
+    }
+}
+
+/// Serves a connection, if there is room for one more; who has to go for it is reset. What a LAN has sent knows where it is `going`.
+fn admit(mut near: TcpStream, from: SocketAddr, going: Option<SocketAddr>, edge: &Arc<Edge>) {
+    let (goes, mut must_go) = oneshot::channel();
+    let Ok((ticket, other)) = edge.guests().came(from.ip(), goes) else {
+        tracing::debug!(%from, "no room");
+        return flow::reset(&near);
+    };
+    if let Some(other) = other {
+        // One that has gone by itself does not hear it.
+        let _ = other.send(());
+    }
+    // Who has left the LAN without a word keeps no place for ever.
+    let _ =
+        SockRef::from(&near).set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENT).with_interval(SILENT_AGAIN));
+    let edge = Arc::clone(edge);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = async {
+                match going {
+                    Some(going) => serve_lan(&mut near, from, going, &edge).await,
+                    None => serve(&mut near, from, &edge).await,
+                }
+            } => {}
+            Ok(()) = &mut must_go => flow::reset(&near),
+        }
+        edge.guests().left(ticket);
+    });
+}
+
+/// A connection that was going to a server, and knows nothing of an edge.
+async fn serve_lan(near: &mut TcpStream, from: SocketAddr, going: SocketAddr, edge: &Edge) {
+    // What cannot be set changes the pace of small packets, nothing else.
+    let _ = near.set_nodelay(true);
+    let target = Target::new(&going.ip().to_canonical().to_string(), going.port());
+    let target = target.filter(|target| !edge.local.refuses(from.ip(), target));
+    let Some(target) = target else { return flow::reset(near) };
+    match flow::open(edge, &target).await {
+        Ok(way) => flow::carry_on(edge, way, &target, near, Vec::new()).await,
+        Err(problem) => {
+            tracing::debug!(%from, %going, why = problem.words, "not carried");
+            flow::reset(near);
         }
     }
 }
@@ -89,19 +163,28 @@ enum Language {
     Connect,
 }
 
-async fn serve(mut near: TcpStream, edge: &Edge) {
+async fn serve(near: &mut TcpStream, from: SocketAddr, edge: &Edge) {
     // What cannot be set changes the pace of small packets, nothing else.
     let _ = near.set_nodelay(true);
-    let Ok(Ok((language, target, early))) = timeout(PATIENCE, hear(&mut near)).await else { return };
-    let way = flow::open(edge, &target).await;
-    let told = match (&way, language) {
-        (Ok(_), Language::Socks) => near.write_all(&socks5::answer(socks5::SUCCEEDED)).await,
-        (Ok(_), Language::Connect) => near.write_all(CONNECTED.as_bytes()).await,
-        (Err(problem), Language::Socks) => near.write_all(&socks5::answer(code(problem.status))).await,
-        (Err(problem), Language::Connect) => near.write_all(problem.answer().as_bytes()).await,
+    let Ok(Ok((language, target, early))) = timeout(PATIENCE, hear(near)).await else { return };
+    let way = if edge.local.refuses(from.ip(), &target) {
+        let words = format!("{} is this machine's own, and not for others", target.host);
+        Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words))
+    } else {
+        flow::open(edge, &target).await
     };
-    if let (Ok(way), Ok(())) = (way, told) {
-        flow::carry_on(edge, way, near, early).await;
+    match (way, language) {
+        (Ok(way), language) => {
+            let told = match language {
+                Language::Socks => near.write_all(&socks5::answer(socks5::SUCCEEDED)).await,
+                Language::Connect => near.write_all(CONNECTED.as_bytes()).await,
+            };
+            if told.is_ok() {
+                flow::carry_on(edge, way, &target, near, early).await;
+            }
+        }
+        (Err(problem), Language::Socks) => refuse(near, &socks5::answer(code(problem.status))).await,
+        (Err(problem), Language::Connect) => refuse(near, problem.answer().as_bytes()).await,
     }
 }
 
@@ -122,9 +205,9 @@ async fn hear(near: &mut TcpStream) -> io::Result<(Language, Target, Vec<u8>)> {
         return match socks5::hear(near).await? {
             Ok((host, port)) => match Target::new(&host, port) {
                 Some(target) => Ok((Language::Socks, target, Vec::new())),
-                None => refuse(near, &socks5::answer(socks5::GENERAL)).await,
+                None => refused(near, &socks5::answer(socks5::GENERAL)).await,
             },
-            Err(code) => refuse(near, &socks5::answer(code)).await,
+            Err(code) => refused(near, &socks5::answer(code)).await,
         };
     }
     let mut bytes = Vec::with_capacity(512);
@@ -138,16 +221,27 @@ async fn hear(near: &mut TcpStream) -> io::Result<(Language, Target, Vec<u8>)> {
                 return Ok((Language::Connect, target, early));
             }
             Ok(None) => {}
-            Err(problem) => return refuse(near, Problem::answer(&problem).as_bytes()).await,
+            Err(problem) => return refused(near, Problem::answer(&problem).as_bytes()).await,
         }
     }
 }
 
-async fn refuse<T>(near: &mut TcpStream, answer: &[u8]) -> io::Result<T> {
-    near.write_all(answer).await?;
-    near.shutdown().await?;
-    // What it has sent is read away, so that the answer is not lost with a reset.
-    let mut sink = [0; 1024];
-    while near.read(&mut sink).await? > 0 {}
+async fn refused<T>(near: &mut TcpStream, answer: &[u8]) -> io::Result<T> {
+    refuse(near, answer).await;
     Err(io::ErrorKind::InvalidInput.into())
+}
+
+/// Says no, and closes so that it is heard.
+async fn refuse(near: &mut TcpStream, answer: &[u8]) {
+    let said = async {
+        near.write_all(answer).await?;
+        near.shutdown().await?;
+        let (mut sink, mut left) = ([0; 1024], SENT_AHEAD);
+        while left > 0 {
+            let read = near.read(&mut sink).await?;
+            left = left.checked_sub(read).filter(|_| read > 0).unwrap_or(0);
+        }
+        io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, said).await;
 }

@@ -8,7 +8,9 @@
 //! 2. A connection to the relay waits ready, so that a flow costs one round trip and not four (`road`, 1).
 //! 3. Relays are asked in their order; one that failed is asked last until it has answered again. The order is the command
 //!    line's, or what the fleet's service says ([`Agent`], [`machine`]).
-//! 4. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
+//! 4. Who uses it is bounded, in all and by address (`guests`); from elsewhere nobody reaches this machine itself (`local`); and a
+//!    live stream goes before what else is sent (`priority`).
+//! 5. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
 //!    one link.
 
 mod agent;
@@ -17,9 +19,14 @@ mod dial;
 mod direct;
 mod flow;
 mod front;
+mod guests;
+mod lanes;
 mod links;
+mod live;
+mod local;
 pub mod machine;
 mod meter;
+mod priority;
 mod probe;
 mod queue;
 mod relays;
@@ -31,16 +38,17 @@ mod trust;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_core::units::{DataSize, Instant};
-use tokio::sync::watch;
+use marline_core::units::{Bitrate, DataSize, Instant};
+use tokio::sync::{oneshot, watch};
 
 pub use agent::{Agent, FleetView};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use ask::answer;
-pub use front::{Front, FrontError};
+pub use front::{Front, FrontError, attend_lan};
 pub use links::LinkNow;
+pub use live::Live;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
 pub use remembered::Remembered;
@@ -60,14 +68,40 @@ pub struct Config {
     pub warm: usize,
     /// Whether a server is reached without a relay where none can be had.
     pub direct: bool,
+    /// Whether a LAN's connections come as well.
+    pub lan: bool,
+    /// Whom it serves, and who comes first.
+    pub guests: GuestTerms,
 }
 
 impl Config {
     /// Whether others than programs of this machine may reach it.
     fn is_exposed(&self) -> bool {
-        self.listen.iter().any(|address| !address.ip().is_loopback())
+        self.lan || self.listen.iter().any(|address| !address.ip().is_loopback())
     }
 }
+
+/// Whom an edge serves, and who comes first.
+#[derive(Clone, Debug)]
+pub struct GuestTerms {
+    /// Flows that come before all others; RTMP unless something else is said.
+    pub live: Vec<Live>,
+    /// How many flows there may be.
+    pub flows: usize,
+    /// How many of one address.
+    pub flows_of_one: usize,
+}
+
+impl Default for GuestTerms {
+    fn default() -> Self {
+        Self { live: vec![Live::rtmp()], flows: FLOWS, flows_of_one: FLOWS_OF_ONE }
+    }
+}
+
+/// chosen: two descriptors each; a household with several browsers has some hundred.
+const FLOWS: usize = 1024;
+/// chosen: one client cannot take all places, and a browser has enough.
+const FLOWS_OF_ONE: usize = 512;
 
 /// How an edge stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -104,6 +138,9 @@ pub struct RelayRow {
 pub struct Edge {
     config: Config,
     roads: Arc<road::Roads>,
+    lanes: lanes::Lanes,
+    guests: Mutex<guests::Guests<oneshot::Sender<()>>>,
+    local: local::Local,
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     /// Where the newest flow wants to go.
@@ -115,9 +152,14 @@ impl Edge {
     /// An edge that is known to relays by what is in `trusted`, and trusts whom that trusts.
     pub fn new(config: Config, trusted: impl Into<Trusted>) -> Arc<Self> {
         let roads = road::Roads::new(&config, trusted.into());
+        let lanes = lanes::Lanes::new(config.guests.live.clone());
+        let guests = Mutex::new(guests::Guests::new(config.guests.flows, config.guests.flows_of_one));
         Arc::new(Self {
             config,
             roads,
+            lanes,
+            guests,
+            local: local::Local::ask(),
             state: watch::Sender::default(),
             links: watch::Sender::default(),
             wanted: watch::Sender::default(),
@@ -164,6 +206,15 @@ impl Edge {
     pub async fn probe(&self, label: &str, terms: &ProbeTerms) -> Option<(std::io::Result<Probed>, DataSize)> {
         let station = self.roads.relays.all().into_iter().find(|station| station.at.label == label)?;
         Some(probe::probe(&station, &self.roads.trusted(), terms).await)
+    }
+
+    /// What flows that are not live streams may send together just now; none: as much as they can.
+    pub fn allowance(&self) -> Option<Bitrate> {
+        self.lanes.allowance()
+    }
+
+    fn guests(&self) -> MutexGuard<'_, guests::Guests<oneshot::Sender<()>>> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps connections ready until dropped.

@@ -16,14 +16,12 @@ pub(crate) mod handshakes;
 mod inner;
 mod names;
 mod origins;
-mod own;
 mod probe;
 mod reach;
 mod registry;
 mod rooms;
 pub mod rules;
 mod serve;
-mod share;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -41,7 +39,7 @@ use marline_core::units::Bitrate;
 use marline_net::links::LinksError;
 
 use crate::identity::Name;
-use own::Own;
+use crate::own::Own;
 use registry::Registry;
 
 /// What a relay does.

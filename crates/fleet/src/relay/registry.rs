@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use super::share::Shares;
 use crate::identity::Name;
+use crate::share::Shares;
 use crate::tunnel::{Grant, Pace, Problem, Status};
 
 /// How much there may be of everything.
@@ -90,8 +90,8 @@ pub(super) struct Registry {
 
 #[derive(Debug)]
 struct State {
-    up: Shares,
-    down: Shares,
+    up: Shares<Name>,
+    down: Shares<Name>,
     edges: BTreeMap<Name, Edge>,
     connections: usize,
     tunnels: usize,

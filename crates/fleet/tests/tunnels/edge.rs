@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_fleet::edge::{Config, Edge, EdgeState, Front, RelayAt};
+use marline_fleet::edge::{Config, Edge, EdgeState, Front, GuestTerms, RelayAt};
 use marline_fleet::relay::Limits;
 use marline_fleet::tls::client_config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,11 +20,23 @@ pub(crate) async fn edge(
     warm: usize,
     direct: bool,
 ) -> (Arc<Edge>, SocketAddr) {
+    edge_of(place, relays, warm, direct, GuestTerms::default()).await
+}
+
+async fn edge_of(
+    place: &Place,
+    relays: &[SocketAddr],
+    warm: usize,
+    direct: bool,
+    guests: GuestTerms,
+) -> (Arc<Edge>, SocketAddr) {
     let config = Config {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         relays: relays.iter().enumerate().map(|(n, address)| at(n, *address)).collect(),
         warm,
         direct,
+        lan: false,
+        guests,
     };
     let tls = client_config(&place.edge("cam-1"), None, true).unwrap();
     let edge = Edge::new(config, Arc::new(tls));
@@ -152,5 +164,67 @@ fn what_a_relays_rules_refuse_is_not_tried_directly() {
         assert_eq!(socks(at, nobody().await).await.0, 4);
         let state = carried(&edge);
         assert_eq!((state.direct, state.failed, state.open), (0, 2, 0));
+    });
+}
+
+#[test]
+fn a_refusal_is_heard_although_much_was_sent_ahead() {
+    block_on(async {
+        let place = Place::open(Limits::default()).await;
+        let (_, at) = edge(&place, &[place.address], 0, false).await;
+        // One that a relay's rules refuse, and one that is no request.
+        for (asked, status) in [("CONNECT 127.0.0.2:80 HTTP/1.1", "403"), ("GET / HTTP/1.1", "405")] {
+            let mut program = TcpStream::connect(at).await.unwrap();
+            program.write_all(format!("{asked}\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+            program.write_all(&[b'x'; 100_000]).await.unwrap();
+            // The edge has all of it before it can answer, and still does.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            program.shutdown().await.unwrap();
+            let mut heard = String::new();
+            program.read_to_string(&mut heard).await.unwrap();
+            assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{asked}: {heard}");
+        }
+    });
+}
+
+/// A flow of a client at this address of the loopback, and whether it says back what is said.
+async fn flow_of(client: &str, edge: SocketAddr, server: SocketAddr) -> Option<TcpStream> {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{client}:0").parse().unwrap()).unwrap();
+    let mut program = socket.connect(edge).await.unwrap();
+    program.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nahead").as_bytes()).await.ok()?;
+    let mut heard = vec![0; 39 + 5];
+    program.read_exact(&mut heard).await.ok()?;
+    assert!(heard.ends_with(b"ahead"));
+    Some(program)
+}
+
+#[test]
+fn who_opens_too_many_flows_loses_his_own() {
+    block_on(async {
+        let (place, server) = (Place::open(Limits::default()).await, echo().await);
+        let guests = GuestTerms { flows: 4, flows_of_one: 3, ..GuestTerms::default() };
+        let (edge, at) = edge_of(&place, &[place.address], 0, false, guests).await;
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(flow_of("127.0.0.2", at, server).await.unwrap());
+        }
+        assert!(flow_of("127.0.0.2", at, server).await.is_none(), "more than one may have");
+        let mut others = vec![flow_of("127.0.0.3", at, server).await.unwrap()];
+        // All places are taken: the newest of who has the most goes, with a reset.
+        others.push(flow_of("127.0.0.4", at, server).await.unwrap());
+        let mut newest = open.pop().unwrap();
+        let error = timeout(Duration::from_secs(10), newest.read(&mut [0; 1])).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        for program in open.iter_mut().chain(&mut others) {
+            says_back(program).await;
+        }
+        assert_eq!(carried(&edge).open, 4);
+        // When they have gone there is room again.
+        drop((open, others));
+        while carried(&edge).open > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(flow_of("127.0.0.2", at, server).await.is_some());
     });
 }

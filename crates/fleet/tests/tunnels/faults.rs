@@ -170,6 +170,8 @@ fn who_comes_from_elsewhere_does_not_reach_the_edges_own_machine() {
             relays: Vec::new(),
             warm: 0,
             direct: true,
+            lan: false,
+            guests: marline_fleet::edge::GuestTerms::default(),
         };
         let tls = marline_fleet::tls::client_config(&place.edge("cam-1"), None, true).unwrap();
         let edge = marline_fleet::edge::Edge::new(config, Arc::new(tls));

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use marline_core::units::{Bitrate, DataSize};
+use marline_fleet::edge::Live;
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
 
@@ -16,13 +17,17 @@ Examples:
       chooses, and on from there.
   sudo marline edge --relay relay.example.org --certificate cam-7.pem
       The same through this relay, without a service.
+  sudo marline edge --lan wlan1 --fleet https://fleet.example.org:4444 --certificate cam-7.pem
+      Be the gateway of those who are on wlan1: their TCP connections go the same way, unchanged.
   ALL_PROXY=socks5h://127.0.0.1:1088 curl -T film.mp4 https://upload.example.org/
       A program that knows proxies uses it as it is.
   marline edge status
       Which relay serves, what was measured, and what each link carries.
 
 Certificates come from `marline fleet enrol`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
-steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried.";
+steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried: a LAN's passes over
+the link of the default route. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
+start or by `marline paths restore`; it needs CAP_NET_ADMIN and nft. docs/edge-box.md is the guide to a box.";
 
 /// `marline edge`.
 #[derive(Debug, Args)]
@@ -75,6 +80,12 @@ pub(super) struct RunArgs {
     /// Where programs reach it; may be given several times. Whoever can reach it may use it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1088")]
     pub(super) listen: Vec<SocketAddr>,
+    /// Be the gateway of the LAN at this interface, or these; may be given several times.
+    #[arg(long, value_name = "IFACE[,…]", value_delimiter = ',')]
+    pub(super) lan: Vec<String>,
+    /// A live stream, before which all others wait: where it goes; may be given several times. RTMP (port 1935) always is one.
+    #[arg(long, value_name = "PORT|HOST[:PORT]")]
+    pub(super) live: Vec<Live>,
     /// Connections to the relay that wait ready.
     #[arg(long, value_name = "N", default_value = "2")]
     pub(super) warm: usize,

@@ -6,6 +6,7 @@
 //!    another steers already) it is said, and the edge goes on with what the kernel does by itself.
 //! 3. What is said goes to standard error, one line each.
 //! 4. The service is told when the edge ends: what was reserved is free at once.
+//! 5. A LAN is served before anything else is changed: where it cannot be, the edge ends with a line.
 
 mod args;
 mod status;
@@ -17,9 +18,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, keep_trust};
+use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, attend_lan, keep_trust};
 use marline_net::ear::Ear;
 use marline_net::paths::control::{self, Question};
+use marline_net::paths::gateway::{Gateway, GatewayError, Lan};
 use marline_net::paths::ground::RUN_DIR;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -43,6 +45,8 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
 fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     marline_net::descriptors::raise();
     let Terms { identity, own, trusted, revoked, config: terms, fleet } = Terms::of(args)?;
+    let lan = (!args.lan.is_empty()).then(|| Lan::new(args.lan.clone())).transpose();
+    let lan = lan.map_err(|why| Exit::usage(format!("--lan: {why}")))?;
     let named = terms.relays.clone();
     let edge = Edge::new(terms, trusted);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -50,19 +54,35 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let front = runtime.block_on(Front::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
     let listens: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
     let mut stop = runtime.block_on(async { Stop::new() })?;
+    // Before anything else is changed: what it cannot have ends the edge. Those who come now wait until they are attended.
+    let place = run_dir(args);
+    let mut gateway =
+        lan.as_ref().map(|lan| runtime.block_on(Gateway::open(lan, &place))).transpose().map_err(no_lan)?;
     // Connections that are there before the links are steered would not be.
     let steering = (!args.no_paths).then(|| steer(args, config)).transpose()?;
     say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listens.join(", ")));
+    if let Some(gateway) = &gateway {
+        gateway.changes().iter().for_each(|line| say(line));
+        say(&format!(
+            "{identity} is the gateway of {}: TCP is carried; UDP and the rest pass over the link of the default route",
+            args.lan.join(", ")
+        ));
+    }
     let mut agent = fleet.map(|Fleet { client, machine, remembered }| {
         let list = (own.authority().clone(), revoked.as_path());
         Agent::new(&edge, client, machine, remembered, list, named)
     });
     let view = agent.as_ref().map(Agent::view);
     let about = About { begun: Instant::now(), edge: identity.to_string(), listens };
-    let place = run_dir(args);
     let ended = runtime.block_on(async {
         let ended = tokio::select! {
             () = front.attend(&edge) => Err(Exit::failed("the listeners have ended")),
+            lost = async {
+                match &mut gateway {
+                    Some(gateway) => attend_lan(gateway, &edge).await,
+                    None => std::future::pending().await,
+                }
+            } => Err(no_lan(lost)),
             never = edge.keep_warm() => match never {},
             never = edge.keep_looking(&place) => match never {},
             never = keep_trust(&edge, &own, &revoked) => match never {},
@@ -77,11 +97,27 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
         }
         ended
     });
+    {
+        let _runtime = runtime.enter();
+        drop(gateway);
+    }
     if let Some(steering) = steering {
+        if ended.is_err() {
+            // It has heard no signal yet.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+        }
         // It has heard the same signal, and puts back what it has changed.
         let _ = steering.join();
     }
     ended
+}
+
+fn no_lan(error: GatewayError) -> Exit {
+    match error {
+        GatewayError::NotPermitted => Exit::new(Exit::PRIVILEGE, error.to_string()),
+        GatewayError::Interface { .. } => Exit::usage(error.to_string()),
+        error => Exit::failed(error.to_string()),
+    }
 }
 
 async fn ask(agent: Option<&mut Agent>) -> Infallible {

@@ -6,7 +6,7 @@ use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 
 use marline_fleet::ca::Fingerprint;
-use marline_fleet::edge::{Config, RelayAt, Remembered, Trusted, list, machine};
+use marline_fleet::edge::{Config, GuestTerms, Live, RelayAt, Remembered, Trusted, list, machine};
 use marline_fleet::identity::{Identity, Role};
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
@@ -64,7 +64,15 @@ impl Terms {
         let revocations = list(&own, &revoked).map_err(|error| bad(&error))?;
         let trusted = Trusted::new(&own, revocations).map_err(|error| bad(&error))?;
         let relays = args.relay.iter().map(|relay| named(relay)).collect::<Result<Vec<_>, _>>()?;
-        let config = Config { listen: args.listen.clone(), relays, warm: args.warm, direct: !args.no_direct };
+        let guests = GuestTerms { live: [vec![Live::rtmp()], args.live.clone()].concat(), ..GuestTerms::default() };
+        let config = Config {
+            listen: args.listen.clone(),
+            relays,
+            warm: args.warm,
+            direct: !args.no_direct,
+            lan: !args.lan.is_empty(),
+            guests,
+        };
         let fleet = args.fleet.as_ref().map(|url| {
             let tls = client_config(&own, None, true).map_err(|error| bad(&error))?;
             let client = Client::new(url, tls).map_err(|error| Exit::usage(format!("--fleet: {error}")))?;

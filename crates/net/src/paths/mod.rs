@@ -15,6 +15,7 @@ pub mod doctor;
 mod driver;
 mod error;
 pub mod forward;
+pub mod gateway;
 pub mod ground;
 mod kernel;
 mod shared;

@@ -1,6 +1,7 @@
 //! The way that connections which are led away take: to this host itself, wherever they were going.
 //!
-//! In: the families that the forwarder listens for. Out: a rule and a route for each, while a [`Held`] lives.
+//! In: which connections ([`Lane`]), and the families that are listened for. Out: a rule and a route for each, while a
+//! [`Held`] lives.
 //!
 //! 1. The rule asks for the mark that only the [rules](super::rules) of nftables give. Without them it means nobody: left
 //!    behind by a run that was killed, it does nothing.
@@ -12,13 +13,24 @@ use std::io;
 use marline_core::wire::netlink::{Detour, Request, Route, Rule, family, messages};
 use marline_sys::netlink::RouteSocket;
 
-use super::ForwardError;
 use super::rules::{Families, LED};
 use crate::links::PROTOCOL;
 
+/// Whose connections are led away: their mark, which is the number of their table as well, and their rule's place.
+#[derive(Debug)]
+pub(in crate::paths) struct Lane {
+    pub(in crate::paths) mark: u32,
+    pub(in crate::paths) place: u32,
+}
+
+/// This host's own. chosen: after `local` (0) and before whatever routes by address.
+pub(in crate::paths) const HOST: Lane = Lane { mark: LED, place: 108 };
+/// Those of a LAN that an edge serves.
+pub(in crate::paths) const LAN: Lane = Lane { mark: LED + 1, place: 107 };
+
 /// The rules and routes are there while this lives.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(in crate::paths) struct Held {
     socket: RouteSocket,
     detours: Vec<Detour>,
 }
@@ -28,20 +40,16 @@ impl Held {
     ///
     /// # Errors
     /// Not permitted; a kernel without rules of routing.
-    pub(super) fn new(families: Families) -> Result<Self, ForwardError> {
-        let told = |error: io::Error| match error.kind() {
-            io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
-            _ => ForwardError::Socket { what: "a routing rule", error },
-        };
-        let socket = RouteSocket::open().map_err(told)?;
-        clear(&socket).map_err(told)?;
+    pub(in crate::paths) fn new(lane: &Lane, families: Families) -> io::Result<Self> {
+        let socket = RouteSocket::open()?;
+        clear(&socket, lane)?;
         let mut held = Self { socket, detours: Vec::new() };
         for (is_meant, family) in [(families.ipv4, family::V4), (families.ipv6, family::V6)] {
             if is_meant {
-                let detour = of(family);
+                let detour = of(lane, family);
                 held.detours.push(detour);
-                ask(&held.socket, detour.install_route(LOOPBACK)).map_err(told)?;
-                ask(&held.socket, detour.add_rule()).map_err(told)?;
+                ask(&held.socket, detour.install_route(LOOPBACK))?;
+                ask(&held.socket, detour.add_rule())?;
             }
         }
         Ok(held)
@@ -63,7 +71,7 @@ impl Drop for Held {
 /// # Errors
 /// The kernel does not tell.
 pub(in crate::paths) fn there(socket: &RouteSocket) -> io::Result<usize> {
-    let (rules, routes) = found(socket)?;
+    let (rules, routes) = found(socket, &HOST)?;
     Ok(rules.len() + routes.len())
 }
 
@@ -71,31 +79,31 @@ pub(in crate::paths) fn there(socket: &RouteSocket) -> io::Result<usize> {
 ///
 /// # Errors
 /// The kernel does not tell which there are, or lets one not be removed.
-pub(in crate::paths) fn clear(socket: &RouteSocket) -> io::Result<usize> {
-    let (rules, routes) = found(socket)?;
+pub(in crate::paths) fn clear(socket: &RouteSocket, lane: &Lane) -> io::Result<usize> {
+    let (rules, routes) = found(socket, lane)?;
     for rule in &rules {
         ask(socket, rule.remove_rule())?;
     }
     for family in &routes {
-        ask(socket, of(*family).remove_route(LOOPBACK))?;
+        ask(socket, of(lane, *family).remove_route(LOOPBACK))?;
     }
     Ok(rules.len() + routes.len())
 }
 
 /// The rules, and the families that have a route.
-fn found(socket: &RouteSocket) -> io::Result<(Vec<Detour>, Vec<u8>)> {
+fn found(socket: &RouteSocket, lane: &Lane) -> io::Result<(Vec<Detour>, Vec<u8>)> {
     let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
     let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
     let rules = messages(&rules).filter_map(|message| Detour::parse(&message));
     let routes = messages(&routes).filter_map(|message| Route::parse(&message));
     Ok((
-        rules.filter(|rule| (rule.protocol, rule.table) == (PROTOCOL, LED)).collect(),
-        routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, LED)).map(|r| r.family).collect(),
+        rules.filter(|rule| (rule.protocol, rule.table) == (PROTOCOL, lane.mark)).collect(),
+        routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, lane.mark)).map(|r| r.family).collect(),
     ))
 }
 
-const fn of(family: u8) -> Detour {
-    Detour { family, mark: LED, table: LED, priority: PLACE, protocol: PROTOCOL }
+const fn of(lane: &Lane, family: u8) -> Detour {
+    Detour { family, mark: lane.mark, table: lane.mark, priority: lane.place, protocol: PROTOCOL }
 }
 
 fn ask(socket: &RouteSocket, request: Request) -> io::Result<()> {
@@ -104,5 +112,3 @@ fn ask(socket: &RouteSocket, request: Request) -> io::Result<()> {
 
 /// The number of `lo` in every network namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
-/// chosen: after `local` (0) and before whatever routes by address.
-const PLACE: u32 = 108;

@@ -18,6 +18,7 @@
 
 mod connection;
 pub(super) mod detour;
+pub(super) mod nft;
 pub mod rules;
 mod thread;
 
@@ -33,6 +34,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+pub use nft::NftError;
 pub use rules::{Cgroup, Ports, Scope};
 pub use thread::Forwarder;
 
@@ -126,13 +128,24 @@ pub enum ForwardError {
     },
 }
 
+impl From<NftError> for ForwardError {
+    fn from(error: NftError) -> Self {
+        match error {
+            NftError::Missing => Self::NoNft,
+            NftError::NotPermitted => Self::NotPermitted,
+            NftError::Taken => Self::Taken,
+            NftError::Said(line) => Self::Nft(line),
+        }
+    }
+}
+
 /// Whether connections could be led here. Nothing is changed. Blocks for a moment.
 ///
 /// # Errors
 /// What stands in the way: no nft, no privilege, somebody else's rules, a kernel without what it takes.
 pub fn check(scope: &Scope) -> Result<(), ForwardError> {
     connection::may_be_made()?;
-    rules::check(scope, rules::Families { ipv4: true, ipv6: true })
+    Ok(rules::check(scope, rules::Families { ipv4: true, ipv6: true })?)
 }
 
 /// Leads connections here and on, until it is dropped: the rules go first. `counts` shows what it does. Needs a tokio
@@ -149,8 +162,11 @@ pub async fn run(config: Config, counts: Arc<Counts>) -> Result<std::convert::In
     let families = rules::Families::of(&addresses);
     // The last that is made is the first that goes.
     let mut tasks = JoinSet::new();
-    let _detour = detour::Held::new(families)?;
-    let mut held = rules::Held::new(&config.scope, port, families).await?;
+    let _detour = detour::Held::new(&detour::HOST, families).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
+        _ => ForwardError::Socket { what: "a routing rule", error },
+    })?;
+    let mut held = rules::hold(&config.scope, port, families).await?;
     tracing::info!(port, limit, "connections are led here");
     let room = Arc::new(Semaphore::new(limit));
     loop {
@@ -163,15 +179,20 @@ pub async fn run(config: Config, counts: Arc<Counts>) -> Result<std::convert::In
                 });
             }
             Some(_) = tasks.join_next() => {}
-            error = held.lost() => return Err(error),
+            error = held.lost() => return Err(error.into()),
         }
     }
 }
 
 /// The next connection, when there is room for one.
 async fn next(listeners: &[(IpAddr, TcpListener)], room: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    let Ok(permit) = Arc::clone(room).acquire_owned().await else { std::future::pending().await };
+    (arrival(listeners).await, permit)
+}
+
+/// The next connection.
+pub(super) async fn arrival(listeners: &[(IpAddr, TcpListener)]) -> TcpStream {
     loop {
-        let Ok(permit) = Arc::clone(room).acquire_owned().await else { std::future::pending().await };
         let accepted = match listeners {
             [(_, one)] => one.accept().await,
             [(_, one), (_, other), ..] => tokio::select! {
@@ -181,7 +202,7 @@ async fn next(listeners: &[(IpAddr, TcpListener)], room: &Arc<Semaphore>) -> (Tc
             [] => std::future::pending().await,
         };
         match accepted {
-            Ok((near, _)) => return (near, permit),
+            Ok((near, _)) => return near,
             Err(error) => {
                 // Out of descriptors or memory, or a client that has gone already.
                 tracing::debug!(%error, "accept");
@@ -192,7 +213,7 @@ async fn next(listeners: &[(IpAddr, TcpListener)], room: &Arc<Semaphore>) -> (Tc
 }
 
 /// One port on each family's loopback, the same for both: the rules name only one.
-fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
+pub(super) fn listen() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
     let [ipv4, ipv6] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let mut last = None;
     for _ in 0..ATTEMPTS {
@@ -231,8 +252,8 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// As many as this user may have.
-fn descriptors() -> usize {
+/// As many descriptors as this user may have, but for a reserve.
+pub fn descriptors() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // With fewer, more connections wait.

@@ -10,23 +10,12 @@
 //! 2. Not led away are sockets with a mark (the forwarder's own, and programs that route by themselves), sockets that are
 //!    bound to a device (the detour has no way for them: who asked for a link gets it), those that ask for MPTCP
 //!    themselves (by the option in their SYN), and link-local IPv6, whose addresses mean nothing without their interface.
-//! 3. The table has an owner (Linux 5.12): the kernel removes it when the owner's netlink socket closes. The owner is
-//!    `nft`, waiting for commands on a pipe whose other end is this process's. However this process ends, `nft` reads
-//!    the end, and the rules are gone: a host whose connections lead to a forwarder that is no more would be cut off.
-//! 4. A program's firewall that is loaded anew (`nft flush ruleset`) leaves a table with an owner alone.
-//!
-//! Netlink of our own was not used: rules are expressions in several layers, and nft is on every machine that has them.
+//! 3. The table has an owner, and ends with it (`nft`).
 
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
-
-use super::ForwardError;
+use super::nft::{self, Held, NftError};
 
 /// The mark of the forwarder's own connections.
 pub const MARK: u32 = 0x77;
@@ -159,134 +148,36 @@ fn written(ports: &Ports) -> String {
 
 /// For which families the forwarder listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Families {
-    pub(super) ipv4: bool,
-    pub(super) ipv6: bool,
+pub(in crate::paths) struct Families {
+    pub(in crate::paths) ipv4: bool,
+    pub(in crate::paths) ipv6: bool,
 }
 
 impl Families {
-    pub(super) fn of(listening: &[IpAddr]) -> Self {
+    pub(in crate::paths) fn of(listening: &[IpAddr]) -> Self {
         Self { ipv4: listening.iter().any(IpAddr::is_ipv4), ipv6: listening.iter().any(IpAddr::is_ipv6) }
     }
 }
 
-/// The table is in force while this lives.
-#[derive(Debug)]
-pub(super) struct Held {
-    nft: Child,
-    /// Its end is nft's end.
-    _commands: ChildStdin,
-    /// Open for what it may still say: nobody would hear it, and it would die of that.
-    _said: (ChildStdout, ChildStderr),
-}
-
-impl Held {
-    /// Puts the table in force.
-    ///
-    /// # Errors
-    /// No nft; no privilege; a kernel without NAT; somebody else's table of that name.
-    pub(super) async fn new(scope: &Scope, port: u16, families: Families) -> Result<Self, ForwardError> {
-        let mut command = Command::new("nft");
-        command.arg("-i").env("LC_ALL", "C").current_dir("/").kill_on_drop(true);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for marline; the rules end with it, and not before.
-        command.process_group(0);
-        let mut nft = command.spawn().map_err(absent)?;
-        let (Some(mut commands), Some(mut out), Some(mut errors)) =
-            (nft.stdin.take(), nft.stdout.take(), nft.stderr.take())
-        else {
-            return Err(ForwardError::Nft("no pipes".into()));
-        };
-        // What it says when it is asked for the table tells that the table is there.
-        let text = format!("{}list table inet {TABLE}\n", table(scope, port, families));
-        let told = async {
-            commands.write_all(text.as_bytes()).await?;
-            let mut lines = BufReader::new(&mut out).lines();
-            while let Some(line) = lines.next_line().await? {
-                if line.contains("tproxy to") {
-                    return Ok(true);
-                }
-            }
-            Ok::<bool, std::io::Error>(false)
-        };
-        let (mut said, mut buffer) = (Vec::new(), [0; 2048]);
-        let in_force = tokio::time::timeout(PATIENCE, async {
-            tokio::select! {
-                told = told => told.unwrap_or(false),
-                length = errors.read(&mut buffer) => {
-                    said.extend_from_slice(buffer.get(..length.unwrap_or(0)).unwrap_or_default());
-                    false
-                }
-            }
-        });
-        if in_force.await == Ok(true) {
-            return Ok(Self { nft, _commands: commands, _said: (out, errors) });
-        }
-        drop(commands);
-        let _ = tokio::time::timeout(PATIENCE, errors.read_to_end(&mut said)).await;
-        Err(refusal(&String::from_utf8_lossy(&said)))
-    }
-
-    /// Waits for the end of the table that was not asked for.
-    pub(super) async fn lost(&mut self) -> ForwardError {
-        let ended = self.nft.wait().await;
-        ForwardError::Nft(match ended {
-            Ok(status) => format!("it ended ({status}), and the rules with it: connections are plain TCP again"),
-            Err(error) => error.to_string(),
-        })
-    }
-}
-
-/// Whether the table could be put in force: nft is there, may do it, and the kernel would take it. Nothing is changed.
-/// Blocks for as long as nft runs.
+/// Puts the table in force for as long as what it returns lives.
 ///
 /// # Errors
-/// Those of [`Held::new`].
-pub(super) fn check(scope: &Scope, families: Families) -> Result<(), ForwardError> {
-    let mut command = std::process::Command::new("nft");
-    // It has the kernel go through the whole transaction, and then take it back.
-    command.args(["--check", "--file", "-"]).env("LC_ALL", "C").current_dir("/");
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut nft = command.spawn().map_err(absent)?;
-    if let Some(mut commands) = nft.stdin.take() {
-        // One that does not read has said why.
-        let _ = commands.write_all(table(scope, ANY_PORT, families).as_bytes());
-    }
-    let output = nft.wait_with_output().map_err(absent)?;
-    if output.status.success() { Ok(()) } else { Err(refusal(&String::from_utf8_lossy(&output.stderr))) }
+/// No nft; no privilege; a kernel without TPROXY; somebody else's table of that name.
+pub(super) async fn hold(scope: &Scope, port: u16, families: Families) -> Result<Held, NftError> {
+    Held::new(&table(scope, port, families), TABLE).await
 }
 
-/// What it means that nft cannot be run.
-fn absent(error: std::io::Error) -> ForwardError {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => ForwardError::NoNft,
-        _ => ForwardError::Nft(error.to_string()),
-    }
-}
-
-/// What nft's words mean.
-fn refusal(said: &str) -> ForwardError {
-    let line = said.lines().find(|line| line.contains("Error")).or_else(|| said.lines().next());
-    let line = line.map(|line| line.trim_start_matches("/dev/stdin:").trim().to_owned()).unwrap_or_default();
-    if said.contains("must be root") || said.contains("cache initialization failed") {
-        ForwardError::NotPermitted
-    } else if said.contains("Operation not permitted") {
-        // The kernel's word for a table of another owner.
-        ForwardError::Taken
-    } else if line.is_empty() {
-        ForwardError::Nft("it said nothing and did nothing; it must know interactive mode (nft -i)".into())
-    } else if said.contains("Operation not supported") {
-        ForwardError::Nft(format!("{line} (tables with an owner need Linux 5.12; and nft_tproxy)"))
-    } else {
-        ForwardError::Nft(line)
-    }
+/// Whether the table could be put in force. Nothing is changed. Blocks for as long as nft runs.
+///
+/// # Errors
+/// Those of [`hold`].
+pub(super) fn check(scope: &Scope, families: Families) -> Result<(), NftError> {
+    nft::check(&table(scope, ANY_PORT, families))
 }
 
 /// For a table that is never in force.
 const ANY_PORT: u16 = 1;
 const NFT_LOOKS_IN: &str = "/sys/fs/cgroup";
-/// chosen: modules may have to be loaded; longer means that something hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -341,15 +232,5 @@ mod tests {
                       36 35 0:30 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw\n";
         assert_eq!(mount_of_groups(mounts), Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(mount_of_groups("1 2 3\n\n - x"), None);
-    }
-
-    #[test]
-    fn words_of_nft_become_one_line() {
-        let taken = refusal("Error: Could not process rule: Operation not permitted\ntable inet marline\n^^^\n");
-        assert!(matches!(taken, ForwardError::Taken));
-        assert!(matches!(refusal("Operation not permitted (you must be root)\n"), ForwardError::NotPermitted));
-        let other = refusal("Error: Could not process rule: No such file or directory\nx\n").to_string();
-        assert!(other.contains("No such file") && !other.contains('\n'), "{other}");
-        assert!(refusal("").to_string().contains("interactive"));
     }
 }

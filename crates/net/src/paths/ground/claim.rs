@@ -30,6 +30,8 @@ pub enum Role {
     Steer,
     /// Only looking at them.
     Look,
+    /// Serving a LAN.
+    Gateway,
 }
 
 impl Role {
@@ -37,6 +39,7 @@ impl Role {
         let word = match self {
             Self::Steer => "paths",
             Self::Look => "paths-dry-run",
+            Self::Gateway => "edge",
         };
         Ok(format!("{word}-{}.lock", network()?))
     }

@@ -101,7 +101,15 @@ impl Ledger {
     /// # Errors
     /// The file is there and cannot be read, or is not understood.
     pub(super) fn open(run_dir: &Path) -> io::Result<Self> {
-        let (run_dir, name, boot) = (run_dir.to_owned(), format!("paths-{}.json", network()?), boot());
+        Self::open_of(run_dir, "paths")
+    }
+
+    /// The same for another sort of run, which has this word in the file's name.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_of(run_dir: &Path, word: &str) -> io::Result<Self> {
+        let (run_dir, name, boot) = (run_dir.to_owned(), format!("{word}-{}.json", network()?), boot());
         let text = match Directory::open(&run_dir) {
             Ok(directory) => directory.read(&name).map_err(|error| at(&run_dir.join(&name), error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -25,6 +25,7 @@ mod directory;
 mod endpoints;
 #[cfg(test)]
 mod fault;
+pub(super) mod forwarding;
 mod hold;
 mod ledger;
 mod listeners;
@@ -309,7 +310,20 @@ pub fn restore(run_dir: &Path) -> Result<Restored, PathsError> {
         return Err(PathsError::NotPermitted { what: "putting settings and routes back".to_owned() });
     }
     let made = run_directory(run_dir)?;
-    let restored = restore_in(run_dir);
+    // First, and even where another part runs: it belongs to nobody who does.
+    let gateway = super::gateway::restore(run_dir);
+    let restored = match restore_in(run_dir) {
+        Ok(mut restored) => {
+            restored.lines.splice(..0, gateway.lines);
+            restored.left.extend(gateway.left);
+            Ok(restored)
+        }
+        Err(error) if gateway == Restored::default() => Err(error),
+        Err(error) => {
+            let left = gateway.left.into_iter().chain([error.to_string()]);
+            Ok(Restored { lines: gateway.lines, left: left.collect() })
+        }
+    };
     if made {
         // Where something is left in it, it is needed.
         let _ = std::fs::remove_dir(run_dir);
@@ -378,6 +392,7 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     if let Some(count) = Kernel::open().and_then(|kernel| kernel.count()).ok().filter(|count| *count > 0) {
         lines.push(format!("{count} rules and routes"));
     }
+    lines.extend(super::gateway::leftovers(run_dir));
     lines
 }
 

@@ -243,7 +243,7 @@ impl Kernel {
     /// # Errors
     /// What is there cannot be read, or not removed.
     pub(super) fn clear_detour(&self) -> io::Result<usize> {
-        detour::clear(&self.socket)
+        detour::clear(&self.socket, &detour::HOST)
     }
 
     /// How many rules and routes bear our number.

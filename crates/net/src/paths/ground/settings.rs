@@ -18,6 +18,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use super::forwarding::{FORWARD_V4, FORWARD_V6, is_advertisements};
 use super::ledger::{Changes, Ledger, Setting};
 use super::{Mode, step};
 
@@ -85,8 +86,23 @@ impl Settings {
         }
     }
 
+    /// Dots separate, and an interface's own dots are written as slashes (sysctl(8)).
     fn path(&self, name: &str) -> PathBuf {
-        self.root.join(name.replace('.', "/"))
+        let swapped = |letter| match letter {
+            '.' => '/',
+            '/' => '.',
+            other => other,
+        };
+        self.root.join(name.chars().map(swapped).collect::<String>())
+    }
+
+    /// The interfaces that have settings of IPv6, and `default` for those to come, sorted.
+    pub(super) fn interfaces_of_ipv6(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join("net/ipv6/conf")).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| name != "all").collect();
+        names.sort();
+        names
     }
 
     /// Whether this kernel has MPTCP.
@@ -212,17 +228,18 @@ impl Settings {
 
 impl Setting {
     /// Whether a run of ours may have set it to this.
-    fn is_ours(&self, now: &str) -> bool {
+    pub(super) fn is_ours(&self, now: &str) -> bool {
         now == self.set || self.before.as_deref() == Some(now)
     }
 }
 
-/// Whether a run could have noted this: one of four names, and a word or a size for a value.
+/// Whether a run could have noted this: one of our names, and a word or a size for a value.
 fn is_plausible(entry: &Setting) -> bool {
     let is_word =
         |value: &str| value.len() <= 32 && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
     let fits = |value: &str| match entry.name.as_str() {
-        BUFFER => value.parse::<u32>().is_ok(),
+        BUFFER | FORWARD_V4 | FORWARD_V6 => value.parse::<u32>().is_ok(),
+        name if is_advertisements(name) => value.parse::<u8>().is_ok(),
         ENABLED | PATH_MANAGER | PM_TYPE => is_word(value),
         _ => false,
     };

@@ -1,4 +1,4 @@
-//! Who may send how much now: a relay's capacity in one direction, shared by edges.
+//! Who may send how much now: a capacity in one direction, a relay's shared by edges, or an edge's by the flows that may wait.
 //!
 //! In: the capacity, what is reserved for whom, time, and what each edge asks to send. Out: how many bytes it may send now, or
 //! when to ask again.
@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-use crate::identity::Name;
 use crate::tunnel::Grant;
 
 /// chosen: at 10 Mbit/s eight packets; for 2,000 edges 200,000 steps a second.
@@ -38,9 +37,9 @@ const RESERVABLE: Ratio = Ratio::from_percent(95);
 
 /// The capacity and those who share it.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(crate) struct Shares<K> {
     capacity: Option<Bitrate>,
-    edges: BTreeMap<Name, Account>,
+    edges: BTreeMap<K, Account>,
     reserved: Bitrate,
     line: DataSize,
     at: Instant,
@@ -73,18 +72,18 @@ impl Account {
 /// The capacity is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} are not free: {reserved} of {capacity} are reserved")]
-pub(super) struct Full {
+pub(crate) struct Full {
     /// What was wanted.
-    pub(super) wanted: Bitrate,
+    pub(crate) wanted: Bitrate,
     /// What others have.
-    pub(super) reserved: Bitrate,
+    pub(crate) reserved: Bitrate,
     /// What there is.
-    pub(super) capacity: Bitrate,
+    pub(crate) capacity: Bitrate,
 }
 
-impl Shares {
+impl<K: Ord + Clone> Shares<K> {
     /// Of this capacity; none: it is not known, and nobody waits.
-    pub(super) fn new(capacity: Option<Bitrate>) -> Self {
+    pub(crate) fn new(capacity: Option<Bitrate>) -> Self {
         Self {
             capacity,
             edges: BTreeMap::new(),
@@ -96,11 +95,17 @@ impl Shares {
         }
     }
 
+    /// It is so large from now on.
+    pub(crate) fn resize(&mut self, capacity: Option<Bitrate>) {
+        self.capacity = capacity;
+        self.line = self.line.min(line(capacity.unwrap_or_default()));
+    }
+
     /// Reserves for an edge, in place of what it had.
     ///
     /// # Errors
     /// There is not so much left; then it keeps what it had.
-    pub(super) fn admit(&mut self, edge: &Name, wanted: Bitrate) -> Result<(), Full> {
+    pub(crate) fn admit(&mut self, edge: &K, wanted: Bitrate) -> Result<(), Full> {
         let others = self.reserved - self.of(edge);
         if let Some(capacity) = self.capacity.filter(|capacity| others + wanted > capacity.share(RESERVABLE)) {
             return Err(Full { wanted, reserved: others, capacity });
@@ -111,25 +116,25 @@ impl Shares {
     }
 
     /// What is reserved for an edge.
-    pub(super) fn of(&self, edge: &Name) -> Bitrate {
+    pub(crate) fn of(&self, edge: &K) -> Bitrate {
         self.edges.get(edge).map_or(Bitrate::ZERO, |account| account.reserved)
     }
 
     /// Whoever is none of these has gone.
-    pub(super) fn keep(&mut self, stays: impl Fn(&Name) -> bool) {
-        let gone: Vec<Name> = self.edges.keys().filter(|name| !stays(name)).cloned().collect();
+    pub(crate) fn keep(&mut self, stays: impl Fn(&K) -> bool) {
+        let gone: Vec<K> = self.edges.keys().filter(|name| !stays(name)).cloned().collect();
         gone.iter().for_each(|name| self.leave(name));
     }
 
     /// An edge has gone.
-    pub(super) fn leave(&mut self, edge: &Name) {
+    pub(crate) fn leave(&mut self, edge: &K) {
         if let Some(account) = self.edges.remove(edge) {
             self.reserved = self.reserved - account.reserved;
         }
     }
 
     /// What an edge may send of `wanted`. An edge that was not admitted has what others leave.
-    pub(super) fn ask(&mut self, now: Instant, edge: &Name, wanted: DataSize) -> Grant {
+    pub(crate) fn ask(&mut self, now: Instant, edge: &K, wanted: DataSize) -> Grant {
         let Some(capacity) = self.capacity else { return Grant::Now(wanted) };
         if !self.edges.contains_key(edge) {
             self.edges.insert(edge.clone(), Account::default());
@@ -158,7 +163,7 @@ impl Shares {
     }
 
     /// What was granted and not sent.
-    pub(super) fn give_back(&mut self, edge: &Name, unsent: DataSize) {
+    pub(crate) fn give_back(&mut self, edge: &K, unsent: DataSize) {
         if let Some((account, capacity)) = self.edges.get_mut(edge).zip(self.capacity) {
             account.credit += unsent;
             self.line = (self.line + unsent).min(line(capacity));
@@ -166,7 +171,7 @@ impl Shares {
     }
 
     /// What is reserved in all.
-    pub(super) fn reserved(&self) -> Bitrate {
+    pub(crate) fn reserved(&self) -> Bitrate {
         self.reserved
     }
 
@@ -237,6 +242,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::Name;
 
     const SECOND: u64 = 1000;
 
@@ -245,7 +251,7 @@ mod tests {
     }
 
     /// Megabits in ten seconds for edges that want so many Mbit/s (each asks every `n` + 3 milliseconds), after one second.
-    fn sent(shares: &mut Shares, wants: &[u64]) -> Vec<f64> {
+    fn sent(shares: &mut Shares<Name>, wants: &[u64]) -> Vec<f64> {
         let mut sent = vec![0; wants.len()];
         let mut waiting = vec![0_u64; wants.len()];
         let mut next = vec![0_u64; wants.len()];
@@ -359,13 +365,13 @@ mod tests {
         shares.leave(&name(1));
         shares.leave(&name(1));
         assert_eq!(shares.reserved(), Bitrate::from_mbps(20));
-        assert!(Shares::new(None).admit(&name(0), Bitrate::MAX).is_ok());
+        assert!(Shares::<Name>::new(None).admit(&name(0), Bitrate::MAX).is_ok());
     }
 
     #[test]
     fn without_a_capacity_nobody_waits() {
         let size = DataSize::from_mib(100);
-        assert_eq!(Shares::new(None).ask(Instant::default(), &name(0), size), Grant::Now(size));
+        assert_eq!(Shares::<Name>::new(None).ask(Instant::default(), &name(0), size), Grant::Now(size));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The relay's own addresses, which nobody is carried to.
+//! This machine's own addresses, which nobody from elsewhere is carried to.
 //!
 //! In: the kernel's list, asked for at most each [`FRESH`]: addresses come and go with leases. Out: whether one is of them.
 
@@ -13,16 +13,16 @@ const FRESH: Duration = Duration::from_secs(2);
 
 /// The list.
 #[derive(Debug)]
-pub(super) struct Own(Mutex<(Instant, Vec<IpAddr>)>);
+pub(crate) struct Own(Mutex<(Instant, Vec<IpAddr>)>);
 
 impl Own {
     /// Asks the kernel.
-    pub(super) fn ask() -> Result<Self, LinksError> {
+    pub(crate) fn ask() -> Result<Self, LinksError> {
         Ok(Self(Mutex::new((Instant::now(), addresses()?))))
     }
 
     /// The addresses of now; those of before where the kernel does not answer.
-    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if own.0.elapsed() >= FRESH {
             match addresses() {

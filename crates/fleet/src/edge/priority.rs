@@ -1,0 +1,402 @@
+//! The live stream first: how much the other flows may send while one runs.
+//!
+//! In: for each live flow, from time to time, how many bytes were given to its connection and how many of them are not
+//! acknowledged; what the other (bulk) flows ask to send. Out: how many bytes they may send now, or when to ask again.
+//!
+//! 1. A live flow's wait is what is unacknowledged divided by what is acknowledged a second (Little's law): the time from the
+//!    edge to the relay and back, queues included. Of the looks of [`WINDOW`] the least counts: a key frame is a queue that goes
+//!    away, one that stays is somebody else's, or a link that is full (CoDel, RFC 8289 §3.2).
+//! 2. It waits too long when that is [`TOO_LONG`] more than the least of the last minute.
+//! 3. Then the bulk's allowance, all of it together, is cut at once to half of what it has sent of late, and again each
+//!    [`AGAIN`] until it helps. While nothing waits and the allowance keeps somebody waiting it grows: soon back to seven tenths of
+//!    what was sent when the waiting began, as the queue that the cuts had to wait for is gone; from there slowly, for each
+//!    attempt costs the live flow a queue (AIMD; Chiu and Jain 1989).
+//! 4. Bulk flows have equal parts of it, and what one leaves the others have ([`Shares`]).
+//! 5. Without a live flow that has sent within [`QUIET`] there is no allowance, and nobody waits.
+//!
+//! Pacing by the kernel was not used: MPTCP's sockets do not take `SO_MAX_PACING_RATE`. Nor a queue of our own: what is not read
+//! from a program waits in its own socket, and slows it down.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+
+use crate::share::Shares;
+use crate::tunnel::Grant;
+
+/// How often it is to be looked. chosen: a video has 20 to 60 pictures a second.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// chosen: four looks; twice the time between pictures of a slow video.
+const WINDOW: Duration = Duration::from_millis(200);
+/// chosen: less than the smallest queue of a modem, more than the jitter of a radio's schedule.
+const TOO_LONG: Duration = Duration::from_millis(60);
+/// chosen: the longest round trip of a terrestrial link under load, so that a cut is seen before the next one.
+const AGAIN: Duration = Duration::from_millis(300);
+/// chosen: an encoder that pauses longer has stopped.
+const QUIET: Duration = Duration::from_secs(5);
+/// The least that bulk flows have together: they shall not break. chosen: a mail, a page of text.
+const FLOOR: Bitrate = Bitrate::from_bits_per_sec(128_000);
+/// chosen: from the floor to 4 Mbit/s in about 12 s.
+const GROW_BY: Bitrate = Bitrate::from_bits_per_sec(12_500);
+/// Of itself, with each look.
+const GROW_PER_LOOK: u64 = 400;
+/// Of the rate at which the live flow began to wait. chosen: what TCP's CUBIC goes back to.
+const GOOD: Ratio = Ratio::from_percent(70);
+/// Of what is missing to that, with each look. chosen: most of it within 3 s.
+const BACK_PER_LOOK: u64 = 30;
+/// An allowance that has kept nobody waiting for so long does not grow: the longest that anybody is told to wait, and a look.
+const LIMITED: Duration = Duration::from_millis(1050);
+/// Over how long rates are measured. chosen: several key frames a second or two apart weigh alike.
+const RATE_OVER: Duration = Duration::from_secs(2);
+/// The least wait is that of the last minute: in parts, of which the oldest is forgotten.
+const PARTS: usize = 6;
+const PART: Duration = Duration::from_secs(10);
+
+/// All flows of an edge.
+#[derive(Debug)]
+pub(super) struct Priority {
+    live: BTreeMap<u64, Stream>,
+    shares: Shares<u64>,
+    allowance: Option<Bitrate>,
+    cut: Option<Instant>,
+    /// Whether a live flow waited at the last look.
+    waits: bool,
+    /// What may soon be sent again after a cut.
+    good: Bitrate,
+    /// When the allowance kept somebody waiting last.
+    limited: Option<Instant>,
+    /// What the bulk has sent in all, and that at each look of [`RATE_OVER`].
+    sent: DataSize,
+    looks: VecDeque<(Instant, DataSize)>,
+}
+
+/// One live flow.
+#[derive(Debug, Default)]
+struct Stream {
+    /// What was acknowledged in all, and the wait, at each look of [`RATE_OVER`].
+    looks: VecDeque<(Instant, DataSize, Duration)>,
+    /// The least wait of each part of the last minute, and when the newest began.
+    least: VecDeque<Duration>,
+    part: Option<Instant>,
+    given: DataSize,
+    /// When it was given something last.
+    sends: Option<Instant>,
+}
+
+impl Priority {
+    pub(super) fn new() -> Self {
+        Self {
+            live: BTreeMap::new(),
+            shares: Shares::new(None),
+            allowance: None,
+            cut: None,
+            waits: false,
+            good: Bitrate::ZERO,
+            limited: None,
+            sent: DataSize::ZERO,
+            looks: VecDeque::new(),
+        }
+    }
+
+    /// A live flow has begun.
+    pub(super) fn begin(&mut self, id: u64) {
+        self.live.insert(id, Stream::default());
+    }
+
+    /// A flow has ended.
+    pub(super) fn end(&mut self, id: u64) {
+        self.live.remove(&id);
+        self.shares.leave(&id);
+    }
+
+    /// What all bulk flows may send together; none: as much as they can.
+    pub(super) fn allowance(&self) -> Option<Bitrate> {
+        self.allowance
+    }
+
+    /// What a bulk flow may send of `wanted`.
+    pub(super) fn ask(&mut self, now: Instant, id: u64, wanted: DataSize) -> Grant {
+        let granted = self.shares.ask(now, &id, wanted);
+        if matches!(granted, Grant::Later(_)) {
+            self.limited = Some(now);
+        }
+        granted
+    }
+
+    /// So much of what was granted to a bulk flow has been sent.
+    pub(super) fn passed(&mut self, id: u64, granted: DataSize, passed: DataSize) {
+        self.sent += passed;
+        self.shares.give_back(&id, granted - passed);
+    }
+
+    /// A look at a live flow: what it was given in all, and what of it is not acknowledged.
+    pub(super) fn look(&mut self, now: Instant, id: u64, given: DataSize, unacknowledged: DataSize) {
+        if let Some(stream) = self.live.get_mut(&id) {
+            stream.look(now, given, unacknowledged);
+        }
+    }
+
+    /// All live flows were looked at: decides anew.
+    pub(super) fn decide(&mut self, now: Instant) {
+        while self.looks.front().is_some_and(|(at, _)| now.since(*at) > RATE_OVER) {
+            self.looks.pop_front();
+        }
+        self.looks.push_back((now, self.sent));
+        if !self.live.values().any(|stream| stream.is_live(now)) {
+            (self.allowance, self.cut, self.waits) = (None, None, false);
+            return self.shares.resize(None);
+        }
+        let rate = self.rate(now);
+        let waits = self.live.values().any(|stream| stream.is_live(now) && stream.waits(now));
+        let is_new = !std::mem::replace(&mut self.waits, waits) && waits;
+        if waits {
+            if self.cut.is_none_or(|cut| now.since(cut) >= AGAIN) {
+                let had = self.allowance.map_or(rate, |allowance| allowance.min(rate.max(FLOOR * 2)));
+                if is_new {
+                    self.good = had.share(GOOD);
+                }
+                self.allowance = Some((had / 2).max(FLOOR));
+                self.cut = Some(now);
+            }
+        } else if let Some(allowance) =
+            self.allowance.filter(|_| self.limited.is_some_and(|at| now.since(at) < LIMITED))
+        {
+            let back = (self.good - allowance) / BACK_PER_LOOK;
+            self.allowance = Some(allowance + GROW_BY + allowance / GROW_PER_LOOK + back);
+        }
+        self.shares.resize(self.allowance);
+    }
+
+    /// What the bulk has sent a second of late.
+    fn rate(&self, now: Instant) -> Bitrate {
+        // Since the last cut: what was sent before is no measure of what is sent.
+        let since = self.cut.unwrap_or_default();
+        let first = self.looks.iter().find(|(at, _)| *at >= since);
+        first.map_or(Bitrate::ZERO, |(at, sent)| rate(self.sent - *sent, now.since(*at)))
+    }
+}
+
+impl Stream {
+    fn look(&mut self, now: Instant, given: DataSize, unacknowledged: DataSize) {
+        if given > self.given {
+            (self.given, self.sends) = (given, Some(now));
+        }
+        let acknowledged = given - unacknowledged;
+        while self.looks.front().is_some_and(|(at, ..)| now.since(*at) > RATE_OVER) {
+            self.looks.pop_front();
+        }
+        let speed = self.looks.front().map(|(at, before, _)| rate(acknowledged - *before, now.since(*at)));
+        let wait = match speed.filter(|speed| !speed.is_zero()) {
+            _ if unacknowledged.is_zero() => Duration::ZERO,
+            Some(speed) => unacknowledged / speed,
+            // Nothing has been acknowledged yet, or nothing is any more.
+            None => self.looks.front().map_or(Duration::ZERO, |(at, ..)| now.since(*at)),
+        };
+        self.looks.push_back((now, acknowledged, wait));
+        if self.part.is_none_or(|part| now.since(part) >= PART) {
+            self.part = Some(now);
+            self.least.push_back(Duration::MAX);
+            if self.least.len() > PARTS {
+                self.least.pop_front();
+            }
+        }
+        // A rate over less than the window says little.
+        let standing = self.standing(now);
+        if let (Some(least), Some(standing)) = (self.least.back_mut(), standing) {
+            *least = (*least).min(standing);
+        }
+    }
+
+    /// The least wait of the window; none: it has not been looked at for so long.
+    fn standing(&self, now: Instant) -> Option<Duration> {
+        let first = self.looks.front().map(|(at, ..)| now.since(*at))?;
+        let of_late = self.looks.iter().filter(|(at, ..)| now.since(*at) <= WINDOW);
+        of_late.map(|(_, _, wait)| *wait).min().filter(|_| first >= WINDOW * 2)
+    }
+
+    fn is_live(&self, now: Instant) -> bool {
+        self.sends.is_some_and(|sends| now.since(sends) < QUIET)
+            || self.looks.back().is_some_and(|(_, _, wait)| !wait.is_zero())
+    }
+
+    fn waits(&self, now: Instant) -> bool {
+        let least = self.least.iter().min().copied().unwrap_or_default();
+        self.standing(now).is_some_and(|standing| standing > least.saturating_add(TOO_LONG))
+    }
+}
+
+fn rate(size: DataSize, time: Duration) -> Bitrate {
+    if time.is_zero() { Bitrate::ZERO } else { size / time }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link of so many bytes a millisecond with one queue for all, a live flow, and bulk flows that send what they may.
+    struct World {
+        priority: Priority,
+        rate: u64,
+        /// Bytes a millisecond of the live flow.
+        wants: u64,
+        /// Bytes in the queue: whose, how many.
+        queue: VecDeque<(u64, u64)>,
+        given: u64,
+        arrived: u64,
+        bulk: Vec<u64>,
+        next: Vec<u64>,
+        ms: u64,
+    }
+
+    const LIVE: u64 = 100;
+
+    impl World {
+        fn new(rate: u64, wants: u64, bulk: usize) -> Self {
+            let mut priority = Priority::new();
+            if wants > 0 {
+                priority.begin(LIVE);
+            }
+            Self {
+                priority,
+                rate,
+                wants,
+                queue: VecDeque::new(),
+                given: 0,
+                arrived: 0,
+                bulk: vec![0; bulk],
+                next: vec![0; bulk],
+                ms: 0,
+            }
+        }
+
+        fn run(&mut self, seconds: u64) {
+            for _ in 0..seconds * 1000 {
+                self.ms += 1;
+                let now = Instant::from_millis(self.ms);
+                // A picture each 40 ms.
+                if self.wants > 0 && self.ms.is_multiple_of(40) {
+                    self.given += self.wants * 40;
+                    self.queue.push_back((LIVE, self.wants * 40));
+                }
+                for n in 0..self.bulk.len() {
+                    let waiting: u64 = self.queue.iter().filter(|(who, _)| *who == n as u64).map(|(_, b)| b).sum();
+                    if self.ms < self.next[n] || waiting > 128 * 1024 {
+                        continue;
+                    }
+                    let wanted = DataSize::from_bytes(16_384);
+                    match self.priority.ask(now, n as u64, wanted) {
+                        Grant::Now(size) => {
+                            self.priority.passed(n as u64, size, size);
+                            self.bulk[n] += size.bytes();
+                            self.queue.push_back((n as u64, size.bytes()));
+                        }
+                        Grant::Later(wait) => {
+                            self.next[n] = self.ms + u64::try_from(wait.as_millis()).unwrap().max(1)
+                        }
+                    }
+                }
+                let mut left = self.rate;
+                while let Some((who, bytes)) = self.queue.front_mut().filter(|_| left > 0) {
+                    let goes = left.min(*bytes);
+                    (*bytes, left) = (*bytes - goes, left - goes);
+                    self.arrived += if *who == LIVE { goes } else { 0 };
+                    if *bytes == 0 {
+                        self.queue.pop_front();
+                    }
+                }
+                if self.ms.is_multiple_of(50) {
+                    if self.wants > 0 {
+                        let waiting: u64 = self.queue.iter().filter(|(who, _)| *who == LIVE).map(|(_, b)| b).sum();
+                        // What is on its way for 20 ms, and what waits.
+                        let flying = (self.wants * 20).min(self.given);
+                        let size = DataSize::from_bytes;
+                        self.priority.look(now, LIVE, size(self.given), size(waiting + flying));
+                    }
+                    self.priority.decide(now);
+                }
+            }
+        }
+
+        fn sent(&self) -> u64 {
+            self.bulk.iter().sum()
+        }
+    }
+
+    /// 8 Mbit/s are 1000 bytes a millisecond.
+    #[test]
+    fn without_a_live_flow_nobody_waits() {
+        let mut world = World::new(1000, 0, 2);
+        world.run(10);
+        assert_eq!(world.priority.allowance(), None);
+        assert!(world.sent() >= 9_900_000, "{}", world.sent());
+    }
+
+    #[test]
+    fn the_live_flow_keeps_its_rate_and_the_others_have_most_of_the_rest() {
+        let mut world = World::new(1000, 600, 2);
+        world.run(20);
+        let (arrived, sent) = (world.arrived, world.sent());
+        world.run(60);
+        let (arrived, sent) = (world.arrived - arrived, world.sent() - sent);
+        assert!(arrived >= 35_500_000, "of 36000000 bytes {arrived}");
+        // Of 400 bytes a millisecond that are left.
+        assert!((16_000_000..25_000_000).contains(&sent), "{sent}");
+        let [one, other] = world.bulk[..] else { panic!() };
+        assert!(one.abs_diff(other) < one / 10, "{one} and {other}");
+    }
+
+    #[test]
+    fn where_the_live_flow_needs_all_the_others_have_the_floor_and_no_more() {
+        let mut world = World::new(600, 600, 3);
+        world.run(20);
+        let sent = world.sent();
+        world.run(20);
+        let rate = (world.sent() - sent) * 8 / 20;
+        assert!(rate <= FLOOR.bits_per_sec() * 3 / 2, "{rate} bit/s");
+        assert!(rate >= FLOOR.bits_per_sec() / 2, "{rate} bit/s");
+    }
+
+    #[test]
+    fn when_the_live_flow_has_ended_the_others_are_free_again() {
+        let mut world = World::new(1000, 600, 3);
+        world.run(20);
+        assert!(world.priority.allowance().is_some());
+        world.priority.end(LIVE);
+        world.wants = 0;
+        let sent = world.sent();
+        world.run(5);
+        assert_eq!(world.priority.allowance(), None);
+        assert!(world.sent() - sent >= 4_700_000);
+        // And when it only falls silent.
+        let mut world = World::new(1000, 600, 1);
+        world.run(20);
+        world.wants = 0;
+        world.priority.look(
+            Instant::from_millis(world.ms),
+            LIVE,
+            DataSize::from_bytes(world.given),
+            DataSize::ZERO,
+        );
+        world.priority.decide(Instant::from_millis(world.ms + 6000));
+        assert_eq!(world.priority.allowance(), None);
+    }
+
+    #[test]
+    fn a_key_frame_is_no_reason() {
+        let mut priority = Priority::new();
+        priority.begin(LIVE);
+        let size = DataSize::from_bytes;
+        let mut given = 0;
+        for look in 0..400_u64 {
+            let now = Instant::from_millis(look * 50);
+            given += 20_000;
+            // Each second a queue that is gone at the next look but one.
+            let queued = if look % 20 < 2 { 120_000 } else { 8_000 };
+            priority.look(now, LIVE, size(given), size(queued));
+            let Grant::Now(granted) = priority.ask(now, 1, size(16_384)) else { panic!("at {now}") };
+            priority.passed(1, granted, granted);
+            priority.decide(now);
+            assert_eq!(priority.allowance(), None, "at {now}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A live stream beside uploads, over two emulated links: who gets how much of them.
+//!
+//! No timed figure decides: what has come to the server from either when the stream has ended does. Where the machine permits no
+//! lab the reason is printed and the test is passed over.
+#![cfg(all(feature = "fleet", feature = "lab"))]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::process::Command;
+
+const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+
+/// Counts what comes to the stream's port and to the uploads' from the stream's first byte on, and says it when it has ended.
+const SINK: &str = r#"
+use strict; use IO::Socket::INET; use IO::Select; $| = 1;
+my ($live, $bulk) = map { IO::Socket::INET->new(Listen => 64, LocalAddr => "10.99.0.1", LocalPort => $_, ReuseAddr => 1) or die } @ARGV;
+my ($all, %of, %came) = (IO::Select->new($live, $bulk));
+while (my @ready = $all->can_read) {
+    for my $s (@ready) {
+        if ($s == $live or $s == $bulk) { my $c = $s->accept; $of{$c} = $s == $live ? "live" : "bulk"; $all->add($c); next }
+        my $n = sysread $s, my $piece, 65536;
+        if ($n) { $came{$of{$s}} += $n if $of{$s} eq "live" or $came{live}; next }
+        $all->remove($s);
+        if ($of{$s} eq "live") { printf "%d %d\n", $came{live}, $came{bulk} // 0; exit }
+    }
+}
+"#;
+
+/// A stream of 6 Mbit/s, a picture each 40 ms, through the edge.
+const STREAM: &str = r#"
+use strict; use IO::Socket::INET; use Time::HiRes qw(time sleep); $| = 1;
+my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => 1088) or die "the edge: $!";
+print $s "CONNECT 10.99.0.1:$ARGV[0] HTTP/1.1\r\n\r\n";
+my $head = ""; while ($head !~ /\r\n\r\n$/) { sysread $s, my $c, 1 or die "no answer"; $head .= $c }
+die $head unless $head =~ m{^HTTP/1.1 200 };
+my ($began, $picture) = (time, "x" x 30_000);
+for my $n (0 .. 25 * 10 - 1) {
+    my $early = $began + $n / 25 - time; sleep $early if $early > 0;
+    my $left = $picture; while (length $left) { my $w = syswrite $s, $left or die $!; substr($left, 0, $w) = "" }
+}
+shutdown $s, 1; sysread $s, my $end, 1;
+"#;
+
+const CLIENT: &str = r#"
+cd "$PLACE"
+"$MARLINE" edge --relay 10.99.0.1:4443 --certificate e1.pem --run-dir run 2>edge.log & edge=$!
+until grep -q "listens on" edge.log; do kill -0 $edge || { cat edge.log >&2; exit 99; }; sleep 0.1; done
+for n in 1 2; do curl -s -o /dev/null -p -x http://127.0.0.1:1088 -T /dev/zero http://10.99.0.1:9000/ & done
+sleep 2
+perl stream.pl $PORT; code=$?
+kill $edge; wait $edge; cat edge.log >&2
+exit $code
+"#;
+
+/// Bytes that have come of the stream, and of two uploads meanwhile, over two links of 5 Mbit/s; none: there is no lab here.
+fn beside_uploads(port: u16) -> Option<(u64, u64)> {
+    let place = tempfile::tempdir().unwrap();
+    for words in [
+        "fleet ca init --dir ca --name test",
+        "fleet ca issue relay r1 --dir ca --address 10.99.0.1 --out .",
+        "fleet ca issue edge e1 --dir ca --out .",
+    ] {
+        let made = Command::new(MARLINE).current_dir(&place).args(words.split(' ')).output().unwrap();
+        assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    std::fs::create_dir(place.path().join("run")).unwrap();
+    for (name, text) in [("sink.pl", SINK), ("stream.pl", STREAM)] {
+        std::fs::write(place.path().join(name), text).unwrap();
+    }
+    let server = format!(
+        "cd \"$PLACE\"; perl sink.pl {port} 9000 >came & exec \"$MARLINE\" relay --listen 10.99.0.1:4443 --certificate r1.pem \
+         --revoked ca/revoked.pem --allow-net 10.99.0.1 --allow-port {port} --allow-port 9000 2>relay.log"
+    );
+    let mut command = Command::new(MARLINE);
+    command.args(["lab", "exec", "--link", "a,rate=20Mbit/s,up=5Mbit/s,rtt=40ms"]);
+    command.args([
+        "--link",
+        "b,rate=20Mbit/s,up=5Mbit/s,rtt=60ms",
+        "--server",
+        &server,
+        "--",
+        "bash",
+        "-c",
+        CLIENT,
+    ]);
+    command.env("MARLINE", MARLINE).env("PLACE", place.path()).env("PORT", port.to_string());
+    let output = command.env("HOME", place.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(77) => eprintln!("skipped: {said}"),
+        Some(0) if said.contains("not steered") => eprintln!("skipped: {said}"),
+        Some(0) => {
+            // The sink says it when the stream's end has come through the relay, which is before the client hears of it.
+            let came = std::fs::read_to_string(place.path().join("came")).unwrap();
+            let (live, bulk) = came.trim().split_once(' ').unwrap();
+            return Some((live.parse().unwrap(), bulk.parse().unwrap()));
+        }
+        code => {
+            let relay = std::fs::read_to_string(place.path().join("relay.log")).unwrap_or_default();
+            panic!("{code:?}: {said}\n{relay}");
+        }
+    }
+    None
+}
+
+#[test]
+fn a_live_stream_goes_before_uploads_and_a_stream_that_nobody_named_does_not() {
+    let Some((live, bulk)) = beside_uploads(1935) else { return };
+    let Some((unnamed, beside)) = beside_uploads(1936) else { return };
+    println!("live {live} B beside {bulk} B; not named {unnamed} B beside {beside} B");
+    assert_eq!((live, unnamed), (7_500_000, 7_500_000), "all has come");
+    // 6 of 10 Mbit/s are the stream's, and a third where it is one of three.
+    assert!(bulk < live, "{bulk} B of uploads beside {live} B");
+    assert!(beside > unnamed, "{beside} B of uploads beside {unnamed} B");
+}

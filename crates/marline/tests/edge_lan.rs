@@ -1,0 +1,249 @@
+//! `marline edge --lan` as a LAN's client meets it: a client, the box with two links, a relay and a server in a network each.
+//!
+//! The client is a plain curl that knows of nothing. Each case runs in namespaces of its own (root, `unshare`, `ip`, `nft`,
+//! `nginx`, `curl`, `perl`), and says so where that cannot be had.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::process::{Command, Stdio};
+
+const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+
+/// What the script prints in the world below; none: it cannot be had here.
+fn in_a_world(script: &str) -> Option<Vec<String>> {
+    let home = tempfile::tempdir().unwrap();
+    let command = |program: &str| {
+        let mut command = Command::new(program);
+        command.env_clear().env("HOME", home.path()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.current_dir(home.path()).stdin(Stdio::null());
+        command
+    };
+    let can = command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs root, unshare and ip");
+        return None;
+    }
+    for program in ["nft", "nginx", "curl", "perl"] {
+        let there = command("sh").args(["-c", &format!("command -v {program}")]).output();
+        if !there.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: needs the program {program}");
+            return None;
+        }
+    }
+    if !std::path::Path::new("/proc/sys/net/mptcp").exists() {
+        eprintln!("skipped: this kernel has no MPTCP");
+        return None;
+    }
+    let mut bounded = command("timeout");
+    // All that the script has started ends with it, whatever goes wrong.
+    bounded.args(["120", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount"]);
+    bounded.args(["bash", "-ec", &format!("{WORLD}{script}")]).env("MARLINE", MARLINE);
+    let output = bounded.stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}\n{text}\n{said}", output.status);
+    Some(text.lines().map(str::to_owned).collect())
+}
+
+/// `lan` ── lan0 box up0, up1 ══ `far` (the relay) ── `srv` (the server), and words for the scripts below.
+const WORLD: &str = r#"
+mount -t tmpfs tmpfs /run
+for name in lan far srv; do ip netns add $name; ip -n $name link set lo up; done
+ip link set lo up
+# Without addresses that the kernel makes up by itself, a second later.
+wire() { # DEVICE ADDRESSES… in a network, or here for `-`
+    local on=""; [ "$1" = - ] || on="-n $1"
+    local device=$2; shift 2
+    ip $on link set $device addrgenmode none
+    for address in "$@"; do
+        case $address in *:*) ip $on address add $address dev $device nodad;; *) ip $on address add $address dev $device;; esac
+    done
+    ip $on link set $device up
+}
+ip link add lan0 type veth peer name eth0 netns lan
+ip link add up0 type veth peer name up0 netns far
+ip link add up1 type veth peer name up1 netns far
+ip -n far link add srv0 type veth peer name eth0 netns srv
+wire - lan0 192.168.77.1/24 fd77::1/64; wire lan eth0 192.168.77.2/24 fd77::2/64
+wire - up0 10.0.1.2/24 fd01::2/64; wire far up0 10.0.1.1/24 fd01::1/64
+wire - up1 10.0.2.2/24 fd02::2/64; wire far up1 10.0.2.1/24 fd02::1/64
+wire far srv0 203.0.113.1/24 2001:db8::1/64; wire srv eth0 203.0.113.5/24 2001:db8::5/64
+ip -n lan route add default via 192.168.77.1; ip -n lan -6 route add default via fd77::1
+for n in 0 1; do
+    ip route add default via 10.0.$((n+1)).1 dev up$n metric 10$n
+    ip -6 route add default via fd0$((n+1))::1 dev up$n metric 10$n
+done
+ip -n srv route add default via 203.0.113.1; ip -n srv -6 route add default via 2001:db8::1
+ip netns exec far sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
+
+cat >nginx.conf <<'NGINX'
+daemon off; master_process off; pid nginx.pid; error_log stderr;
+events {}
+http {
+    access_log off; client_max_body_size 0; client_body_temp_path body;
+    proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
+    server { listen 203.0.113.5:80; listen [2001:db8::5]:80; location / { return 200 "$remote_addr to $server_addr\n"; } }
+}
+NGINX
+ip netns exec srv nginx -p "$PWD" -c nginx.conf 2>nginx.log &
+"$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r1 --dir ca --address 10.0.1.1 --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+relay() {
+    ip netns exec far "$MARLINE" relay --listen 10.0.1.1:4443 --certificate r1.pem --revoked ca/revoked.pem --allow-net 203.0.113.5 \
+        --allow-net 2001:db8::5 "$@" 2>relay.log &
+    until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $!; done
+}
+edge() { # sets $edge
+    "$MARLINE" edge --relay 10.0.1.1 --certificate e1.pem --run-dir run --lan lan0 "$@" 2>edge.log &
+    edge=$!
+    until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
+    led
+}
+led() { until nft list table inet marline-edge 2>/dev/null | grep -q masquerade; do sleep 0.02; done; }
+free() { while nft list table inet marline-edge >/dev/null 2>&1; do sleep 0.02; done; }
+lan() { ip netns exec lan "$@"; }
+state() {
+    ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset; ls run 2>&1 || true
+    sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.mptcp.path_manager net.ipv4.tcp_rmem
+    sysctl -a -r 'net.ipv6.conf.*.accept_ra$'
+}
+# Says who it hears, to all.
+echo='use IO::Socket::INET; my $s = IO::Socket::INET->new(Proto => "udp", LocalAddr => "203.0.113.5", LocalPort => 5000) or die;
+    while (defined(my $from = $s->recv(my $said, 1500))) { my ($port, $ip) = sockaddr_in($from); $s->send("$said from " . inet_ntoa($ip)) }'
+# Greets whoever comes.
+shell='use IO::Socket::INET; my $l = IO::Socket::INET->new(Listen => 5, LocalPort => 2222, ReuseAddr => 1) or die;
+    while (my $c = $l->accept) { print $c "hello, ", $c->peerhost, "\n"; close $c }'
+ask='use IO::Socket::INET; my $s = IO::Socket::INET->new(Proto => "udp", PeerAddr => "203.0.113.5", PeerPort => 5000) or die;
+    $SIG{ALRM} = sub { die "no answer\n" }; alarm 10; $s->send("hello"); $s->recv(my $said, 1500); print "$said\n"'
+"#;
+
+#[test]
+fn tcp_of_a_lan_is_carried_the_rest_passes_and_all_is_undone_at_the_end() {
+    let script = r#"
+relay
+mkdir -m 755 run; state >before
+edge --link up0 --link up1 --listen 127.0.0.1:1088 --listen 192.168.77.1:1088
+lan curl -sS -m 20 http://203.0.113.5/
+lan curl -sS -m 20 -g 'http://[2001:db8::5]/'
+ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q 5000; do sleep 0.02; done
+lan perl -e "$ask"
+# A service of the box itself, at an address of the LAN and at one of a link.
+perl -e "$shell" & lan perl -e "$shell" &
+until ss -tln | grep -q 2222 && lan ss -tln | grep -q 2222; do sleep 0.02; done
+for address in 192.168.77.1 10.0.2.2; do lan bash -c "exec 3<>/dev/tcp/$address/2222; cat <&3"; done
+# What the box keeps for itself is not to be had through the edge either, whatever it is called; a server is.
+via='curl -sS -m 20 -p -x http://192.168.77.1:1088 -o heard -w %{http_connect}\n'
+for own in 127.0.0.1 192.168.77.1 10.0.2.2 '[::1]' '[::ffff:127.0.0.1]' '[fd77::1]' localhost 0.0.0.0; do lan $via -g "http://$own:2222/" 2>/dev/null || true; done
+lan $via http://203.0.113.5/; cat heard
+# Nobody reaches the LAN, or one link from another, through the box.
+ip -n far route add 192.168.77.0/24 via 10.0.1.2
+lan bash -c "exec 3<>/dev/tcp/192.168.77.2/2222; cat <&3"
+ip netns exec far timeout 2 bash -c "exec 3<>/dev/tcp/192.168.77.2/2222; cat <&3" 2>/dev/null || true
+sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.up0.accept_ra net.ipv6.conf.lan0.accept_ra
+kill -TERM $edge; wait $edge && echo "ended well"
+free; ip -n far route del 192.168.77.0/24
+state >after; diff before after && echo "as before"
+grep -c "new flows go through 10.0.1.1" edge.log
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let expected = [
+        "203.0.113.1 to 203.0.113.5",
+        "2001:db8::1 to 2001:db8::5",
+        "hello from 10.0.1.2",
+        "hello, 192.168.77.2",
+        "hello, 192.168.77.2",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "403",
+        "200",
+        "203.0.113.1 to 203.0.113.5",
+        "hello, 192.168.77.2",
+        "1",
+        "1",
+        "2",
+        "1",
+        "ended well",
+        "as before",
+        "1",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn what_a_killed_edge_has_left_is_put_back_by_a_command_and_by_the_next_start() {
+    let script = r#"
+relay
+mkdir -m 755 run; state >before
+for n in 1 2; do
+    edge --no-paths
+    lan curl -sS -m 20 http://203.0.113.5/
+    kill -KILL $edge; wait $edge || true
+    free
+    sysctl -n net.ipv4.ip_forward
+    ip rule | grep -c 'fwmark 0x6d62'
+    if [ $n = 1 ]; then
+        "$MARLINE" paths restore --run-dir run 2>restored
+        grep -c "net.ipv4.ip_forward: 0 again" restored
+        state >after; diff before after && echo "as before"
+    else
+        edge --no-paths
+        lan curl -sS -m 20 http://203.0.113.5/
+        "$MARLINE" paths restore --run-dir run 2>restored || true
+        grep -c "there is nothing to put back" restored
+        kill -TERM $edge; wait $edge; free
+        state >after; diff before after && echo "as before"
+    fi
+done
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let carried = "203.0.113.1 to 203.0.113.5";
+    let expected = [carried, "1", "1", "1", "as before", carried, "1", "1", carried, "1", "as before"];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn what_is_wrong_with_a_lan_is_said_before_anything_is_changed() {
+    let script = r#"
+refused() { # CODE WORDS COMMAND…
+    local code=$1 words=$2 is=0; shift 2
+    state >was
+    timeout 20 "$@" --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>said || is=$?
+    state >now
+    [ $is = $code ] && [ $(wc -l <said) = 1 ] && grep -q -- "$words" said && diff was now && echo right || { echo "$is"; cat said; }
+}
+refused 64 "--lan lan9: there is no such interface" "$MARLINE" edge --lan lan0,lan9
+refused 64 "--lan up0: it has a default route" "$MARLINE" edge --lan up0
+refused 64 "--lan lo: it is the loopback" "$MARLINE" edge --lan lo
+refused 64 "is no name of an interface" "$MARLINE" edge --lan 'a"b'
+refused 64 "is no port, no host" "$MARLINE" edge --lan lan0 --live 0
+refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -net_admin "$MARLINE" edge --lan lan0
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["right"; 6]);
+}
+
+#[test]
+fn the_one_privilege_of_the_unit_is_enough() {
+    let script = r#"
+relay
+mkdir -m 755 run box; cp e1.pem e1.key ca/ca.pem box; chown -R nobody: run box; chmod 755 .
+state >before
+setpriv --reuid nobody --regid nogroup --clear-groups --bounding-set -all,+net_admin --inh-caps -all,+net_admin \
+    --ambient-caps -all,+net_admin --no-new-privs \
+    "$MARLINE" edge --relay 10.0.1.1 --certificate box/e1.pem --run-dir run --lan lan0 --link up0 --link up1 2>edge.log & edge=$!
+until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
+led; lan curl -sS -m 20 http://203.0.113.5/
+grep -c "not steered" edge.log || true
+kill -TERM $edge; wait $edge && echo "ended well"
+free; state >after; diff before after && echo "as before"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["203.0.113.1 to 203.0.113.5", "0", "ended well", "as before"]);
+}

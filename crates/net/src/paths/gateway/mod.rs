@@ -1,0 +1,171 @@
+//! A LAN's way into an edge: its TCP connections come here as they are, and the rest of its packets pass.
+//!
+//! In: the interfaces of the LAN. Out: connections, each with where it was going, until the [`Gateway`] is dropped.
+//!
+//! ```text
+//!  LAN ──▶ prerouting: TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener     ──▶ a flow of the edge
+//!                  all else ──▶ the host's own routes ──▶ masquerade       ──▶ the link of the default route
+//! ```
+//!
+//! 1. Everything is looked at before anything is changed: privilege, interfaces, nft, the kernel.
+//! 2. What is changed is undone in the other order at the end: table, routing rule, settings. After `kill -9` the table ends by
+//!    itself (its owner's pipe does), the rule means nobody any more, and the settings are in a ledger: the next start, or
+//!    `marline paths restore`, puts them back.
+//! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
+//! 4. An interface that is this host's way to the Internet is no LAN.
+
+mod rules;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use marline_sys::netlink::RouteSocket;
+use tokio::net::{TcpListener, TcpStream};
+
+pub use rules::Lan;
+
+use super::PathsError;
+use super::forward::rules::Families;
+use super::forward::{ForwardError, NftError, arrival, detour, listen, nft};
+use super::ground::forwarding::{self, Forwarding};
+use super::ground::{Restored, may_administer};
+use crate::links::{LinksError, survey};
+
+/// Why a LAN cannot be served, one line each.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// A privilege is missing.
+    #[error("--lan: not permitted: needs CAP_NET_ADMIN (run as root, or as the systemd unit does)")]
+    NotPermitted,
+    /// The interface is none, or no LAN.
+    #[error("--lan {name}: {why}")]
+    Interface {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The interfaces cannot be listed.
+    #[error("--lan: {0}")]
+    Links(#[from] LinksError),
+    /// The table cannot be had, or was lost.
+    #[error("--lan: {0}")]
+    Nft(#[from] NftError),
+    /// The host cannot be made a router.
+    #[error("--lan: {0}")]
+    Host(PathsError),
+    /// The kernel makes no such sockets, rules or routes.
+    #[error("--lan: {what}: {error}")]
+    Kernel {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+/// Connections of the LAN come here while this lives.
+#[derive(Debug)]
+pub struct Gateway {
+    // The first is undone first.
+    table: nft::Held,
+    _detour: detour::Held,
+    listeners: Vec<(IpAddr, TcpListener)>,
+    forwarding: Forwarding,
+}
+
+impl Gateway {
+    /// Leads them here. Needs a tokio runtime with I/O and time; blocks for as long as nft runs.
+    ///
+    /// # Errors
+    /// One line that says what stands in the way. Nothing stays changed then.
+    pub async fn open(lan: &Lan, run_dir: &Path) -> Result<Self, GatewayError> {
+        if !may_administer() {
+            return Err(GatewayError::NotPermitted);
+        }
+        look_at(lan)?;
+        nft::check(&rules::table(lan, ANY_PORT, (true, true)))?;
+        let (port, listeners) = listen().map_err(|error| match error {
+            ForwardError::Socket { what, error } => kernel(what, error),
+            other => GatewayError::Kernel { what: "a listener", error: io::Error::other(other) },
+        })?;
+        let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
+        let forwarding = Forwarding::lay(run_dir, &lan.0).map_err(|error| match error {
+            PathsError::NotPermitted { .. } => GatewayError::NotPermitted,
+            error => GatewayError::Host(error),
+        })?;
+        let detour = detour::Held::new(&detour::LAN, Families::of(&addresses));
+        let detour = detour.map_err(|error| kernel("a routing rule", error))?;
+        let table = nft::Held::new(&rules::table(lan, port, forwarding.switched), rules::TABLE).await?;
+        Ok(Self { table, _detour: detour, listeners, forwarding })
+    }
+
+    /// What was changed on this host, a line each.
+    pub fn changes(&self) -> &[String] {
+        &self.forwarding.lines
+    }
+
+    /// The next connection, and where it was going. What no rule has led here is closed.
+    ///
+    /// # Errors
+    /// The rules were lost.
+    pub async fn arrive(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
+        let Self { table, listeners, .. } = self;
+        loop {
+            let near = tokio::select! {
+                near = arrival(listeners) => near,
+                lost = table.lost() => return Err(lost.into()),
+            };
+            match near.local_addr() {
+                Ok(going) if !going.ip().is_loopback() => return Ok((near, going)),
+                _ => tracing::debug!("a connection that no rule has led here"),
+            }
+        }
+    }
+}
+
+/// Whether these are interfaces of a LAN.
+fn look_at(lan: &Lan) -> Result<(), GatewayError> {
+    let survey = survey()?;
+    for name in &lan.0 {
+        let wrong = |why: &str| GatewayError::Interface { name: name.clone(), why: why.to_owned() };
+        match survey.named(name) {
+            None => return Err(wrong("there is no such interface (`ip link` lists them)")),
+            Some(interface) if interface.addresses.iter().any(IpAddr::is_loopback) || name == "lo" => {
+                return Err(wrong("it is the loopback, and no LAN"));
+            }
+            Some(interface) if interface.v4.is_some() || interface.v6.is_some() => {
+                return Err(wrong("it has a default route: it is a way to the Internet, and no LAN"));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn kernel(what: &'static str, error: io::Error) -> GatewayError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => GatewayError::NotPermitted,
+        _ => GatewayError::Kernel { what, error },
+    }
+}
+
+/// Puts back what a gateway that was killed has left; nothing where one runs.
+pub(super) fn restore(run_dir: &Path) -> Restored {
+    let Some((mut lines, mut left)) = forwarding::restore(run_dir) else { return Restored::default() };
+    match RouteSocket::open().and_then(|socket| detour::clear(&socket, &detour::LAN)) {
+        Ok(0) => {}
+        Ok(count) => lines.push(format!("{count} rules and routes of a LAN's gateway removed")),
+        Err(error) => left.push(format!("the detour of a LAN's gateway cannot be removed: {error}")),
+    }
+    Restored { lines, left }
+}
+
+/// What such a gateway has left, a word for each; nothing while one runs.
+pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
+    forwarding::leftovers(run_dir)
+}
+
+/// For a table that is never in force.
+const ANY_PORT: u16 = 1;
