@@ -75,12 +75,16 @@ fn sets(quick: bool) -> Vec<Case> {
 /// The floor's table of uploads: 8 + 8, 5 + 10 + 3, 20 + 2 Mbit/s, round trips of 20 to 120 ms.
 fn uploads(quick: bool) -> Vec<Case> {
     let all = [
-        vec![link("wifi0", 8, 20), link("lte0", 8, 60)],
-        vec![link("wifi0", 5, 20), link("lte0", 10, 60), link("lte1", 3, 120)],
-        vec![link("wifi0", 20, 20), link("lte0", 2, 120)],
+        ("8+8", vec![link("wifi0", 8, 20), link("lte0", 8, 60)]),
+        ("5+10+3", vec![link("wifi0", 5, 20), link("lte0", 10, 60), link("lte1", 3, 120)]),
+        ("20+2", vec![link("wifi0", 20, 20), link("lte0", 2, 120)]),
     ];
     let kept = if quick { 1 } else { all.len() };
-    all.into_iter().take(kept).zip(1..).map(|(links, seed)| upload("X-upload", links, seed)).collect()
+    let of = |((rates, links), seed): ((&str, _), u64)| Case {
+        name: format!("{rates} Mbit/s"),
+        ..upload("X-upload", links, seed)
+    };
+    all.into_iter().take(kept).zip(1..).map(of).collect()
 }
 
 fn upload(artefact: &'static str, links: Vec<LinkSpec>, seed: u64) -> Case {
@@ -181,6 +185,17 @@ mod tests {
         let cells = |artefact| cases(artefact, Effort { quick: true, ..WHOLE }).iter().map(|c| c.ways.len()).sum::<usize>();
         let all: usize = MEASURED.into_iter().map(cells).sum();
         assert!(all <= 40, "{all}: too much for a hurry");
+    }
+
+    #[test]
+    fn no_two_cases_of_an_artefact_have_one_name() {
+        for artefact in MEASURED {
+            let mut names: Vec<String> = cases(artefact, WHOLE).into_iter().map(|case| case.name).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count, "{artefact}");
+        }
     }
 
     #[test]

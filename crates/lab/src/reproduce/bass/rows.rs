@@ -391,8 +391,8 @@ mod tests {
         let sets = cases("X-upload", Effort { quick: false, ..EFFORT });
         let rates = |case: &Case, ours: f64| {
             let widths: &[f64] = match case.name.as_str() {
-                "wifi0+lte0" if case.seed == 1 => &[8.0, 8.0],
-                "wifi0+lte0" => &[20.0, 2.0],
+                "8+8 Mbit/s" => &[8.0, 8.0],
+                "20+2 Mbit/s" => &[20.0, 2.0],
                 _ => &[5.0, 10.0, 3.0],
             };
             let alone = widths.iter().enumerate().map(|(at, rate)| cell(case, Way::Direct(at), *rate));
