@@ -10,20 +10,53 @@ pub(super) fn table(rows: &[Row], artefact: &str) -> Option<Table> {
     if of.is_empty() {
         return None;
     }
-    Some(if artefact == "F11" { origins(&of) } else { plain(&of) })
+    Some(match artefact {
+        "F11" => origins(&of),
+        "F12" => plain(&of),
+        _ => wide(&of),
+    })
+}
+
+/// One line for each case and client, a column for each thing that is measured, the paper's before ours where it says one.
+fn wide(rows: &[&Row]) -> Table {
+    let mut keys: Vec<(&str, &str)> = rows.iter().map(|row| (row.case.as_str(), row.policy.as_str())).collect();
+    keys.dedup();
+    let mut metrics: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        let metric = (row.metric.as_str(), row.unit.as_str());
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    let of = |key: (&str, &str), metric: &str| {
+        rows.iter().find(|row| (row.case.as_str(), row.policy.as_str()) == key && row.metric == metric)
+    };
+    let said = |metric: &str| rows.iter().any(|row| row.metric == metric && row.paper.is_some());
+    let mut head = vec!["case".to_owned(), "who".to_owned()];
+    for (metric, unit) in &metrics {
+        head.extend(said(metric).then(|| format!("paper: {metric}")));
+        head.push(format!("{metric} {unit}").trim().to_owned());
+    }
+    let line = |key: &(&str, &str)| {
+        let mut line = vec![key.0.to_owned(), key.1.to_owned()];
+        for (metric, _) in &metrics {
+            let row = of(*key, metric);
+            line.extend(said(metric).then(|| number(row.and_then(|row| row.paper))));
+            line.push(row.map_or("–".into(), |row| with_spread(row)));
+        }
+        line
+    };
+    Table { head, rows: keys.iter().map(line).collect(), note: None }
+}
+
+fn with_spread(row: &Row) -> String {
+    number(row.ours) + &row.spread.map(|spread| format!(" ± {spread:.2}")).unwrap_or_default()
 }
 
 fn plain(rows: &[&Row]) -> Table {
     let line = |row: &&Row| {
-        let spread = row.spread.map(|spread| format!(" ± {spread:.2}")).unwrap_or_default();
-        vec![
-            row.case.clone(),
-            row.policy.clone(),
-            row.metric.clone(),
-            number(row.paper),
-            number(row.ours) + &spread,
-            row.unit.clone(),
-        ]
+        let (case, policy, metric) = (row.case.clone(), row.policy.clone(), row.metric.clone());
+        vec![case, policy, metric, number(row.paper), with_spread(row), row.unit.clone()]
     };
     table_of(&["case", "who", "what", "paper", "ours", ""], rows.iter().map(line).collect())
 }
@@ -86,6 +119,24 @@ mod tests {
         let made = table(&rows, "F11").unwrap();
         assert_eq!(made.rows, [["origin 1", "100 ms, 1% lost", "1.00", "2.00", "4.00", "4.00"]]);
         assert!(table(&rows, "F5").is_none());
+    }
+
+    #[test]
+    fn what_is_measured_of_one_case_and_client_is_one_line() {
+        let value = |case: &str, metric: &str, paper, ours| Row {
+            paper,
+            ours: Some(ours),
+            ..row("F10", case, "marline", metric, "%")
+        };
+        let rows = [
+            value("load 50 %", "γ = 1", Some(77.0), 88.0),
+            value("load 50 %", "γ ≥ 0.9", None, 95.0),
+            value("load 90 %", "γ = 1", None, 60.0),
+        ];
+        let made = table(&rows, "F10").unwrap();
+        assert_eq!(made.head, ["case", "who", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
+        assert_eq!(made.rows[0], ["load 50 %", "marline", "77.00", "88.00", "95.00"]);
+        assert_eq!(made.rows[1], ["load 90 %", "marline", "–", "60.00", "–"]);
     }
 
     #[test]
