@@ -50,7 +50,11 @@ pub(super) fn cases(artefact: &str, effort: Effort) -> Vec<Case> {
         "F11" => origins(effort.quick),
         _ => Vec::new(),
     };
-    let length = Duration::from_secs(if effort.quick { QUICK_S } else { LENGTH_S });
+    let length = Duration::from_secs(match artefact {
+        _ if effort.quick => QUICK_S,
+        "X-upload" => STREAM_S,
+        _ => LENGTH_S,
+    });
     let again = |run: u32| {
         once.iter().map(move |case| Case { seed: case.seed + u64::from(run) * 1000, length, ..case.clone() })
     };
@@ -165,6 +169,8 @@ fn origins(quick: bool) -> Vec<Case> {
 
 /// Seconds of an upload. chosen: iperf's usual ten, as BASS measured with it.
 const LENGTH_S: u64 = 10;
+/// The same where the floor is that of a stream, which lasts. chosen: six times what `marline paths` takes to find a link of no use.
+const STREAM_S: u64 = 30;
 /// The same in a hurry, and so many origins.
 const QUICK_S: u64 = 4;
 const QUICK_ORIGINS: u64 = 3;
