@@ -49,8 +49,7 @@ impl Lab {
         let place = |name: &str| spec.link(name).unwrap_or_default();
         let events = spec.events.iter().map(|event| (event.at, place(&event.link), event.change)).collect();
         let (emulator, room) = Emulator::start(links, events, spec.seed)?;
-        let mut lab =
-            Self { server: None, emulator, room, networks, links: all, started: Duration::ZERO };
+        let mut lab = Self { server: None, emulator, room, networks, links: all, started: Duration::ZERO };
         lab.server = Server::start(&spec.service, spec.sender.mptcp, &lab.networks, &lab.room)?;
         lab.started = Duration::from_nanos(clock::now() - before);
         Ok(lab)

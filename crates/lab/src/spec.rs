@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use marline_sim::spec::{Event, LinkSpec};
 
-use crate::places::{MOST_PLACES, Segment};
 use crate::LabError;
+use crate::places::{MOST_PLACES, Segment};
 
 /// The congestion control of both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

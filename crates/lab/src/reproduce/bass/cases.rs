@@ -188,7 +188,8 @@ mod tests {
         assert_eq!(cases("F5", WHOLE).len(), 11);
         assert_eq!(cases("F11", WHOLE).len(), 60);
         assert_eq!(cases("F5", Effort { runs: 3, ..WHOLE }).len(), 33);
-        let cells = |artefact| cases(artefact, Effort { quick: true, ..WHOLE }).iter().map(|c| c.ways.len()).sum::<usize>();
+        let cells =
+            |artefact| cases(artefact, Effort { quick: true, ..WHOLE }).iter().map(|c| c.ways.len()).sum::<usize>();
         let all: usize = MEASURED.into_iter().map(cells).sum();
         assert!(all <= 40, "{all}: too much for a hurry");
     }

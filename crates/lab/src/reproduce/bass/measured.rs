@@ -35,22 +35,12 @@ impl Measured {
     /// Rates alone, rounded to what they are kept with.
     pub(super) fn of(mbps: f64, steady_mbps: f64) -> Self {
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
-        Self {
-            mbps: rounded(mbps),
-            steady_mbps: rounded(steady_mbps),
-            relay: None,
-            late_s: 0.0,
-            unseen: 0,
-        }
+        Self { mbps: rounded(mbps), steady_mbps: rounded(steady_mbps), relay: None, late_s: 0.0, unseen: 0 }
     }
 
     /// What two in a row let through.
     pub(super) fn least(self, other: Self) -> Self {
-        Self {
-            mbps: self.mbps.min(other.mbps),
-            steady_mbps: self.steady_mbps.min(other.steady_mbps),
-            ..self
-        }
+        Self { mbps: self.mbps.min(other.mbps), steady_mbps: self.steady_mbps.min(other.steady_mbps), ..self }
     }
 
     /// Why the figures should not be trusted, if so.

@@ -101,8 +101,11 @@ mod tests {
         let cases = cases("F8", Effort { runs: 1, quick: true, fleet: false });
         let good = Measured::of(1.0, 1.0);
         let late = Measured { late_s: 0.1, ..good };
-        let there: Vec<Cell> =
-            cases.iter().zip([good, late]).map(|(case, got)| Cell::new(case, Way::To(0), "cubic", Ok(got))).collect();
+        let there: Vec<Cell> = cases
+            .iter()
+            .zip([good, late])
+            .map(|(case, got)| Cell::new(case, Way::To(0), "cubic", Ok(got)))
+            .collect();
         let done = Mutex::new(Vec::new());
         let each = |_: &Case, _: Way| Ok(Some(Err("no lab".into())));
         let tell = |cell: &Cell| {

@@ -100,6 +100,23 @@ struct Gain {
     both: f64,
 }
 
+/// What there was to choose from at an origin, and what was chosen.
+#[derive(Clone, PartialEq, Debug)]
+struct Choice {
+    /// What each relay brings, in Mbit/s.
+    through: Vec<f64>,
+    /// Which one is foretold to be best.
+    chosen: usize,
+    /// Which one the service gave; none: it was not asked.
+    given: Option<usize>,
+}
+
+impl Choice {
+    fn best(&self) -> f64 {
+        self.through.iter().copied().fold(0.0, f64::max)
+    }
+}
+
 impl Results<'_> {
     /// Rows of these artefacts, and what they are judged by.
     pub(super) fn rows(&self, wants: impl Fn(&str) -> bool) -> (Vec<Row>, Vec<Floor>) {
@@ -165,20 +182,11 @@ impl Results<'_> {
             false => ("of the sum of the links' rates", sum, 92.0),
         };
         let note = unequal.then(|| format!("the sum as a goal: {:.1} % of it", ours / sum * 100.0));
-        floors.push(Floor {
-            artefact,
-            case: name.clone(),
-            says,
-            ours: ours / of * 100.0,
-            least,
-            unit: "%",
-            note,
-        });
+        floors.push(Floor { artefact, case: name.clone(), says, ours: ours / of * 100.0, least, unit: "%", note });
     }
 
     fn choices(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<Row>) {
-        // Of each origin: what each relay brings, which one is foretold to be best, and which one the service gave.
-        let mut all: Vec<(Vec<f64>, usize, Option<usize>)> = Vec::new();
+        let mut all: Vec<Choice> = Vec::new();
         for case in self.named("F9") {
             let each = |way: fn(usize) -> Way| {
                 (0..case.relays.len()).map(|at| self.mbps(case, way(at))).collect::<Option<Vec<_>>>()
@@ -192,14 +200,7 @@ impl Results<'_> {
             let given = given.and_then(|cell| cell.measured.as_ref()?.relay).filter(|relay| *relay < through.len());
             if wants("F9") {
                 for (at, rate) in through.iter().enumerate() {
-                    rows.push(valued(
-                        "F9",
-                        &case.name,
-                        &format!("relay-{}", at + 1),
-                        "rate",
-                        "Mbit/s",
-                        *rate,
-                    ));
+                    rows.push(valued("F9", &case.name, &format!("relay-{}", at + 1), "rate", "Mbit/s", *rate));
                     rows.push(valued(
                         "F9",
                         &case.name,
@@ -210,21 +211,20 @@ impl Results<'_> {
                     ));
                 }
             }
-            all.push((through, chosen, given));
+            all.push(Choice { through, chosen, given });
         }
-        let best = |rates: &Vec<f64>| rates.iter().copied().fold(0.0, f64::max);
         let mut choosers: Vec<(&str, Vec<f64>, Vec<f64>)> = Vec::new();
-        let mut chooser = |name, rate: &dyn Fn(&(Vec<f64>, usize, Option<usize>)) -> Option<f64>| {
+        let mut chooser = |name, rate: &dyn Fn(&Choice) -> Option<f64>| {
             let rates: Option<Vec<f64>> = all.iter().map(rate).collect();
             if let Some(rates) = rates.filter(|rates| !rates.is_empty()) {
-                let gammas = rates.iter().zip(&all).map(|(rate, (through, ..))| rate / best(through)).collect();
+                let gammas = rates.iter().zip(&all).map(|(rate, choice)| rate / choice.best()).collect();
                 choosers.push((name, rates, gammas));
             }
         };
-        chooser("fleet", &|(rates, _, given)| Some(rates[(*given)?]));
-        chooser("measured rates", &|(rates, chosen, _)| Some(rates[*chosen]));
-        chooser("random", &|(rates, ..)| stats::mean(rates));
-        chooser("best", &|(rates, ..)| Some(best(rates)));
+        chooser("fleet", &|choice| Some(choice.through[choice.given?]));
+        chooser("measured rates", &|choice| Some(choice.through[choice.chosen]));
+        chooser("random", &|choice| stats::mean(&choice.through));
+        chooser("best", &|choice| Some(choice.best()));
         for (name, rates, gammas) in choosers {
             if wants("F9") {
                 let spread = stats::sigma(&rates).map(rounded);
@@ -232,7 +232,8 @@ impl Results<'_> {
                 rows.push(Row { spread, ..valued("F9", ALL, name, "rate", "Mbit/s", mean) });
             }
             if wants("F10") && name != "random" {
-                for (metric, least) in [("γ = 1", 1.0), ("γ ≥ 0.9", 0.9), ("γ ≥ 0.8", 0.8), ("γ ≥ 0.5", 0.5)] {
+                for (metric, least) in [("γ = 1", 1.0), ("γ ≥ 0.9", 0.9), ("γ ≥ 0.8", 0.8), ("γ ≥ 0.5", 0.5)]
+                {
                     let count = gammas.iter().filter(|gamma| **gamma >= least).count();
                     let ours = count as f64 / gammas.len() as f64 * 100.0;
                     let paper = (metric == "γ = 1" && name != "best").then_some(PAPER_HITS);
@@ -351,7 +352,9 @@ mod tests {
     }
 
     fn value(rows: &[Row], artefact: &str, policy: &str, metric: &str) -> Row {
-        let is = |row: &&Row| (row.artefact.as_str(), row.policy.as_str(), row.metric.as_str()) == (artefact, policy, metric);
+        let is = |row: &&Row| {
+            (row.artefact.as_str(), row.policy.as_str(), row.metric.as_str()) == (artefact, policy, metric)
+        };
         rows.iter().rfind(is).unwrap().clone()
     }
 
@@ -411,7 +414,8 @@ mod tests {
         let case = &choices[0];
         let mut cells = Vec::new();
         // To, from, through: the second relay is foretold, the third is best.
-        for (at, [to, from, through]) in [[9.0, 4.0, 4.0], [8.0, 7.0, 6.0], [6.0, 9.0, 8.0]].into_iter().enumerate() {
+        for (at, [to, from, through]) in [[9.0, 4.0, 4.0], [8.0, 7.0, 6.0], [6.0, 9.0, 8.0]].into_iter().enumerate()
+        {
             cells.extend([cell(case, Way::To(at), to), cell(case, Way::From(at), from)]);
             cells.push(cell(case, Way::Through(at), through));
         }

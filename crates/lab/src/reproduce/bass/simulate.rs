@@ -33,9 +33,7 @@ pub(super) fn upload(case: &Case, way: Way) -> Result<Measured, String> {
             let first = run(behind(relay(at)?.to).into_iter().take(1).collect())?;
             Ok(Measured { relay: Some(at), ..first.least(onward(at)?) })
         }
-        Way::Through(at) => {
-            Ok(Measured { relay: Some(at), ..run(behind(relay(at)?.to))?.least(onward(at)?) })
-        }
+        Way::Through(at) => Ok(Measured { relay: Some(at), ..run(behind(relay(at)?.to))?.least(onward(at)?) }),
         Way::Fleet => upload(case, Way::Through(best_relay(case))),
     }
 }
@@ -66,8 +64,11 @@ fn carried(links: Vec<LinkSpec>, length: Duration, seed: u64) -> Result<Measured
         return Err("there is no such link".into());
     }
     let model = device(DEVICE);
-    let config =
-        Config { policy: Policy::Marline, profile: Profile::Throughput, ..Config::new(model.clone(), terms(&links)) };
+    let config = Config {
+        policy: Policy::Marline,
+        profile: Profile::Throughput,
+        ..Config::new(model.clone(), terms(&links))
+    };
     // More than any link carries by then.
     let mut scene = Scene::new(model, links, download(DataSize::from_bytes(1 << 50)));
     (scene.seed, scene.limit, scene.sample) = (seed, length, SAMPLE);
