@@ -26,7 +26,7 @@ use marline_sys::netlink::RouteSocket;
 use crate::network::{SETTINGS, TunPair, connect, device};
 use crate::{Congestion, LabError};
 
-/// A link between two places; see the [module](self).
+/// A link between two places behind the server: 0 is its end, and each further number a network of its own.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// The first place.
