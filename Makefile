@@ -42,6 +42,8 @@ smoke: need-lab build ## Run the program itself, small: what CI does after the t
 	"$(MARLINE)" lab reproduce thesis --quick
 	"$(MARLINE)" lab reproduce greenbag --quick
 	"$(MARLINE)" lab reproduce emptcp --quick
+	"$(MARLINE)" lab reproduce bass --sim --quick
+	"$(MARLINE)" lab reproduce bass --quick --case X-upload
 bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
 	@.ci/need aria2c:aria2
 	"$(MARLINE)" lab bench

@@ -140,6 +140,7 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
         seed: args.seed,
         service,
         sender: Sender { mptcp: args.mptcp, keeps_window: args.keep_window },
+        segments: Vec::new(),
     };
     signal::catch().map_err(LabError::at("signals"))?;
     let lab = Lab::start(&spec)?;

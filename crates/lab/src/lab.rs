@@ -5,6 +5,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use marline_sim::spec::{Change, LinkSpec};
+use marline_sys::namespace::Network;
 use marline_sys::process::Room;
 use marline_sys::{clock, namespace};
 
@@ -13,7 +14,7 @@ use crate::memory::Memory;
 use crate::network::{self, Networks};
 use crate::run::Running;
 use crate::server::{Server, sweep_all};
-use crate::{CongestionReport, LabError, LabSpec, Run, Task, prepare};
+use crate::{CongestionReport, LabError, LabSpec, Run, Task, places, prepare};
 
 /// A running lab. Dropping it ends everything in it; so does the end of this process, however it comes.
 #[derive(Debug)]
@@ -38,13 +39,17 @@ impl Lab {
         sweep_all();
         let before = clock::now();
         prepare()?;
-        let (networks, pairs) = network::build(&spec.links, spec.congestion, spec.sender)?;
-        let links = spec.links.iter().cloned().zip(pairs).collect();
+        let (mut networks, mut pairs) = network::build(&spec.links, spec.congestion, spec.sender)?;
+        let (behind, ends) = places::build(&networks.server, &spec.segments, spec.congestion)?;
+        networks.places = behind;
+        pairs.extend(ends);
+        let all: Vec<LinkSpec> =
+            spec.links.iter().chain(spec.segments.iter().map(|segment| &segment.link)).cloned().collect();
+        let links = all.iter().cloned().zip(pairs).collect();
         let place = |name: &str| spec.link(name).unwrap_or_default();
         let events = spec.events.iter().map(|event| (event.at, place(&event.link), event.change)).collect();
         let (emulator, room) = Emulator::start(links, events, spec.seed)?;
-        let mut lab =
-            Self { server: None, emulator, room, networks, links: spec.links.clone(), started: Duration::ZERO };
+        let mut lab = Self { server: None, emulator, room, networks, links: all, started: Duration::ZERO };
         lab.server = Server::start(&spec.service, spec.sender.mptcp, &lab.networks, &lab.room)?;
         lab.started = Duration::from_nanos(clock::now() - before);
         Ok(lab)
@@ -115,6 +120,35 @@ impl Lab {
     /// Those of entering, and those of `work`.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.networks.client.run(work)
+    }
+
+    /// As [`Self::spawn`], at a place behind the server's end ([`crate::places`]).
+    ///
+    /// # Errors
+    /// There is no such place, and those of starting a program.
+    pub(crate) fn spawn_at(&self, place: usize, command: &mut Command) -> io::Result<Child> {
+        self.at(place)?.run(|| {
+            self.room.enter()?;
+            command.spawn()
+        })
+    }
+
+    /// As [`Self::inside`], at such a place.
+    ///
+    /// # Errors
+    /// There is no such place, those of entering, and those of `work`.
+    pub(crate) fn inside_at<T: Send>(
+        &self,
+        place: usize,
+        work: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        self.at(place)?.run(work)
+    }
+
+    fn at(&self, place: usize) -> io::Result<&Network> {
+        let behind = || self.networks.places.get(place.checked_sub(1)?);
+        let network = if place == 0 { Some(&self.networks.server) } else { behind() };
+        network.ok_or_else(|| io::Error::other(format!("there is no place {place}")))
     }
 
     /// Links, traces, events and counters start now.
@@ -199,11 +233,13 @@ impl Lab {
 
     /// Packets that the kernel dropped so far before the emulator saw them, link by link, both ends.
     fn unseen(&self) -> Result<Vec<u64>, LabError> {
+        let mut sums = vec![0; self.links.len()];
         let ends = [&self.networks.client, &self.networks.server];
-        let [client, server] = ends.map(|end| network::drops(end, &self.links));
-        let read = LabError::at("counters of the devices");
-        let (client, server) = client.and_then(|client| Ok((client, server?))).map_err(read)?;
-        Ok(client.iter().zip(server).map(|(client, server)| client + server).collect())
+        for end in ends.into_iter().chain(&self.networks.places) {
+            let dropped = network::drops(end, &self.links).map_err(LabError::at("counters of the devices"))?;
+            sums.iter_mut().zip(dropped).for_each(|(sum, dropped)| *sum += dropped);
+        }
+        Ok(sums)
     }
 }
 

@@ -72,6 +72,8 @@ impl CongestionReport {
 pub(crate) struct Networks {
     pub(crate) client: Network,
     pub(crate) server: Network,
+    /// From place 1 on ([`crate::places`]).
+    pub(crate) places: Vec<Network>,
     pub(crate) congestion: CongestionReport,
 }
 
@@ -104,7 +106,7 @@ pub(crate) fn build(
         client: probe(&client, SERVER)?,
         server: probe(&server, Side::Client.addresses(0).0)?,
     };
-    Ok((Networks { client, server, congestion }, pairs))
+    Ok((Networks { client, server, places: Vec::new(), congestion }, pairs))
 }
 
 /// Packets that each link's TUN has dropped so far because the emulator was late, in the order of `links`.
@@ -120,6 +122,25 @@ pub(crate) fn set_device(name: &str, up: bool) -> io::Result<()> {
     let index = all_links(&socket)?.iter().find(|link| link.name == name).map_or(0, |link| link.index);
     let change = LinkChange { up: Some(up), ..LinkChange::default() };
     socket.request(&change.request(index).finish(1)).map(drop)
+}
+
+/// Makes a link's device in this thread's namespace.
+pub(crate) fn device(link: &LinkSpec) -> io::Result<Tun> {
+    Tun::create(&link.name)
+}
+
+/// Sets it up, and gives its number.
+pub(crate) fn connect(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u32> {
+    let index = all_links(socket)?.iter().find(|l| l.name == link.name).map_or(0, |l| l.index);
+    let alias = format!("marline-lab kind={}", link.kind);
+    let change = LinkChange {
+        up: Some(true),
+        mtu: u32::try_from(link.mtu.bytes()).ok(),
+        queue: Some(TUN_QUEUE),
+        alias: Some(&alias),
+    };
+    socket.request(&change.request(index).finish(1))?;
+    Ok(index)
 }
 
 fn end(network: &Network, side: Side, links: &[LinkSpec], wanted: Congestion) -> Result<Vec<Tun>, LabError> {
@@ -166,18 +187,9 @@ impl End {
 
     fn add(&self, at: usize, link: &LinkSpec) -> Result<Tun, LabError> {
         let name = &link.name;
-        let tun = Tun::create(name).map_err(|source| tun_error(name, source))?;
+        let tun = device(link).map_err(|source| tun_error(name, source))?;
         let step = format!("link {name}");
-        let all = all_links(&self.socket).map_err(LabError::at(&step))?;
-        let index = all.iter().find(|l| l.name == *name).map_or(0, |l| l.index);
-        let alias = format!("marline-lab kind={}", link.kind);
-        let change = LinkChange {
-            up: Some(true),
-            mtu: u32::try_from(link.mtu.bytes()).ok(),
-            queue: Some(TUN_QUEUE),
-            alias: Some(&alias),
-        };
-        self.ask(&step, change.request(index))?;
+        let index = connect(&self.socket, link).map_err(LabError::at(&step))?;
         let (v4, v6) = self.side.addresses(at);
         self.address_and_routes(&step, at, index, v4.into(), 24)?;
         // IPv6 may be absent from the kernel, and needs an MTU of 1280.
@@ -223,7 +235,7 @@ impl End {
 const SLOW_START_AFTER_IDLE: &str = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
 
 /// Everything before the first device exists.
-const SETTINGS: [(&str, &str); 10] = [
+pub(crate) const SETTINGS: [(&str, &str); 10] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
     // A rootless server may listen on port 80 and a rootless client may ping.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use marline_sim::spec::{Event, LinkSpec};
 
 use crate::LabError;
+use crate::places::{MOST_PLACES, Segment};
 
 /// The congestion control of both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub struct LabSpec {
     pub service: Service,
     /// How its TCP is set beyond that.
     pub sender: Sender,
+    /// What lies behind the server's end.
+    pub segments: Vec<Segment>,
 }
 
 /// The server's TCP, as far as a lab may choose.
@@ -98,12 +101,14 @@ impl LabSpec {
             seed: 1,
             service: Service::None,
             sender: Sender::default(),
+            segments: Vec::new(),
         }
     }
 
-    /// The place of the link called `name`.
+    /// The place of the link or segment called `name`.
     pub(crate) fn link(&self, name: &str) -> Option<usize> {
-        self.links.iter().position(|link| link.name == name)
+        let segments = self.segments.iter().map(|segment| &segment.link);
+        self.links.iter().chain(segments).position(|link| link.name == name)
     }
 
     /// What cannot be built is refused before anything is.
@@ -114,12 +119,13 @@ impl LabSpec {
         if self.links.len() > MOST_LINKS {
             return Err(LabError::Spec(format!("a lab has at most {MOST_LINKS} links")));
         }
-        for (at, link) in self.links.iter().enumerate() {
+        let all = || self.links.iter().chain(self.segments.iter().map(|segment| &segment.link));
+        for (at, link) in all().enumerate() {
             let name = &link.name;
             if name == "lo" || name == "all" || name == "default" || name == "." || name == ".." {
                 return Err(LabError::Spec(format!("a link cannot be called `{name}`")));
             }
-            if self.links.iter().take(at).any(|other| other.name == *name) {
+            if all().take(at).any(|other| other.name == *name) {
                 return Err(LabError::Spec(format!("two links are called `{name}`")));
             }
             if !link.is_loaded() {
@@ -127,6 +133,11 @@ impl LabSpec {
                     "link {name}: its trace was not loaded; name its directory with --traces"
                 )));
             }
+        }
+        let wrong = |segment: &&Segment| segment.from == segment.to || segment.from.max(segment.to) > MOST_PLACES;
+        if let Some(segment) = self.segments.iter().find(wrong) {
+            let (from, to) = (segment.from, segment.to);
+            return Err(LabError::Spec(format!("segment {}: no two places: {from} and {to}", segment.link.name)));
         }
         match self.events.iter().find(|event| self.link(&event.link).is_none()) {
             Some(event) => Err(LabError::Spec(format!("event `{event}`: there is no link `{}`", event.link))),
@@ -157,6 +168,14 @@ mod tests {
         assert!(spec(&["lo,rate=8Mbit/s"], &[]).validate().is_err());
         assert!(spec(&[wifi], &["3s:lte=down"]).validate().is_err());
         assert!(spec(&["lte,trace=none.down"], &[]).validate().is_err());
+        let behind = |from, to, name: &str| {
+            let link = format!("{name},rate=100Mbit/s").parse().unwrap();
+            LabSpec { segments: vec![Segment { from, to, link }], ..spec(&[wifi], &["3s:onward=down"]) }
+        };
+        assert!(behind(0, 1, "onward").validate().is_ok());
+        assert!(behind(1, 1, "onward").validate().is_err());
+        assert!(behind(0, MOST_PLACES + 1, "onward").validate().is_err());
+        assert!(behind(0, 1, "wifi").validate().is_err());
     }
 
     #[test]

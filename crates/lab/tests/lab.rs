@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use marline_core::units::DataSize;
-use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Sender, Service, Task, check, cli, prepare};
+use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Segment, Sender, Service, Task, check, cli, prepare};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// This program is also the `marline lab` that some tests start as a process of its own.
@@ -25,7 +25,7 @@ struct Program {
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 16] = [
+const TESTS: [Test; 17] = [
     (
         "a_download_arrives_whole_over_the_link_that_was_chosen",
         a_download_arrives_whole_over_the_link_that_was_chosen,
@@ -50,6 +50,10 @@ const TESTS: [Test; 16] = [
     ),
     ("a_client_sees_its_links_only", a_client_sees_its_links_only),
     ("a_server_of_ones_own", a_server_of_ones_own),
+    (
+        "places_behind_the_server_are_reached_over_their_own_segments",
+        places_behind_the_server_are_reached_over_their_own_segments,
+    ),
     ("what_cannot_be_served_is_said", what_cannot_be_served_is_said),
     ("exit_codes_are_those_of_a_shell", exit_codes_are_those_of_a_shell),
     ("nothing_is_left_after_kill_9", nothing_is_left_after_kill_9),
@@ -370,6 +374,30 @@ fn a_server_of_ones_own() {
         Lab::start(&spec(&TWO, Service::Command("exec python3 -m http.server 8000 2>/dev/null".into()))).unwrap();
     let run = lab.run(&curl(&["-o", "/dev/null", "-w", "%{http_code}", "http://10.99.0.1:8000/"])).unwrap();
     assert_eq!(String::from_utf8_lossy(&run.stdout), "200");
+}
+
+fn places_behind_the_server_are_reached_over_their_own_segments() {
+    if !has("curl") {
+        return;
+    }
+    let segment = |from, to, name: &str| Segment {
+        from,
+        to,
+        link: format!("{name},rate=100Mbit/s,rtt=10ms").parse().unwrap(),
+    };
+    let segments = vec![segment(0, 1, "near"), segment(0, 2, "far"), segment(1, 2, "between")];
+    let lab = Lab::start(&LabSpec { segments, ..spec(&TWO, Service::None) }).unwrap();
+    // Nobody listens there: what is refused has arrived.
+    let knock = |to: &str| {
+        let run = lab.run(&curl(&[&format!("http://{to}:9/")])).unwrap();
+        assert_eq!(run.status.code(), Some(7), "{to}: {}", String::from_utf8_lossy(&run.stderr));
+        let both = run.emulation.links.iter().filter(|l| l.up.delivered.packets.min(l.down.delivered.packets) > 0);
+        both.map(|link| link.name.clone()).collect::<Vec<_>>()
+    };
+    // Each place by its own segment to the server's end, and over the client's first link.
+    assert_eq!(knock("10.99.0.2"), ["wifi", "near"]);
+    assert_eq!(knock("10.99.0.3"), ["wifi", "far"]);
+    assert_eq!(knock("10.99.0.1"), ["wifi"]);
 }
 
 fn what_cannot_be_served_is_said() {

@@ -49,7 +49,7 @@ impl Wired {
         // The system's congestion control: without delay or loss it decides nothing.
         let congestion =
             CongestionReport { wanted: Congestion::Cubic, client: String::new(), server: String::new() };
-        let networks = Networks { client, server, congestion };
+        let networks = Networks { client, server, places: Vec::new(), congestion };
         let (alive, over) = mpsc::channel::<()>();
         let (ready, room) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {

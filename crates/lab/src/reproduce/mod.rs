@@ -2,13 +2,15 @@
 //!
 //! In: the name of a paper. Out: tables for people, or one [`Row`] per line (`--json`).
 //!
-//! Two papers: the multi-link HTTP thesis ([`thesis`]) and GreenBag ([`greenbag`]); the rules below are the thesis's.
+//! Four papers: the multi-link HTTP thesis ([`thesis`]), GreenBag ([`greenbag`]), eMPTCP ([`emptcp`]) and BASS ([`bass`]); the rules
+//! below are the thesis's.
 //!
 //! 1. In real time every download is kept in `evidence/NAME/lab.jsonl` as soon as it is done; `--continue` goes on there.
 //! 2. `--sim` does the same in virtual time, in a minute, and keeps nothing: it can be had again.
 //! 3. `--quick`: all artefacts by sim, once, and one lab case scaled down; it ends within a
 //!    minute and, where the machine forbids a lab, says so and leaves that part out.
 
+mod bass;
 mod emptcp;
 mod greenbag;
 mod paper;
@@ -31,7 +33,7 @@ use store::Store;
 /// `marline lab reproduce`.
 #[derive(Clone, Debug, Args)]
 pub struct ReproduceArgs {
-    /// Which paper: thesis, greenbag, emptcp.
+    /// Which paper: thesis, greenbag, emptcp, bass.
     #[arg(value_name = "NAME")]
     name: String,
     /// In virtual time: a minute instead of hours.
@@ -49,7 +51,7 @@ pub struct ReproduceArgs {
     /// Print one JSON object per figure and line.
     #[arg(long)]
     json: bool,
-    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`).
+    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`; bass: `F11 origin 3`).
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Only these clients, as the tables name them (emptcp in real time: mptcp,marline).
@@ -61,15 +63,18 @@ pub struct ReproduceArgs {
     /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
-    /// So many videos at once, in labs of their own (greenbag) [default: 8 per processor].
+    /// So many videos (greenbag) or uploads (bass) at once, in labs of their own [default: 8 per processor; 1].
     #[arg(long, value_name = "N")]
     parallel: Option<usize>,
-    /// The server's congestion control: cubic, bbr or reno (emptcp).
+    /// The server's congestion control (emptcp), or everybody's (bass): cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: crate::Congestion,
     /// Download so much of large files (emptcp).
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     scale: f64,
+    /// Let the fleet's service choose relays too, in real time (bass).
+    #[arg(long)]
+    by_fleet: bool,
     /// Write the decisions into this folder, for `marline replay` (greenbag, emptcp).
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
@@ -81,7 +86,7 @@ fn share(word: &str) -> Result<f64, String> {
 }
 
 /// The papers that can be reproduced.
-const NAMES: [&str; 3] = ["thesis", "greenbag", "emptcp"];
+const NAMES: [&str; 4] = ["thesis", "greenbag", "emptcp", "bass"];
 
 /// The lab case of `--quick`, and how much of its work is done: the case in which both links matter, a few seconds per
 /// download.
@@ -98,6 +103,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     if args.name == "emptcp" {
         return emptcp::run(args);
+    }
+    if args.name == "bass" {
+        return bass::run(args);
     }
     let paper = Paper::thesis()?;
     let mut scenario = scenarios::find("thesis")?;

@@ -92,6 +92,12 @@ impl Fleet {
 
     /// The next box.
     pub fn member(&mut self) -> Member {
+        self.measured().0
+    }
+
+    /// The next box, and of each of its candidates how far away it is, in kilometres, and B(c, s): what reaches it, whatever it
+    /// passes on.
+    pub fn measured(&mut self) -> (Member, Vec<(f64, Bitrate)>) {
         let city = &self.cities[self.chance.one_of(&self.shares)];
         let place = self.chance.near(city.place, SPREAD);
         let origin = self.chance.below(ORIGINS);
@@ -103,12 +109,14 @@ impl Fleet {
             city.near.iter().map(|at| (place.to(self.relays[*at].place), *at)).collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut candidates = Vec::with_capacity(count as usize);
+        let mut reached = Vec::with_capacity(count as usize);
         for (distance, at) in near.into_iter().take(count as usize) {
             let noise = libm::exp(NOISE * self.chance.normal());
             let uplink = own * (times * noise / (1.0 + distance / HALF)).clamp(1.0, MOST_TIMES);
+            reached.push((distance, rate(uplink)));
             candidates.push(Candidate::through(at, rate(uplink), self.relays[at].onward[origin]));
         }
-        Member { own: rate(own), candidates }
+        (Member { own: rate(own), candidates }, reached)
     }
 
     /// As many boxes as planned.

@@ -1,0 +1,441 @@
+//! BASS's figures as rows, and what they are judged by.
+//!
+//! In: cases and what was measured of them, in whatever time. Out: [`Row`]s and [`Floor`]s.
+//!
+//! 1. `F5`, `X-upload`: of each set of links each link's own rate by plain TCP, the sum, and what edge and relay make of it; steady
+//!    rates, for a live stream lasts. *Efficiency* is theirs over the sum.
+//! 2. `F8`: the edge's rate to relays by their distance.
+//! 3. `F9`: at each origin the rate through the relay that is chosen by BASS's line 6 from what was measured, through one that is drawn
+//!    (the mean of all), and through the best; where the service chose too, through its relay. `F10`: γ = chosen over best.
+//! 4. `F11`: plain TCP over the better one of both links, edge and relay over one, edge and relay over both; whole uploads of the
+//!    same length. Gain is the third over the first: *aggregation*, the third over the second, times *split*, the second over the
+//!    first. `F12` is the distribution of gains.
+//! 5. Repetitions are averaged before anything is divided. A case that lacks a way has no row.
+
+use marline_core::units::Duration;
+
+use super::measured::{Cell, Measured};
+use super::setting::{Case, Way};
+use super::simulate::best_of;
+use crate::evidence::{By, Row, stats};
+
+/// What is asked, and what came.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Floor {
+    pub(super) artefact: &'static str,
+    pub(super) case: String,
+    /// What is asked, in words.
+    pub(super) says: &'static str,
+    pub(super) ours: f64,
+    /// Ours may not be less.
+    pub(super) least: f64,
+    pub(super) unit: &'static str,
+    pub(super) note: Option<String>,
+}
+
+impl Floor {
+    /// How many have the best relay, in percent; beside the best plan's.
+    pub(super) fn hits(case: &str, ours: f64, best: f64) -> Self {
+        Self {
+            artefact: "F10",
+            case: case.into(),
+            says: "γ = 1 in 90 %, else 2 points less than the best plan's",
+            ours,
+            least: (best - 2.0).min(90.0),
+            unit: "%",
+            note: Some(format!("the best plan's {best:.1} %; BASS: 77 %")),
+        }
+    }
+
+    /// Whether it is enough.
+    pub(super) fn is_met(&self) -> bool {
+        self.ours >= self.least - 1e-9
+    }
+
+    /// As a row's note says it.
+    fn line(&self) -> String {
+        let word = if self.is_met() { "met" } else { "MISSED" };
+        let note = self.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
+        format!("floor: {}, at least {:.2} {}: {word}{note}", self.says, self.least, self.unit)
+    }
+
+    /// As one of the rows.
+    pub(super) fn row(&self) -> Row {
+        let empty = row(self.artefact, &self.case, "marline", "floor", self.unit);
+        Row { ours: Some(rounded(self.ours)), note: Some(self.line()), ..empty }
+    }
+}
+
+/// One without figures.
+pub(super) fn row(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str) -> Row {
+    Row {
+        artefact: artefact.into(),
+        case: case.into(),
+        policy: policy.into(),
+        metric: metric.into(),
+        unit: unit.into(),
+        paper: None,
+        ours: None,
+        spread: None,
+        clairvoyant: None,
+        by: By::Sim,
+        scale: 1.0,
+        note: None,
+    }
+}
+
+/// What was measured, and what it was measured of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Results<'a> {
+    pub(super) cases: &'a [Case],
+    pub(super) cells: &'a [Cell],
+    pub(super) congestion: &'a str,
+}
+
+/// The three rates of an origin, in Mbit/s.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Gain {
+    direct: f64,
+    split: f64,
+    both: f64,
+}
+
+/// What there was to choose from at an origin, and what was chosen.
+#[derive(Clone, PartialEq, Debug)]
+struct Choice {
+    /// What each relay brings, in Mbit/s.
+    through: Vec<f64>,
+    /// Which one is foretold to be best.
+    chosen: usize,
+    /// Which one the service gave; none: it was not asked.
+    given: Option<usize>,
+}
+
+impl Choice {
+    fn best(&self) -> f64 {
+        self.through.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+impl Results<'_> {
+    /// Rows of these artefacts, and what they are judged by.
+    pub(super) fn rows(&self, wants: impl Fn(&str) -> bool) -> (Vec<Row>, Vec<Floor>) {
+        let (mut rows, mut floors) = (Vec::new(), Vec::new());
+        for artefact in ["F5", "X-upload"].into_iter().filter(|artefact| wants(artefact)) {
+            for case in self.named(artefact) {
+                self.upload(case, &mut rows, &mut floors);
+            }
+        }
+        if wants("F8") {
+            let rates = self.named("F8").into_iter().filter_map(|case| Some((case, self.mbps(case, Way::To(0))?)));
+            rows.extend(rates.map(|(case, rate)| valued("F8", &case.name, "edge", "rate", "Mbit/s", rate)));
+        }
+        self.choices(&wants, &mut rows);
+        self.gains(&wants, &mut rows, &mut floors);
+        (rows, floors)
+    }
+
+    /// The cases of an artefact, each once.
+    fn named(&self, artefact: &str) -> Vec<&Case> {
+        let mut cases: Vec<&Case> = Vec::new();
+        for case in self.cases.iter().filter(|case| case.artefact == artefact) {
+            if cases.iter().all(|known| known.name != case.name) {
+                cases.push(case);
+            }
+        }
+        cases
+    }
+
+    /// The mean over repetitions; none: one of them is missing.
+    fn mean(&self, case: &Case, way: Way, of: impl Fn(&Measured) -> f64) -> Option<f64> {
+        let again = self.cases.iter().filter(|c| (c.artefact, &c.name) == (case.artefact, &case.name));
+        let value = |case: &Case| {
+            let cell = self.cells.iter().rfind(|cell| cell.is(case, way, self.congestion))?;
+            cell.measured.as_ref().map(&of)
+        };
+        stats::mean(&again.map(value).collect::<Option<Vec<f64>>>()?)
+    }
+
+    fn mbps(&self, case: &Case, way: Way) -> Option<f64> {
+        self.mean(case, way, |measured| measured.mbps)
+    }
+
+    fn upload(&self, case: &Case, rows: &mut Vec<Row>, floors: &mut Vec<Floor>) {
+        let steady = |way| self.mean(case, way, |measured| measured.steady_mbps);
+        let alone: Option<Vec<f64>> = (0..case.links.len()).map(|at| steady(Way::Direct(at))).collect();
+        let (Some(alone), Some(ours)) = (alone, steady(Way::Through(0))) else { return };
+        let (artefact, name) = (case.artefact, &case.name);
+        let (sum, best) = (alone.iter().sum::<f64>(), alone.iter().copied().fold(0.0, f64::max));
+        for (link, rate) in case.links.iter().zip(&alone) {
+            rows.push(valued(artefact, name, &format!("tcp:{}", link.name), "rate", "Mbit/s", *rate));
+        }
+        rows.push(valued(artefact, name, "sum of tcp", "rate", "Mbit/s", sum));
+        rows.push(valued(artefact, name, "edge", "rate", "Mbit/s", ours));
+        rows.push(valued(artefact, name, "edge", "efficiency", "%", ours / sum * 100.0));
+        if artefact != "X-upload" {
+            return;
+        }
+        // Two links of which one is a tenth: the small one may bring nothing, but must take nothing.
+        let unequal = best > 0.85 * sum;
+        let (says, of, least) = match unequal {
+            true => ("of the best link's rate", best, 97.0),
+            false => ("of the sum of the links' rates", sum, 92.0),
+        };
+        let note = unequal.then(|| format!("the sum as a goal: {:.1} % of it", ours / sum * 100.0));
+        floors.push(Floor { artefact, case: name.clone(), says, ours: ours / of * 100.0, least, unit: "%", note });
+    }
+
+    fn choices(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<Row>) {
+        let mut all: Vec<Choice> = Vec::new();
+        for case in self.named("F9") {
+            let each = |way: fn(usize) -> Way| {
+                (0..case.relays.len()).map(|at| self.mbps(case, way(at))).collect::<Option<Vec<_>>>()
+            };
+            let (Some(to), Some(from), Some(through)) = (each(Way::To), each(Way::From), each(Way::Through)) else {
+                continue;
+            };
+            let foretold: Vec<f64> = to.iter().zip(&from).map(|(to, from)| to.min(*from)).collect();
+            let chosen = best_of(&foretold);
+            let given = self.cells.iter().rfind(|cell| cell.is(case, Way::Fleet, self.congestion));
+            let given = given.and_then(|cell| cell.measured.as_ref()?.relay).filter(|relay| *relay < through.len());
+            if wants("F9") {
+                for (at, rate) in through.iter().enumerate() {
+                    rows.push(valued("F9", &case.name, &format!("relay-{}", at + 1), "rate", "Mbit/s", *rate));
+                    rows.push(valued(
+                        "F9",
+                        &case.name,
+                        &format!("relay-{}", at + 1),
+                        "foretold",
+                        "Mbit/s",
+                        foretold[at],
+                    ));
+                }
+            }
+            all.push(Choice { through, chosen, given });
+        }
+        let mut choosers: Vec<(&str, Vec<f64>, Vec<f64>)> = Vec::new();
+        let mut chooser = |name, rate: &dyn Fn(&Choice) -> Option<f64>| {
+            let rates: Option<Vec<f64>> = all.iter().map(rate).collect();
+            if let Some(rates) = rates.filter(|rates| !rates.is_empty()) {
+                let gammas = rates.iter().zip(&all).map(|(rate, choice)| rate / choice.best()).collect();
+                choosers.push((name, rates, gammas));
+            }
+        };
+        chooser("fleet", &|choice| Some(choice.through[choice.given?]));
+        chooser("measured rates", &|choice| Some(choice.through[choice.chosen]));
+        chooser("random", &|choice| stats::mean(&choice.through));
+        chooser("best", &|choice| Some(choice.best()));
+        for (name, rates, gammas) in choosers {
+            if wants("F9") {
+                let spread = stats::sigma(&rates).map(rounded);
+                let mean = stats::mean(&rates).unwrap_or_default();
+                rows.push(Row { spread, ..valued("F9", ALL, name, "rate", "Mbit/s", mean) });
+            }
+            if wants("F10") && name != "random" {
+                for (metric, least) in [("γ = 1", 1.0), ("γ ≥ 0.9", 0.9), ("γ ≥ 0.8", 0.8), ("γ ≥ 0.5", 0.5)]
+                {
+                    let count = gammas.iter().filter(|gamma| **gamma >= least).count();
+                    let ours = count as f64 / gammas.len() as f64 * 100.0;
+                    let paper = (metric == "γ = 1" && name != "best").then_some(PAPER_HITS);
+                    rows.push(Row { paper, ..valued("F10", ALL, name, metric, "%", ours) });
+                }
+            }
+        }
+    }
+
+    fn gain(&self, case: &Case) -> Option<Gain> {
+        let of = |is: fn(&Way) -> bool| {
+            let rates: Option<Vec<f64>> =
+                case.ways.iter().filter(|way| is(way)).map(|way| self.mbps(case, *way)).collect();
+            rates?.into_iter().reduce(f64::max).filter(|rate| *rate > 0.0)
+        };
+        Some(Gain {
+            direct: of(|way| matches!(way, Way::Direct(_)))?,
+            split: of(|way| matches!(way, Way::Split(_)))?,
+            both: of(|way| matches!(way, Way::Through(_) | Way::Fleet))?,
+        })
+    }
+
+    fn gains(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<Row>, floors: &mut Vec<Floor>) {
+        let all: Vec<(&Case, Gain)> =
+            self.named("F11").into_iter().filter_map(|case| Some((case, self.gain(case)?))).collect();
+        if all.is_empty() {
+            return;
+        }
+        if wants("F11") {
+            for (case, gain) in &all {
+                let name = case.name.clone();
+                let note = Some(format!("{}, {} lost", milliseconds(case.direct.rtt), case.direct.loss));
+                for (policy, rate) in [(TCP, gain.direct), (SPLIT, gain.split), (BOTH, gain.both)] {
+                    let note = note.clone();
+                    rows.push(Row { note, ..valued("F11", &name, policy, "rate", "Mbit/s", rate) });
+                }
+                rows.push(valued("F11", &name, BOTH, "gain", "", gain.both / gain.direct));
+            }
+        }
+        let gains: Vec<f64> = all.iter().map(|(_, gain)| gain.both / gain.direct).collect();
+        let root = |of: &dyn Fn(&Gain) -> f64| {
+            let logs: Vec<f64> = all.iter().map(|(_, gain)| of(gain).ln()).collect();
+            stats::mean(&logs).unwrap_or_default().exp()
+        };
+        let (aggregation, split) = (root(&|gain| gain.both / gain.split), root(&|gain| gain.split / gain.direct));
+        let mean = stats::mean(&gains).unwrap_or_default();
+        let product = format!(
+            "geometric mean {:.2} = aggregation {aggregation:.2} × split {split:.2}; BASS: {PAPER_MEAN}",
+            aggregation * split
+        );
+        if wants("F12") {
+            let quantile = |share| stats::quantile(&gains, share).unwrap_or_default();
+            let points = [
+                ("least", quantile(0.0), Some(PAPER_LEAST)),
+                ("of ten, one has less", quantile(0.1), None),
+                ("median", quantile(0.5), Some(PAPER_MEDIAN)),
+                ("of ten, one has more", quantile(0.9), None),
+                ("most", quantile(1.0), Some(PAPER_MOST)),
+                ("mean", mean, Some(PAPER_MEAN)),
+            ];
+            for (metric, value, paper) in points {
+                rows.push(Row { paper, ..valued("F12", ALL, BOTH, metric, "", value) });
+            }
+            rows.push(valued("F12", ALL, BOTH, "aggregation, geometric mean", "", aggregation));
+            rows.push(valued("F12", ALL, BOTH, "split, geometric mean", "", split));
+        }
+        floors.push(Floor {
+            artefact: "F12",
+            case: format!("{} origins", all.len()),
+            says: "mean gain over plain TCP",
+            ours: mean,
+            least: 3.0,
+            unit: "times",
+            note: Some(product),
+        });
+    }
+}
+
+/// Who is compared in `F11`.
+pub(super) const TCP: &str = "tcp, the better link";
+pub(super) const SPLIT: &str = "edge and relay, one link";
+pub(super) const BOTH: &str = "edge and relay, both links";
+/// The case of what is over all origins.
+pub(super) const ALL: &str = "all origins";
+/// BASS §V-B.2 and §V-C. The median is of "over 50% of the tests".
+const PAPER_HITS: f64 = 77.0;
+const PAPER_LEAST: f64 = 1.14;
+const PAPER_MEDIAN: f64 = 6.0;
+const PAPER_MOST: f64 = 14.59;
+const PAPER_MEAN: f64 = 5.11;
+
+fn valued(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str, value: f64) -> Row {
+    Row { ours: Some(rounded(value)), ..row(artefact, case, policy, metric, unit) }
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{} ms", time.as_millis())
+}
+
+/// To a thousandth.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cases::{Effort, cases};
+    use super::*;
+
+    fn cell(case: &Case, way: Way, mbps: f64) -> Cell {
+        Cell::new(case, way, "cubic", Ok(Measured::of(mbps, mbps)))
+    }
+
+    fn judged(cases: &[Case], cells: &[Cell]) -> (Vec<Row>, Vec<Floor>) {
+        Results { cases, cells, congestion: "cubic" }.rows(|_| true)
+    }
+
+    fn value(rows: &[Row], artefact: &str, policy: &str, metric: &str) -> Row {
+        let is = |row: &&Row| {
+            (row.artefact.as_str(), row.policy.as_str(), row.metric.as_str()) == (artefact, policy, metric)
+        };
+        rows.iter().rfind(is).unwrap().clone()
+    }
+
+    const EFFORT: Effort = Effort { runs: 1, quick: true, fleet: false };
+
+    #[test]
+    fn the_gain_is_aggregation_times_split_over_the_better_link() {
+        let origins = cases("F11", EFFORT);
+        let mut cells = Vec::new();
+        for (case, factor) in origins.iter().zip([1.0, 2.0, 4.0]) {
+            for way in &case.ways {
+                let rate = match way {
+                    Way::Direct(at) => 1.0 - 0.1 * *at as f64,
+                    Way::Split(_) => factor,
+                    _ => 2.0 * factor,
+                };
+                cells.push(cell(case, *way, rate));
+            }
+        }
+        let (rows, floors) = judged(&origins, &cells);
+        assert_eq!(value(&rows, "F12", BOTH, "mean").ours, Some(4.667));
+        assert_eq!(value(&rows, "F12", BOTH, "mean").paper, Some(5.11));
+        assert_eq!(value(&rows, "F12", BOTH, "aggregation, geometric mean").ours, Some(2.0));
+        assert_eq!(value(&rows, "F12", BOTH, "split, geometric mean").ours, Some(2.0));
+        assert_eq!((floors.len(), floors[0].is_met()), (1, true));
+        assert!(floors[0].row().note.unwrap().contains("aggregation 2.00 × split 2.00"));
+        cells.iter_mut().filter(|cell| cell.way.starts_with("relay")).for_each(|cell| {
+            cell.measured = Some(Measured::of(1.5, 1.5));
+        });
+        assert!(!judged(&origins, &cells).1[0].is_met());
+        cells.retain(|cell| cell.case != "origin 1");
+        assert_eq!(judged(&origins, &cells).1[0].case, "2 origins");
+    }
+
+    #[test]
+    fn uploads_are_judged_by_the_sum_and_unequal_ones_by_the_best_link() {
+        let sets = cases("X-upload", Effort { quick: false, ..EFFORT });
+        let rates = |case: &Case, ours: f64| {
+            let widths: &[f64] = match case.name.as_str() {
+                "8+8 Mbit/s" => &[8.0, 8.0],
+                "20+2 Mbit/s" => &[20.0, 2.0],
+                _ => &[5.0, 10.0, 3.0],
+            };
+            let alone = widths.iter().enumerate().map(|(at, rate)| cell(case, Way::Direct(at), *rate));
+            alone.chain([cell(case, Way::Through(0), ours)]).collect::<Vec<_>>()
+        };
+        let of = |at: usize, ours: f64| judged(&sets[at..=at], &rates(&sets[at], ours)).1[0].clone();
+        assert!(of(0, 14.8).is_met() && !of(0, 14.6).is_met());
+        assert!(of(1, 16.6).is_met() && !of(1, 16.5).is_met());
+        assert!(of(2, 19.5).is_met() && !of(2, 19.3).is_met());
+        assert!(of(2, 19.5).note.unwrap().contains("goal"));
+    }
+
+    #[test]
+    fn the_choice_is_what_line_6_says_and_gamma_what_came_of_it() {
+        let choices = cases("F9", Effort { fleet: true, ..EFFORT });
+        let case = &choices[0];
+        let mut cells = Vec::new();
+        // To, from, through: the second relay is foretold, the third is best.
+        for (at, [to, from, through]) in [[9.0, 4.0, 4.0], [8.0, 7.0, 6.0], [6.0, 9.0, 8.0]].into_iter().enumerate()
+        {
+            cells.extend([cell(case, Way::To(at), to), cell(case, Way::From(at), from)]);
+            cells.push(cell(case, Way::Through(at), through));
+        }
+        let mut given = cell(case, Way::Fleet, 7.9);
+        given.measured = given.measured.map(|measured| Measured { relay: Some(2), ..measured });
+        let without = judged(&choices, &cells).0;
+        assert!(without.iter().all(|row| row.policy != "fleet"));
+        cells.push(given);
+        let (rows, _) = judged(&choices, &cells);
+        assert_eq!(value(&rows, "F9", "measured rates", "rate").ours, Some(6.0));
+        assert_eq!(value(&rows, "F9", "random", "rate").ours, Some(6.0));
+        assert_eq!(value(&rows, "F10", "measured rates", "γ = 1").ours, Some(0.0));
+        assert_eq!(value(&rows, "F10", "measured rates", "γ ≥ 0.5").ours, Some(100.0));
+        assert_eq!(value(&rows, "F10", "fleet", "γ = 1").ours, Some(100.0));
+    }
+
+    #[test]
+    fn the_hit_rates_floor_is_nine_of_ten_or_two_points_less_than_the_best() {
+        assert!(Floor::hits("a", 90.0, 99.0).is_met());
+        assert!(Floor::hits("a", 85.0, 86.7).is_met());
+        assert!(!Floor::hits("a", 84.0, 86.7).is_met());
+    }
+}

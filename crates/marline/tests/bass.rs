@@ -1,0 +1,60 @@
+//! `marline lab reproduce bass`: everything small in virtual time, and one upload over edge, relay and kernel MPTCP.
+//!
+//! No timed figure decides: that there are figures, whose, and that floors are judged, does. Where the machine permits no lab the reason
+//! is printed and the rest is tested.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn reproduce(home: &TempDir, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(["lab", "reproduce", "bass"]).args(words).env("HOME", home.path());
+    command.current_dir(home.path()).output().unwrap()
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_artefact_has_rows_in_virtual_time_and_floors_are_judged() {
+    let home = tempfile::tempdir().unwrap();
+    let rows = rows(&reproduce(&home, &["--sim", "--quick", "--json"]));
+    for artefact in ["F5", "F8", "F9", "F10", "F11", "F12", "X-upload"] {
+        assert!(rows.iter().any(|row| row["artefact"] == artefact && row["by"] == "sim"), "{artefact}");
+    }
+    let floors: Vec<&Value> = rows.iter().filter(|row| row["metric"] == "floor").collect();
+    assert!(floors.len() >= 3 && floors.iter().all(|row| row["note"].as_str().unwrap().starts_with("floor: ")));
+    let paper = |metric: &str| rows.iter().find(|row| row["artefact"] == "F12" && row["metric"] == metric).unwrap();
+    assert_eq!((paper("mean")["paper"].as_f64(), paper("most")["paper"].as_f64()), (Some(5.11), Some(14.59)));
+    assert!(!home.path().join("evidence").exists());
+}
+
+#[test]
+fn an_upload_goes_over_both_links_through_edge_and_relay() {
+    let home = tempfile::tempdir().unwrap();
+    let output = reproduce(&home, &["--quick", "--case", "X-upload", "--json"]);
+    if let Some(why) = String::from_utf8_lossy(&output.stderr).lines().find(|line| line.starts_with("skipped:")) {
+        eprintln!("{why}");
+        return;
+    }
+    let rows = rows(&output);
+    for who in ["tcp:wifi0", "tcp:lte0", "edge"] {
+        let is = |row: &&Value| row["policy"] == who && row["metric"] == "rate" && row["by"] == "lab";
+        assert!(rows.iter().find(is).unwrap()["ours"].as_f64().unwrap() > 0.0, "{who}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_said() {
+    let home = tempfile::tempdir().unwrap();
+    let output = reproduce(&home, &["--sim", "--case", "F7"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no artefact `F7` of BASS; there are: F5"));
+}
