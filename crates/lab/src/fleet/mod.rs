@@ -19,6 +19,7 @@ mod member;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use clap::ValueEnum;
 use marline_sim::spec::LinkSpec;
@@ -66,6 +67,7 @@ pub(crate) struct Fleet {
     relays: Vec<Member>,
     _service: Option<Member>,
     lab: Lab,
+    zero: Instant,
     folder: Folder,
     program: PathBuf,
 }
@@ -100,9 +102,10 @@ impl Fleet {
             ..LabSpec::new(setting.links.to_vec())
         })?;
         lab.begin()?;
+        let zero = Instant::now();
         let folder = Folder::new().map_err(LabError::at("a place for the fleet"))?;
         let program = setting.program.to_path_buf();
-        let mut fleet = Self { edge: None, relays: Vec::new(), _service: None, lab, folder, program };
+        let mut fleet = Self { edge: None, relays: Vec::new(), _service: None, lab, zero, folder, program };
         fleet.certify(setting.relays)?;
         if setting.assign == Assign::Fleet {
             let listen = format!("{SERVER}:{SERVICE}");
@@ -168,6 +171,11 @@ impl Fleet {
     /// The lab.
     pub(crate) const fn lab(&self) -> &Lab {
         &self.lab
+    }
+
+    /// When the links' clock began.
+    pub(crate) const fn zero(&self) -> Instant {
+        self.zero
     }
 
     /// Where its files are.

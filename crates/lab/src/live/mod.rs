@@ -99,6 +99,8 @@ pub(crate) struct Broadcast {
     pub(crate) cuts: Vec<Felt>,
     /// Each link's bytes from the client, in the order of the links.
     pub(crate) links: Vec<(String, u64)>,
+    /// The same in slots of 100 ms ([`Emulation::SLOT`]) since the stream's start, and after them the packets that arrived.
+    pub(crate) timeline: Vec<Vec<u64>>,
     /// RTMP connections that ended before the stream did.
     pub(crate) disconnects: usize,
     /// The relay that it went through, as the edge says.
@@ -154,6 +156,7 @@ pub(crate) fn broadcast(setting: &Setting<'_>, show: Show, cuts: &[Cut]) -> Resu
     let after = lab.emulation()?;
     let relay = fleet.used().map(|at| format!("relay-{}", at + 1));
     let links = carried(&before, &after);
+    let timeline = timeline(&after, began - fleet.zero(), &recorded, began);
     let suspect = after.suspect();
     let cuts = felt(setting.links, cuts, &recorded, began);
     Ok(Some(told(
@@ -167,6 +170,7 @@ pub(crate) fn broadcast(setting: &Setting<'_>, show: Show, cuts: &[Cut]) -> Resu
             delay_s: 0.0,
             cuts,
             links,
+            timeline,
             disconnects: 0,
             relay,
             failed,
@@ -208,6 +212,26 @@ fn carried(before: &Emulation, after: &Emulation) -> Vec<(String, u64)> {
     let one =
         |(at, link): (usize, &crate::LinkRun)| (link.name.clone(), up(after, at).saturating_sub(up(before, at)));
     after.links.iter().enumerate().map(one).collect()
+}
+
+/// See [`Broadcast::timeline`]; `offset` lies between the links' clock and the stream's start.
+fn timeline(after: &Emulation, offset: Duration, recorded: &Recorded, began: Instant) -> Vec<Vec<u64>> {
+    let slot = |time: Duration| (time.as_secs_f64() / Emulation::SLOT.as_secs_f64()) as usize;
+    let link =
+        |link: &crate::LinkRun| link.up_timeline.iter().skip(slot(offset)).map(|size| size.bytes()).collect();
+    let mut all: Vec<Vec<u64>> = after.links.iter().map(link).collect();
+    let mut arrived = Vec::new();
+    for seen in &recorded.packets {
+        let at = slot(seen.at.saturating_duration_since(began));
+        if arrived.len() <= at {
+            arrived.resize(at + 1, 0);
+        }
+        if let Some(slot) = arrived.get_mut(at) {
+            *slot += 1;
+        }
+    }
+    all.push(arrived);
+    all
 }
 
 /// Lets links fail and work again at their times, until ffmpeg ends; false: the user wants an end.
@@ -317,6 +341,7 @@ mod tests {
             delay_s: 0.0,
             cuts: Vec::new(),
             links: vec![("a".into(), 30), ("b".into(), 10)],
+            timeline: Vec::new(),
             disconnects: 0,
             relay: None,
             failed: None,

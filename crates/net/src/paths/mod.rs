@@ -17,6 +17,7 @@ mod error;
 pub mod forward;
 pub mod ground;
 mod kernel;
+pub mod room;
 mod shared;
 mod snapshot;
 pub mod status;
