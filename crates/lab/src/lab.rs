@@ -6,6 +6,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use marline_sim::spec::{Change, LinkSpec};
+use marline_sys::namespace::Network;
 use marline_sys::process::Room;
 use marline_sys::{clock, namespace};
 
@@ -107,7 +108,15 @@ impl Lab {
     /// # Errors
     /// Those of starting a program.
     pub(crate) fn spawn_at_server(&self, command: &mut Command) -> io::Result<Child> {
-        self.networks.server.run(|| {
+        self.spawn_in(&self.networks.server, command)
+    }
+
+    /// Starts a command in another network, in the lab's room.
+    ///
+    /// # Errors
+    /// Those of starting a program.
+    pub(crate) fn spawn_in(&self, network: &Network, command: &mut Command) -> io::Result<Child> {
+        network.run(|| {
             self.room.enter()?;
             command.spawn()
         })

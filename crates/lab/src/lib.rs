@@ -29,6 +29,7 @@ mod error;
 pub mod evidence;
 mod fleet;
 mod lab;
+mod lan;
 mod live;
 mod memory;
 mod mptcp;
@@ -44,6 +45,7 @@ mod scenarios;
 mod server;
 mod spec;
 mod summary;
+mod veth;
 
 pub use access::{Access, prepare};
 pub use emulator::{Emulation, Lateness, LinkRun, Priority, Sign};

@@ -17,7 +17,7 @@ use marline_sim::spec::LinkSpec;
 use serde_json::json;
 
 use crate::evidence::{By, Machine};
-use crate::fleet::{Assign, Setting};
+use crate::fleet::{Assign, Setting, Through};
 use crate::live::{self, Broadcast, Cut, How, Show, broadcast, two_cuts};
 use crate::page::Table;
 use crate::result_file::ResultFile;
@@ -45,6 +45,9 @@ pub(super) struct LiveArgs {
     /// Who says which relay is used: the fleet's service, or the edge's command line.
     #[arg(long, value_enum, default_value_t = ASSIGN)]
     assign: Assign,
+    /// How ffmpeg reaches the edge: by socat and the edge's proxy, or not knowing of it, in a LAN whose gateway the edge is.
+    #[arg(long, value_enum, default_value_t = THROUGH)]
+    through: Through,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: Congestion,
@@ -55,6 +58,8 @@ pub(super) struct LiveArgs {
 
 /// Who assigns unless told otherwise.
 const ASSIGN: Assign = Assign::Fixed;
+/// How ffmpeg reaches the edge unless told otherwise.
+const THROUGH: Through = Through::Proxy;
 
 /// How links fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -94,6 +99,7 @@ pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
         links: &links,
         relays: args.relays,
         assign: args.assign,
+        through: args.through,
         congestion: args.cc,
         seed: 1,
         program: Path::new(&program),

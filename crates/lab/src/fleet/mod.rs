@@ -7,7 +7,7 @@
 //! | service | `10.99.0.1:4444`; there is one if it assigns ([`Assign::Fleet`]) |
 //! | relay i (from 0) | `10.99.0.(11+i):4443`, so that one host can vanish and the others stay |
 //! | servers | `10.99.0.1`, on ports of [`PORTS`]; `--allow-net` opens it to the relays, for it is a private address |
-//! | edge | `127.0.0.1:1088` at the client's end |
+//! | edge | `127.0.0.1:1088` at the client's end; with [`Through::Lan`] also the gateway of a LAN behind it |
 //!
 //! 1. All of them are this very program as children, with a home of nobody's; certificates are made anew each time.
 //! 2. It is ready when the edge is: its links are steered before its first flow.
@@ -24,6 +24,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use marline_sim::spec::LinkSpec;
 
+use crate::lan::{self, Lan};
 use crate::network::SERVER;
 use crate::server::Folder;
 use crate::{Congestion, Lab, LabError, LabSpec, Service};
@@ -38,6 +39,15 @@ pub(crate) enum Assign {
     Fleet,
 }
 
+/// How programs reach the edge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Through {
+    /// By SOCKS5 or CONNECT, at [`EDGE`].
+    Proxy,
+    /// Not knowing of it: the edge is the gateway of a LAN.
+    Lan,
+}
+
 /// What is built.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting<'a> {
@@ -46,6 +56,7 @@ pub(crate) struct Setting<'a> {
     /// So many relays.
     pub(crate) relays: u8,
     pub(crate) assign: Assign,
+    pub(crate) through: Through,
     /// Of all connections.
     pub(crate) congestion: Congestion,
     /// Decides every loss.
@@ -66,6 +77,7 @@ pub(crate) struct Fleet {
     edge: Option<Member>,
     relays: Vec<Member>,
     _service: Option<Member>,
+    lan: Option<Lan>,
     lab: Lab,
     zero: Instant,
     folder: Folder,
@@ -86,6 +98,10 @@ impl Fleet {
             }
             Assign::Fleet => words.extend(["--fleet".into(), service_url()]),
         }
+        if setting.through == Through::Lan {
+            fleet.lan = Some(Lan::behind(&fleet.lab)?);
+            words.extend(["--lan".into(), lan::DEVICE.into()]);
+        }
         let mut command = fleet.marline(&words);
         let lab = &fleet.lab;
         let edge = Member::start("edge", fleet.folder.path(), &mut command, |command| lab.spawn(command))?;
@@ -105,7 +121,8 @@ impl Fleet {
         let zero = Instant::now();
         let folder = Folder::new().map_err(LabError::at("a place for the fleet"))?;
         let program = setting.program.to_path_buf();
-        let mut fleet = Self { edge: None, relays: Vec::new(), _service: None, lab, zero, folder, program };
+        let mut fleet =
+            Self { edge: None, relays: Vec::new(), _service: None, lan: None, lab, zero, folder, program };
         fleet.certify(setting.relays)?;
         if setting.assign == Assign::Fleet {
             let listen = format!("{SERVER}:{SERVICE}");
@@ -166,6 +183,14 @@ impl Fleet {
         let nowhere = self.folder.path().join("no-configuration");
         command.args(words).current_dir(self.folder.path()).env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
         command
+    }
+
+    /// Starts a command of a LAN's member, if there is a LAN, else of the client itself.
+    pub(crate) fn spawn(&self, command: &mut Command) -> std::io::Result<std::process::Child> {
+        match &self.lan {
+            Some(lan) => self.lab.spawn_in(&lan.network, command),
+            None => self.lab.spawn(command),
+        }
     }
 
     /// The lab.

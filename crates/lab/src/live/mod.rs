@@ -7,7 +7,8 @@
 //! In: a fleet's setting, what is sent, when which link fails. Out: a [`Broadcast`]: whether every packet arrived, how long
 //! nothing did, what each link carried.
 //!
-//! 1. ffmpeg knows no proxies for RTMP; socat, unmodified as well, hands its connection to the edge with CONNECT.
+//! 1. ffmpeg knows no proxies for RTMP; socat, unmodified as well, hands its connection to the edge with CONNECT. Behind an
+//!    edge that is a LAN's gateway ([`Through::Lan`]) there is no socat, and ffmpeg knows of nothing.
 //! 2. A link fails in one of two ways: its device goes down, of which the kernel hears ([`How::Carrier`]), or it loses
 //!    everything without a word ([`How::Silent`]).
 //! 3. A stall belongs to a failure if it lies between its beginning and [`AFTERMATH`] after its end, or the next failure.
@@ -25,7 +26,7 @@ use clap::ValueEnum;
 use marline_sim::spec::{Change, LinkSpec};
 use serde::Serialize;
 
-use crate::fleet::{EDGE, Fleet, Member, Setting};
+use crate::fleet::{EDGE, Fleet, Member, Setting, Through};
 use crate::network::SERVER;
 use crate::{Emulation, Lab, LabError};
 use compare::{Received, Seen, delay, stall};
@@ -129,13 +130,16 @@ pub(crate) fn broadcast(setting: &Setting<'_>, show: Show, cuts: &[Cut]) -> Resu
     let fleet = Fleet::start(setting)?;
     let lab = fleet.lab();
     let ingest = Ingest::start(lab, fleet.folder())?;
-    let _forwarder = forwarder(lab, &fleet)?;
+    let (_forwarder, host) = match setting.through {
+        Through::Proxy => (Some(forwarder(lab, &fleet)?), FORWARDER.to_owned()),
+        Through::Lan => (None, SERVER.to_string()),
+    };
     let before = lab.emulation()?;
     let progress = fleet.folder().join("progress");
-    let url = format!("rtmp://{FORWARDER}/live/camera");
+    let url = format!("rtmp://{host}/live/camera");
     let mut command = encoder::command(show, &url, &progress);
     let began = Instant::now();
-    let child = lab.spawn(&mut command);
+    let child = fleet.spawn(&mut command);
     let mut ffmpeg = Encoder(child.map_err(|source| LabError::Start { program: "ffmpeg".into(), source })?);
     let said = encoder_said(&mut ffmpeg.0);
     let sent = ffmpeg.0.stdout.take().map(encoder::collect);

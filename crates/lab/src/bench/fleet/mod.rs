@@ -27,7 +27,7 @@ use serde_json::json;
 
 use super::sheet::Sheet;
 use crate::evidence::{By, Machine};
-use crate::fleet::{Assign, Setting};
+use crate::fleet::{Assign, Setting, Through};
 use crate::result_file::ResultFile;
 use crate::runner::command::{begin, print, say};
 use crate::{Congestion, LabError};
@@ -88,6 +88,7 @@ impl Bench {
             links,
             relays,
             assign: Assign::Fixed,
+            through: Through::Proxy,
             congestion: self.congestion,
             seed: u64::from(run) + 1,
             program: &self.program,
