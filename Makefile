@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws survey smoke bench build install clean need-build need-lab need-live need-test need-cargo
+.PHONY: help demo test laws survey smoke bench build install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -33,7 +33,7 @@ laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes
 survey: need-build ## Play the policies through thousands of drawn histories and links (long; not in CI, which plays fixed seeds)
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
 
-smoke: need-live build ## Run the program itself, small: what CI does after the tests
+smoke: need-lab build ## Run the program itself, small: what CI does after the tests
 	"$(MARLINE)" --version
 	"$(MARLINE)" links
 	"$(MARLINE)" lab demo --quick --page "$(TARGET)/demo.html"
@@ -41,7 +41,7 @@ smoke: need-live build ## Run the program itself, small: what CI does after the 
 	"$(MARLINE)" lab reproduce thesis --quick
 	"$(MARLINE)" lab reproduce greenbag --quick
 	"$(MARLINE)" lab reproduce emptcp --quick
-bench: need-live build ## Print the tables of speed against curl and aria2 (long; decides no test)
+bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
 	@.ci/need aria2c:aria2 haproxy:haproxy
 	"$(MARLINE)" lab bench
 
@@ -66,11 +66,13 @@ need-lab: need-build
 	@.ci/need nginx:nginx curl:curl
 
 # What `lab demo live` plays with; nginx's module is no program.
+.PHONY: need-live
+smoke bench need-test: need-live
 need-live: need-lab
 	@.ci/need ffmpeg:ffmpeg socat:socat \
 	  $$(ls /usr/lib*/nginx/modules/ngx_rtmp_module.so >/dev/null 2>&1 || echo no-rtmp-module:libnginx-mod-rtmp)
 
-need-test: need-live
-	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv
+need-test: need-lab
+	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv ffmpeg:ffmpeg
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
