@@ -10,7 +10,8 @@
 //! | edge | `127.0.0.1:1088` at the client's end; with [`Through::Lan`] also the gateway of a LAN behind it |
 //!
 //! 1. All of them are this very program as children, with a home of nobody's; certificates are made anew each time.
-//! 2. It is ready when the edge is: its links are steered before its first flow.
+//! 2. It is ready when the edge is: its links are steered before its first flow, and where the service assigns relays it has
+//!    measured them and been given one.
 //! 3. The links' clock begins before the edge does.
 
 pub(crate) mod flow;
@@ -96,7 +97,9 @@ impl Fleet {
             Assign::Fixed => {
                 words.extend((0..setting.relays).flat_map(|at| ["--relay".into(), address(at).to_string()]))
             }
-            Assign::Fleet => words.extend(["--fleet".into(), service_url()]),
+            Assign::Fleet => {
+                words.extend(["--fleet".into(), service_url(), "--origin".into(), format!("{SERVER}:{}", PORTS[0])])
+            }
         }
         if setting.through == Through::Lan {
             fleet.lan = Some(Lan::behind(&fleet.lab)?);
@@ -105,7 +108,8 @@ impl Fleet {
         let mut command = fleet.marline(&words);
         let lab = &fleet.lab;
         let edge = Member::start("edge", fleet.folder.path(), &mut command, |command| lab.spawn(command))?;
-        fleet.edge = Some(edge.ready("listens on")?);
+        let edge = edge.ready("listens on")?;
+        fleet.edge = Some(if setting.assign == Assign::Fleet { edge.ready("has given")? } else { edge });
         Ok(fleet)
     }
 
