@@ -20,6 +20,10 @@ use crate::live::{Broadcast, Cut, How, Show, broadcast, two_cuts};
 const UNEVEN: [(u32, u32); 3] = [(4, 30), (3, 60), (2, 100)];
 const EVEN: [(u32, u32); 3] = [(4, 30), (4, 50), (4, 80)];
 
+/// chosen: an encoder before a camera, which cannot wait as ffmpeg does before a test picture, holds about two seconds of frames
+/// before it drops some.
+const BEHIND: f64 = 2.0;
+
 /// Of a link's rate is payload at an MTU of 1500 bytes.
 const PAYLOAD: f64 = 1448.0 / 1500.0;
 
@@ -52,7 +56,7 @@ pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
         for run in 0..bench.runs {
             let case = format!("live {row}");
             let Some(seen) = one(bench, sheet, &case, (&links(UNEVEN), show, &[], run))? else { return Ok(()) };
-            add(sheet, &case, "s behind the camera", Floor::Stated, seen.behind_s);
+            add(sheet, &case, "s behind the camera", Floor::AtMost(BEHIND), seen.behind_s);
             add(sheet, &case, "s of stall", Floor::Stated, seen.stall_s);
             add(sheet, &case, "s to buffer", Floor::Stated, seen.delay_s);
             for (at, what) in ["% over l0", "% over l1", "% over l2"].into_iter().enumerate() {
