@@ -161,7 +161,8 @@ pub(crate) fn broadcast(setting: &Setting<'_>, show: Show, cuts: &[Cut]) -> Resu
     let relay = fleet.used().map(|at| format!("relay-{}", at + 1));
     let links = carried(&before, &after);
     let timeline = timeline(&after, began - fleet.zero(), &recorded, began);
-    let suspect = after.suspect();
+    let late = after.lateness.max;
+    let suspect = after.suspect().or_else(|| (late > TOO_LATE).then(|| format!("a packet was {late:.1?} late")));
     let cuts = felt(setting.links, cuts, &recorded, began);
     Ok(Some(told(
         &sent,
@@ -316,6 +317,8 @@ impl Drop for Encoder {
 
 /// Where socat listens, at the client's end.
 const FORWARDER: &str = "127.0.0.1";
+/// A pause of the machine that counts in a stall.
+const TOO_LATE: Duration = Duration::from_millis(200);
 /// chosen: longer than both floors for stalls together.
 const AFTERMATH: Duration = Duration::from_secs(4);
 /// chosen: longer than TCP's longest pause over a link that works.
