@@ -39,13 +39,14 @@ smoke: need-lab build ## Run the program itself, small: what CI does after the t
 	"$(MARLINE)" --version
 	"$(MARLINE)" links
 	"$(MARLINE)" lab demo --quick --page "$(TARGET)/demo.html"
+	"$(MARLINE)" lab demo live --seconds 10
 	"$(MARLINE)" lab reproduce thesis --quick
 	"$(MARLINE)" lab reproduce greenbag --quick
 	"$(MARLINE)" lab reproduce emptcp --quick
 	"$(MARLINE)" lab reproduce bass --sim --quick
 	"$(MARLINE)" lab reproduce bass --quick --case X-upload
 bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
-	@.ci/need aria2c:aria2
+	@.ci/need aria2c:aria2 haproxy:haproxy
 	"$(MARLINE)" lab bench
 
 build: need-build ## Build the program into target/release/marline (or below CARGO_TARGET_DIR)
@@ -74,6 +75,13 @@ need-build: need-cargo
 
 need-lab: need-build
 	@.ci/need nginx:nginx curl:curl
+
+# What `lab demo live` plays with; nginx's module is no program.
+.PHONY: need-live
+smoke bench need-test: need-live
+need-live: need-lab
+	@.ci/need ffmpeg:ffmpeg socat:socat \
+	  $$(ls /usr/lib*/nginx/modules/ngx_rtmp_module.so >/dev/null 2>&1 || echo no-rtmp-module:libnginx-mod-rtmp)
 
 need-test: need-lab
 	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv ffmpeg:ffmpeg redis-server:redis-server redis-cli:redis-tools nft:nftables shellcheck:shellcheck

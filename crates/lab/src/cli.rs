@@ -35,7 +35,7 @@ pub enum LabVerb {
     /// Run any command over emulated links, with a real server at the other end.
     #[command(after_help = AFTER_EXEC)]
     Exec(ExecArgs),
-    /// Watch one download over two emulated links, each alone and then both.
+    /// Watch one download over two emulated links, each alone and then both; or live video through an edge.
     Demo(DemoArgs),
     /// Run a scenario: repetitions, clients in turn, a table, JSON and a page.
     Run(RunArgs),

@@ -1,6 +1,7 @@
 //! The lab: two ends, the links between them, a server, and commands that run as if these links were the machine's.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -106,6 +107,25 @@ impl Lab {
         })
     }
 
+    /// Starts a command at the server's end, in the lab's room.
+    ///
+    /// # Errors
+    /// Those of starting a program.
+    pub(crate) fn spawn_at_server(&self, command: &mut Command) -> io::Result<Child> {
+        self.spawn_in(&self.networks.server, command)
+    }
+
+    /// Starts a command in another network, in the lab's room.
+    ///
+    /// # Errors
+    /// Those of starting a program.
+    pub(crate) fn spawn_in(&self, network: &Network, command: &mut Command) -> io::Result<Child> {
+        network.run(|| {
+            self.room.enter()?;
+            command.spawn()
+        })
+    }
+
     /// Runs a command at the server's end and gives its output: to look at the sender's sockets (`ss -tin`).
     ///
     /// # Errors
@@ -151,6 +171,14 @@ impl Lab {
         network.ok_or_else(|| io::Error::other(format!("there is no place {place}")))
     }
 
+    /// The same at the server's end.
+    ///
+    /// # Errors
+    /// Those of entering, and those of `work`.
+    pub(crate) fn inside_server<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.networks.server.run(work)
+    }
+
     /// Links, traces, events and counters start now.
     pub(crate) fn begin(&self) -> Result<(), LabError> {
         self.emulator.begin(clock::now())
@@ -184,9 +212,18 @@ impl Lab {
     /// # Errors
     /// There is no link of this name, or the kernel refuses.
     pub fn set_device(&self, link: &str, up: bool) -> Result<(), LabError> {
-        self.place(link)?;
-        let set = || network::set_device(link, up);
-        self.networks.client.run(set).map_err(LabError::at(format!("device {link}")))
+        let (at, wanted) = (self.place(link)?, self.networks.congestion.wanted);
+        let set = || Ok(network::set_device(at, link, up, wanted));
+        self.networks.client.run(set).map_err(LabError::at(format!("device {link}")))?
+    }
+
+    /// Gives the server's end one more address, or takes it away: then whoever has it has vanished without a word.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn set_address(&self, address: Ipv4Addr, there: bool) -> Result<(), LabError> {
+        let set = || network::set_address(address, there);
+        self.networks.server.run(set).map_err(LabError::at(format!("address {address}")))
     }
 
     fn place(&self, link: &str) -> Result<usize, LabError> {

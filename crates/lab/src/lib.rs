@@ -27,7 +27,10 @@ mod demo;
 mod emulator;
 mod error;
 pub mod evidence;
+mod fleet;
 mod lab;
+mod lan;
+mod live;
 mod memory;
 mod mptcp;
 mod network;
@@ -43,6 +46,7 @@ mod scenarios;
 mod server;
 mod spec;
 mod summary;
+mod veth;
 
 pub use access::{Access, prepare};
 pub use emulator::{Emulation, Lateness, LinkRun, Priority, Sign};

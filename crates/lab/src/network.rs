@@ -116,12 +116,22 @@ pub(crate) fn drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64
     Ok(links.iter().map(dropped).collect())
 }
 
-/// Takes a device of this thread's namespace down or up.
-pub(crate) fn set_device(name: &str, up: bool) -> io::Result<()> {
-    let socket = RouteSocket::open()?;
-    let index = all_links(&socket)?.iter().find(|link| link.name == name).map_or(0, |link| link.index);
-    let change = LinkChange { up: Some(up), ..LinkChange::default() };
-    socket.request(&change.request(index).finish(1)).map(drop)
+/// Takes the client's device of link number `at` down or up, on a thread in its namespace. The kernel forgets the routes
+/// over a device that goes down; who brings it up again (DHCP, elsewhere) brings them back.
+pub(crate) fn set_device(at: usize, name: &str, up: bool, wanted: Congestion) -> Result<(), LabError> {
+    let step = format!("device {name}");
+    let socket = RouteSocket::open().map_err(LabError::at(&step))?;
+    let all = all_links(&socket).map_err(LabError::at(&step))?;
+    let index = all.iter().find(|link| link.name == name).map_or(0, |link| link.index);
+    let end = End { socket, side: Side::Client, congestion: wanted };
+    end.ask(&step, LinkChange { up: Some(up), ..LinkChange::default() }.request(index))?;
+    if up {
+        let (v4, v6) = end.side.addresses(at);
+        end.routes(&step, at, index, v4.into(), 24)?;
+        // IPv6's address went with the routes.
+        let _ = end.address_and_routes(&step, at, index, v6.into(), 64);
+    }
+    Ok(())
 }
 
 /// Makes a link's device in this thread's namespace.
@@ -142,6 +152,20 @@ pub(crate) fn connect(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u32> 
     socket.request(&change.request(index).finish(1))?;
     Ok(index)
 }
+
+/// Gives the server's end one more address, reached over every link as [`SERVER`] is, or takes it away: then whoever has it
+/// has vanished, without a word to anybody. On a thread in the server's namespace.
+pub(crate) fn set_address(address: Ipv4Addr, there: bool) -> io::Result<()> {
+    let request = if there {
+        Address::assign(LOOPBACK, address.into(), 32)
+    } else {
+        Address::remove(LOOPBACK, address.into(), 32)
+    };
+    RouteSocket::open()?.request(&request.finish(1)).map(drop)
+}
+
+/// The number of every namespace's loopback.
+const LOOPBACK: u32 = 1;
 
 fn end(network: &Network, side: Side, links: &[LinkSpec], wanted: Congestion) -> Result<Vec<Tun>, LabError> {
     let mut failed = None;
@@ -205,21 +229,28 @@ impl End {
         address: IpAddr,
         prefix: u8,
     ) -> Result<(), LabError> {
+        self.ask(step, Address::assign(index, address, prefix))?;
+        self.routes(step, at, index, address, prefix)?;
+        if self.side == Side::Client {
+            let table = 1000 + u32::try_from(at).unwrap_or(0);
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            self.ask(step, Rule::new((address, bits), table, table).add())?;
+        }
+        Ok(())
+    }
+
+    fn routes(&self, step: &str, at: usize, index: u32, address: IpAddr, prefix: u8) -> Result<(), LabError> {
         let number = u32::try_from(at).unwrap_or(0);
         let family = if address.is_ipv4() { family::V4 } else { family::V6 };
         let route = Route { source: Some(address), ..Route::default_over(family, index) };
         let source = if self.side == Side::Server { server_address(address) } else { address };
-        self.ask(step, Address::assign(index, address, prefix))?;
         self.route(
             step,
             Route { destination: Some((network_of(address), prefix)), source: Some(source), ..route.clone() },
         )?;
         if self.side == Side::Client {
-            let table = 1000 + number;
             self.route(step, Route { metric: 100 + number, ..route.clone() })?;
-            self.route(step, Route { table, ..route })?;
-            let bits = if address.is_ipv4() { 32 } else { 128 };
-            self.ask(step, Rule::new((address, bits), table, table).add())?;
+            self.route(step, Route { table: 1000 + number, ..route })?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! | `rss` | the most memory that a gigabyte needs |
 //! | `proxy` | what players and programs have of `marline proxy` |
 //! | `paths` | what is asked of `marline paths`, over kernel MPTCP |
+//! | `fleet` | what is asked of `marline edge` and `marline relay` |
 //! | `assign` | how near the matching of boxes and relays comes to the best one |
 //!
 //! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
@@ -16,9 +17,11 @@
 
 mod assign;
 mod cpu;
+mod fleet;
 mod judge;
 mod paths;
 mod proxy;
+mod sheet;
 mod wired;
 
 use std::path::PathBuf;
@@ -67,6 +70,8 @@ enum What {
     Proxy(proxy::ProxyArgs),
     /// `marline paths`: unequal links, suspension, small files, faults, many connections.
     Paths(paths::PathsArgs),
+    /// `marline edge` and `marline relay`: uploads, live video, links that fail, relays that die, processor time.
+    Fleet(fleet::FleetArgs),
     /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
     Assign(assign::AssignArgs),
 }
@@ -114,6 +119,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         What::Cpu(args) => cpu::run(&args),
         What::Proxy(args) => proxy::run(&args),
         What::Paths(args) => paths::run(&args),
+        What::Fleet(args) => fleet::run(&args),
         What::Assign(args) => assign::run(&args),
     }
 }

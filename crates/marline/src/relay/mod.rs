@@ -22,6 +22,7 @@ use marline_fleet::relay::{Config, Doors, Relay, Trust};
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
 use marline_net::descriptors;
+use marline_net::paths::room;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
@@ -63,6 +64,13 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
     say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
     if !doors.mptcp() {
         say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
+    }
+    if let Ok(few @ 0..room::MOST) = room::let_join() {
+        let links = few + 1;
+        say(&format!(
+            "this kernel carries a connection over {links} links, one that was lost counted: needs CAP_NET_ADMIN, or \
+             ip mptcp limits set subflows 8"
+        ));
     }
     if doors.narrow() {
         say("connections have the kernel's usual buffers, too small for several links: needs CAP_NET_ADMIN, or \

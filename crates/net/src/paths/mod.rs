@@ -18,6 +18,7 @@ pub mod forward;
 pub mod gateway;
 pub mod ground;
 mod kernel;
+pub mod room;
 mod shared;
 mod snapshot;
 pub mod status;

@@ -68,16 +68,28 @@ impl Address {
     /// The request that gives `address` with this prefix to a link, without a check for duplicates and without the
     /// route to its neighbours, which the caller installs with what it wants to say of it.
     pub fn assign(link: u32, address: IpAddr, prefix: u8) -> Request {
-        let mut body = [0; FIXED];
-        body[0] = if address.is_ipv4() { family::V4 } else { family::V6 };
-        body[1] = prefix;
-        body[4..8].copy_from_slice(&link.to_ne_bytes());
-        let mut request = Request::new(kind::NEW_ADDRESS, Request::CHANGE | Request::CREATE_OR_REPLACE, &body);
+        let flags = Request::CHANGE | Request::CREATE_OR_REPLACE;
+        let mut request = Request::new(kind::NEW_ADDRESS, flags, &fixed(link, address, prefix));
         request.address(LOCAL, address);
         request.address(ADDRESS, address);
         request.u32(FLAGS, if address.is_ipv6() { NO_DAD | NO_PREFIX_ROUTE } else { NO_PREFIX_ROUTE });
         request
     }
+
+    /// The request that takes it away again.
+    pub fn remove(link: u32, address: IpAddr, prefix: u8) -> Request {
+        let mut request = Request::new(kind::DEL_ADDRESS, Request::CHANGE, &fixed(link, address, prefix));
+        request.address(LOCAL, address);
+        request
+    }
+}
+
+fn fixed(link: u32, address: IpAddr, prefix: u8) -> [u8; FIXED] {
+    let mut body = [0; FIXED];
+    body[0] = if address.is_ipv4() { family::V4 } else { family::V6 };
+    body[1] = prefix;
+    body[4..8].copy_from_slice(&link.to_ne_bytes());
+    body
 }
 
 const ADDRESS: u16 = 1;
@@ -104,6 +116,10 @@ mod tests {
             let read = Address::parse(&messages(&bytes).next().unwrap()).unwrap();
             assert_eq!((read.link, read.address, read.prefix), (3, address, prefix));
             assert!(read.is_usable() && !read.is_temporary());
+            let bytes = Address::remove(3, address, prefix).finish(1);
+            let message = messages(&bytes).next().unwrap();
+            let read = Address::parse(&message).unwrap();
+            assert_eq!((message.kind, read.link, read.address), (kind::DEL_ADDRESS, 3, address));
         }
     }
 

@@ -17,7 +17,7 @@ use marline_core::units::DataSize;
 use marline_sim::spec::{Change, Event, LinkSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::sheet::{Floor, Sheet};
+use super::super::sheet::{Floor, Sheet};
 use super::{Bench, is_stopped, link};
 use crate::mptcp::daemon::Daemon;
 use crate::mptcp::fetch::{self, Connection, Got, Speaks, Until};

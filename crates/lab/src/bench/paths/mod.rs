@@ -14,7 +14,6 @@
 
 mod faults;
 mod scale;
-mod sheet;
 mod small;
 mod suspend;
 mod unequal;
@@ -26,13 +25,13 @@ use marline_core::units::DataSize;
 use marline_sim::spec::{Event, LinkSpec};
 use serde_json::json;
 
+use super::sheet::Sheet;
 use crate::evidence::{By, Machine};
 use crate::mptcp::peer::Mptcpd;
 use crate::mptcp::stage::{Scene, Stage, Who};
 use crate::result_file::ResultFile;
 use crate::runner::command::{begin, print, say};
 use crate::{Congestion, LabError};
-use sheet::Sheet;
 
 /// `marline lab bench paths`.
 #[derive(Clone, Debug, Args)]

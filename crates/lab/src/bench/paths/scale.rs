@@ -15,7 +15,7 @@ use marline_core::units::{Bitrate, DataSize};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::sheet::{Floor, Sheet};
+use super::super::sheet::{Floor, Sheet};
 use super::{Bench, is_stopped, link};
 use crate::mptcp::fetch::{Connection, Speaks, Until};
 use crate::mptcp::stage::{Stage, Who};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::sheet::{Floor, Sheet};
+use super::super::sheet::{Floor, Sheet};
 use super::{Bench, is_stopped, link};
 use crate::LabError;
 use crate::mptcp::fetch::Until;

@@ -1,4 +1,4 @@
-//! The table of `bench paths`: a figure of ours, what others have beside it, and the bound that is asked for.
+//! The table of `bench paths` and `bench fleet`: a figure of ours, what others have beside it, and the bound that is asked for.
 //!
 //! In: figures, one at a time. Out: a line for each kind of figure, and JSON.
 
@@ -20,6 +20,15 @@ pub(super) enum Floor {
     AtMostTimes(f64, Vec<String>),
     /// At least so many times the greatest of these others.
     AtLeastTimes(f64, Vec<String>),
+    /// At least so many times the sum of these others.
+    AtLeastSum(f64, Vec<String>),
+}
+
+impl Floor {
+    /// Whether more is better.
+    const fn is_least(&self) -> bool {
+        matches!(self, Self::AtLeastTimes(..) | Self::AtLeastSum(..))
+    }
 }
 
 /// One kind of figure.
@@ -110,6 +119,11 @@ impl Row {
             Floor::AtMost(most) => Some(*most),
             Floor::AtMostTimes(times, names) => Some(others(names).into_iter().reduce(f64::min)? * times),
             Floor::AtLeastTimes(times, names) => Some(others(names).into_iter().reduce(f64::max)? * times),
+            // A sum of which one is missing is none.
+            Floor::AtLeastSum(times, names) => {
+                let each = others(names);
+                (each.len() == names.len()).then(|| each.iter().sum::<f64>() * times)
+            }
         }
     }
 
@@ -119,10 +133,7 @@ impl Row {
             (Some(ours), Some(bound)) => (ours, bound),
             _ => return "no run",
         };
-        let met = match self.floor {
-            Floor::AtLeastTimes(..) => ours >= bound,
-            _ => ours <= bound + 1e-9,
-        };
+        let met = if self.floor.is_least() { ours >= bound - 1e-9 } else { ours <= bound + 1e-9 };
         if met { "met" } else { "MISSED" }
     }
 
@@ -130,7 +141,7 @@ impl Row {
         let ours = self.of(&self.ours).unwrap_or_default();
         let others = self.figures.iter().filter(|(name, _)| *name != self.ours);
         let beside = others.map(|(name, figures)| format!("{name} {}", number(stats::median(figures))));
-        let sign = if matches!(self.floor, Floor::AtLeastTimes(..)) { "≥" } else { "≤" };
+        let sign = if self.floor.is_least() { "≥" } else { "≤" };
         let range =
             stats::range(ours).map(|(least, most)| format!("{}–{}", number(Some(least)), number(Some(most))));
         vec![
@@ -180,7 +191,13 @@ mod tests {
         assert_eq!(sheet.table().rows[0][7], "5*");
         sheet.add("fault", "s", ("marline", &Floor::AtMost(1.0)), "marline", 0.4);
         assert_eq!(sheet.rows[1].word(), "met");
-        sheet.add("new", "s", ("marline", &Floor::AtMost(1.0)), "mptcp", 0.4);
+        let sum = Floor::AtLeastSum(0.92, vec!["a".into(), "b".into()]);
+        sheet.add("8+8", "Mbit/s", ("marline", &sum), "marline", 14.8);
+        sheet.add("8+8", "Mbit/s", ("marline", &sum), "a", 8.0);
         assert_eq!(sheet.rows[2].word(), "no run");
+        sheet.add("8+8", "Mbit/s", ("marline", &sum), "b", 8.0);
+        assert_eq!((sheet.rows[2].bound(), sheet.rows[2].word()), (Some(16.0 * 0.92), "met"));
+        sheet.add("new", "s", ("marline", &Floor::AtMost(1.0)), "mptcp", 0.4);
+        assert_eq!(sheet.rows[3].word(), "no run");
     }
 }

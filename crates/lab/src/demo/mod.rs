@@ -4,10 +4,14 @@
 //!    a terminal, a line per second otherwise. It is this program, real kernel TCP and a real web server.
 //! 2. In virtual time (`--sim`) each download is shown as it went: one line of throughput over time per link.
 //! 3. At the end a table, and a page with the throughput over time.
+//!
+//! `marline lab demo live` is another one: a broadcast through an edge ([`live`]).
+
+mod live;
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use marline_core::units::DataSize;
 
 use crate::evidence::{By, Outcome, stats};
@@ -19,7 +23,10 @@ use crate::{LabError, scenarios};
 
 /// `marline lab demo`.
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct DemoArgs {
+    #[command(subcommand)]
+    what: Option<What>,
     /// A tenth of it: 25 MB instead of 250 MB.
     #[arg(long)]
     quick: bool,
@@ -31,11 +38,30 @@ pub struct DemoArgs {
     page: PathBuf,
 }
 
+/// Another demonstration.
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    /// Broadcast live video through an edge over three uplinks, two of which fail in turn.
+    #[command(after_help = AFTER_LIVE)]
+    Live(live::LiveArgs),
+}
+
+const AFTER_LIVE: &str = "\
+ffmpeg pushes RTMP through socat into `marline edge`, over all links to `marline relay`, and on to nginx, which records.
+Each packet that ffmpeg made is looked for in the recording. The exit code is 0 if all were received in order over one
+connection and no frame was dropped, else 1. Needs ffmpeg, nginx with libnginx-mod-rtmp, and socat.
+Example:
+  sudo marline lab demo live --seconds 30 --bitrate 6Mbit/s --link wifi,rate=20Mbit/s,up=5Mbit/s,rtt=30ms \\
+      --link lte,rate=20Mbit/s,up=5Mbit/s,rtt=60ms";
+
 /// What `--quick` downloads.
 const QUICK: DataSize = DataSize::from_bytes(25_000_000);
 
 /// Does it, and gives the exit code: 1 if a download failed.
 pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
+    if let Some(What::Live(args)) = &args.what {
+        return live::run(args);
+    }
     let mut scenario = scenarios::find("demo")?;
     if args.quick {
         scenario.cases.iter_mut().for_each(|case| case.size = QUICK);

@@ -1,0 +1,204 @@
+//! Flows of programs through an edge, and servers for them: a sink that counts what arrives and when, an echo.
+//!
+//! In: a target, how many bytes. Out: when which of them arrived at the server.
+//!
+//! 1. Bytes are counted where they arrive: what lies in the sender's buffers has not been carried.
+//! 2. Time counts from before the connection to the end of the last byte: opening and slow start are part of an upload.
+//! 3. Server and client are threads of this program in the two namespaces; sockets are plain.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+use super::EDGE;
+use crate::network::SERVER;
+use crate::{Lab, LabError};
+
+/// Where the servers of this module listen, at the server's end.
+pub(crate) const TARGET: (Ipv4Addr, u16) = (SERVER, 9000);
+
+/// How a program goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// To the edge, with CONNECT.
+    Edge,
+    /// Plain TCP over the default route.
+    Plain,
+}
+
+impl Way {
+    /// A connection to the target, on a thread at the client's end.
+    pub(crate) fn open(self, patience: Duration) -> io::Result<TcpStream> {
+        let at: SocketAddr = match self {
+            Self::Edge => EDGE.parse().map_err(io::Error::other)?,
+            Self::Plain => TARGET.into(),
+        };
+        let mut stream = TcpStream::connect_timeout(&at, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        stream.set_nodelay(true)?;
+        if self == Self::Edge {
+            let (host, port) = TARGET;
+            write!(stream, "CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")?;
+            answered(&mut stream)?;
+        }
+        Ok(stream)
+    }
+}
+
+/// Reads the head of an answer, byte by byte: what follows is the flow's.
+fn answered(stream: &mut TcpStream) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.extend(byte);
+        if head.len() > 8192 {
+            return Err(io::Error::other("the edge's answer has no end"));
+        }
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    match head.split(' ').nth(1) {
+        Some("200") => Ok(()),
+        _ => Err(io::Error::other(format!("the edge answers {}", head.lines().next().unwrap_or_default()))),
+    }
+}
+
+/// An upload as the sink saw it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uploaded {
+    /// Bytes that arrived.
+    pub(crate) bytes: u64,
+    /// From before the connection to the last of them.
+    pub(crate) time: Duration,
+    /// From [`SETTLED`] on, bits a second.
+    pub(crate) later: f64,
+}
+
+impl Uploaded {
+    /// Mbit/s in all.
+    pub(crate) fn mbps(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Windows are open after so long; rates from then on are beside the whole ones.
+pub(crate) const SETTLED: Duration = Duration::from_secs(3);
+
+/// Uploads so many bytes; the error is one of the flow, not of the lab.
+pub(crate) fn upload(
+    lab: &Lab,
+    way: Way,
+    bytes: u64,
+    limit: Duration,
+) -> Result<Result<Uploaded, String>, LabError> {
+    let (began, arrivals) = (Instant::now(), sink(lab)?);
+    let sent = lab.inside(|| {
+        let mut stream = way.open(limit)?;
+        let block = vec![0x5a_u8; 64 * 1024];
+        let mut left = bytes;
+        while left > 0 {
+            let length = left.min(block.len() as u64) as usize;
+            stream.write_all(block.get(..length).unwrap_or_default())?;
+            left -= length as u64;
+        }
+        stream.shutdown(std::net::Shutdown::Write)
+    });
+    if let Err(error) = sent {
+        return Ok(Err(format!("sending: {error}")));
+    }
+    let arrivals = arrivals.recv_timeout(limit).map_err(|_| "it does not end".to_owned());
+    Ok(arrivals.and_then(|arrivals| counted(&arrivals, began, bytes)))
+}
+
+/// What the arrivals come to.
+fn counted(arrivals: &[(Instant, u64)], began: Instant, wanted: u64) -> Result<Uploaded, String> {
+    let bytes: u64 = arrivals.iter().map(|(_, bytes)| bytes).sum();
+    if bytes != wanted {
+        return Err(format!("{bytes} of {wanted} bytes arrived"));
+    }
+    let end = arrivals.last().map_or(began, |(at, _)| *at);
+    let from = began + SETTLED;
+    let later: u64 = arrivals.iter().filter(|(at, _)| *at > from).map(|(_, bytes)| bytes).sum();
+    let span = end.saturating_duration_since(from).as_secs_f64();
+    Ok(Uploaded { bytes, time: end - began, later: if span > 0.0 { later as f64 * 8.0 / span } else { 0.0 } })
+}
+
+/// A server of one connection; what arrived when comes at its end.
+fn sink(lab: &Lab) -> Result<Receiver<Vec<(Instant, u64)>>, LabError> {
+    let listener = listen(lab)?;
+    let (done, arrivals) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut seen = Vec::new();
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        let mut buffer = vec![0; 256 * 1024];
+        while let Ok(length @ 1..) = stream.read(&mut buffer) {
+            seen.push((Instant::now(), length as u64));
+        }
+        // Nobody waits any more: the upload was given up.
+        let _ = done.send(seen);
+    });
+    Ok(arrivals)
+}
+
+/// A server that says back what it hears, for as long as the lab lasts.
+pub(crate) fn echo(lab: &Lab) -> Result<(), LabError> {
+    let listener = listen(lab)?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = io::copy(&mut &stream, &mut &stream);
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Sends a word through the edge and waits for it; how long that took, from before the connection on.
+pub(crate) fn said_back(lab: &Lab, patience: Duration) -> Result<Duration, String> {
+    let began = Instant::now();
+    let word = b"is anybody there?";
+    let heard = lab.inside(|| {
+        let mut stream = Way::Edge.open(patience)?;
+        stream.write_all(word)?;
+        let mut heard = [0; 17];
+        stream.read_exact(&mut heard)?;
+        Ok(heard)
+    });
+    match heard {
+        Ok(heard) if heard == *word => Ok(began.elapsed()),
+        Ok(_) => Err("other bytes came back".into()),
+        Err(error) => Err(format!("{error} after {:.1?}", began.elapsed())),
+    }
+}
+
+/// A listener at the server's end. A port that an earlier one has left may be used again at once.
+fn listen(lab: &Lab) -> Result<TcpListener, LabError> {
+    let open = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from(TARGET).into())?;
+        socket.listen(64)?;
+        Ok(socket.into())
+    };
+    lab.inside_server(open).map_err(LabError::at("a listener at the server's end"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upload_is_counted_from_before_its_connection() {
+        let began = Instant::now();
+        let at = |millis| began + Duration::from_millis(millis);
+        let seen = [(at(1000), 1_000_000), (at(4000), 500_000), (at(5000), 500_000)];
+        let uploaded = counted(&seen, began, 2_000_000).unwrap();
+        assert_eq!((uploaded.time, uploaded.mbps()), (Duration::from_secs(5), 3.2));
+        assert_eq!(uploaded.later, 4e6);
+        assert!(counted(&seen, began, 2_000_001).unwrap_err().contains("2000000 of 2000001"));
+    }
+}

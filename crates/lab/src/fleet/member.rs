@@ -1,0 +1,134 @@
+//! One program of a fleet as a process: started, waited for, ended; what it has said.
+//!
+//! In: a command and a file for what it says. Out: a running program.
+//!
+//! 1. It is ready when it has said so on standard error; all of marline's servers do.
+//! 2. Dropping it kills it. The lab's room would as well, but whoever is dropped here is also waited for.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::LabError;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Member {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Member {
+    /// Starts it with `spawn`, which decides where; its standard output and errors go to a file in `folder`.
+    pub(crate) fn start(
+        name: &str,
+        folder: &Path,
+        command: &mut Command,
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
+    ) -> Result<Self, LabError> {
+        let log = folder.join(format!("{name}.log"));
+        let failed = |source| LabError::Start { program: name.into(), source };
+        let file = File::create(&log).map_err(LabError::at(log.display().to_string()))?;
+        let out = file.try_clone().map_err(LabError::at(log.display().to_string()))?;
+        command.stdin(Stdio::null()).stdout(out).stderr(file);
+        Ok(Self { name: name.into(), child: spawn(command).map_err(failed)?, log })
+    }
+
+    /// Waits until it has said `word`.
+    pub(crate) fn ready(mut self, word: &str) -> Result<Self, LabError> {
+        let until = Instant::now() + PATIENCE;
+        while !self.said().contains(word) {
+            if let Some(how) = self.has_ended() {
+                return Err(LabError::Server(format!("{}: {how}", self.name)));
+            }
+            if Instant::now() > until {
+                return Err(LabError::Server(format!("{} is not ready: {}", self.name, self.last())));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(self)
+    }
+
+    /// How it ended and its last words, if it has ended.
+    pub(crate) fn has_ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(format!("{status}: {}", self.last()))
+    }
+
+    /// Everything that it has said.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn last(&self) -> String {
+        let said = self.said();
+        said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim().to_owned()
+    }
+
+    /// Its number, outside.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Processor time that it has used so far, with its kernel's on its behalf.
+    pub(crate) fn cpu(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        ticks(&text).map_or(Duration::ZERO, |ticks| Duration::from_millis(ticks * 1000 / TICKS))
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Fields 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)), counted after the name, which may hold anything.
+fn ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user + system)
+}
+
+/// `USER_HZ`, which Linux shows to programs on every machine of ours.
+const TICKS: u64 = 100;
+/// It has little to do before it listens; the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_read_behind_a_name_with_brackets() {
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 17 5 0 0 20 0 1 0 100 1000 10";
+        assert_eq!(ticks(stat), Some(22));
+        assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn who_ends_before_it_is_ready_is_told_with_its_last_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first >&2; echo 'no such thing' >&2; exit 3"]);
+        let member = Member::start("who", folder.path(), &mut command, Command::spawn).unwrap();
+        let error = member.ready("listens on").unwrap_err().to_string();
+        assert!(error.contains("who: exit status: 3: no such thing"), "{error}");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo it listens on; exec sleep 100"]);
+        let member = Member::start("who", folder.path(), &mut command, Command::spawn).unwrap();
+        let mut member = member.ready("listens on").unwrap();
+        assert_eq!(member.has_ended(), None);
+        member.kill();
+        assert!(member.has_ended().is_some_and(|how| how.contains("signal: 9")));
+    }
+}

@@ -1,0 +1,284 @@
+//! A whole fleet in a lab: an edge at the client's end, relays and the service that assigns them at the server's.
+//!
+//! In: links, so many relays, who assigns them. Out: a place where programs reach servers through edge and relay.
+//!
+//! | | where |
+//! |---|---|
+//! | service | `10.99.0.1:4444`; there is one if it assigns ([`Assign::Fleet`]) |
+//! | relay i (from 0) | `10.99.0.(11+i):4443`, so that one host can vanish and the others stay |
+//! | servers | `10.99.0.1`, on ports of [`PORTS`]; `--allow-net` opens it to the relays, for it is a private address |
+//! | edge | `127.0.0.1:1088` at the client's end; with [`Through::Lan`] also the gateway of a LAN behind it |
+//!
+//! 1. All of them are this very program as children, with a home of nobody's; certificates are made anew each time.
+//! 2. It is ready when the edge is: its links are steered before its first flow, and where the service assigns relays it has
+//!    measured them and been given one.
+//! 3. The links' clock begins before the edge does.
+
+pub(crate) mod flow;
+mod member;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use clap::ValueEnum;
+use marline_sim::spec::LinkSpec;
+
+use crate::lan::{self, Lan};
+use crate::network::SERVER;
+use crate::server::Folder;
+use crate::{Congestion, Lab, LabError, LabSpec, Service};
+pub(crate) use member::Member;
+
+/// Who says which relay an edge uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Assign {
+    /// The edge's command line, which names all relays.
+    Fixed,
+    /// The fleet's service, to which relays and edge announce themselves.
+    Fleet,
+}
+
+/// How programs reach the edge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Through {
+    /// By SOCKS5 or CONNECT, at [`EDGE`].
+    Proxy,
+    /// Not knowing of it: the edge is the gateway of a LAN.
+    Lan,
+}
+
+/// What is built.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting<'a> {
+    /// The first one is the default route.
+    pub(crate) links: &'a [LinkSpec],
+    /// So many relays.
+    pub(crate) relays: u8,
+    pub(crate) assign: Assign,
+    pub(crate) through: Through,
+    /// Of all connections.
+    pub(crate) congestion: Congestion,
+    /// Decides every loss.
+    pub(crate) seed: u64,
+    /// marline's executable.
+    pub(crate) program: &'a Path,
+}
+
+/// Where programs reach the edge, at the client's end.
+pub(crate) const EDGE: &str = "127.0.0.1:1088";
+/// Ports of servers that relays may carry to.
+pub(crate) const PORTS: [u16; 2] = [1935, 9000];
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    // Dropped in this order: the edge puts back what it changed, then its network goes.
+    edge: Option<Member>,
+    relays: Vec<Member>,
+    _service: Option<Member>,
+    lan: Option<Lan>,
+    lab: Lab,
+    zero: Instant,
+    folder: Folder,
+    program: PathBuf,
+}
+
+impl Fleet {
+    /// Builds it, and waits until the edge is ready.
+    pub(crate) fn start(setting: &Setting<'_>) -> Result<Self, LabError> {
+        let mut fleet = Self::without_edge(setting)?;
+        let mut words = vec!["edge".to_owned(), "--listen".into(), EDGE.into()];
+        words.extend(["--certificate".into(), "edge.pem".into()]);
+        words.extend(["--run-dir".into(), fleet.folder.path().join("run").display().to_string()]);
+        words.extend(setting.links.iter().flat_map(|link| ["--link".into(), link.name.clone()]));
+        match setting.assign {
+            Assign::Fixed => {
+                words.extend((0..setting.relays).flat_map(|at| ["--relay".into(), address(at).to_string()]))
+            }
+            Assign::Fleet => {
+                words.extend(["--fleet".into(), service_url(), "--origin".into(), format!("{SERVER}:{}", PORTS[0])])
+            }
+        }
+        if setting.through == Through::Lan {
+            fleet.lan = Some(Lan::behind(&fleet.lab)?);
+            words.extend(["--lan".into(), lan::DEVICE.into()]);
+        }
+        let mut command = fleet.marline(&words);
+        let lab = &fleet.lab;
+        let edge = Member::start("edge", fleet.folder.path(), &mut command, |command| lab.spawn(command))?;
+        let edge = edge.ready("listens on")?;
+        fleet.edge = Some(if setting.assign == Assign::Fleet { edge.ready("has given")? } else { edge });
+        Ok(fleet)
+    }
+
+    /// Everything but the edge.
+    fn without_edge(setting: &Setting<'_>) -> Result<Self, LabError> {
+        let lab = Lab::start(&LabSpec {
+            congestion: setting.congestion,
+            seed: setting.seed,
+            service: Service::None,
+            ..LabSpec::new(setting.links.to_vec())
+        })?;
+        lab.begin()?;
+        let zero = Instant::now();
+        let folder = Folder::new().map_err(LabError::at("a place for the fleet"))?;
+        let program = setting.program.to_path_buf();
+        let mut fleet =
+            Self { edge: None, relays: Vec::new(), _service: None, lan: None, lab, zero, folder, program };
+        fleet.certify(setting.relays)?;
+        if setting.assign == Assign::Fleet {
+            let listen = format!("{SERVER}:{SERVICE}");
+            fleet._service =
+                Some(fleet.at_server("service", &["fleet", "run", "--ca", "ca", "--listen", &listen])?);
+        }
+        for at in 0..setting.relays {
+            fleet.lab.set_address(address(at), true)?;
+            let relay = fleet.relay(at, setting.assign)?;
+            fleet.relays.push(relay);
+        }
+        Ok(fleet)
+    }
+
+    /// An authority, and a certificate for each.
+    fn certify(&self, relays: u8) -> Result<(), LabError> {
+        let ca = |words: &[&str]| -> Result<(), LabError> {
+            let mut command = self.marline(&[&["fleet", "ca"], words, &["--dir", "ca"]].concat());
+            let output = command.stdin(Stdio::null()).output();
+            let output = output.map_err(|source| LabError::Start { program: "marline fleet ca".into(), source })?;
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            output.status.success().then_some(()).ok_or(LabError::Server(format!("marline fleet ca: {said}")))
+        };
+        ca(&["init", "--name", "lab"])?;
+        ca(&["issue", "edge", "edge", "--out", "."])?;
+        ca(&["issue", "operator", "operator", "--out", "."])?;
+        (0..relays).try_for_each(|at| {
+            let reached = address(at).to_string();
+            ca(&["issue", "relay", &name(at), "--address", &reached, "--out", "."])
+        })
+    }
+
+    fn relay(&self, at: u8, assign: Assign) -> Result<Member, LabError> {
+        let reached = format!("{}:{RELAY}", address(at));
+        let certificate = format!("{}.pem", name(at));
+        let server = SERVER.to_string();
+        let mut words = vec!["relay", "--listen", &reached, "--certificate", &certificate, "--allow-net", &server];
+        let ports = PORTS.map(|port| port.to_string());
+        words.extend(ports.iter().flat_map(|port| ["--allow-port", port]));
+        words.extend(["--revoked", "ca/revoked.pem"]);
+        let url = service_url();
+        if assign == Assign::Fleet {
+            words.extend(["--fleet", &url, "--announce", &reached, "--capacity", CAPACITY]);
+        }
+        self.at_server(&name(at), &words)
+    }
+
+    fn at_server(&self, name: &str, words: &[&str]) -> Result<Member, LabError> {
+        let mut command = self.marline(words);
+        let member =
+            Member::start(name, self.folder.path(), &mut command, |command| self.lab.spawn_at_server(command));
+        member?.ready("listens on")
+    }
+
+    /// This program, in the folder of the fleet's files.
+    fn marline<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Command {
+        let mut command = Command::new(&self.program);
+        let nowhere = self.folder.path().join("no-configuration");
+        command.args(words).current_dir(self.folder.path()).env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
+        command
+    }
+
+    /// Starts a command of a LAN's member, if there is a LAN, else of the client itself.
+    pub(crate) fn spawn(&self, command: &mut Command) -> std::io::Result<std::process::Child> {
+        match &self.lan {
+            Some(lan) => self.lab.spawn_in(&lan.network, command),
+            None => self.lab.spawn(command),
+        }
+    }
+
+    /// The lab.
+    pub(crate) const fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// When the links' clock began.
+    pub(crate) const fn zero(&self) -> Instant {
+        self.zero
+    }
+
+    /// Where its files are.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Relay number `at`, if it has not been killed.
+    pub(crate) fn relay_at(&self, at: usize) -> Option<&Member> {
+        self.relays.get(at)
+    }
+
+    /// Which relay new flows go through, as the edge has said it.
+    pub(crate) fn used(&self) -> Option<usize> {
+        let said = self.edge.as_ref()?.said();
+        said.lines().rev().find_map(|line| used(line, self.relays.len()))
+    }
+
+    /// `kill -9` for a relay: its host answers for it, with resets.
+    pub(crate) fn kill_relay(&mut self, at: usize) {
+        if let Some(relay) = self.relays.get_mut(at) {
+            relay.kill();
+        }
+    }
+
+    /// A relay's host vanishes: nobody answers any more.
+    pub(crate) fn vanish(&self, at: usize) -> Result<(), LabError> {
+        self.lab.set_address(address(u8::try_from(at).unwrap_or(u8::MAX)), false)
+    }
+
+    /// What the edge has said.
+    pub(crate) fn edge_said(&self) -> String {
+        self.edge.as_ref().map(Member::said).unwrap_or_default()
+    }
+}
+
+/// The relay in a line of the edge such as `new flows go through 10.99.0.12`.
+fn used(line: &str, relays: usize) -> Option<usize> {
+    let named = line.split_once("new flows go through ")?.1;
+    let host = named.split([':', ' ', ',']).next()?;
+    (0..relays).find(|at| {
+        let at = u8::try_from(*at).unwrap_or(u8::MAX);
+        host == address(at).to_string() || host == name(at)
+    })
+}
+
+fn address(at: u8) -> Ipv4Addr {
+    let [a, b, c, _] = SERVER.octets();
+    Ipv4Addr::new(a, b, c, 11 + at)
+}
+
+fn name(at: u8) -> String {
+    format!("relay-{}", at + 1)
+}
+
+fn service_url() -> String {
+    format!("https://{SERVER}:{SERVICE}")
+}
+
+/// chosen: as the programs' own defaults.
+const RELAY: u16 = 4443;
+const SERVICE: u16 = 4444;
+/// chosen: more than any link here; the service wants to know it.
+const CAPACITY: &str = "200Mbit/s";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_relay_in_use_is_read_from_what_the_edge_says() {
+        assert_eq!(used("marline: new flows go through 10.99.0.12", 3), Some(1));
+        assert_eq!(used("marline: new flows go through relay-3, assigned", 3), Some(2));
+        assert_eq!(used("marline: new flows go through 10.99.0.12", 1), None);
+        assert_eq!(used("marline: new flows go directly, over one link: no relay can be had", 3), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! `marline lab demo live` and `marline lab bench fleet`: unmodified ffmpeg and nginx at both ends of edge and relay, in a lab.
+//!
+//! No timed figure decides: packets, connections and bytes do. Where the machine permits no lab the reason is printed and the
+//! test is passed over; a program that is missing fails it, with the name of its package.
+#![cfg(all(feature = "lab", feature = "fleet"))]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn lab(words: &[&str], place: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.arg("lab").args(words).env("HOME", place).current_dir(place).output().unwrap()
+}
+
+/// The record of a run that ended with 0; none: there can be no lab here.
+fn record(words: &[&str]) -> Option<Value> {
+    if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
+        eprintln!("skipped: this kernel has no MPTCP");
+        return None;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let output = lab(&[words, &["--json", "record.json"]].concat(), place.path());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: {said}");
+        return None;
+    }
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    Some(serde_json::from_str(&std::fs::read_to_string(place.path().join("record.json")).unwrap()).unwrap())
+}
+
+#[test]
+fn every_frame_arrives_while_links_fail_and_a_link_that_is_back_is_used() {
+    let Some(record) = record(&["demo", "live", "--seconds", "16", "--cut", "carrier"]) else { return };
+    assert_eq!(record["whole"], true);
+    let seen = &record["broadcast"];
+    assert_eq!(seen["frames_sent"], 16 * 25);
+    assert_eq!((&seen["frames_received"], &seen["missing"]), (&(16 * 25).into(), &0.into()));
+    assert_eq!((&seen["disconnects"], &seen["dropped"]), (&0.into(), &0.into()));
+    assert!(seen["relay"].is_string(), "{}", seen["relay"]);
+    // None of the links could have carried it alone.
+    let bytes = |at: usize| seen["links"][at][1].as_u64().unwrap();
+    assert!((0..3).all(|at| bytes(at) > 500_000), "{}", seen["links"]);
+    // The first link was away from second 4 to second 6.7, while the relay's kernel counted two others.
+    let slots: Vec<u64> =
+        seen["timeline"][0].as_array().unwrap().iter().map(|slot| slot.as_u64().unwrap()).collect();
+    let away: u64 = slots.iter().skip(48).take(16).sum();
+    let back: u64 = slots.iter().skip(80).sum();
+    assert_eq!(away, 0, "{slots:?}");
+    assert!(back > 500_000, "it is not used again: {slots:?}");
+}
+
+#[test]
+fn a_flow_works_after_its_relay_was_killed() {
+    let Some(record) = record(&["bench", "fleet", "--quick", "--case", "killed kill -9"]) else { return };
+    let rows = record["rows"].as_array().unwrap();
+    let named = |row: &&Value| row["row"]["case"] == "killed kill -9";
+    let row = rows.iter().find(named).unwrap_or_else(|| panic!("{rows:?}"));
+    assert_eq!((&row["bound"], &row["row"]["figures"][0][0]), (&3.0.into(), &"marline".into()));
+}
+
+#[test]
+fn what_is_written_wrongly_is_said_before_anything_is_made() {
+    let place = tempfile::tempdir().unwrap();
+    for (words, expected) in [
+        (&["demo", "live", "--link", "a,rate=4Mbit/s"][..], "two links fail in turn"),
+        (&["demo", "live", "--seconds", "1"], "--seconds"),
+        (&["demo", "live", "--bitrate", "6"], "--bitrate"),
+        (&["demo", "live", "--quick"], "--quick"),
+        (
+            &["bench", "fleet", "--case", "uplod"],
+            "no case `uplod` of the fleet; there are: upload, live, cut, killed, cpu",
+        ),
+        (&["bench", "fleet", "--quick", "--runs", "2"], "--runs"),
+    ] {
+        let output = lab(words, place.path());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
