@@ -4,7 +4,7 @@
 //!
 //! 1. A handshake has [`HANDSHAKE`], and there are only so many at once ([`Handshakes`]).
 //!    Where descriptors have run out the same one goes as where handshakes have.
-//! 2. Sockets have room for what several links bring at once ([`LARGE`], as long as they do: `rooms`): the kernel's own beginning, 128 KiB, holds up two links
+//! 2. Sockets have room for what several links bring at once ([`LARGE`]; how many may: `rooms`): the kernel's own beginning, 128 KiB, holds up two links
 //!    of 8 Mbit/s and 60 ms until it has grown, and MPTCP's grows slowly. That needs CAP_NET_ADMIN; without it there is as
 //!    much as `net.core.rmem_max` allows, if that is more, and [`Doors::narrow`] tells.
 //! 3. Dead edges are found by the kernel's keep-alive: a link that has gone says nothing.
@@ -211,7 +211,6 @@ impl Drop for Place<'_> {
 }
 
 async fn shake_hands(socket: TcpStream, relay: &Relay) -> io::Result<tokio_rustls::server::TlsStream<Wire>> {
-    relay.rooms.let_in(&socket);
     // Older kernels refuse some of these for MPTCP: then small packets wait, or dead edges are found later.
     let _ = socket.set_nodelay(true);
     let _ = SockRef::from(&socket).set_keepalive(true);
