@@ -243,6 +243,10 @@ impl Conn {
             path.dead = waits.then_some(conn::Dead { since: now, probe: now, fails: 0 });
         } else {
             path.join = conn::Join::No;
+            // What our own sender has on it goes over the others at once, and not after timeouts.
+            let lost = self.subs.iter().filter(|sub| sub.link == Some(at) && self.sends_short(host));
+            let lost: Vec<SubflowId> = lost.map(|sub| sub.id).collect();
+            lost.into_iter().for_each(|id| self.destroy(host, id));
         }
         self.share(host, self.carrying());
     }

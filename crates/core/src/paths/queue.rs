@@ -6,9 +6,9 @@
 //! full, hundreds of milliseconds wait on each, a slow one is handed more as soon as a fast one's queue is as long, and what
 //! was handed to a slow one holds up everything behind it. So:
 //!
-//! 1. More is given when a subflow that carries has less than [`SHORT`] unsent, at the rate that its window allows. It is then
+//! 1. More is given when a subflow that carries has less than 20 ms unsent, at the rate that its window allows. It is then
 //!    the one with the shortest queue that takes it.
-//! 2. A subflow that has not sent for [`RESTS`] does not count: it is a backup, or dead.
+//! 2. A subflow that has not sent for a second does not count: it is a backup, or dead.
 
 use crate::units::{Bitrate, DataSize, Duration};
 

@@ -98,7 +98,7 @@ impl Conn {
     }
 
     /// Whether most of its bytes are sent from here, by somebody who keeps what waits on subflows short.
-    pub(super) fn sends_short(&self, host: &Host) -> bool {
+    pub(in super::super) fn sends_short(&self, host: &Host) -> bool {
         host.config.short_queues && self.direction() == Direction::Up
     }
 

@@ -89,3 +89,28 @@ fn a_tenth_helps_an_upload_whose_sender_keeps_queues_short() {
         assert_eq!(says, left_out, "{short_queues} {upload}: {:#?}", world.notes);
     }
 }
+
+#[test]
+fn what_was_sent_over_a_link_that_is_lost_is_sent_again_at_once() {
+    for (short_queues, ends) in [(true, 1), (false, 0)] {
+        let mut world = World::new(Config { profile: Profile::Throughput, short_queues, ..config() });
+        [WIFI, LTE].into_iter().for_each(|link| world.rate(link, 8.0));
+        world.uploads.insert(ConnId(1));
+        world.open(1, WIFI, 1 << 30);
+        world.run(3.0);
+        let before = world.commands.len();
+        world.silent.insert(LTE);
+        world.tell(Input::LinkDown { link: LTE });
+        world.run(0.1);
+        let destroys = |(_, command): &&(_, Command)| matches!(command, Command::Destroy { .. });
+        assert_eq!(world.commands[before..].iter().filter(destroys).count(), ends, "{:#?}", world.commands);
+        // The last one stays, whatever it is.
+        world.tell(Input::LinkDown { link: WIFI });
+        world.run(0.1);
+        assert_eq!(world.subflows(WIFI), 1);
+        world.silent.clear();
+        [WIFI, LTE].into_iter().for_each(|link| world.tell(Input::LinkUp { link }));
+        world.run(3.0);
+        assert!(world.joins(LTE) >= 1 + ends, "{:#?}", world.notes);
+    }
+}
