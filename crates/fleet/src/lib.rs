@@ -6,6 +6,7 @@
 //! ```
 
 pub mod ca;
+pub mod congestion;
 pub mod edge;
 pub mod enrol;
 /// No part of what this crate promises.

@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::relays::Station;
 use super::trust::Trusted;
+use crate::congestion::Congestion;
 use crate::tunnel::Wire;
 
 /// chosen: three SYNs would be 7 s, and a live stream cannot wait so long; another relay may be near.
@@ -42,6 +43,8 @@ pub(super) struct By {
     pub(super) device: Option<String>,
     /// Without MPTCP.
     pub(super) plain: bool,
+    /// With this congestion control; none: the kernel's.
+    pub(super) congestion: Option<Congestion>,
 }
 
 /// A connection to this relay, and the round trip of its first handshake.
@@ -115,6 +118,9 @@ pub(super) async fn connect(address: SocketAddr, by: By) -> io::Result<TcpStream
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_keepalive(true);
     let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN));
+    if let Some(congestion) = &by.congestion {
+        congestion.set(&socket);
+    }
     let socket = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
     // MPTCP knows this option since Linux 5.19 or so; without it more waits in the queue.
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(NOT_SENT);

@@ -32,7 +32,7 @@ pub(super) async fn reach(
         let found = lookup_host((target.host.as_str(), target.port)).await.map_err(unreachable)?;
         let addresses: Vec<SocketAddr> = found.collect();
         let addresses = exposed.map_or(Ok(addresses.clone()), |local| elsewhere(addresses, local))?;
-        let plain = By { device: None, plain: true };
+        let plain = By { plain: true, ..By::default() };
         if best.is_some() {
             let by = By { device: best, ..plain.clone() };
             let over_it = race(&addresses, |address| connect(address, by.clone()));

@@ -54,6 +54,7 @@ pub use relays::RelayAt;
 pub use remembered::Remembered;
 pub use trust::{Trusted, keep_trust, list};
 
+use crate::congestion::Congestion;
 use crate::service::words::Endpoint;
 use crate::tunnel::Target;
 
@@ -68,6 +69,8 @@ pub struct Config {
     pub warm: usize,
     /// Whether a server is reached without a relay where none can be had.
     pub direct: bool,
+    /// The congestion control towards relays; none: the kernel's.
+    pub congestion: Option<Congestion>,
     /// Whether a LAN's connections come as well.
     pub lan: bool,
     /// Whom it serves, and who comes first.
@@ -205,7 +208,7 @@ impl Edge {
     /// Measures what it reaches to a relay of its list, by its label; none: it is not on the list. And what was sent for that.
     pub async fn probe(&self, label: &str, terms: &ProbeTerms) -> Option<(std::io::Result<Probed>, DataSize)> {
         let station = self.roads.relays.all().into_iter().find(|station| station.at.label == label)?;
-        Some(probe::probe(&station, &self.roads.trusted(), terms).await)
+        Some(probe::probe(&station, &self.roads.trusted(), terms, self.config.congestion.clone()).await)
     }
 
     /// What flows that are not live streams may send together just now; none: as much as they can.

@@ -18,9 +18,11 @@ use tokio::time::sleep;
 
 use super::ask::answer;
 use super::dial::{By, Road, dial};
+use super::queue::Queue;
 use super::relays::Station;
 use super::settle::Settle;
 use super::trust::Trusted;
+use crate::congestion::Congestion;
 use crate::tunnel::PROBE;
 
 /// How much a probe may take.
@@ -46,8 +48,13 @@ pub struct Probed {
 }
 
 /// Measures. What was sent is told whether it succeeds or not.
-pub(super) async fn probe(station: &Station, trusted: &Trusted, terms: &Terms) -> (io::Result<Probed>, DataSize) {
-    let by = By { device: terms.only.clone(), plain: terms.only.is_some() };
+pub(super) async fn probe(
+    station: &Station,
+    trusted: &Trusted,
+    terms: &Terms,
+    congestion: Option<Congestion>,
+) -> (io::Result<Probed>, DataSize) {
+    let by = By { device: terms.only.clone(), plain: terms.only.is_some(), congestion };
     let (mut road, round_trip) = match dial(station, trusted, &by).await {
         Ok(dialled) => dialled,
         Err(error) => return (Err(error), DataSize::ZERO),
@@ -63,12 +70,13 @@ pub(super) async fn probe(station: &Station, trusted: &Trusted, terms: &Terms) -
 async fn measure(road: &mut Road, terms: &Terms, round_trip: Duration, sent: &mut u64) -> io::Result<Bitrate> {
     let head = format!("PUT {PROBE} HTTP/1.1\r\nHost: relay\r\nTransfer-Encoding: chunked\r\n\r\n");
     road.write_all(head.as_bytes()).await?;
+    let queue = Queue::of(road.get_ref().0.socket());
     let (mut from, mut to) = tokio::io::split(road);
     let mut settle = Settle::new(round_trip);
     let mut words = Words::default();
     let late = sleep(terms.time + round_trip);
     tokio::pin!(late);
-    let sending = send(&mut to, terms.most.bytes(), sent);
+    let sending = send(&mut to, &queue, terms.most.bytes(), sent);
     tokio::pin!(sending);
     let mut open = true;
     let mut bytes = [0; 2048];
@@ -100,12 +108,15 @@ async fn measure(road: &mut Road, terms: &Terms, round_trip: Duration, sent: &mu
 }
 
 /// Chunks, until so much was sent; then the last one.
-async fn send(to: &mut WriteHalf<&mut Road>, most: u64, sent: &mut u64) -> io::Result<()> {
+async fn send(to: &mut WriteHalf<&mut Road>, queue: &Queue, most: u64, sent: &mut u64) -> io::Result<()> {
     const SIZE: usize = 16 * 1024;
     let mut chunk = format!("{SIZE:x}\r\n").into_bytes();
     chunk.resize(chunk.len() + SIZE, 0);
     chunk.extend(b"\r\n");
     while *sent < most {
+        while let Some(wait) = queue.wait() {
+            sleep(wait).await;
+        }
         to.write_all(&chunk).await?;
         *sent += chunk.len() as u64;
     }

@@ -64,6 +64,7 @@ pub(super) struct Tunnel {
 pub(super) struct Roads {
     pub(super) relays: Relays,
     warm: usize,
+    by: By,
     trusted: Mutex<Trusted>,
     /// The oldest first: to which relay, since when.
     ready: Mutex<VecDeque<(Arc<Station>, Instant, Road)>>,
@@ -81,6 +82,7 @@ impl Roads {
         Arc::new(Self {
             relays: Relays::new(&config.relays),
             warm: config.warm,
+            by: By { congestion: config.congestion.clone(), ..By::default() },
             trusted: Mutex::new(trusted),
             ready: Mutex::default(),
             wake: Notify::new(),
@@ -183,7 +185,7 @@ impl Roads {
     fn fresh(self: &Arc<Self>, station: &Arc<Station>) -> JoinHandle<io::Result<Road>> {
         let (roads, station, trusted) = (Arc::clone(self), Arc::clone(station), self.trusted());
         tokio::spawn(async move {
-            match dial(&station, &trusted, &By::default()).await {
+            match dial(&station, &trusted, &roads.by).await {
                 Ok((road, _)) => {
                     station.note(false);
                     Ok(road)

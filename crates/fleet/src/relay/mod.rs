@@ -38,6 +38,7 @@ pub use trust::{Trust, Trusted};
 use marline_core::units::Bitrate;
 use marline_net::links::LinksError;
 
+use crate::congestion::Congestion;
 use crate::identity::Name;
 use crate::own::Own;
 use registry::Registry;
@@ -51,6 +52,8 @@ pub struct Config {
     pub rules: rules::Rules,
     /// How much.
     pub limits: Limits,
+    /// The congestion control towards servers; none: the kernel's.
+    pub congestion: Option<Congestion>,
 }
 
 /// How a relay stands.

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use super::names::{Names, Unknown};
 use super::rules::Rules;
+use crate::congestion::Congestion;
 use crate::identity::Name;
 use crate::tunnel::{Problem, Status, Target};
 
@@ -44,6 +45,7 @@ pub(super) struct Ways<'a> {
     pub(super) rules: &'a Rules,
     pub(super) own: &'a [IpAddr],
     pub(super) names: &'a Names,
+    pub(super) congestion: Option<&'a Congestion>,
 }
 
 /// A connection to there, for this edge.
@@ -69,7 +71,7 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
     }
     match timeout(CONNECT, first(good)).await {
         Ok(Ok(connection)) => {
-            prepare(&connection);
+            prepare(&connection, ways.congestion);
             Ok(connection)
         }
         Ok(Err(error)) => Err(unreachable(target, &error)),
@@ -78,7 +80,10 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
 }
 
 /// What cannot be set changes the pace of small packets, or how soon it is known that a server has gone, nothing else.
-fn prepare(server: &TcpStream) {
+fn prepare(server: &TcpStream, congestion: Option<&Congestion>) {
+    if let Some(congestion) = congestion {
+        congestion.set(server);
+    }
     let _ = server.set_nodelay(true);
     let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
     let socket = SockRef::from(server);
@@ -163,7 +168,7 @@ mod tests {
 
     async fn reach(target: &Target, rules: &Rules, own: &[IpAddr]) -> Result<TcpStream, Problem> {
         let (names, edge) = (Names::default(), "cam-1".parse().unwrap());
-        super::reach(target, &edge, &Ways { rules, own, names: &names }).await
+        super::reach(target, &edge, &Ways { rules, own, names: &names, congestion: None }).await
     }
 
     #[test]
@@ -246,7 +251,7 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let rules = Rules { networks: vec!["127.0.0.1".parse().unwrap()], ..local() };
             let (names, edge) = (Names::of(rebinds), "cam-1".parse().unwrap());
-            let ways = Ways { rules: &rules, own: &[], names: &names };
+            let ways = Ways { rules: &rules, own: &[], names: &names, congestion: None };
             let name = target("rebinds.example", port);
             let connection = super::reach(&name, &edge, &ways).await.unwrap();
             assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());

@@ -74,7 +74,12 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
         None => return Ok(()),
     };
     seat.open()?;
-    let ways = Ways { rules: &relay.config.rules, own: &relay.own.addresses(), names: &relay.names };
+    let ways = Ways {
+        rules: &relay.config.rules,
+        own: &relay.own.addresses(),
+        names: &relay.names,
+        congestion: relay.config.congestion.as_ref(),
+    };
     let mut server = reach(&target, &peer.identity.name, &ways).await?;
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
     let room = Room::new(&relay.rooms);

@@ -35,6 +35,7 @@ async fn edge_of(
         relays: relays.iter().enumerate().map(|(n, address)| at(n, *address)).collect(),
         warm,
         direct,
+        congestion: None,
         lan: false,
         guests,
     };

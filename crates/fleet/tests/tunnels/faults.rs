@@ -170,6 +170,7 @@ fn who_comes_from_elsewhere_does_not_reach_the_edges_own_machine() {
             relays: Vec::new(),
             warm: 0,
             direct: true,
+            congestion: None,
             lan: false,
             guests: marline_fleet::edge::GuestTerms::default(),
         };

@@ -44,6 +44,7 @@ impl Place {
                 ..Rules::default()
             },
             limits,
+            ..Config::default()
         };
         let trust = Trust::new(own, &authority.revocations_path()).unwrap();
         let relay = Relay::new(config, trust.newest()).unwrap();

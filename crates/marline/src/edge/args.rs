@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use marline_core::units::{Bitrate, DataSize};
+use marline_fleet::congestion::Congestion;
 use marline_fleet::edge::Live;
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
@@ -86,6 +87,9 @@ pub(super) struct RunArgs {
     /// A live stream, before which all others wait: where it goes; may be given several times. RTMP (port 1935) always is one.
     #[arg(long, value_name = "PORT|HOST[:PORT]")]
     pub(super) live: Vec<Live>,
+    /// The congestion control towards relays, on every link [default: the kernel's].
+    #[arg(long, value_name = "NAME")]
+    pub(super) congestion: Option<Congestion>,
     /// Connections to the relay that wait ready.
     #[arg(long, value_name = "N", default_value = "2")]
     pub(super) warm: usize,

@@ -63,6 +63,9 @@ impl Terms {
         };
         let revocations = list(&own, &revoked).map_err(|error| bad(&error))?;
         let trusted = Trusted::new(&own, revocations).map_err(|error| bad(&error))?;
+        if let Some(congestion) = &args.congestion {
+            congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
+        }
         let relays = args.relay.iter().map(|relay| named(relay)).collect::<Result<Vec<_>, _>>()?;
         let guests = GuestTerms { live: [vec![Live::rtmp()], args.live.clone()].concat(), ..GuestTerms::default() };
         let config = Config {
@@ -70,6 +73,7 @@ impl Terms {
             relays,
             warm: args.warm,
             direct: !args.no_direct,
+            congestion: args.congestion.clone(),
             lan: !args.lan.is_empty(),
             guests,
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::{Bitrate, DataSize, parse_duration};
+use marline_fleet::congestion::Congestion;
 use marline_fleet::relay::Limits;
 use marline_fleet::relay::rules::{Host, Network, Ports, Rules};
 use marline_fleet::service::Position;
@@ -70,6 +71,9 @@ pub(super) struct RunArgs {
     pub(super) allow_net: Vec<Network>,
     #[command(flatten)]
     pub(super) limits: LimitArgs,
+    /// The congestion control towards servers [default: bbr where this kernel has it and lets this user use it].
+    #[arg(long, value_name = "NAME")]
+    pub(super) congestion: Option<Congestion>,
     /// Announce this relay to the fleet's service, which assigns edges to it and has the newest list of the revoked.
     #[arg(long, value_name = "URL", requires = "announce", requires = "capacity")]
     pub(super) fleet: Option<String>,

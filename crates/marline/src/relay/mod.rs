@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_fleet::congestion::Congestion;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::relay::announce::{Terms, announce};
 use marline_fleet::relay::control::Control;
@@ -55,7 +56,11 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
     let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
     let (asked, descriptors) = (args.limits.read(), descriptors::raise());
     let limits = asked.within(descriptors);
-    let config = Config { listen: args.listen, rules, limits };
+    if let Some(congestion) = &args.congestion {
+        congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
+    }
+    let congestion = args.congestion.or_else(Congestion::bbr);
+    let config = Config { listen: args.listen, rules, limits, congestion };
     let relay = Relay::new(config, trust.newest()).map_err(|error| Exit::failed(error.to_string()))?;
     let own_runtime = runtime()?;
     let doors = own_runtime.block_on(async { Doors::open(&relay) });
