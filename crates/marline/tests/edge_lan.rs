@@ -104,8 +104,9 @@ edge() { # sets $edge
 led() { until nft list table inet marline-edge 2>/dev/null | grep -q masquerade; do sleep 0.02; done; }
 free() { while nft list table inet marline-edge >/dev/null 2>&1; do sleep 0.02; done; }
 lan() { ip netns exec lan "$@"; }
+# The socket of a killed edge is nobody's; the next one takes its place.
 state() {
-    ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset; ls run 2>&1 || true
+    ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset; ls run 2>&1 | grep -v '\.sock$' || true
     sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.mptcp.path_manager net.ipv4.tcp_rmem
     sysctl -a -r 'net.ipv6.conf.*.accept_ra$'
 }
