@@ -34,7 +34,7 @@ use crate::tls::Peer;
 pub const LONGEST: usize = 64 * 1024;
 /// The longest one of a heartbeat: once, after the service has begun, it names all whom a relay keeps something for (16,384 names of
 /// 63 letters and their rates).
-pub const LONGEST_BEAT: usize = 2 << 20;
+pub(super) const LONGEST_BEAT: usize = 2 << 20;
 /// How long a request for a relay waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 const DESCRIPTION: &str = include_str!("../../../../docs/fleet-api.json");

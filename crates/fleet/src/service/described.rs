@@ -58,7 +58,8 @@ fn all() -> Vec<(&'static str, Value)> {
         origin: Some(rate),
         distance_km: Some(1.0),
     };
-    let told = BeatAnswer { mark, heartbeat_ms: 1, revocations: 1, draining: true, assignments: None, tell_held: true };
+    let told =
+        BeatAnswer { mark, heartbeat_ms: 1, revocations: 1, draining: true, assignments: None, tell_held: true };
     let relay = RelayRow {
         name: name(),
         capacity: rate,
