@@ -16,7 +16,7 @@
 //!    less than they offer, or who have none and report that they live. Others move only if that brings more than a share ([`Config::better`]) of what those have who
 //!    move, and none that came to its relay less than [`Config::settled`] ago.
 //! 7. All this is soft: an edge that names the relay it holds has it again, as far as it has measured it and there is
-//!    room. Relays know better: for two heartbeats what they say that they keep comes before the words of edges ([`kept`]). A machine
+//!    room. Relays know better: for two heartbeats what they say that they keep comes before the words of edges (`kept`). A machine
 //!    that takes the lead waits for as long before it takes a relay for gone.
 //! 8. Time does not go back. When it has jumped by more than two heartbeats, nothing ends for the next two.
 //! 9. Matchings are solved outside ([`Problem::solve`]) while heartbeats go on; what does not fit any more when it comes back is
@@ -170,7 +170,7 @@ impl Machine {
         relays.iter().for_each(|relay| self.fit(relay));
     }
 
-    /// Goes on with a later epoch. Nobody gets time by that: relays bring it about (rule 3 of [`relays`]).
+    /// Goes on with a later epoch. Nobody gets time by that: relays bring it about (rule 3 of `relays`).
     pub fn lift(&mut self, epoch: u64) {
         if epoch > self.mark.epoch {
             self.mark = Mark { epoch, version: 0 };
