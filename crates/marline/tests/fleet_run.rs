@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -54,7 +54,10 @@ impl Service {
 
     fn with(home: &Home, more: &[&str]) -> Self {
         let words = ["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"];
-        let mut command = home.command(&[&words, more].concat());
+        Self::of(home.command(&[&words, more].concat()))
+    }
+
+    fn of(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -111,18 +114,22 @@ struct Redis(Child, u16);
 
 impl Redis {
     fn start(home: &Home) -> Self {
+        Self::with(home, "--port", &[])
+    }
+
+    /// One that speaks TLS alone, with a certificate of `dir/redis.pem`.
+    fn with_tls(home: &Home, dir: &str) -> Self {
+        let (certificate, key) = (format!("{dir}/redis.pem"), format!("{dir}/redis.key"));
+        let more = ["--port", "0", "--tls-auth-clients", "no", "--tls-cert-file", &certificate];
+        let more = [&more[..], &["--tls-key-file", &key, "--tls-ca-cert-file", &certificate]].concat();
+        Self::with(home, "--tls-port", &more)
+    }
+
+    fn with(home: &Home, listens: &str, more: &[&str]) -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("redis-server");
-        command.args([
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--requirepass",
-            "hunter2",
-        ]);
+        command.args([listens, &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--requirepass", "hunter2"]);
+        command.args(more);
         command.current_dir(home.0.path()).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().expect("redis-server is needed: .ci/need redis-server:redis-server");
         Self(child, port)
@@ -183,6 +190,102 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
     assert!(shown.contains("nobody is known to match") && shown.contains(&format!("trouble: {store}")), "{shown}");
     let (code, rest) = third.end(Signal::TERM);
     assert!(code == Some(0) && rest.contains("the service goes on") && !rest.contains("hunter"), "{rest}");
+}
+
+#[test]
+fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
+    let home = Home::new();
+    for words in [
+        &["fleet", "ca", "init", "--dir", "other"][..],
+        &["fleet", "ca", "issue", "fleet", "redis", "--address", "127.0.0.1", "--dir", "other", "--out", "other"],
+    ] {
+        assert!(home.command(words).output().unwrap().status.success());
+    }
+    let redis = Redis::with_tls(&home, "other");
+    let store = format!("rediss://127.0.0.1:{}", redis.1);
+    std::fs::write(home.0.path().join("pw"), "hunter2\n").unwrap();
+    std::fs::write(home.0.path().join("wrong"), "hunter3\n").unwrap();
+    let start = |authority: &str, password: &str| {
+        let words = ["--store", &store, "--store-password-file", password, "--store-ca", authority];
+        Service::with(&home, &words)
+    };
+    let leads = |service: &Service| {
+        let status: Value =
+            serde_json::from_slice(&service.ask(&home, &["status", "--json"]).stdout).unwrap_or_default();
+        (status["service"]["leads"] == true, status["service"]["trouble"].as_str().map(str::to_owned))
+    };
+    let service = start("other/ca.pem", "pw");
+    until("it matches", || leads(&service).0);
+    assert!(service.ask(&home, &["drain", "fra-1"]).status.success());
+    let (code, rest) = service.end(Signal::TERM);
+    assert!(code == Some(0) && !rest.contains("hunter"), "{rest}");
+    for (authority, password, why) in [("ca/ca.pem", "pw", "certificate"), ("other/ca.pem", "wrong", "Password")] {
+        let service = start(authority, password);
+        until("that it cannot is shown", || leads(&service).1.is_some());
+        let (is, trouble) = leads(&service);
+        let shown = trouble.unwrap();
+        assert!(!is && shown.starts_with(&store) && shown.contains(why), "{shown}");
+        let (code, rest) = service.end(Signal::TERM);
+        let said: Vec<&str> = rest.lines().filter(|line| line.contains(&store)).collect();
+        assert!(code == Some(0) && said.len() == 1 && said[0].contains(why), "{rest}");
+        assert!(!rest.contains("hunter") && !shown.contains("hunter"), "{rest}");
+    }
+    // One that speaks no TLS where TLS is asked for is not taken either.
+    let plain = Redis::start(&home);
+    let place = format!("rediss://127.0.0.1:{}", plain.1);
+    let service =
+        Service::with(&home, &["--store", &place, "--store-ca", "other/ca.pem", "--store-password-file", "pw"]);
+    until("that it cannot is shown", || leads(&service).1.is_some());
+    assert!(!service.end(Signal::TERM).1.contains("hunter"));
+}
+
+/// How long files of a process may be; none: as long as they like.
+fn longest_file(service: &Service, most: Option<u64>) {
+    let (pid, was) = (Pid::from_child(&service.child), rustix::process::getrlimit(Resource::Fsize));
+    rustix::process::prlimit(Some(pid), Resource::Fsize, Rlimit { current: most, maximum: was.maximum }).unwrap();
+}
+
+#[test]
+fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
+    let home = Home::new();
+    // A file that may not grow is an error and no signal, as on a disk that is full.
+    let words = ["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"];
+    let marline = home.command(&words);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(marline.get_program()).args(marline.get_args());
+    command.env_clear().env("HOME", home.0.path()).current_dir(home.0.path()).stdin(Stdio::null());
+    let service = Service::of(command);
+    let token = |name: &str| {
+        let words = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--dir", "ca"];
+        let output = home.command(&words).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::write(home.0.path().join(name), output.stdout).unwrap();
+    };
+    let enrol = |name: &str| {
+        let words = ["fleet", "enrol", "--fleet", &service.url, "--token-file", name, "--out", "."];
+        home.command(&words).output().unwrap()
+    };
+    let drain = || {
+        let output = service.ask(&home, &["drain", "fra-1"]);
+        assert!(output.status.success(), "it is done in any case");
+        String::from_utf8(output.stderr).unwrap().contains("does not outlast the service")
+    };
+    token("cam-1");
+    assert!(!drain());
+    longest_file(&service, Some(0));
+    for _ in 0..3 {
+        assert!(drain(), "it is said that this does not last");
+        assert!(service.ask(&home, &["status"]).status.success(), "it matches");
+    }
+    let refused = enrol("cam-1");
+    assert!(!refused.status.success() && !home.0.path().join("cam-1.pem").exists());
+    longest_file(&service, None);
+    assert!(!drain(), "there is room again");
+    let enrolled = enrol("cam-1");
+    assert!(enrolled.status.success(), "{}", String::from_utf8_lossy(&enrolled.stderr));
+    let (code, rest) = service.end(Signal::TERM);
+    let said = rest.lines().filter(|line| line.contains("the service goes on")).count();
+    assert_eq!((code, said), (Some(0), 1), "{rest}");
 }
 
 #[test]

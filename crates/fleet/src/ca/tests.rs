@@ -274,6 +274,32 @@ fn what_is_spent_is_forgotten_a_day_after_it_expires_and_not_earlier() {
 }
 
 #[test]
+fn a_clock_that_goes_back_an_hour_lets_nobody_in_twice_or_out_again() {
+    let (_home, authority) = fresh();
+    let (back, mut spent) = (now().before(HOUR), SpentFile::open(&authority, now()).unwrap());
+    // A token of the later time can be used, once, and by then its certificate is valid for those whose clock is right.
+    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    let chain = authority.enrol(token.reveal(), &request(), back, &mut spent).unwrap();
+    assert_eq!(chain.issued.not_before, back.before(Duration::from_secs(600)));
+    for at in [back, now()] {
+        let mut again = SpentFile::open(&authority, at).unwrap();
+        assert!(matches!(authority.enrol(token.reveal(), &request(), at, &mut again), Err(EnrolError::Used)));
+    }
+    // Ten minutes are what clocks may differ by.
+    let (ahead, _) = authority.issue_with_key(&edge(), now().after(Duration::from_secs(599))).unwrap();
+    assert!(ahead.issued.not_before < now());
+    // A list that is made after the clock went back is newer, and holds who stood on the one before.
+    let (first, second) = (chain.issued.serial, ahead.issued.serial);
+    let mut seen = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
+    authority.revoke(first, now()).unwrap();
+    assert!(seen.refresh().unwrap());
+    let number = seen.number();
+    authority.revoke(second, back).unwrap();
+    assert!(seen.refresh().unwrap() && seen.number() > number);
+    assert!(seen.is_revoked(first.as_bytes()) && seen.is_revoked(second.as_bytes()));
+}
+
+#[test]
 fn a_spent_file_that_cannot_be_read_lets_nobody_in() {
     let (_home, authority) = fresh();
     let mut spent = SpentFile::open(&authority, now()).unwrap();

@@ -7,7 +7,8 @@
 //!    fail-over two processes may speak, and the older one is not heard (`Heard`).
 //! 2. A service that does not answer changes nothing: streams go on, and what was reserved stays reserved. It is said once.
 //! 3. What is free is the capacity less what is reserved or was carried lately, whichever is more.
-//! 4. A list that is newer than the one in force, and the authority's, goes to the relay's file, and is read from there as any
+//! 4. A service that has just begun asks what is kept for whom, and is told at once ([`BeatAnswer::tell_held`]).
+//! 5. A list that is newer than the one in force, and the authority's, goes to the relay's file, and is read from there as any
 //!    other (`super::trust`).
 
 use std::collections::BTreeMap;
@@ -18,7 +19,8 @@ use marline_core::units::{Bitrate, DataSize};
 
 use super::Relay;
 use crate::ca::{Address, CaError};
-use crate::service::words::{Beat, BeatAnswer, Endpoint, Mark};
+use crate::identity::Name;
+use crate::service::words::{Beat, BeatAnswer, Endpoint, MOST_HELD, Mark};
 use crate::service::{Client, ClientError, Position};
 
 /// Until the service says otherwise.
@@ -41,13 +43,17 @@ pub struct Terms {
 
 /// Announces the relay until dropped.
 pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infallible {
-    let (mut heard, mut rate, mut said) = (Heard::default(), Rate::new(relay), false);
+    let (mut heard, mut rate, mut said, mut tells) = (Heard::default(), Rate::new(relay), false, false);
     let mut every = HEARTBEAT;
     loop {
-        let beat = beat(relay, terms, rate.since(relay), heard.0);
+        let beat = Beat { held: tells.then(|| held(relay)), ..beat(relay, terms, rate.since(relay), heard.0) };
+        let mut pause = every;
         match client.send::<BeatAnswer>("/v1/relays/heartbeat", &beat).await {
             Ok(answer) => {
                 every = Duration::from_millis(answer.heartbeat_ms).clamp(SHORTEST, HEARTBEAT * 12);
+                // Who has just told has nothing new to tell.
+                pause = if answer.tell_held && !tells { SHORTEST } else { every };
+                tells = answer.tell_held;
                 if said {
                     tracing::info!("the fleet's service answers again");
                 }
@@ -66,8 +72,13 @@ pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infal
             }
             Err(_) => {}
         }
-        tokio::time::sleep(every).await;
+        tokio::time::sleep(pause).await;
     }
+}
+
+/// What is kept for whom, as far as a heartbeat can say it.
+fn held(relay: &Relay) -> BTreeMap<Name, Bitrate> {
+    relay.assigned().into_iter().take(MOST_HELD).collect()
 }
 
 fn beat(relay: &Relay, terms: &Terms, carried: Bitrate, seen: Mark) -> Beat {
@@ -86,6 +97,7 @@ fn beat(relay: &Relay, terms: &Terms, carried: Bitrate, seen: Mark) -> Beat {
         origins_least: reached(true),
         draining: state.draining,
         seen,
+        held: None,
     }
 }
 

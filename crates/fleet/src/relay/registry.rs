@@ -64,11 +64,15 @@ impl Limits {
         if wanted <= room {
             return self;
         }
-        // Handshakes are short: a quarter at most is theirs. A connection of two carries.
-        let handshakes = handshakes.min(room / 4).max(1);
+        // Tunnels come first, two descriptors for each; what is left is for connections that wait, and a thirty-second in any case:
+        // without one no tunnel begins. Handshakes are short: about a hundredth is theirs, but 64 where a quarter allows it, and more
+        // where nobody else wants it.
+        let spare = room.saturating_sub(tunnels.saturating_mul(2));
+        let handshakes = handshakes.min((room / 96).max(64.min(room / 4)).max(spare / 4)).max(1);
         let rest = room.saturating_sub(handshakes);
-        let tunnels = tunnels.min((rest / 3).max(rest.saturating_sub(connections))).max(1);
-        let connections = connections.min(room.saturating_sub(handshakes + tunnels)).max(1);
+        let waiting = connections.saturating_sub(tunnels).min(rest / 32);
+        let tunnels = tunnels.min(connections).min(rest.saturating_sub(waiting) / 2).max(1);
+        let connections = connections.min(rest.saturating_sub(tunnels)).max(1);
         Self { tunnels, connections, handshakes, ..self }
     }
 }
@@ -431,9 +435,12 @@ mod tests {
             let all = limits.tunnels + limits.connections + limits.handshakes + ASIDE;
             assert!(all as u64 <= descriptors.max(ASIDE as u64 + 3), "{descriptors}: {limits:?}");
         }
-        // Who wants no connections that wait has two descriptors for each tunnel.
-        let all = Limits { connections: 9000, ..usual }.within(20_000);
-        assert_eq!((all.tunnels, all.connections), (9880, 9000));
+        // Tunnels come first: two descriptors for each, and some for connections that wait.
+        let all = usual.within(20_000);
+        assert_eq!((all.tunnels, all.connections, all.handshakes), (9541, 10_156, 207));
+        // Who wants none that wait has them all for tunnels.
+        let all = Limits { tunnels: 9800, connections: 9800, ..usual }.within(20_000);
+        assert_eq!((all.tunnels, all.connections), (9800, 9800));
         let few = Limits { tunnels: 10, connections: 20, handshakes: 5, ..usual };
         assert_eq!(few.within(1024), few);
     }

@@ -3,7 +3,7 @@
 //! In: a request, and who sends it. Out: an answer or a [`Problem`].
 //!
 //! 1. Who somebody is and whether he may still be here is asked of his certificate at each request: connections last.
-//! 2. A body has at most [`LONGEST`] bytes, comes in time, is called `application/json`, and has no field that is not known.
+//! 2. A body has at most [`LONGEST`] bytes, a relay's heartbeat [`LONGEST_BEAT`], comes in time, is called `application/json`, and has no field that is not known.
 //! 3. A process that does not lead asks the one that does ([`forward`](super::forward)). When that one is not reached, heartbeats are
 //!    answered by what is known, and everybody else keeps what he has: 503 `not-leading`.
 //! 4. A process of the service may ask for members whom it has let in: it says for whom ([`FOR`]), and nobody else is heard who
@@ -32,6 +32,9 @@ use crate::tls::Peer;
 
 /// The longest body.
 pub const LONGEST: usize = 64 * 1024;
+/// The longest one of a heartbeat: once, after the service has begun, it names all whom a relay keeps something for (16,384 names of
+/// 63 letters and their rates).
+pub(super) const LONGEST_BEAT: usize = 2 << 20;
 /// How long a request for a relay waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 const DESCRIPTION: &str = include_str!("../../../../docs/fleet-api.json");
@@ -102,7 +105,7 @@ async fn route(
     let member = on_behalf(peer, request.headers())?;
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let (route, path) = routes::find(&method, uri.path(), member.as_ref().or(peer))?;
-    let body = if route.has_body() { body(request, in_time).await? } else { Bytes::new() };
+    let body = if route.has_body() { body(route, request, in_time).await? } else { Bytes::new() };
     match route {
         Route::Description => return Ok(with_type(DESCRIPTION, "application/json")),
         Route::Health => return json(&serde_json::json!({"status": if desk.leads() { "ok" } else { "standby" }})),
@@ -217,18 +220,19 @@ async fn drain(
 }
 
 /// Rule 2.
-async fn body(request: Request<Incoming>, in_time: Duration) -> Result<Bytes, Problem> {
+async fn body(route: Route, request: Request<Incoming>, in_time: Duration) -> Result<Bytes, Problem> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     // Nothing that a page of another site could make a browser send.
     if kind.split(';').next().map(str::trim) != Some("application/json") {
         let detail = "the body must be called application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media-type", detail));
     }
-    let long = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", format!("more than {LONGEST} bytes"));
-    if request.body().size_hint().lower() > LONGEST as u64 {
+    let longest = if route == Route::Heartbeat { LONGEST_BEAT } else { LONGEST };
+    let long = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", format!("more than {longest} bytes"));
+    if request.body().size_hint().lower() > longest as u64 {
         return Err(long());
     }
-    let read = tokio::time::timeout(in_time, Limited::new(request.into_body(), LONGEST).collect()).await;
+    let read = tokio::time::timeout(in_time, Limited::new(request.into_body(), longest).collect()).await;
     let read =
         read.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "slow", "the body did not come in time"))?;
     let read = read.map_err(|error| match error.downcast_ref::<LengthLimitError>() {

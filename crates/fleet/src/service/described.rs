@@ -39,6 +39,7 @@ fn all() -> Vec<(&'static str, Value)> {
         origins_least: BTreeMap::from([(origin(), rate)]),
         draining: true,
         seen: mark,
+        held: Some(BTreeMap::from([(name(), rate)])),
     };
     let assignment = Assignment {
         relay: name(),
@@ -57,7 +58,8 @@ fn all() -> Vec<(&'static str, Value)> {
         origin: Some(rate),
         distance_km: Some(1.0),
     };
-    let told = BeatAnswer { mark, heartbeat_ms: 1, revocations: 1, draining: true, assignments: None };
+    let told =
+        BeatAnswer { mark, heartbeat_ms: 1, revocations: 1, draining: true, assignments: None, tell_held: true };
     let relay = RelayRow {
         name: name(),
         capacity: rate,

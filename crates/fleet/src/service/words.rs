@@ -90,6 +90,9 @@ pub struct Beat {
     /// The last state that it was told, for which it needs not be told again.
     #[serde(default)]
     pub seen: Mark,
+    /// What it keeps for edges that were assigned to it, if it was asked ([`BeatAnswer::tell_held`]).
+    #[serde(default, rename = "held_bps", skip_serializing_if = "Option::is_none")]
+    pub held: Option<BTreeMap<Name, Bitrate>>,
 }
 
 /// What a relay's heartbeat is answered.
@@ -105,6 +108,9 @@ pub struct BeatAnswer {
     pub draining: bool,
     /// Its edges, all of them; none: as `seen` has it.
     pub assignments: Option<Vec<Reserved>>,
+    /// The next heartbeat, which comes at once, is to say what the relay keeps for whom: the service has just begun.
+    #[serde(default)]
+    pub tell_held: bool,
 }
 
 /// An edge, as its relay is told.
@@ -354,6 +360,9 @@ impl Beat {
                 "1 to {MOST_ADDRESSES} addresses and at most {MOST_ORIGINS} origins_bps or origins_least_bps"
             ));
         }
+        if self.held.as_ref().is_some_and(|held| held.len() > MOST_HELD) {
+            return Err(format!("held_bps: at most {MOST_HELD} edges"));
+        }
         Ok(())
     }
 
@@ -370,6 +379,7 @@ impl Beat {
             origins_least: _,
             draining,
             seen: _,
+            held: _,
         } = self;
         *capacity == other.capacity
             && *addresses == other.addresses
@@ -403,5 +413,7 @@ const MOST_RATE: Bitrate = Bitrate::from_mbps(1_000_000);
 const MOST_ADDRESSES: usize = 16;
 /// chosen: what a relay's 64 KiB hold.
 const MOST_ORIGINS: usize = 512;
+/// chosen: what a relay's tunnels can be at most (`Limits`).
+pub(crate) const MOST_HELD: usize = 16_384;
 /// chosen: BASS measures 3 (§IV-B).
 const MOST_MEASURED: usize = 32;

@@ -28,9 +28,19 @@ fn a_store_that_is_lost_is_whole_again_after_two_heartbeats() {
         let seen = Mark { epoch: 7, version: 3 };
         relay.send::<Value>("/v1/relays/heartbeat", &beat(100, seen)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let told: BeatAnswer = relay.send("/v1/relays/heartbeat", &beat(100, seen)).await.unwrap();
-        assert_eq!(told.mark.epoch, 8);
+        let asked: BeatAnswer = relay.send("/v1/relays/heartbeat", &beat(100, seen)).await.unwrap();
+        assert_eq!((asked.tell_held, asked.mark, &asked.assignments), (true, seen, &None), "it keeps what it has");
+        // A liar who speaks before it takes nothing of what it keeps for others.
+        let mut liar = place.client("marline://edge/liar");
+        let lie = Held { reservation: mbps(90), ..held.clone() };
+        let all = super::wish(5, &[("fra-1", 90)]);
+        liar.send::<Standing>("/v1/edges/report", &report(all, Some(lie))).await.unwrap();
+        let list = std::collections::BTreeMap::from([("cam-7".parse().unwrap(), mbps(40))]);
+        let says = Beat { held: Some(list), ..beat(100, seen) };
+        let told: BeatAnswer = relay.send("/v1/relays/heartbeat", &says).await.unwrap();
+        assert_eq!((told.tell_held, told.mark.epoch), (false, 8));
         let reserved = told.assignments.unwrap();
+        assert_eq!(reserved.len(), 1);
         assert_eq!((reserved[0].edge.as_str(), reserved[0].reservation), ("cam-7", mbps(40)));
         let again: Standing = edge.send("/v1/edges/report", &report(wish, Some(held))).await.unwrap();
         let again = again.assignment.unwrap();

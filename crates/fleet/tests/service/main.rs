@@ -155,6 +155,7 @@ fn beat(capacity: u64, seen: Mark) -> Beat {
         origins_least: Default::default(),
         draining: false,
         seen,
+        held: None,
     }
 }
 

@@ -95,6 +95,8 @@ pub(super) struct RunArgs {
 /// chosen: a month, and a new one with a third of it left.
 const LIFE: Duration = Duration::from_secs(30 * 86_400);
 const RENEW: Duration = Duration::from_secs(20 * 86_400);
+/// chosen: a clock that was set at the start of a machine makes nobody wait for longer.
+const LOOK: Duration = Duration::from_secs(30);
 /// chosen: a request that waits for its window has its answer.
 const LONGEST_END: Duration = Duration::from_secs(5);
 
@@ -255,10 +257,22 @@ fn own(args: &RunArgs, authority: &Authority) -> Result<Credentials, Exit> {
     Credentials::new(chain.certificate, &key, chain.authority).map_err(|error| Exit::failed(error.to_string()))
 }
 
+/// Whether a certificate that was made then is to be made anew: it is old, or the calendar has gone back behind it, as it does where
+/// it is set after the start. Others might not take it yet, or no longer.
+fn is_due(made: Stamp, now: Stamp) -> bool {
+    now < made || now >= made.after(RENEW)
+}
+
 /// Rule 2.
 async fn renew(trust: &Trust, args: &RunArgs, dir: &Path) {
+    let mut made = Stamp::now();
     loop {
-        tokio::time::sleep(RENEW).await;
+        tokio::time::sleep(LOOK).await;
+        let now = Stamp::now();
+        if !is_due(made, now) {
+            continue;
+        }
+        made = now;
         let renewed = Authority::open(dir).map_err(ca::exit).and_then(|authority| own(args, &authority));
         let renewed = renewed.map_err(|exit| exit.line.unwrap_or_default());
         if let Err(error) = renewed.and_then(|own| trust.renew(own).map_err(|error| error.to_string())) {
@@ -276,5 +290,21 @@ async fn tell(desk: &Desk) {
             Some(error) => say(&format!("{error}; the service goes on, but what operators say may not outlast it")),
             None => say("the store answers again"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_made_anew_in_time_and_when_the_clock_was_set() {
+        let made: Stamp = "2026-10-02T12:00:00Z".parse().unwrap();
+        let (hour, day) = (Duration::from_secs(3600), Duration::from_secs(86_400));
+        assert!(!is_due(made, made) && !is_due(made, made.after(day * 19)));
+        assert!(is_due(made, made.after(day * 20)), "with a third of its life left");
+        assert!(is_due(made, made.before(hour)), "it would not be valid yet for others");
+        // A machine that began in 1970, until somebody told it the time.
+        assert!(is_due("1970-01-01T00:00:07Z".parse().unwrap(), made));
     }
 }

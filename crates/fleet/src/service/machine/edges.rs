@@ -7,7 +7,7 @@
 //! 3. What an edge says that goes through counts beyond its reservation as far as that again, and no further than the share that
 //!    relays keep for bursts: an edge that says too much fills no relay.
 //! 4. A relay that an edge says it holds is its own again only while everybody announces himself anew, or if it was given by one
-//!    who led before; and it takes the place of nobody.
+//!    who led before; and it takes the place of nobody, of none either who stands on the relay's list ([`kept`](super::kept)).
 //! 5. An edge that asked and has no relay is matched again with each report: what it lacked may be there now. One that let go
 //!    is not; it asks when it wants another one.
 
@@ -105,6 +105,7 @@ impl Machine {
     pub fn release(&mut self, name: &Name, now: Instant) {
         self.advance(now);
         self.queue.remove(name);
+        self.came(name);
         self.unseat(name, Reason::Released);
         if self.edges.get_mut(name).is_some_and(|edge| std::mem::take(&mut edge.asked)) {
             self.outputs.push_back(Output::Decided(name.clone()));
@@ -173,17 +174,23 @@ impl Machine {
         let measured = edge.wish.measured.iter().find(|one| one.relay == *relay).map(|one| one.rate);
         let Some(measured) = measured.filter(|_| held.mark.epoch <= self.mark.epoch) else { return };
         let reached = self.reach(edge).find(|(name, _)| *name == relay).map(|(_, rate)| rate);
-        let reservation = held.reservation.min(reached.unwrap_or(measured));
+        let mut reservation = held.reservation.min(reached.unwrap_or(measured));
         let room = match self.relays.get(relay) {
+            // It will say whom it keeps what for.
+            Some(_) if self.is_awaited(relay) && self.is_open(relay) => Bitrate::MAX,
             // Relays count for as much as they were told by who led before: now only edges' words do.
             Some(known) if begins && self.is_open(relay) => {
                 let given = self.claims.get(relay).map_or(Bitrate::ZERO, |claims| claims.load.reserved);
-                known.beat.capacity - self.bursts(relay) - given
+                known.beat.capacity - self.bursts(relay) - given - self.kept_but(relay, name)
             }
             Some(_) => self.room(relay, Load::default()),
             None if begins => Bitrate::MAX,
             None => Bitrate::ZERO,
         };
+        if reservation > room {
+            let kept = self.claims.get(relay).map_or(Bitrate::ZERO, |claims| claims.kept.of(name));
+            reservation = if kept.is_zero() { reservation } else { reservation.min(kept) };
+        }
         let may = begins || held.mark.epoch < self.mark.epoch;
         if reservation.is_zero() || reservation > room || !may {
             self.enqueue(name);
@@ -216,16 +223,27 @@ impl Machine {
         (relay.map_or(Bitrate::ZERO, |relay| relay.beat.capacity), self.bursts(&seat.relay))
     }
 
-    /// A relay that edges named before it was heard has said what it can carry: whoever named the most goes first.
+    /// A relay that edges named before it was heard has said what it can carry, or what it keeps: whoever named the most beyond that
+    /// goes first.
     pub(super) fn fit(&mut self, relay: &Name) {
         loop {
             let Some(claims) = self.claims.get(relay) else { return };
             let capacity = self.relays.get(relay).map_or(Bitrate::ZERO, |relay| relay.beat.capacity);
-            if claims.load.reserved <= capacity - self.bursts(relay) {
+            if claims.load.reserved + claims.kept.sum() <= capacity - self.bursts(relay) {
                 return;
             }
-            let reserved = |name: &&Name| self.edges.get(*name).map(|edge| edge.load().reserved);
-            let Some(most) = claims.edges.iter().max_by_key(reserved).cloned() else { return };
+            let reserved = |name: &Name| self.edges.get(name).map_or(Bitrate::ZERO, |edge| edge.load().reserved);
+            let beyond = |name: &&Name| (claims.kept.beyond(name, reserved(name)), reserved(name));
+            let Some(most) = claims.edges.iter().max_by_key(beyond).cloned() else { return };
+            if let Some(said) = claims.kept.said(&most).filter(|said| *said < reserved(&most)) {
+                let mark = self.next_version();
+                self.change(&most, |edge| {
+                    if let Some(seat) = &mut edge.seat {
+                        (seat.reservation, seat.mark) = (said, mark);
+                    }
+                });
+                continue;
+            }
             self.unseat(&most, Reason::NoRoom);
             self.enqueue(&most);
         }
@@ -265,6 +283,7 @@ impl Machine {
             if from != to {
                 claims.edges.insert(name.clone());
                 claims.changed = mark;
+                self.came(name);
             }
         }
     }

@@ -16,7 +16,8 @@
 //!    less than they offer, or who have none and report that they live. Others move only if that brings more than a share ([`Config::better`]) of what those have who
 //!    move, and none that came to its relay less than [`Config::settled`] ago.
 //! 7. All this is soft: an edge that names the relay it holds has it again, as far as it has measured it and there is
-//!    room. A machine that takes the lead waits for two heartbeats before it takes a relay for gone.
+//!    room. Relays know better: for two heartbeats what they say that they keep comes before the words of edges (`kept`). A machine
+//!    that takes the lead waits for as long before it takes a relay for gone.
 //! 8. Time does not go back. When it has jumped by more than two heartbeats, nothing ends for the next two.
 //! 9. Matchings are solved outside ([`Problem::solve`]) while heartbeats go on; what does not fit any more when it comes back is
 //!    left as it is.
@@ -24,6 +25,7 @@
 
 mod candidates;
 mod edges;
+mod kept;
 mod matching;
 mod relays;
 mod share;
@@ -124,6 +126,8 @@ pub struct Machine {
     solving: bool,
     reallocates: Instant,
     prices: BTreeMap<Name, f64>,
+    /// Relays were asked what they keep, and it counts.
+    lists: bool,
     next_sweep: Instant,
     news: News,
     outputs: VecDeque<Output>,
@@ -147,6 +151,7 @@ impl Machine {
             solving: false,
             reallocates: now + config.reallocate,
             prices: BTreeMap::new(),
+            lists: false,
             next_sweep: now + SWEEP,
             news: News::default(),
             outputs: VecDeque::new(),
@@ -245,6 +250,7 @@ impl Machine {
         let now = self.now;
         self.drains.retain(|_, until| until.is_none_or(|until| until > now));
         if now >= self.grace {
+            self.end_lists();
             self.forget_relays();
             self.end_leases();
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use marline_core::units::{Bitrate, Instant, Ratio};
 
 use super::super::words::{Beat, BeatAnswer, Mark, RelayRow, Reserved};
+use super::kept::Kept;
 use super::{Machine, Output};
 use crate::identity::Name;
 
@@ -22,6 +23,8 @@ pub(super) struct Relay {
     pub(super) heard: Instant,
     /// When it was ahead of us last (rule 3).
     ahead: Option<Instant>,
+    /// It is to say what it keeps, and has not yet ([`kept`](super::kept)).
+    pub(super) asked: bool,
 }
 
 /// What edges take up.
@@ -54,6 +57,8 @@ pub(super) struct Claims {
     pub(super) edges: BTreeSet<Name>,
     /// When somebody came, went, or got another reservation.
     pub(super) changed: Mark,
+    /// What the relay has said that it keeps.
+    pub(super) kept: Kept,
 }
 
 /// Rule 3. chosen: epochs count starts of the service.
@@ -64,10 +69,12 @@ impl Machine {
     ///
     /// # Errors
     /// What it says cannot be.
-    pub fn heartbeat(&mut self, relay: &Name, beat: Beat, now: Instant) -> Result<BeatAnswer, String> {
+    pub fn heartbeat(&mut self, relay: &Name, mut beat: Beat, now: Instant) -> Result<BeatAnswer, String> {
         beat.check()?;
         self.advance(now);
-        let seen = beat.seen;
+        let (seen, held) = (beat.seen, beat.held.take());
+        let asked = self.is_asked(relay, seen) && held.is_none();
+        let answers = self.is_asked(relay, seen) && self.leads;
         let was_open = self.is_open(relay);
         let before = self.relays.get(relay);
         let (is_new, mut ahead) = (before.is_none(), before.and_then(|before| before.ahead));
@@ -78,9 +85,13 @@ impl Machine {
         if before.is_none_or(|before| !before.beat.is_like(&beat)) {
             self.news.relay(relay);
         }
-        self.relays.insert(relay.clone(), Relay { beat, heard: self.now, ahead });
-        if is_new && self.leads {
-            self.fit(relay);
+        self.relays.insert(relay.clone(), Relay { beat, heard: self.now, ahead, asked });
+        let tell_held = asked && self.leads;
+        self.lists |= tell_held || answers;
+        match held {
+            Some(list) if answers => self.keep(relay, list),
+            _ if is_new && self.leads && !asked => self.fit(relay),
+            _ => {}
         }
         if was_open && !self.is_open(relay) {
             self.next_sweep = self.now;
@@ -88,11 +99,13 @@ impl Machine {
         let changed = self.claims.get(relay).map_or(Mark::default(), |claims| claims.changed);
         let knows = seen.epoch == self.mark.epoch && seen >= changed;
         Ok(BeatAnswer {
-            mark: self.mark,
+            // One that is asked has seen nothing new, and keeps what it has.
+            mark: if tell_held { seen } else { self.mark },
             heartbeat_ms: millis(self.config.heartbeat),
             revocations: 0,
             draining: self.drains.contains_key(relay),
-            assignments: (!knows).then(|| self.reserved_at(relay)),
+            assignments: (!knows && !tell_held).then(|| self.reserved_at(relay)),
+            tell_held,
         })
     }
 
@@ -151,7 +164,8 @@ impl Machine {
         let stay = self.claims.get(name).map_or_else(Load::default, |claims| claims.load.less(leaving));
         let said = relay.beat.capacity - relay.beat.free - leaving.all();
         let bursts = self.bursts(name);
-        relay.beat.capacity - bursts - said.max(stay.reserved + (stay.over - bursts))
+        let waits = self.claims.get(name).map_or(Bitrate::ZERO, |claims| claims.kept.sum());
+        relay.beat.capacity - bursts - said.max(stay.reserved + waits + (stay.over - bursts))
     }
 
     /// The threshold's share of T(s).
@@ -171,7 +185,8 @@ impl Machine {
     /// One that another process has heard.
     pub(super) fn remember(&mut self, name: Name, beat: Beat) {
         let heard = self.now;
-        self.relays.entry(name).or_insert(Relay { beat, heard, ahead: None });
+        // What is written is what it was told.
+        self.relays.entry(name).or_insert(Relay { beat, heard, ahead: None, asked: false }).asked = false;
     }
 
     /// r(s).
@@ -208,7 +223,7 @@ impl Machine {
             let seat = self.edges.get(name)?.seat.as_ref()?;
             Some(Reserved { edge: name.clone(), reservation: seat.reservation, mark: seat.mark })
         };
-        edges.filter_map(of).collect()
+        edges.filter_map(of).chain(self.waiting_at(relay)).collect()
     }
 }
 

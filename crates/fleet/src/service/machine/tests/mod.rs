@@ -1,6 +1,7 @@
 //! The machine in virtual time: relays and edges as small scripts, every rule by an example.
 
 mod histories;
+mod kept;
 mod lies;
 mod shares;
 
@@ -35,6 +36,7 @@ pub(super) fn beat(capacity: u64, free: u64) -> Beat {
         origins_least: BTreeMap::new(),
         draining: false,
         seen: Mark::default(),
+        held: None,
     }
 }
 
