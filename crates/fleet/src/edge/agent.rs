@@ -7,7 +7,7 @@
 //! 2. A service that does not answer is said once, and once more when it answers again.
 //! 3. Relays of the command line come after those of the service.
 //! 4. The list of the revoked is fetched when the service's answer names a newer one than is held; one that could not be had or
-//!    kept is fetched again after [`AGAIN`].
+//!    kept is fetched again after a minute.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
