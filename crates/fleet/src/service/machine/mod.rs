@@ -165,7 +165,7 @@ impl Machine {
         relays.iter().for_each(|relay| self.fit(relay));
     }
 
-    /// Goes on with a later epoch. Nobody gets time by that: relays bring it about (rule 3 of [`relays`]).
+    /// Goes on with a later epoch. Nobody gets time by that: relays bring it about (rule 3 of `relays`).
     pub fn lift(&mut self, epoch: u64) {
         if epoch > self.mark.epoch {
             self.mark = Mark { epoch, version: 0 };
