@@ -72,6 +72,12 @@ impl Stage {
         self.wait("edge status --json --run-dir run", good)
     }
 
+    /// The list of the revoked that the edge has fetched.
+    fn revoked(&self) -> std::path::PathBuf {
+        let mut files = std::fs::read_dir(self.dir.path()).unwrap().map(|file| file.unwrap());
+        files.find(|file| file.file_name().to_str().unwrap().starts_with("revoked-")).unwrap().path()
+    }
+
     fn service(&self, authority: &str) -> Running {
         self.start(true, &format!("fleet run --ca {authority} --listen {0}:4444 --address {0}", self.far))
     }
@@ -184,9 +190,7 @@ fn scenario(stage: &Stage) {
     assert_eq!(rows.iter().filter(|row| row["rate_bps"].as_u64().is_some_and(|rate| rate > 0)).count(), 3);
     let first = given(&status).unwrap();
     // The list of the revoked came with it, and what was measured is kept.
-    let kept: Vec<_> = std::fs::read_dir(stage.dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert!(kept.iter().any(|name| name.to_str().unwrap().starts_with("revoked-")), "{kept:?}");
-    assert!(kept.iter().any(|name| name == "state.json"), "{kept:?}");
+    assert!(stage.revoked().exists() && stage.dir.path().join("state.json").exists());
     let mut old = tunnel(edge.address, &server);
     says_back(&mut old);
     assert_eq!(stage.status(|_| true)["flows"]["last"].as_str(), Some(first.as_str()));
@@ -202,6 +206,19 @@ fn scenario(stage: &Stage) {
     says_back(&mut old);
     says_back(&mut newer);
     assert_eq!(stage.status(|_| true)["flows"]["failed"], 0);
+
+    // Who is revoked is known to the edge with its next report.
+    let (list, stood) = (stage.revoked(), std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap());
+    assert!(std::fs::read(&list).unwrap() == stood);
+    stage.must("fleet ca issue edge e2 --dir ca --out .");
+    stage.must("fleet ca revoke --dir ca --role edge e2");
+    let (revoked, begun) = (std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap(), Instant::now());
+    assert!(revoked != stood);
+    while std::fs::read(&list).unwrap() != revoked {
+        assert!(begun.elapsed() < LONG, "the newest list has not come");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    println!("the newest list was there after {:?}", begun.elapsed());
 
     // Its relay is killed: a new flow goes through another one, and the service gives another one.
     let held = given(&stage.status(|status| given(status).is_some())).unwrap();

@@ -1,13 +1,13 @@
 //! A daemon's ear: a unix socket at which its owner asks and tells it something.
 //!
 //! In: one JSON question for each connection, at most a kibibyte, ended by a line end or by the end of the stream. Out: one
-//! JSON answer, and the connection is closed. What they are is the daemon's matter.
+//! JSON answer or the refusal of one, and the connection is closed. What they are is the daemon's matter.
 //!
 //! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
 //!    looked at as well, because between `bind` and `chmod` there is a moment.
 //! 2. Whoever is slow loses his connection after two seconds; nobody makes the daemon wait. A few are heard at once, and
 //!    the others wait in the kernel's queue.
-//! 3. A socket that was left behind by a crash is replaced. Whether a daemon lives is not asked here.
+//! 3. A socket that was left behind by a crash is replaced. One at which somebody listens is not.
 //!
 //! HTTP was not used: there is one question and one answer, and no browser is to reach this.
 
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -33,6 +33,18 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// chosen: people and a monitor ask; more at once is a mistake in a script.
 pub(crate) const AT_ONCE: usize = 16;
 
+/// What an asker is told.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Told<A> {
+    Answer(A),
+    /// One sentence.
+    Refused(String),
+}
+
+/// What a daemon says that has nothing more to say.
+pub(crate) const ENDING: &str = "the daemon is ending";
+
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]
 pub struct Ear {
@@ -43,21 +55,22 @@ pub struct Ear {
 }
 
 impl Ear {
-    /// Listens at `path`, in place of whatever was left there. What is asked, or why that cannot be understood or may not be
-    /// asked, is given to `answer`.
+    /// Listens at `path`, in place of whatever was left there, and makes its directory if that is not there. `answer` is what
+    /// is answered, or a sentence that says why nothing is.
     ///
     /// # Errors
-    /// The directory is not there, is not safe, or cannot be written.
-    pub fn listen<Q, A, F>(
-        path: &Path,
-        answer: impl Fn(Result<Q, String>) -> F + Send + Sync + 'static,
-    ) -> io::Result<Self>
+    /// The directory is not safe or cannot be written, or somebody listens there.
+    pub fn listen<Q, A, F>(path: &Path, answer: impl Fn(Q) -> F + Send + Sync + 'static) -> io::Result<Self>
     where
         Q: DeserializeOwned + Send + 'static,
         A: Serialize + Send + Sync + 'static,
-        F: Future<Output = A> + Send + 'static,
+        F: Future<Output = Result<A, String>> + Send + 'static,
     {
-        Directory::open(path.parent().unwrap_or(Path::new(".")))?;
+        Directory::make(directory(path))?;
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            let words = format!("another one listens at {}", path.display());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, words));
+        }
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -83,13 +96,11 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-async fn accept<Q, A, F>(
-    listener: UnixListener,
-    answer: Arc<impl Fn(Result<Q, String>) -> F + Send + Sync + 'static>,
-) where
+async fn accept<Q, A, F>(listener: UnixListener, answer: Arc<impl Fn(Q) -> F + Send + Sync + 'static>)
+where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + Sync + 'static,
-    F: Future<Output = A> + Send + 'static,
+    F: Future<Output = Result<A, String>> + Send + 'static,
 {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     while let Ok(place) = Arc::clone(&room).acquire_owned().await {
@@ -112,18 +123,22 @@ async fn accept<Q, A, F>(
     }
 }
 
-async fn serve<Q, A, F>(mut stream: UnixStream, answer: &(impl Fn(Result<Q, String>) -> F + Sync)) -> io::Result<()>
+async fn serve<Q, A, F>(mut stream: UnixStream, answer: &(impl Fn(Q) -> F + Sync)) -> io::Result<()>
 where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + Sync + 'static,
-    F: Future<Output = A> + Send,
+    F: Future<Output = Result<A, String>> + Send,
 {
     let asked = if may_ask(&stream)? {
         read(&mut stream).await?
     } else {
         Err("only root and the daemon's own user may ask".to_owned())
     };
-    let mut text = serde_json::to_vec(&answer(asked).await)?;
+    let told = match asked {
+        Ok(question) => answer(question).await.map_or_else(Told::Refused, Told::Answer),
+        Err(why) => Told::Refused(why),
+    };
+    let mut text = serde_json::to_vec(&told)?;
     text.push(b'\n');
     stream.write_all(&text).await?;
     stream.shutdown().await
@@ -143,49 +158,94 @@ async fn read<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Result
 }
 
 /// Why a daemon did not answer.
-#[derive(Debug)]
-pub enum Unanswered {
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
     /// Nobody listens.
-    Nobody(io::Error),
+    #[error("no `{who}` runs here ({}: {error}); start one with `{who}`, or name its --run-dir", socket.display())]
+    Nobody {
+        /// The command that it would be.
+        who: &'static str,
+        /// Where it would be.
+        socket: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
     /// Somebody listens, and this user may not ask.
-    NotPermitted,
+    #[error("{}: not permitted: ask as root, or as the user whom `{who}` runs as", socket.display())]
+    NotPermitted {
+        /// Which command.
+        who: &'static str,
+        /// Where it is.
+        socket: PathBuf,
+    },
     /// It ended while it was asked.
-    Ended,
+    #[error("`{0}` has ended")]
+    Ended(&'static str),
     /// The answer did not come, or is none.
-    NoAnswer(io::Error),
+    #[error("{}: `{who}` does not answer: {error}", socket.display())]
+    NoAnswer {
+        /// Which command.
+        who: &'static str,
+        /// Where it is.
+        socket: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It answered with a refusal.
+    #[error("{0}")]
+    Refused(String),
 }
 
-/// Asks the daemon that listens at `socket`. Blocks, for four seconds at most between two bytes.
+/// Asks the daemon that listens at `socket`; `who` is the command that it is. Blocks, for four seconds at most between two bytes.
 ///
 /// # Errors
-/// Nobody is there, or he does not answer.
-pub fn ask<A: DeserializeOwned>(socket: &Path, question: &impl Serialize) -> Result<A, Unanswered> {
+/// Nobody is there, he does not answer, or he refuses.
+pub fn ask<A: DeserializeOwned>(
+    who: &'static str,
+    socket: &Path,
+    question: &impl Serialize,
+) -> Result<A, AskError> {
+    let here = || socket.to_owned();
     // In a directory of just anybody's there may be a socket of just anybody's.
-    let connected = Directory::open(socket.parent().unwrap_or(Path::new(".")))
-        .and_then(|_| std::os::unix::net::UnixStream::connect(socket));
+    let connected =
+        Directory::open(directory(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
     // Another user's directory may be empty; one that cannot be looked into may not.
     let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied if !is_empty() => Unanswered::NotPermitted,
-        _ => Unanswered::Nobody(error),
+        io::ErrorKind::PermissionDenied if !is_empty() => AskError::NotPermitted { who, socket: here() },
+        _ => AskError::Nobody { who, socket: here(), error },
     })?;
-    let exchange = |stream: &mut std::os::unix::net::UnixStream| -> io::Result<A> {
-        stream.set_read_timeout(Some(2 * PATIENCE))?;
-        stream.set_write_timeout(Some(2 * PATIENCE))?;
-        let mut text = serde_json::to_vec(question)?;
-        text.push(b'\n');
-        stream.write_all(&text)?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        if !answer.ends_with(b"\n") {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(serde_json::from_slice(&answer)?)
-    };
-    exchange(&mut stream).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            Unanswered::Ended
-        }
-        _ => Unanswered::NoAnswer(error),
-    })
+    match exchange(&mut stream, question) {
+        Ok(Told::Answer(answer)) => Ok(answer),
+        Ok(Told::Refused(why)) if why == ENDING => Err(AskError::Ended(who)),
+        Ok(Told::Refused(why)) => Err(AskError::Refused(why)),
+        Err(error) => Err(match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                AskError::Ended(who)
+            }
+            _ => AskError::NoAnswer { who, socket: here(), error },
+        }),
+    }
+}
+
+fn exchange<A: DeserializeOwned>(
+    stream: &mut std::os::unix::net::UnixStream,
+    question: &impl Serialize,
+) -> io::Result<Told<A>> {
+    stream.set_read_timeout(Some(2 * PATIENCE))?;
+    stream.set_write_timeout(Some(2 * PATIENCE))?;
+    let mut text = serde_json::to_vec(question)?;
+    text.push(b'\n');
+    stream.write_all(&text)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    if !answer.ends_with(b"\n") {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_slice(&answer)?)
+}
+
+/// The directory of a socket.
+fn directory(socket: &Path) -> &Path {
+    socket.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

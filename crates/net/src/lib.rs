@@ -6,7 +6,6 @@
 pub mod control;
 pub mod descriptors;
 pub mod dns;
-pub mod ear;
 pub mod get;
 pub mod http;
 pub mod links;

@@ -6,7 +6,8 @@
 //! 1. One thing at a time. Flows do not wait for any of it.
 //! 2. A service that does not answer is said once, and once more when it answers again.
 //! 3. Relays of the command line come after those of the service.
-//! 4. The list of the revoked is asked for each [`LIST`], while the service answers.
+//! 4. The list of the revoked is fetched when the service's answer names a newer one than is held; one that could not be had or
+//!    kept is fetched again after a minute.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,8 +32,8 @@ use crate::identity::Name;
 use crate::service::words::{Candidate, Held, Reason, Standing};
 use crate::service::{Client, ClientError};
 
-/// chosen: relays end who was revoked within seconds; this keeps an edge from a relay that was.
-const LIST: Duration = Duration::from_secs(60);
+/// chosen: what is wrong with a list or its file is not right five seconds later, and is said each time.
+const AGAIN: Duration = Duration::from_secs(60);
 /// chosen: an edge that ends is not held up.
 const RELEASE: Duration = Duration::from_secs(2);
 /// chosen: the first look at the links takes less.
@@ -67,7 +68,8 @@ pub struct Agent {
     remembered: Remembered,
     /// Whose list, and where.
     list: (CertificateDer<'static>, PathBuf),
-    listed: Option<std::time::Instant>,
+    /// When the list could not be fetched.
+    unlisted: Option<std::time::Instant>,
     named: Vec<RelayAt>,
     readings: BTreeMap<Name, Reading>,
     sampled: std::time::Instant,
@@ -95,7 +97,7 @@ impl Agent {
             begun: now,
             remembered,
             list: (list.0, list.1.to_owned()),
-            listed: None,
+            unlisted: None,
             named,
             readings: BTreeMap::new(),
             sampled: now,
@@ -197,17 +199,18 @@ impl Agent {
     async fn answered(&mut self, asked: Result<Standing, ClientError>) {
         match asked {
             Ok(standing) => {
+                let newest = standing.revocations;
                 self.machine.standing(standing, self.now());
                 let was = self.view.borrow().why.is_some();
                 if was {
                     tracing::info!("the fleet's service answers again");
                 }
                 self.view.send_modify(|view| (view.reached, view.why) = (true, None));
-                if self.listed.is_none_or(|listed| listed.elapsed() >= LIST) {
-                    self.listed = Some(std::time::Instant::now());
-                    if let Err(error) = self.fetch_list().await {
-                        tracing::warn!("the revocation list: {error}");
-                    }
+                if self.is_behind(newest)
+                    && let Err(error) = self.fetch_list().await
+                {
+                    tracing::warn!("the revocation list: {error}");
+                    self.unlisted = Some(std::time::Instant::now());
                 }
             }
             Err(error) => self.unreachable(&error),
@@ -239,6 +242,11 @@ impl Agent {
     }
 
     /// Rule 4.
+    fn is_behind(&self, newest: u64) -> bool {
+        let held = self.edge.roads.trusted().revocations.map(|list| list.number());
+        held.is_none_or(|held| held < newest) && self.unlisted.is_none_or(|at| at.elapsed() >= AGAIN)
+    }
+
     async fn fetch_list(&mut self) -> Result<(), ListError> {
         let text = self.client.text("/v1/revoked").await?;
         let (authority, path) = &self.list;

@@ -5,6 +5,9 @@
 //! 1. What a relay's rules refuse is refused: going there directly would only hide the rule.
 //! 2. Direct is for when no relay can be had at all.
 //! 3. What breaks on one side is reset on the other.
+//!
+//! A direct flow is not spliced, though both its sides are plain TCP: a lane has to grant each piece before it goes, and looks at
+//! what a live program has sent and nobody has read yet. In a pipe of the kernel's bytes have left the one and come to no other.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;

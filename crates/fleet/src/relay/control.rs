@@ -1,9 +1,9 @@
 //! What a relay's owner asks it, and tells it: `marline relay status`, `drain` and `stop`.
 //!
-//! In: a [`Question`] over the relay's socket in the run directory ([`marline_net::control`]). Out: an [`Answer`].
+//! In: a [`Question`] over the relay's socket in the run directory ([`marline_net::control`]). Out: its [`Status`].
 //!
-//! 1. The socket has the relay's name, so that several of them share a run directory. One that a crash has left is replaced; where
-//!    a relay of this name lives and answers, the other one is not heard.
+//! 1. The socket has the relay's name, so that several of them share a run directory. Where a relay of this name lives, another
+//!    one is not heard.
 //! 2. `drain` is undone by its opposite; `stop` is not: it does what the first SIGTERM does, and with `now` what the second one
 //!    does.
 
@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_core::units::Bitrate;
-use marline_net::control::{Ear, Unanswered, ask};
-use marline_net::paths::ground::run_directory;
+use marline_net::control::{Ear, ask};
 use serde::{Deserialize, Serialize};
+
+pub use marline_net::control::AskError;
 
 use super::origins::Origin;
 use super::{Relay, RelayState};
@@ -38,16 +39,6 @@ pub enum Question {
         #[serde(default)]
         now: bool,
     },
-}
-
-/// What is answered.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// How it stands, after what was told was done.
-    Status(Box<Status>),
-    /// Why not, one sentence.
-    Refused(String),
 }
 
 /// How a relay stands, for its owner.
@@ -106,18 +97,12 @@ impl Control {
     /// # Errors
     /// The directory cannot be made or written, or another relay of this name answers there.
     pub fn listen(run_dir: &Path, name: &Name, relay: &Arc<Relay>) -> io::Result<Self> {
-        run_directory(run_dir).map_err(|error| io::Error::other(error.to_string()))?;
         let path = socket(run_dir, name);
-        if let Ok(Answer::Status(other)) = ask(&path, &Question::Status) {
-            let words = format!("relay {name}, process {}, is asked there already", other.pid);
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, words));
-        }
         let (relay, name) = (Arc::clone(relay), name.clone());
         let began = std::time::Instant::now();
-        let ear = Ear::listen(&path, move |asked: Result<Question, String>| {
-            let told = asked.and_then(|question| relay.told(question));
-            let status = |()| Answer::Status(Box::new(relay.status(&name, began.elapsed().as_secs())));
-            std::future::ready(told.map_or_else(Answer::Refused, status))
+        let ear = Ear::listen(&path, move |question: Question| {
+            let told = relay.told(question);
+            std::future::ready(told.map(|()| relay.status(&name, began.elapsed().as_secs())))
         })?;
         Ok(Self(ear))
     }
@@ -157,46 +142,5 @@ impl Relay {
 /// # Errors
 /// One line: nobody is there, he does not answer, or he refuses.
 pub fn asked(run_dir: &Path, name: &Name, question: Question) -> Result<Status, AskError> {
-    let socket = socket(run_dir, name);
-    match ask(&socket, &question) {
-        Ok(Answer::Status(status)) => Ok(*status),
-        Ok(Answer::Refused(why)) => Err(AskError::Refused(why)),
-        Err(Unanswered::Nobody(error)) => Err(AskError::Nobody { socket, error }),
-        Err(Unanswered::NotPermitted) => Err(AskError::NotPermitted { socket }),
-        Err(Unanswered::Ended) => Err(AskError::Ended(name.clone())),
-        Err(Unanswered::NoAnswer(error)) => Err(AskError::NoAnswer { socket, error }),
-    }
-}
-
-/// Why a relay did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nobody listens.
-    #[error("no relay runs here ({}: {error}); start one with `marline relay`, or name its --run-dir", socket.display())]
-    Nobody {
-        /// Where it would be.
-        socket: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// Somebody listens, and this user may not ask.
-    #[error("{}: not permitted: ask as root, or as the user whom the relay runs as", socket.display())]
-    NotPermitted {
-        /// Where it is.
-        socket: PathBuf,
-    },
-    /// It ended while it was asked.
-    #[error("relay {0} has ended")]
-    Ended(Name),
-    /// The answer did not come, or is none.
-    #[error("{}: the relay does not answer: {error}", socket.display())]
-    NoAnswer {
-        /// Where it is.
-        socket: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// It answered with a refusal.
-    #[error("{0}")]
-    Refused(String),
+    ask("marline relay", &socket(run_dir, name), &question)
 }

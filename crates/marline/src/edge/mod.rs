@@ -16,10 +16,11 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, attend_lan, keep_trust};
-use marline_net::ear::Ear;
+use marline_net::control::Ear;
 use marline_net::paths::control::{self, Question};
 use marline_net::paths::gateway::{Gateway, GatewayError, Lan};
 use marline_net::paths::ground::RUN_DIR;
@@ -75,6 +76,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let view = agent.as_ref().map(Agent::view);
     let about = About { begun: Instant::now(), edge: identity.to_string(), listens };
     let ended = runtime.block_on(async {
+        let _ear = listen(args, about, &edge, view.clone());
         let ended = tokio::select! {
             () = front.attend(&edge) => Err(Exit::failed("the listeners have ended")),
             lost = async {
@@ -89,7 +91,6 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = ask(agent.as_mut()) => match never {},
             never = tell(edge.state()) => match never {},
             never = tell_fleet(view.clone()) => match never {},
-            never = listen(args, &about, &edge, view.as_ref()) => match never {},
             ended = stop.heard() => ended,
         };
         if let Some(agent) = &mut agent {
@@ -127,25 +128,17 @@ async fn ask(agent: Option<&mut Agent>) -> Infallible {
     }
 }
 
-/// Answers `marline edge status`. An edge that cannot be asked carries all the same.
-async fn listen(
-    args: &RunArgs,
-    about: &About,
-    edge: &Edge,
-    view: Option<&watch::Receiver<FleetView>>,
-) -> Infallible {
-    match Ear::open(&run_dir(args), status::NAME) {
-        Ok(ear) => {
-            let answer = |question| match question {
-                status::Question::Status => Status::of(about, edge, view),
-            };
-            ear.attend(answer).await
-        }
-        Err(error) => {
-            say(&format!("`marline edge status` cannot ask this edge: {error}; --run-dir names another place"));
-            pending().await
-        }
-    }
+/// Answers `marline edge status` as long as it is held. An edge that cannot be asked carries all the same.
+fn listen(args: &RunArgs, about: About, edge: &Arc<Edge>, view: Option<watch::Receiver<FleetView>>) -> Option<Ear> {
+    let edge = Arc::clone(edge);
+    let answer = move |question| match question {
+        status::Question::Status => std::future::ready(Ok(Status::of(&about, &edge, view.as_ref()))),
+    };
+    let listens = Ear::listen(&status::socket(&run_dir(args)), answer);
+    let unheard = |error: &std::io::Error| {
+        say(&format!("`marline edge status` cannot ask this edge: {error}; --run-dir names another place"));
+    };
+    listens.inspect_err(unheard).ok()
 }
 
 /// Where sockets are.

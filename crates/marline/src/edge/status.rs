@@ -1,22 +1,25 @@
 //! `marline edge status`: what an edge that runs says of itself.
 //!
-//! In: a question at the edge's ear ([`marline_net::ear`]). Out: a table for people, or one JSON object (`docs/json.md`).
+//! In: a question at the edge's ear ([`marline_net::control`]). Out: a table for people, or one JSON object (`docs/json.md`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow};
-use marline_net::ear::{AskError, ask};
+use marline_net::control::ask;
 use marline_net::paths::ground::RUN_DIR;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::Exit;
 use crate::energy::{json, table};
+use crate::paths::unanswered;
 
-/// The edge's name at its ear.
-pub(super) const NAME: &str = "edge";
+/// Where an edge is asked.
+pub(super) fn socket(run_dir: &Path) -> PathBuf {
+    run_dir.join("edge.sock")
+}
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -68,15 +71,11 @@ impl Status {
 /// Asks and prints.
 pub(super) fn run(run_dir: Option<PathBuf>, as_json: bool) -> Result<(), Exit> {
     let run_dir = run_dir.unwrap_or_else(|| RUN_DIR.into());
-    let status: Status = ask(&run_dir, NAME, &Question::Status).map_err(|error| unanswered(&error))?;
+    let status: Status =
+        ask("marline edge", &socket(&run_dir), &Question::Status).map_err(|error| unanswered(&error))?;
     let text = if as_json { json(&status)? } else { shown(&status) };
     std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes())?;
     Ok(())
-}
-
-fn unanswered(error: &AskError) -> Exit {
-    let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
-    Exit::new(code, error.to_string())
 }
 
 fn shown(status: &Status) -> String {

@@ -45,7 +45,7 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
                 }
                 Ok(_) => Err(odd()),
                 // There was one a second ago.
-                Err(AskError::Nobody { .. }) if seen => Err(unanswered(&AskError::Ended)),
+                Err(AskError::Nobody { .. }) if seen => Err(unanswered(&AskError::Ended(control::WHO))),
                 Err(error) => Err(unanswered(&error)),
             })
         }
@@ -125,7 +125,7 @@ fn ask(place: &Place, question: &Question) -> Result<Answer, Exit> {
     asked(place, question).map_err(|error| unanswered(&error))
 }
 
-fn unanswered(error: &AskError) -> Exit {
+pub(crate) fn unanswered(error: &AskError) -> Exit {
     let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
     Exit::new(code, error.to_string())
 }

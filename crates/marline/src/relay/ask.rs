@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
-use marline_fleet::relay::control::{AskError, Question, Status, asked, found};
+use marline_fleet::relay::control::{Question, Status, asked, found};
 use marline_net::paths::ground::RUN_DIR;
 
 use crate::Exit;
 use crate::energy::{json, table};
-use crate::paths::own_run_dir;
+use crate::paths::{own_run_dir, unanswered};
 use crate::progress::size;
 
 /// The verbs of `marline relay`.
@@ -87,11 +87,6 @@ fn ask(which: &Which, question: Question) -> Result<Status, Exit> {
     asked(&run_dir, &name, question).map_err(|error| unanswered(&error))
 }
 
-fn unanswered(error: &AskError) -> Exit {
-    let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
-    Exit::new(code, error.to_string())
-}
-
 /// The relay that is meant, and where.
 fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
     let dirs = run_dirs(which.run_dir.as_deref());
@@ -123,7 +118,7 @@ fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
             let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
             let where_ = dirs.join(" or ");
             Exit::failed(format!(
-                "no relay runs here (no socket in {where_}); start one with `marline relay`, or name its --run-dir"
+                "no `marline relay` runs here (no socket in {where_}); start one with `marline relay`, or name its --run-dir"
             ))
         })),
     }

@@ -7,7 +7,7 @@
 //! 2. Who listens holds the claim ([`super::ground::Claim`]): a socket that is replaced is one that a crash has left.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use marline_core::paths::{ConnId, Paths};
@@ -16,9 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::status::{About, Explained, Status};
 use super::{Ask, Shared, Snapshot};
-use crate::control::{Ear, Unanswered};
+use crate::control::{ENDING, Ear};
 
 pub use super::ground::socket;
+pub use crate::control::AskError;
 
 /// What can be asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -45,12 +46,10 @@ pub enum Answer {
     Status(Box<Status>),
     /// To [`Question::Explain`].
     Explained(Box<Explained>),
-    /// Why not, one sentence.
-    Refused(String),
 }
 
-/// Of a daemon whose driver has gone.
-const ENDING: &str = "the daemon is ending";
+/// Whose this is.
+pub const WHO: &str = "marline paths";
 
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]
@@ -63,16 +62,12 @@ impl Control {
     /// When the directory cannot be written.
     pub fn listen(run_dir: &Path, about: About, policy: Shared, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
         let about = Arc::new(about);
-        let ear = Ear::listen(&socket(run_dir), move |asked| {
+        let ear = Ear::listen(&socket(run_dir), move |question| {
             let (about, policy, driver) = (Arc::clone(&about), policy.clone(), driver.clone());
             async move {
-                match asked {
-                    Ok(question) => {
-                        let told = answer(question, &about, &policy, &driver).await;
-                        told.unwrap_or_else(|| Answer::Refused(ENDING.to_owned()))
-                    }
-                    Err(why) => Answer::Refused(why),
-                }
+                // A driver that has gone answers nothing.
+                let told = answer(question, &about, &policy, &driver).await;
+                told.unwrap_or_else(|| Err(ENDING.to_owned()))
             }
         })?;
         Ok(Self(ear))
@@ -80,8 +75,13 @@ impl Control {
 }
 
 /// None: the driver is gone.
-async fn answer(question: Question, about: &About, policy: &Shared, driver: &mpsc::Sender<Ask>) -> Option<Answer> {
-    Some(match question {
+async fn answer(
+    question: Question,
+    about: &About,
+    policy: &Shared,
+    driver: &mpsc::Sender<Ask>,
+) -> Option<Result<Answer, String>> {
+    Some(Ok(match question {
         Question::Status { at_most } => {
             let snapshot = snapshot(driver).await?;
             Answer::Status(Box::new(policy.look(|policy| Status::new(about, &snapshot, policy, at_most))))
@@ -95,12 +95,14 @@ async fn answer(question: Question, about: &About, policy: &Shared, driver: &mps
                     let explain = |policy: &Paths| Explained::new(&connection, &decisions, &snapshot, policy);
                     Answer::Explained(Box::new(policy.look(explain)))
                 }
-                None => Answer::Refused(format!(
-                    "there is no connection {token:08x}, and none that ended within the last minute; `marline paths status` lists those that are known"
-                )),
+                None => {
+                    return Some(Err(format!(
+                        "there is no connection {token:08x}, and none that ended within the last minute; `marline paths status` lists those that are known"
+                    )));
+                }
             }
         }
-    })
+    }))
 }
 
 async fn snapshot(driver: &mpsc::Sender<Ask>) -> Option<Snapshot> {
@@ -109,56 +111,12 @@ async fn snapshot(driver: &mpsc::Sender<Ask>) -> Option<Snapshot> {
     replied.await.ok()
 }
 
-/// Why a daemon did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nobody listens.
-    #[error("no `marline paths` runs here ({}: {error}); start one with `marline paths`, or name its --run-dir", socket.display())]
-    Nobody {
-        /// Where it would be.
-        socket: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// Somebody listens, and this user may not ask.
-    #[error("{}: not permitted: ask as root, or as the user whom `marline paths` runs as", socket.display())]
-    NotPermitted {
-        /// Where it is.
-        socket: PathBuf,
-    },
-    /// It ended while it was asked.
-    #[error("`marline paths` has ended")]
-    Ended,
-    /// The answer did not come, or is none.
-    #[error("{}: the daemon does not answer: {error}", socket.display())]
-    NoAnswer {
-        /// Where it is.
-        socket: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// It answered with a refusal.
-    #[error("{0}")]
-    Refused(String),
-}
-
 /// Asks the daemon of this run directory. Blocks, for four seconds at most between two bytes.
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
 pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
-    let socket = socket(run_dir);
-    match crate::control::ask(&socket, question) {
-        Ok(Answer::Refused(why)) if why == ENDING => Err(AskError::Ended),
-        Ok(Answer::Refused(why)) => Err(AskError::Refused(why)),
-        Ok(answer) => Ok(answer),
-        Err(why) => Err(match why {
-            Unanswered::Nobody(error) => AskError::Nobody { socket, error },
-            Unanswered::NotPermitted => AskError::NotPermitted { socket },
-            Unanswered::Ended => AskError::Ended,
-            Unanswered::NoAnswer(error) => AskError::NoAnswer { socket, error },
-        }),
-    }
+    crate::control::ask(WHO, &socket(run_dir), question)
 }
 
 #[cfg(test)]
@@ -293,6 +251,11 @@ mod tests {
         runtime.block_on(async {
             let listen = || Control::listen(directory.path(), about(), policy(), mpsc::channel(1).0).unwrap();
             let first = listen();
+            assert!(
+                Control::listen(directory.path(), about(), policy(), mpsc::channel(1).0).is_err(),
+                "one listens"
+            );
+            std::fs::remove_file(socket(directory.path())).unwrap();
             let second = listen();
             drop(first);
             assert!(socket(directory.path()).exists());

@@ -70,7 +70,6 @@ use marline_core::energy::Model;
 use marline_core::fetch::MeteredUse;
 use marline_core::stream::{GreenBag, Minimise, Policy};
 use marline_core::units::DataSize;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
@@ -202,14 +201,6 @@ pub async fn run(
     LocalSet::new().run_until(serve(options, started, until)).await
 }
 
-/// Each player has several connections behind it: as many descriptors as this user may have.
-fn raise_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // With fewer, connections beyond them are refused; everything else works.
-    let _ = setrlimit(Resource::Nofile, limit);
-}
-
 async fn serve(
     options: Options,
     started: impl FnOnce(&Running),
@@ -221,7 +212,8 @@ async fn serve(
             return Err(ProxyError::Lan(address));
         }
     }
-    raise_descriptors();
+    // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
+    crate::descriptors::raise();
     let media = bind(options.listen).await?;
     let ours = bind(options.status).await?;
     let token = Token::new().map_err(ProxyError::Token)?;

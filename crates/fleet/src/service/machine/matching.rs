@@ -5,9 +5,12 @@
 //!
 //! 1. Edges that are not part of it count with what they claim. Those that are count as if they had left.
 //! 2. A relay's room is R(s) less the threshold's share of T(s); one that is not open has none.
-//! 3. What an edge reaches through a relay is B_o(c, s) = min(B(c, s), B_o(s)) (Algorithm 1, line 6), no more than it wants.
-//! 4. A solution is taken as far as it still fits. Who stays is seated before who comes; who finds no room any more has what he
-//!    had, or is matched again.
+//! 3. What an edge reaches through a relay is B_o(c, s) = min(B(c, s), B_o(s)) (Algorithm 1, line 6), no more than it wants, and
+//!    no more than the relay has left: an edge that could fill two relays is served by one. At the relay where it is that is what it
+//!    has and what nobody has: it grows into what is free, and takes nothing from others. What is posed is solved as BASS has it.
+//! 4. A solution is taken as far as it still fits. Who stays is seated before who comes, and who gets none comes last: if what he
+//!    had is still free he keeps it, for a part of what he could use is in no plan. Who finds no room any more has what he had, or is
+//!    matched again.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +123,7 @@ impl Machine {
         let stays = |boxed: &Boxed, to: &Option<(Name, Bitrate)>| {
             to.as_ref().is_some_and(|(to, _)| boxed.seat.as_ref().is_some_and(|seat| seat.relay == *to))
         };
-        boxes.sort_by_key(|(boxed, to)| !stays(boxed, to));
+        boxes.sort_by_key(|(boxed, to)| (to.is_none(), !stays(boxed, to)));
         let leaving = self.claims_of(boxes.iter().map(|(boxed, _)| boxed));
         let mut room: BTreeMap<Name, Bitrate> = BTreeMap::new();
         for (boxed, to) in boxes {
@@ -132,9 +135,11 @@ impl Machine {
                 *left = if fits { *left - rate } else { *left };
                 fits
             };
+            // What brings it nothing, or is not offered any more, it does not keep.
+            let keeps = to.is_some() || otherwise == Reason::NoRoom;
             match &to {
                 Some((relay, rate)) if take(relay, *rate) => self.seat(&edge, relay, *rate),
-                Some(_) if seat.as_ref().is_some_and(|seat| take(&seat.relay, seat.reservation)) => {}
+                _ if keeps && seat.as_ref().is_some_and(|seat| take(&seat.relay, seat.reservation)) => {}
                 Some(_) => {
                     self.unseat(&edge, Reason::NoRoom);
                     self.enqueue(&edge);
@@ -181,14 +186,19 @@ impl Machine {
         let mut instance = Instance::new(&room).expect("each relay has its part of the most");
         let mut homes = Vec::with_capacity(edges.len());
         for (_, edge) in edges {
+            let home = edge.seat.as_ref().and_then(|seat| number.get(&seat.relay).copied());
+            let left = |at: usize, relay: &Name| {
+                if home == Some(at) { self.room(relay, edge.load()).min(room[at]) } else { room[at] }
+            };
             let candidates: Vec<Candidate> = self
                 .reach(edge)
-                .filter_map(|(relay, rate)| Some(Candidate { relay: *number.get(relay)?, rate }))
+                .filter_map(|(relay, rate)| Some((*number.get(relay)?, relay, rate)))
+                .map(|(at, relay, rate)| Candidate::through(at, rate, left(at, relay)))
                 .collect();
             instance
                 .add(edge.wish.alone, &candidates)
                 .expect("a relay is named once, and there are fewer than 2^32");
-            homes.push(edge.seat.as_ref().and_then(|seat| number.get(&seat.relay).copied()));
+            homes.push(home);
         }
         let prices = relays.iter().map(|relay| self.prices.get(relay).copied().unwrap_or(0.0));
         let prices = Prices::new(prices.collect::<Vec<_>>());

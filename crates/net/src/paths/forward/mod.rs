@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -252,14 +251,9 @@ fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// As many descriptors as this user may have, but for a reserve.
-pub fn descriptors() -> usize {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // With fewer, more connections wait.
-    let _ = setrlimit(Resource::Nofile, limit);
-    let current = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(current).unwrap_or(usize::MAX).saturating_sub(RESERVED)
+/// As many descriptors as this user may have, but for a reserve. With fewer, more connections wait.
+fn descriptors() -> usize {
+    usize::try_from(crate::descriptors::raise()).unwrap_or(usize::MAX).saturating_sub(RESERVED)
 }
 
 /// Two sockets, and two pipes of two ends.
