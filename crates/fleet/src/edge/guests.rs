@@ -8,7 +8,9 @@
 //! 3. An address is one of IPv4, or 64 bits of IPv6: a client may make up the rest.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+
+use crate::relay::handshakes::network;
 
 /// Those that are here; `T` is what is needed to end one.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl<T> Guests<T> {
 
     /// One has come: its ticket for [`Guests::left`], and who has to go for it.
     pub(super) fn came(&mut self, from: IpAddr, handle: T) -> Result<(Ticket, Option<T>), Full> {
-        let address = prefix(from);
+        let address = network(from);
         let has = self.of.get(&address).map_or(0, Vec::len);
         if has >= self.room_of_one {
             return Err(Full);
@@ -68,13 +70,6 @@ impl<T> Guests<T> {
         let (_, handle) = most.and_then(Vec::pop).ok_or(Full)?;
         self.count -= 1;
         Ok(handle)
-    }
-}
-
-fn prefix(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
-        address => address,
     }
 }
 

@@ -69,7 +69,8 @@ impl<T> Handshakes<T> {
     }
 }
 
-fn network(address: IpAddr) -> IpAddr {
+/// Whose addresses count as one: an IPv6 subscriber has at least 64 bits of his own.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
         address => address,

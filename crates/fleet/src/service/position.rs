@@ -10,6 +10,7 @@
 //! operator's gateway is.
 
 use std::cmp::Ordering;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,16 @@ pub struct Position {
 struct Degrees {
     latitude: f64,
     longitude: f64,
+}
+
+impl FromStr for Position {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let degrees =
+            text.split_once(',').and_then(|(north, east)| Some((north.parse().ok()?, east.parse().ok()?)));
+        let (north, east) = degrees.ok_or_else(|| format!("`{text}` is no position such as 50.11,8.68"))?;
+        Self::new(north, east)
+    }
 }
 
 impl Position {

@@ -135,7 +135,7 @@ async fn reluctant() -> SocketAddr {
 }
 
 #[test]
-#[ignore = "it takes minutes, 18,000 open files and the built program"]
+#[ignore = "minutes, and 18,000 open files: cargo build -p marline; MARLINE=$PWD/target/debug/marline cargo test -p marline-fleet --test tunnels -- --ignored --nocapture load"]
 fn load() {
     let descriptors = marline_net::descriptors::raise();
     // Two sockets of each flow are here, and two at the relay.

@@ -126,7 +126,7 @@ pub(super) struct AskArgs {
     #[arg(long, value_name = "RATE")]
     pub(super) wanted: Option<Bitrate>,
     /// Where the edge is, in degrees north and east.
-    #[arg(long, value_name = "LATITUDE,LONGITUDE", value_parser = position, allow_hyphen_values = true, requires = "fleet")]
+    #[arg(long, value_name = "LATITUDE,LONGITUDE", allow_hyphen_values = true, requires = "fleet")]
     pub(super) position: Option<Position>,
     /// What one measurement may send over metered links; ten times this a day. 0: nothing.
     #[arg(long, value_name = "SIZE", default_value = "2MB", value_parser = size)]
@@ -170,10 +170,4 @@ impl FromStr for Minimise {
 
 fn size(text: &str) -> Result<DataSize, String> {
     if text == "0" { Ok(DataSize::ZERO) } else { text.parse().map_err(|error| format!("{error}")) }
-}
-
-fn position(text: &str) -> Result<Position, String> {
-    let degrees = text.split_once(',').and_then(|(north, east)| Some((north.parse().ok()?, east.parse().ok()?)));
-    let (north, east) = degrees.ok_or_else(|| format!("`{text}` is no position such as 50.11,8.68"))?;
-    Position::new(north, east)
 }

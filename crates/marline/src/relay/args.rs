@@ -81,7 +81,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "HOST:PORT", requires = "fleet")]
     pub(super) announce: Vec<Endpoint>,
     /// Where it is, in degrees north and east.
-    #[arg(long, value_name = "LATITUDE,LONGITUDE", value_parser = position, allow_hyphen_values = true, requires = "fleet")]
+    #[arg(long, value_name = "LATITUDE,LONGITUDE", allow_hyphen_values = true, requires = "fleet")]
     pub(super) position: Option<Position>,
     /// Threads that carry.
     #[arg(long, value_name = "N", default_value = "1")]
@@ -116,12 +116,6 @@ pub(super) struct LimitArgs {
     /// several links.
     #[arg(long, value_name = "SIZE", default_value_t = Limits::default().buffers)]
     max_buffers: DataSize,
-}
-
-fn position(text: &str) -> Result<Position, String> {
-    let degrees = text.split_once(',').and_then(|(north, east)| Some((north.parse().ok()?, east.parse().ok()?)));
-    let (north, east) = degrees.ok_or_else(|| format!("`{text}` is no position such as 50.11,8.68"))?;
-    Position::new(north, east)
 }
 
 impl LimitArgs {
