@@ -126,7 +126,7 @@ impl Priority {
     /// So much of what was granted to a bulk flow has been sent.
     pub(super) fn passed(&mut self, id: u64, granted: DataSize, passed: DataSize) {
         self.sent += passed;
-        self.shares.give_back(&id, granted - passed);
+        self.shares.passed(&id, granted, passed);
     }
 
     /// A look at a live flow: what it was given in all, and what of it is not acknowledged.

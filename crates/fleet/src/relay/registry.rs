@@ -330,7 +330,7 @@ impl Pace for Seat {
         if self.registry.limits.capacity.is_some() && passed < granted {
             let mut state = self.registry.lock();
             let shares = if is_up { &mut state.up } else { &mut state.down };
-            shares.give_back(&self.name, granted - passed);
+            shares.passed(&self.name, granted, passed);
         }
     }
 }
