@@ -110,16 +110,15 @@ impl Relay {
 
     /// Takes new tunnels again; whether it does: one that is ending does not.
     pub fn take_in_again(&self) -> bool {
-        let undone = |course: &mut Course| {
+        self.course.send_if_modified(|course| {
             let may = *course <= Course::Draining;
-            *course = if may { Course::Open } else { *course };
+            if may {
+                *course = Course::Open;
+                // In here, or one that was told to end in between would take tunnels again.
+                self.registry.drain(false);
+            }
             may
-        };
-        let may = self.course.send_if_modified(undone);
-        if may {
-            self.registry.drain(false);
-        }
-        may
+        })
     }
 
     /// Drains, and is to end when the last tunnel has, or at once.
@@ -128,9 +127,11 @@ impl Relay {
     }
 
     fn set_out_on(&self, next: Course) {
-        // What ends does not go back.
-        self.course.send_modify(|course| *course = next.max(*course));
-        self.registry.drain(true);
+        self.course.send_modify(|course| {
+            // What ends does not go back.
+            *course = next.max(*course);
+            self.registry.drain(true);
+        });
     }
 
     /// Ends when it is to end, if it waits for its tunnels or not.
