@@ -5,7 +5,7 @@
 //! 1. An edge may wait with its request ([`WARM`]), so that a connection is ready when a flow comes. Once a byte of the head is there
 //!    the rest has [`HEAD`]: who sends one byte a minute is gone.
 //! 2. One connection carries one tunnel. After any other answer it is closed: what the edge has sent ahead is no request.
-//! 3. What breaks on one side is reset on the other: half a stream is never taken for a whole.
+//! 3. What breaks on one side, or with the relay itself, is reset on the other: half a stream is never taken for a whole.
 //! 4. A certificate that is revoked meanwhile ends the tunnel; a relay that drains ends those that wait.
 
 use std::io;
@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -27,7 +26,7 @@ use super::registry::Seat;
 use super::rooms::Room;
 use super::{Relay, Trusted};
 use crate::tls::{Peer, TlsError};
-use crate::tunnel::{CONNECTED, Going, Problem, Request, Status, Wire, carry_watched, parse};
+use crate::tunnel::{CONNECTED, Going, Problem, Request, Status, Wire, carry_watched, end, parse};
 
 /// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
 const WARM: Duration = Duration::from_secs(300);
@@ -81,6 +80,7 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
         congestion: relay.config.congestion.as_ref(),
     };
     let mut server = reach(&target, &peer.identity.name, &ways).await?;
+    end::broken(&server);
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
     let room = Room::new(&relay.rooms);
     let window = target.authority().parse().ok().map(|origin| Window::new(&relay.origins, origin));
@@ -92,10 +92,12 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
             why = no_more(&mut trusted, &peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
         }
     };
-    if let Err(error) = carrying.await {
-        tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, %error, "broke");
-        reset(&server);
-        reset(edge.get_ref().0.socket());
+    match carrying.await {
+        Ok(()) => end::whole(&server),
+        Err(error) => {
+            tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, %error, "broke");
+            end::broken(edge.get_ref().0.socket());
+        }
     }
     Ok(())
 }
@@ -170,9 +172,4 @@ async fn answer(edge: &mut Edge, problem: &Problem) {
         io::Result::Ok(())
     };
     let _ = timeout(LINGER, said).await;
-}
-
-/// The other end shall learn that this is no orderly end.
-fn reset(socket: &TcpStream) {
-    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
