@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use door::{DoorError, Doors};
 pub use origins::Origin;
@@ -88,6 +88,8 @@ pub struct Relay {
     rooms: Arc<rooms::Rooms>,
     origins: origins::Origins,
     course: watch::Sender<Course>,
+    /// Places for those who are told no.
+    refusals: Semaphore,
 }
 
 impl Relay {
@@ -100,7 +102,8 @@ impl Relay {
         let (names, rooms) = (names::Names::default(), rooms::Rooms::new(config.limits.buffers));
         let probes = probe::Probes::default();
         let (origins, course) = (origins::Origins::default(), watch::Sender::new(Course::Open));
-        Ok(Arc::new(Self { config, trusted, registry, own, probes, names, rooms, origins, course }))
+        let refusals = Semaphore::new(serve::REFUSALS);
+        Ok(Arc::new(Self { config, trusted, registry, own, probes, names, rooms, origins, course, refusals }))
     }
 
     /// Takes no new tunnels; those that are open end when they end.

@@ -34,6 +34,11 @@ const WARM: Duration = Duration::from_secs(300);
 const HEAD: Duration = Duration::from_secs(10);
 /// chosen: how long an answer's last bytes may be on their way before the connection is reset.
 const LINGER: Duration = Duration::from_secs(2);
+/// How many have so long at once: they have no seat, and a descriptor each. chosen: a third of what is kept aside for others than
+/// tunnels.
+pub(super) const REFUSALS: usize = 32;
+/// The others hear it if they have sent nothing ahead.
+const INSTANT: Duration = Duration::from_millis(20);
 
 pub(super) type Edge = TlsStream<Wire>;
 
@@ -45,7 +50,10 @@ pub(super) async fn serve(mut edge: Edge, relay: &Relay) {
     };
     if let Err(problem) = served {
         tracing::debug!(why = problem.words, "not carried");
-        answer(&mut edge, &problem).await;
+        match relay.refusals.try_acquire() {
+            Ok(_place) => answer(&mut edge, &problem, LINGER).await,
+            Err(_) => answer(&mut edge, &problem, INSTANT).await,
+        }
     }
 }
 
@@ -162,7 +170,7 @@ async fn no_more(trusted: &mut watch::Receiver<Arc<Trusted>>, peer: &Peer) -> Tl
 }
 
 /// Says why not, and closes so that it is heard.
-async fn answer(edge: &mut Edge, problem: &Problem) {
+async fn answer(edge: &mut Edge, problem: &Problem, linger: Duration) {
     let said = async {
         edge.write_all(problem.answer().as_bytes()).await?;
         edge.shutdown().await?;
@@ -171,5 +179,5 @@ async fn answer(edge: &mut Edge, problem: &Problem) {
         while edge.read(&mut sink).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = timeout(LINGER, said).await;
+    let _ = timeout(linger, said).await;
 }
