@@ -50,13 +50,11 @@ pub(super) struct By {
 /// A connection to this relay, and the round trip of its first handshake.
 pub(super) async fn dial(station: &Station, trusted: &Trusted, by: &By) -> io::Result<(Road, Duration)> {
     let late = |what: &'static str| move |_| io::Error::new(io::ErrorKind::TimedOut, what);
-    let reach = async {
-        let addresses = station.addresses().await?;
-        let begun = Instant::now();
-        let socket = race(&addresses, |address| connect(address, by.clone())).await?;
-        Ok::<_, io::Error>((socket, begun.elapsed()))
-    };
-    let (socket, round_trip) = timeout(CONNECT, reach).await.map_err(late("no answer"))??;
+    let addresses = station.addresses().await?;
+    let begun = Instant::now();
+    let reached = race(&addresses, |address| connect(address, by.clone()));
+    let socket = timeout(CONNECT, reached).await.map_err(late("no answer"))??;
+    let round_trip = begun.elapsed();
     let shaken = TlsConnector::from(trusted.tls.clone()).connect(station.at.server.clone(), Wire::new(socket));
     let road = timeout(HANDSHAKE, shaken).await.map_err(late("no TLS handshake in time"))??;
     check(&road, station, trusted)?;
