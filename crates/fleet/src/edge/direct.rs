@@ -13,8 +13,9 @@ use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-use super::dial::{By, connect, race};
+use super::dial::{By, connect};
 use super::local::Local;
+use crate::race::race;
 use crate::tunnel::{Problem, Status, Target};
 
 /// chosen: as a relay's.
