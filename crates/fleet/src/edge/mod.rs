@@ -41,7 +41,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use agent::{Agent, FleetView};
 #[cfg(any(test, feature = "fuzzing"))]
@@ -149,6 +149,7 @@ pub struct Edge {
     /// Where the newest flow wants to go.
     wanted: watch::Sender<Option<Endpoint>>,
     direct: Arc<meter::Meter>,
+    look_ups: Arc<Semaphore>,
 }
 
 impl Edge {
@@ -167,6 +168,7 @@ impl Edge {
             links: watch::Sender::default(),
             wanted: watch::Sender::default(),
             direct: Arc::default(),
+            look_ups: Arc::new(Semaphore::new(direct::LOOK_UPS)),
         })
     }
 

@@ -110,6 +110,8 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
         // It has heard the same signal, and puts back what it has changed.
         let _ = steering.join();
     }
+    // A name that is being looked up for somebody holds up nobody's end.
+    runtime.shutdown_background();
     ended
 }
 
