@@ -119,7 +119,7 @@ impl Agent {
         let edge = Arc::clone(&self.edge);
         loop {
             self.look(&links.borrow_and_update().clone());
-            if let Some(origin) = wanted.borrow_and_update().clone() {
+            if let Some(origin) = wanted.borrow_and_update().origin.clone() {
                 self.machine.origin(origin);
             }
             self.note_failures();

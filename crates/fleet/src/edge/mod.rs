@@ -146,8 +146,7 @@ pub struct Edge {
     local: local::Local,
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
-    /// Where the newest flow wants to go.
-    wanted: watch::Sender<Option<Endpoint>>,
+    wanted: watch::Sender<live::Wanted>,
     direct: Arc<meter::Meter>,
     look_ups: Arc<Semaphore>,
 }
@@ -248,7 +247,7 @@ impl Edge {
     /// A flow wants to go there.
     fn wants(&self, target: &Target) {
         if let Ok(origin) = target.authority().parse() {
-            self.wanted.send_replace(Some(origin));
+            self.wanted.send_if_modified(|wanted| wanted.hear(origin, self.lanes.is_live(target)));
         }
     }
 }
