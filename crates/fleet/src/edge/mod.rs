@@ -101,10 +101,29 @@ impl Default for GuestTerms {
     }
 }
 
-/// chosen: two descriptors each; a household with several browsers has some hundred.
-const FLOWS: usize = 1024;
+/// chosen: a household with several browsers has some hundred; and a relay carries 512 of one edge
+/// ([`Limits`](crate::relay::Limits)), a flow that is asked for twice counted twice.
+const FLOWS: usize = 448;
 /// chosen: one client cannot take all places, and a browser has enough.
-const FLOWS_OF_ONE: usize = 512;
+const FLOWS_OF_ONE: usize = 320;
+
+/// Descriptors of one flow: both its sides, the one that its queue is looked at by, and two by which a live stream is.
+const OF_A_FLOW: u64 = 5;
+/// chosen: listeners, connections that wait ready, addresses that are tried side by side, the service, lists, look-ups.
+const ASIDE: u64 = 96;
+
+impl GuestTerms {
+    /// The same, or fewer flows where a process that may have so many descriptors cannot have them.
+    #[must_use]
+    pub fn within(self, descriptors: u64) -> Self {
+        let room = usize::try_from(descriptors.saturating_sub(ASIDE) / OF_A_FLOW).unwrap_or(usize::MAX).max(2);
+        let Self { flows, flows_of_one, .. } = self;
+        if flows <= room {
+            return self;
+        }
+        Self { flows: room, flows_of_one: flows_of_one.min((room / 4 * 3).max(1)), ..self }
+    }
+}
 
 /// How an edge stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -249,5 +268,23 @@ impl Edge {
         if let Ok(origin) = target.authority().parse() {
             self.wanted.send_if_modified(|wanted| wanted.hear(origin, self.lanes.is_live(target)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_uses_an_edge_finds_room_at_its_relay_and_for_its_descriptors() {
+        let (usual, of_a_relay) = (GuestTerms::default(), crate::relay::Limits::default());
+        // So it is the edge that decides who has to go, and not who came last.
+        assert!(usual.flows < of_a_relay.tunnels_per_edge && usual.flows_of_one < usual.flows);
+        let bounds = |descriptors| {
+            let GuestTerms { flows, flows_of_one, .. } = GuestTerms::default().within(descriptors);
+            (flows, flows_of_one)
+        };
+        assert_eq!(bounds(16_384), (usual.flows, usual.flows_of_one));
+        assert_eq!([bounds(1024), bounds(256), bounds(0)], [(185, 138), (32, 24), (2, 1)]);
     }
 }
