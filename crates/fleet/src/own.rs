@@ -1,12 +1,13 @@
 //! This machine's own addresses, which nobody from elsewhere is carried to.
 //!
-//! In: the kernel's list, asked for at most each [`FRESH`]: addresses come and go with leases. Out: whether one is of them.
+//! In: the kernel's list, asked for at most each [`FRESH`]: addresses come and go with leases. Out: whether one is of them. The list
+//! is for addresses within others (NAT64, 6to4); whether packets to an address end here the kernel says each time ([`leads_here`]).
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use marline_net::links::{LinksError, survey};
+use marline_net::links::{self, LinksError, survey};
 
 /// chosen: a new address is protected before anybody can have learnt of it.
 const FRESH: Duration = Duration::from_secs(2);
@@ -33,6 +34,11 @@ impl Own {
         }
         own.1.clone()
     }
+}
+
+/// Whether packets to there end at this machine; where the kernel does not say, they do.
+pub(crate) fn leads_here(address: IpAddr) -> bool {
+    links::leads_here(address).inspect_err(|error| tracing::warn!(%error, "where packets go")).unwrap_or(true)
 }
 
 fn addresses() -> Result<Vec<IpAddr>, LinksError> {

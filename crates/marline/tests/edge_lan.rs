@@ -1,4 +1,5 @@
-//! `marline edge --lan` as a LAN's client meets it: a client, the box with two links, a relay and a server in a network each.
+//! `marline edge --lan` as a LAN's client meets it, and what it and its relay keep for themselves: a client, the box with two
+//! links, a relay and a server in a network each.
 //!
 //! The client is a plain curl that knows of nothing. Each case runs in namespaces of its own (root, `unshare`, `ip`, `nft`,
 //! `nginx`, `curl`, `perl`), and says so where that cannot be had.
@@ -212,6 +213,20 @@ done
     let expected =
         [carried, "1", "1", "1", "as before", carried, "1", "1", carried, "1", carried, "1", "as before"];
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn a_network_that_a_route_makes_the_relays_own_is_not_reached_through_it() {
+    let script = r#"
+relay --allow-net 203.0.113.0/24
+ip -n far route add local 203.0.113.77/32 dev lo
+via='curl -sS -m 20 -o heard -w %{http_connect}\n --proxy https://10.0.1.1:4443 --proxytunnel'
+via="$via --proxy-cert e1.pem --proxy-key e1.key --proxy-cacert ca/ca.pem"
+$via http://203.0.113.77/ 2>/dev/null || true
+$via http://203.0.113.5/; cat heard
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["403", "200", "203.0.113.1 to 203.0.113.5"]);
 }
 
 #[test]

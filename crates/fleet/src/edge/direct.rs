@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::dial::{By, connect};
-use super::local::Local;
+use super::local::is_here;
 use crate::race::race;
 use crate::tunnel::{Problem, Status, Target};
 
@@ -34,12 +34,12 @@ pub(super) const LOOK_UPS: usize = 16;
 pub(super) async fn reach(
     target: &Target,
     best: Option<String>,
-    exposed: Option<&Local>,
+    exposed: bool,
     look_ups: &Arc<Semaphore>,
 ) -> Result<TcpStream, Problem> {
     let reached = async {
         let addresses = addresses(target, look_ups).await.map_err(unreachable)?;
-        let addresses = exposed.map_or(Ok(addresses.clone()), |local| elsewhere(addresses, local))?;
+        let addresses = if exposed { elsewhere(addresses)? } else { addresses };
         let plain = By { plain: true, ..By::default() };
         if best.is_some() {
             let by = By { device: best, ..plain.clone() };
@@ -74,8 +74,8 @@ fn unreachable(error: io::Error) -> Problem {
 }
 
 /// Rule 2.
-fn elsewhere(addresses: Vec<SocketAddr>, local: &Local) -> Result<Vec<SocketAddr>, Problem> {
-    let (here, there): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| local.is(address.ip()));
+fn elsewhere(addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Problem> {
+    let (here, there): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| is_here(address.ip()));
     if there.is_empty() && !here.is_empty() {
         let words = "this leads back to the edge's own machine";
         return Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words));
@@ -89,11 +89,10 @@ mod tests {
 
     #[test]
     fn an_edges_own_machine_is_not_elsewhere() {
-        let (local, [own, other]) =
-            (Local::ask(), ["127.0.0.1:80", "192.0.2.1:80"].map(|text| text.parse().unwrap()));
-        assert_eq!(elsewhere(vec![own], &local).unwrap_err().status, Status::Forbidden);
-        assert_eq!(elsewhere(vec![own, other], &local).unwrap(), [other]);
-        assert!(elsewhere(Vec::new(), &local).unwrap().is_empty());
+        let [own, other] = ["127.0.0.1:80", "192.0.2.1:80"].map(|text| text.parse().unwrap());
+        assert_eq!(elsewhere(vec![own]).unwrap_err().status, Status::Forbidden);
+        assert_eq!(elsewhere(vec![own, other]).unwrap(), [other]);
+        assert!(elsewhere(Vec::new()).unwrap().is_empty());
     }
 
     #[test]

@@ -43,8 +43,8 @@ pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
         }
         Err(RoadError::None(why)) if edge.config.direct => {
             tracing::warn!(why, "directly, over one link");
-            let exposed = edge.config.is_exposed().then_some(&edge.local);
-            let connected = direct::reach(target, edge.best_link(), exposed, &edge.look_ups).await;
+            let (best, exposed) = (edge.best_link(), edge.config.is_exposed());
+            let connected = direct::reach(target, best, exposed, &edge.look_ups).await;
             let connected = connected.inspect(|_| {
                 edge.state.send_modify(|state| {
                     state.direct += 1;

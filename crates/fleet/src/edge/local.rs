@@ -12,48 +12,34 @@
 
 use std::net::IpAddr;
 
-use crate::own::Own;
+use crate::own::leads_here;
 use crate::tunnel::Target;
 
-/// This machine's addresses, as far as the kernel tells them.
-#[derive(Debug)]
-pub(super) struct Local(Option<Own>);
-
-impl Local {
-    pub(super) fn ask() -> Self {
-        Self(Own::ask().inspect_err(|error| tracing::warn!(%error, "this machine's addresses")).ok())
+/// Whether who asks from there may not go to this target.
+pub(super) fn refuses(from: IpAddr, target: &Target) -> bool {
+    if from.to_canonical().is_loopback() {
+        return false;
     }
+    match target.host.parse() {
+        Ok(address) => is_here(address),
+        Err(_) => target.host == "localhost" || target.host.ends_with(".localhost"),
+    }
+}
 
-    /// Whether who asks from there may not go to this target.
-    pub(super) fn refuses(&self, from: IpAddr, target: &Target) -> bool {
-        if from.to_canonical().is_loopback() {
-            return false;
+/// Whether an address is this machine, or means it from wherever it is asked.
+pub(super) fn is_here(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let never = match address {
+        IpAddr::V4(v4) => {
+            // "This network" (RFC 1122 §3.2.1.3) is this host to Linux.
+            v4.octets()[0] == 0 || v4.is_loopback() || v4.is_link_local() || v4.is_multicast() || v4.is_broadcast()
         }
-        match target.host.parse() {
-            Ok(address) => self.is(address),
-            Err(_) => target.host == "localhost" || target.host.ends_with(".localhost"),
+        IpAddr::V6(v6) => {
+            let embeds_v4 = v6.segments()[..6] == [0; 6];
+            embeds_v4 || v6.is_unicast_link_local() || v6.is_multicast()
         }
-    }
-
-    /// Whether an address is this machine, or means it from wherever it is asked.
-    pub(super) fn is(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        let never = match address {
-            IpAddr::V4(v4) => {
-                // "This network" (RFC 1122 §3.2.1.3) is this host to Linux.
-                v4.octets()[0] == 0
-                    || v4.is_loopback()
-                    || v4.is_link_local()
-                    || v4.is_multicast()
-                    || v4.is_broadcast()
-            }
-            IpAddr::V6(v6) => {
-                let embeds_v4 = v6.segments()[..6] == [0; 6];
-                embeds_v4 || v6.is_unicast_link_local() || v6.is_multicast()
-            }
-        };
-        never || self.0.as_ref().is_some_and(|own| own.addresses().iter().any(|own| own.to_canonical() == address))
-    }
+    };
+    never || leads_here(address)
 }
 
 #[cfg(test)]
@@ -62,7 +48,6 @@ mod tests {
 
     #[test]
     fn from_elsewhere_nobody_reaches_this_machine() {
-        let local = Local::ask();
         let to = |text: &str| Target::parse(text).unwrap();
         let (here, elsewhere): (IpAddr, IpAddr) = ("127.0.0.1".parse().unwrap(), "192.0.2.7".parse().unwrap());
         for target in [
@@ -82,12 +67,12 @@ mod tests {
             "localhost:80",
             "a.LocalHost.:80",
         ] {
-            assert!(local.refuses(elsewhere, &to(target)), "{target}");
-            assert!(!local.refuses(here, &to(target)), "{target}");
-            assert!(!local.refuses("::ffff:127.0.0.1".parse().unwrap(), &to(target)), "{target}");
+            assert!(refuses(elsewhere, &to(target)), "{target}");
+            assert!(!refuses(here, &to(target)), "{target}");
+            assert!(!refuses("::ffff:127.0.0.1".parse().unwrap(), &to(target)), "{target}");
         }
         for target in ["192.0.2.1:80", "[2001:db8::1]:80", "a.example:80", "notlocalhost:80"] {
-            assert!(!local.refuses(elsewhere, &to(target)), "{target}");
+            assert!(!refuses(elsewhere, &to(target)), "{target}");
         }
     }
 }

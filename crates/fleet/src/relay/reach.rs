@@ -19,9 +19,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::names::{Names, Unknown};
-use super::rules::Rules;
+use super::rules::{Refusal, Rules};
 use crate::congestion::Congestion;
 use crate::identity::Name;
+use crate::own::leads_here;
 use crate::race::{in_turns, race};
 use crate::tunnel::{Problem, Status, Target};
 
@@ -55,7 +56,7 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
     let addresses: Vec<_> = addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect();
     let (mut good, mut refusal) = (Vec::new(), None);
     for address in in_turns(&addresses).into_iter().take(MOST) {
-        match ways.rules.found(address.ip(), ways.own) {
+        match allowed(address.ip(), ways) {
             Ok(()) => good.push(address),
             Err(why) => refusal = Some((address.ip(), why)),
         }
@@ -77,6 +78,12 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
     }
 }
 
+/// The rules, and the kernel's word on whether it is the relay itself.
+fn allowed(address: IpAddr, ways: &Ways<'_>) -> Result<(), Refusal> {
+    ways.rules.found(address, ways.own)?;
+    if leads_here(address) { ways.rules.found(address, &[address.to_canonical()]) } else { Ok(()) }
+}
+
 /// What cannot be set changes the pace of small packets, or how soon it is known that a server has gone, nothing else.
 fn prepare(server: &TcpStream, congestion: Option<&Congestion>) {
     if let Some(congestion) = congestion {
@@ -89,10 +96,10 @@ fn prepare(server: &TcpStream, congestion: Option<&Congestion>) {
     let _ = socket.set_tcp_notsent_lowat(NOT_SENT);
 }
 
-fn refused(target: &Target, why: &super::rules::Refusal) -> Problem {
+fn refused(target: &Target, why: &Refusal) -> Problem {
     let error = match why {
-        super::rules::Refusal::Port(_) | super::rules::Refusal::Host => "http_request_denied",
-        super::rules::Refusal::Address(_) | super::rules::Refusal::Own(_) => "destination_ip_prohibited",
+        Refusal::Port(_) | Refusal::Host => "http_request_denied",
+        Refusal::Address(_) | Refusal::Own(_) => "destination_ip_prohibited",
     };
     Problem::new(Status::Forbidden, error, format!("{}:{}: {why}", target.host, target.port))
 }

@@ -20,6 +20,7 @@
 pub(crate) mod bus_tests;
 mod choose;
 mod dbus;
+mod here;
 mod interface;
 mod kind;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use choose::{Choice, Chosen, choose, choose_local, coming};
 pub(crate) use dbus::fuzzing;
 pub(crate) use dbus::{Bus, Value as BusValue};
 
+pub use here::leads_here;
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
 pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;

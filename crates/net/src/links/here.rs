@@ -1,0 +1,63 @@
+//! Whether packets to an address end at this machine.
+//!
+//! In: an address. Out: the kernel's word for it; nothing is sent.
+//!
+//! A list of addresses was not used: those of a link's own scope are in none that is made for choosing links, and a route
+//! (`ip route add local 198.51.100.0/24 dev lo`, as relays of an anycast network have it) makes a whole network this machine's own.
+
+use std::io;
+use std::net::IpAddr;
+
+use marline_core::wire::netlink::{Route, messages};
+use marline_sys::netlink::RouteSocket;
+
+/// Whether it is this machine's own. What cannot be reached at all is not.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn leads_here(address: IpAddr) -> io::Result<bool> {
+    let lookup = Route::lookup(None, address.to_canonical());
+    match RouteSocket::open()?.request(&lookup.finish(1)) {
+        Ok(answer) => {
+            let route = messages(&answer).find_map(|message| Route::parse(&message));
+            Ok(route.is_some_and(|route| route.kind == LOCAL))
+        }
+        Err(error) if NOWHERE.contains(&error.kind()) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `RTN_LOCAL` of linux/rtnetlink.h.
+const LOCAL: u8 = 2;
+/// No way leads there; a kernel without IPv6.
+const NOWHERE: [io::ErrorKind; 3] =
+    [io::ErrorKind::NetworkUnreachable, io::ErrorKind::HostUnreachable, io::ErrorKind::Unsupported];
+
+#[cfg(test)]
+mod tests {
+    use super::super::live::{cable, in_a_network, ip};
+    use super::*;
+
+    fn here(address: &str) -> bool {
+        leads_here(address.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_the_kernel_takes_for_its_own_is_here() {
+        assert!(here("127.0.0.1") && here("127.9.9.9") && here("::ffff:127.0.0.1"));
+        in_a_network(|| {
+            assert!(!here("192.0.2.1") && !here("2001:db8::1"));
+            cable("d0", "192.0.2.1/24");
+            ip("address add 192.0.2.7/24 dev d0");
+            ip("address add 192.0.2.9/32 dev d0 scope link");
+            ip("address add 2001:db8::1/64 dev d0 nodad");
+            ip("route add local 198.51.100.0/24 dev lo");
+            for own in ["192.0.2.1", "192.0.2.7", "192.0.2.9", "2001:db8::1", "::1", "198.51.100.200"] {
+                assert!(here(own), "{own}");
+            }
+            for other in ["192.0.2.2", "2001:db8::2", "203.0.113.1"] {
+                assert!(!here(other), "{other}");
+            }
+        });
+    }
+}
