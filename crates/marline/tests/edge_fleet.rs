@@ -190,7 +190,11 @@ fn scenario(stage: &Stage) {
     assert_eq!(rows.iter().filter(|row| row["rate_bps"].as_u64().is_some_and(|rate| rate > 0)).count(), 3);
     let first = given(&status).unwrap();
     // The list of the revoked came with it, and what was measured is kept.
-    assert!(stage.revoked().exists() && stage.dir.path().join("state.json").exists());
+    let begun = Instant::now();
+    while !(stage.revoked().exists() && stage.dir.path().join("state.json").exists()) {
+        assert!(begun.elapsed() < LONG, "neither is kept");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let mut old = tunnel(edge.address, &server);
     says_back(&mut old);
     assert_eq!(stage.status(|_| true)["flows"]["last"].as_str(), Some(first.as_str()));
