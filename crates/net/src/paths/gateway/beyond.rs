@@ -260,6 +260,9 @@ mod tests {
             assert_eq!(way(far_v6, LAN_V6), "eth0", "it has no IPv6");
             beyond.lead(None).unwrap();
             assert_eq!(way(far, LAN), "eth0");
+            lead(&beyond, "eth1");
+            drop(beyond);
+            assert_eq!((there(&RouteSocket::open().unwrap()).unwrap(), way(far, LAN)), (0, "eth0".into()));
         });
     }
 
