@@ -248,6 +248,29 @@ grep "UDP and the rest of the LAN pass" edge.log
 }
 
 #[test]
+fn udp_leaves_the_default_route_when_that_does_not_carry_even_if_nothing_else_is_known() {
+    let script = r#"
+mkdir -m 755 run; state >before
+edge --no-paths
+ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q :5000; do sleep 0.02; done
+lan perl -e "$talk" 203.0.113.5 >heard &
+hears() { until [ "$(tail -n1 heard)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+hears 10.0.1.2
+# The cable is out, and the route is still there.
+ip -n far link set up0 down
+hears 10.0.2.2
+ip route show default | grep -c up0
+kill -TERM $edge; wait $edge && echo "ended well"
+free; ip -n far link set up0 up
+until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
+state >after; diff before after && echo "as before"
+cat heard; grep -c "the rest of the LAN pass" edge.log
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["1", "ended well", "as before", "10.0.1.2", "10.0.2.2", "2"]);
+}
+
+#[test]
 fn what_a_killed_edge_has_left_is_put_back_by_a_command_and_by_the_next_start() {
     let script = r#"
 relay

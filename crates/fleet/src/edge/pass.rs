@@ -84,7 +84,11 @@ fn follow(rest: &mut Rest, beyond: &Beyond, now: Instant, links: Vec<LinkNow>) -
     if !links.is_empty() {
         let own =
             beyond.own().and_then(|index| survey.interfaces.iter().find(|interface| interface.index == index));
-        rest.look(now, &checked(links, &survey), own.map(|interface| interface.name.as_str()));
+        let mut links = checked(links, &survey);
+        // One that does not carry is no link where nobody steers, but may still be where the kernel sends everything.
+        let missing = own.filter(|own| !leads(own) && !links.iter().any(|link| link.name == own.name));
+        links.extend(missing.map(|own| LinkNow { name: own.name.clone(), ..LinkNow::default() }));
+        rest.look(now, &links, own.map(|interface| interface.name.as_str()));
     }
     beyond.lead(rest.now().link.as_deref().and_then(|name| survey.named(name)))
 }
