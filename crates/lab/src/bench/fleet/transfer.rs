@@ -42,6 +42,9 @@ const ROWS: [Row; 5] = [
     Row { name: "20+2 120/20 ms", links: &[(20, 120), (2, 20)], asked: Asked::Best(0.97) },
 ];
 
+/// So long the edge is up before. chosen: its connections to the relay are ready, over all links; a box is on before its stream.
+const UP: Duration = Duration::from_secs(3);
+
 /// As modems do: much more towards the client, when that is not what is measured.
 fn links(row: &Row, direction: Direction) -> Vec<LinkSpec> {
     let one = |(at, (rate, rtt)): (usize, &(u32, u32))| {
@@ -125,6 +128,7 @@ fn one(
         }
         _ => {
             let fleet = Fleet::start(&bench.setting(&used, 1, run))?;
+            std::thread::sleep(UP);
             (transfer(fleet.lab(), Way::Edge, direction, bytes, limit)?, fleet.lab().emulation()?.suspect())
         }
     };
