@@ -157,6 +157,8 @@ impl Workshop {
         let name = relay_name(relay);
         let mut command = self.command(home, "relay");
         command.args(["--listen", &at, "--certificate", &format!("{name}.pem"), "--allow-net", "10.99.0.0/24"]);
+        // Uploads to the relay itself end on its own host, which no network opens.
+        command.args(["--allow-net", &address(place).to_string()]);
         // A copy of its own: what the service brings is written there.
         let revoked = home.join(format!("{name}-revoked.pem"));
         let original = self.members.path().join(AUTHORITY).join("revoked.pem");
