@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_fleet::ca::Address;
 use marline_fleet::congestion::Congestion;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::relay::announce::{Terms, announce};
@@ -27,6 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
 use crate::member::Member;
+use crate::paths::run_dirs;
 
 use args::RunArgs;
 pub(crate) use args::{AFTER_HELP, RelayArgs};
@@ -107,7 +109,7 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
 /// The ear of `status`, `drain` and `stop`, in the first directory that has room for it.
 fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Control> {
     let mut why = None;
-    for dir in ask::run_dirs(run_dir) {
+    for dir in run_dirs(run_dir) {
         match Control::listen(&dir, name, relay) {
             Ok(control) => return Some(control),
             Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
@@ -125,10 +127,12 @@ fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(Terms, Client)>, Exi
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
     let host = first.to_string();
     let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host).trim_matches(['[', ']']);
+    let server_name: Address = host.parse().map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?;
+    member.own.is_for(&server_name).map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?;
     let terms = Terms {
         capacity: args.limits.read().capacity.unwrap_or_default(),
         addresses: args.announce.clone(),
-        server_name: host.parse().map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?,
+        server_name,
         position: args.position,
     };
     Ok(Some((terms, member.client(url)?)))
@@ -137,7 +141,7 @@ fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(Terms, Client)>, Exi
 /// Announces the relay, if there is anybody to announce it to.
 async fn announced(relay: &Relay, fleet: Option<(Terms, Client)>) -> std::convert::Infallible {
     match fleet {
-        Some((terms, client)) => announce(relay, &terms, client).await,
+        Some((terms, client)) => announce(relay, &terms, client, say).await,
         None => std::future::pending().await,
     }
 }
