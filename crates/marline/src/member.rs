@@ -151,3 +151,16 @@ fn one(role: Role) -> &'static str {
         Role::Operator => "an operator",
     }
 }
+
+/// How the one with this certificate goes on: the command that it is for.
+pub(crate) fn next(role: Role, certificate: &Path, fleet: &str) -> String {
+    let certificate = certificate.display();
+    match role {
+        Role::Edge => format!("marline edge --certificate {certificate} --fleet {fleet}"),
+        Role::Relay => format!(
+            "marline relay --certificate {certificate} --listen 0.0.0.0:4443 --fleet {fleet} --announce HOST:4443 --capacity RATE"
+        ),
+        Role::Fleet => format!("marline fleet run --certificate {certificate} --listen ADDRESS:4444"),
+        Role::Operator => format!("marline fleet status --certificate {certificate} --fleet {fleet}"),
+    }
+}

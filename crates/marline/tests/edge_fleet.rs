@@ -98,7 +98,7 @@ fn scenario(stage: &Stage) {
     let far = stage.far;
     stage.must("fleet ca init --dir ca --name test");
     for n in 1..=3 {
-        stage.must(&format!("fleet ca issue relay r{n} --dir ca --address {far} --out ."));
+        stage.must(&format!("fleet ca issue relay r{n} --dir ca --address {far} --out relays"));
     }
     stage.must("fleet ca issue edge e1 --dir ca --out .");
     stage.must("fleet ca issue operator ann --dir ca --out .");
@@ -111,7 +111,7 @@ fn scenario(stage: &Stage) {
     let mut relays: Vec<Option<Running>> = Vec::new();
     for (n, capacity) in [(1, 8), (2, 40), (3, 16)] {
         let words = format!(
-            "relay --listen {far}:500{n} --certificate r{n}.pem --revoked ca/revoked.pem --allow-net {far} \
+            "relay --listen {far}:500{n} --certificate relays/r{n}.pem --revoked ca/revoked.pem --allow-net {far} \
              --allow-port {port} --capacity {capacity}Mbit/s --fleet {url} --announce {far}:500{n}",
             port = server.port()
         );
@@ -265,7 +265,8 @@ fn a_token_brings_one_box_its_files_once() {
     let token = stage.must("fleet ca token --role edge --name cam-7 --dir ca");
     let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --dir ca");
     let wrong = stage.must("fleet ca token --role edge --name cam-7 --dir other");
-    for name in ["box", "again", "wrong", "taken"] {
+    // The first one is made by who enrols there.
+    for name in ["again", "wrong", "taken"] {
         std::fs::create_dir(stage.dir.path().join(name)).unwrap();
     }
     let refused = |output: &Output, code: i32, word: &str| {
