@@ -15,7 +15,6 @@ mod cases;
 mod fleet;
 mod measured;
 mod play;
-mod process;
 mod real;
 mod rows;
 mod send;
