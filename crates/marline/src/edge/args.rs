@@ -65,7 +65,7 @@ pub(super) struct RunArgs {
     pub(super) fleet: Option<String>,
     /// A relay, the best first; may be given several times. Its certificate must have this name [default port: 4443]. With
     /// --fleet: when those of the service do not carry.
-    #[arg(long, required_unless_present = "fleet", value_name = "HOST[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) relay: Vec<String>,
     #[command(flatten)]
     pub(super) files: Files,

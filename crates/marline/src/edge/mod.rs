@@ -197,7 +197,9 @@ async fn tell(mut state: watch::Receiver<EdgeState>) -> Infallible {
         let now = state.borrow_and_update().clone();
         let new = match &now.last {
             Some(relay) => Some(format!("through {relay}")),
-            None if now.direct > before.direct => Some("directly, over one link: no relay can be had".to_owned()),
+            None if now.direct > before.direct => {
+                Some("directly, over one link: no relay can be had (MARLINE_LOG=warn says why)".to_owned())
+            }
             None => None,
         };
         if let Some(new) = new.filter(|new| way.as_ref() != Some(new)) {

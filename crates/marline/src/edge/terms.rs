@@ -36,6 +36,9 @@ pub(super) struct Fleet {
 impl Terms {
     pub(super) fn of(args: &RunArgs) -> Result<Self, Exit> {
         let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
+        if args.fleet.is_none() && args.relay.is_empty() {
+            return Err(Exit::usage("say --fleet URL, whose service chooses a relay, or --relay HOST[:PORT]"));
+        }
         let member = args.files.read(Role::Edge)?;
         let identity = member.identity.clone();
         let state = || match &args.asks.state {
