@@ -164,3 +164,20 @@ pub(crate) fn next(role: Role, certificate: &Path, fleet: &str) -> String {
         Role::Operator => format!("marline fleet status --certificate {certificate} --fleet {fleet}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_stands_beside_the_certificate() {
+        let files = |key: Option<&str>, authority: Option<&str>| {
+            let shown = Shown { certificate: Some("a/cam-7.pem".into()), key: key.map(Into::into) };
+            let MemberFiles { certificate, key, authority } = shown.files(authority.map(Into::into)).unwrap();
+            [certificate, key, authority].map(|path| path.display().to_string())
+        };
+        assert_eq!(files(None, None), ["a/cam-7.pem", "a/cam-7.key", "a/ca.pem"]);
+        assert_eq!(files(Some("k"), Some("c")), ["a/cam-7.pem", "k", "c"]);
+        assert!(Shown { certificate: None, key: None }.files(None).is_none());
+    }
+}
