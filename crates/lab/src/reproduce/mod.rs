@@ -12,6 +12,7 @@
 
 mod bass;
 mod emptcp;
+mod floor;
 mod greenbag;
 mod paper;
 mod phone;
