@@ -29,7 +29,7 @@ Examples:
 
 Certificates come from `marline fleet enrol`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
 steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried: a LAN's passes over
-the link of the default route. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
+the one link that has shown the highest rate, a metered one only where there is no other. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
 start or by `marline paths restore`; it needs CAP_NET_ADMIN and nft. docs/edge-box.md is the guide to a box.";
 
 /// `marline edge`.
@@ -74,7 +74,8 @@ pub(super) struct RunArgs {
     /// Where programs reach it; may be given several times. Whoever can reach it may use it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1088")]
     pub(super) listen: Vec<SocketAddr>,
-    /// Be the gateway of the LAN at this interface, or these; may be given several times.
+    /// Be the gateway of the LAN at this interface, or these; may be given several times. TCP is carried over all links, UDP
+    /// and the rest pass over the best single one.
     #[arg(long, value_name = "IFACE[,…]", value_delimiter = ',')]
     pub(super) lan: Vec<String>,
     /// A live stream, before which all others wait: where it goes; may be given several times. RTMP (port 1935) always is one.

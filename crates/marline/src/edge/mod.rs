@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, attend_lan, keep_trust};
+use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, RestNow, attend_lan, keep_trust};
 use marline_fleet::service::words::Reason;
 use marline_net::control::Ear;
 use marline_net::paths::control::{self, Question};
@@ -66,7 +66,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     if let Some(gateway) = &gateway {
         gateway.changes().iter().for_each(|line| say(line));
         say(&format!(
-            "{identity} is the gateway of {}: TCP is carried; UDP and the rest pass over the link of the default route",
+            "{identity} is the gateway of {}: TCP is carried; UDP and the rest pass over the best single link",
             args.lan.join(", ")
         ));
     }
@@ -92,6 +92,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = ask(agent.as_mut()) => match never {},
             never = tell(edge.state()) => match never {},
             never = tell_fleet(view.clone()) => match never {},
+            never = tell_rest(edge.rest()) => match never {},
             ended = stop.heard() => ended,
         };
         if let Some(agent) = &mut agent {
@@ -242,6 +243,18 @@ async fn tell_fleet(view: Option<watch::Receiver<FleetView>>) -> Infallible {
             if let Some((relay, reserved)) = &relay {
                 say(&format!("the fleet's service has given {relay}, with {reserved} kept for this edge"));
             }
+        }
+    }
+}
+
+/// Says which link the rest of a LAN's packets takes, at the start and when it is another one.
+async fn tell_rest(mut rest: watch::Receiver<Option<RestNow>>) -> Infallible {
+    loop {
+        if rest.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        if let Some(now) = rest.borrow_and_update().as_ref() {
+            say(&format!("UDP and the rest of the LAN pass {}", status::over(now)));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
-use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow};
+use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow};
 use marline_net::control::{AskError, ask};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -42,6 +42,9 @@ pub(super) struct Status {
     /// None: it asks no service.
     fleet: Option<FleetView>,
     links: Vec<LinkNow>,
+    /// None: it serves no LAN.
+    #[serde(default)]
+    rest: Option<RestNow>,
 }
 
 /// What does not change while it runs.
@@ -63,6 +66,7 @@ impl Status {
             relays: edge.relays(),
             fleet: fleet.map(|view| view.borrow().clone()),
             links: edge.links(),
+            rest: edge.rest().borrow().clone(),
         }
     }
 }
@@ -127,7 +131,7 @@ fn shown(status: &Status) -> String {
         let share = if all == 0 { 0.0 } else { 100.0 * link.sent_bytes as f64 / all as f64 };
         vec![
             link.name.clone(),
-            if link.up { "up" } else { "down" }.to_owned(),
+            state(link).to_owned(),
             DataSize::from_bytes(link.sent_bytes).to_string(),
             format!("{share:.0}%"),
             link.rate.to_string(),
@@ -135,7 +139,28 @@ fn shown(status: &Status) -> String {
             if link.metered { "metered" } else { "free" }.to_owned(),
         ]
     }));
-    text + &table(&rows)
+    text += &table(&rows);
+    if let Some(rest) = &status.rest {
+        text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));
+    }
+    text
+}
+
+/// Which way the rest of a LAN's packets takes, and why.
+pub(super) fn over(rest: &RestNow) -> String {
+    let link = rest
+        .link
+        .as_ref()
+        .map_or_else(|| "by the host's own default route".to_owned(), |link| format!("over {link}"));
+    format!("{link}: {}", rest.why.words())
+}
+
+fn state(link: &LinkNow) -> &'static str {
+    match (link.up, link.silent) {
+        (false, _) => "down",
+        (true, true) => "silent",
+        (true, false) => "up",
+    }
 }
 
 fn service(fleet: &FleetView) -> String {

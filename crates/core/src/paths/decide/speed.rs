@@ -83,7 +83,14 @@ impl Conn {
         let limit = host.trials.limit(host.now, at, fast).unwrap_or(usual);
         let (carries, seen) = (self.carrying().has(at) && !path.away, !path.pace.seen().is_zero());
         let (slow, least) = match (carries, seen) {
-            (true, _) => (Some(self.lately(at)).filter(|_| self.is_judged(host, at)), self.peak(fast).share(limit)),
+            (true, _) => {
+                // Between an edge and a relay a pause is another path's doing, or an end, which is found elsewhere.
+                let rate = match host.config.short_queues {
+                    true => path.pace.moving(Duration::from_secs(1)),
+                    false => Some(self.lately(at)),
+                };
+                (rate.filter(|_| self.is_judged(host, at)), self.peak(fast).share(limit))
+            }
             // In its last second its window may have opened.
             (false, true) => {
                 (Some(self.peak(at)), self.peak(fast).share(limit) * if path.away { MISSED } else { 1 })

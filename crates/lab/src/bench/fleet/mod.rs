@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `upload` | 8+8 and 5+10+3 Mbit/s up, round trips of 20 to 120 ms | 0.92 of the sum of the links' single goodputs |
 //! | | 20+2 Mbit/s up | 0.97 of the better link alone |
+//! | `download` | the same links the other way | the same |
 //! | `live` | ffmpeg's RTMP at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped |
 //! | `cut` | a link is cut in mid-stream, works again, then another one is | no disconnect; a stall of 1.5 s, silent 2.5 s |
 //! | `killed` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
@@ -17,7 +18,7 @@
 mod cpu;
 mod killed;
 mod live;
-mod upload;
+mod transfer;
 
 use std::path::PathBuf;
 
@@ -27,6 +28,7 @@ use marline_sim::spec::LinkSpec;
 use super::sheet::Sheet;
 use super::turns::{self, Cases, is_stopped, link};
 use crate::evidence::By;
+use crate::fleet::flow::Direction;
 use crate::fleet::{Assign, Setting, Through};
 use crate::result_file::ResultFile;
 use crate::runner::command::begin;
@@ -35,7 +37,7 @@ use crate::{Congestion, LabError};
 /// `marline lab bench fleet`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FleetArgs {
-    /// Only these: upload, live, cut, killed, cpu, all; or one of their rows, `upload 20+2`.
+    /// Only these: upload, download, live, cut, killed, cpu, all; or one of their rows, `upload 20+2`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Repetitions.
@@ -44,11 +46,11 @@ pub(super) struct FleetArgs {
     /// So long are the streams of `live`; those of `cut` are a fifth of it.
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(10..))]
     seconds: u32,
-    /// So long an upload takes at the links' rates.
+    /// So long an upload or a download takes at the links' rates.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    upload: u32,
+    transfer: u32,
     /// Each once and short: a look, not a measurement.
-    #[arg(long, conflicts_with_all = ["runs", "seconds", "upload"])]
+    #[arg(long, conflicts_with_all = ["runs", "seconds", "transfer"])]
     quick: bool,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
@@ -59,14 +61,14 @@ pub(super) struct FleetArgs {
 }
 
 /// The cases, in the order of the table.
-const CASES: [&str; 5] = ["upload", "live", "cut", "killed", "cpu"];
+const CASES: [&str; 6] = ["upload", "download", "live", "cut", "killed", "cpu"];
 
 /// What all cases have in common.
 struct Bench {
     cases: Cases,
     runs: u32,
     seconds: u32,
-    upload: u32,
+    transfer: u32,
     /// Gigabytes of `cpu`, in bytes.
     volume: u64,
     congestion: Congestion,
@@ -75,11 +77,11 @@ struct Bench {
 
 impl Bench {
     fn new(args: &FleetArgs, cases: Cases, program: PathBuf) -> Self {
-        let (runs, seconds, upload, volume) = match args.quick {
+        let (runs, seconds, transfer, volume) = match args.quick {
             true => (1, 12, 4, 100_000_000),
-            false => (args.runs, args.seconds, args.upload, 1_000_000_000),
+            false => (args.runs, args.seconds, args.transfer, 1_000_000_000),
         };
-        Self { cases, runs, seconds, upload, volume, congestion: args.cc, program }
+        Self { cases, runs, seconds, transfer, volume, congestion: args.cc, program }
     }
 
     /// So many relays, named to the edge.
@@ -118,7 +120,8 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
     let bench = Bench::new(args, wanted, program);
     let mut sheet = Sheet::default();
     turns::each(&cases, |case| match case {
-        "upload" => upload::run(&bench, &mut sheet),
+        "upload" => transfer::run(&bench, &mut sheet, Direction::Up),
+        "download" => transfer::run(&bench, &mut sheet, Direction::Down),
         "live" => live::run(&bench, &mut sheet),
         "cut" => live::cut(&bench, &mut sheet),
         "killed" => killed::run(&bench, &mut sheet),
