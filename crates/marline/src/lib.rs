@@ -22,6 +22,8 @@ mod fetch;
 mod fleet;
 mod links;
 mod log;
+#[cfg(feature = "fleet")]
+mod member;
 mod paths;
 mod progress;
 mod proxy;

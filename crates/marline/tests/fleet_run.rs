@@ -295,8 +295,8 @@ fn only_operators_ask() {
     assert!(
         home.command(&["fleet", "ca", "issue", "edge", "cam-7", "--dir", "ca"]).output().unwrap().status.success()
     );
-    let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 77);
-    assert!(said.contains("this is for the role operator"), "{said}");
+    let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 64);
+    assert!(said.contains("it is the certificate of marline://edge/cam-7, and not of an operator"), "{said}");
     let url = service.url.clone();
     assert_eq!(service.end(Signal::INT).0, Some(0));
     let said = home.refused(&["fleet", "status", "--fleet", &url, "--certificate", "ann.pem"], 69);

@@ -34,7 +34,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use webpki::EndEntityCert;
 
 use self::verify::{OfRoles, Pinned};
-use crate::ca::{Fingerprint, KeyPem, Revocations, Stamp};
+use crate::ca::{Address, Fingerprint, KeyPem, Revocations, Stamp};
 use crate::identity::{Identity, Role};
 
 /// Why nobody can be trusted, or is not.
@@ -103,6 +103,21 @@ impl Credentials {
     /// The certificate does not say.
     pub fn peer(&self) -> Result<Peer, TlsError> {
         Peer::of(Some(&self.chain))
+    }
+
+    /// Whether those who reach it there will take its certificate.
+    ///
+    /// # Errors
+    /// The certificate is not for this name or address.
+    pub fn is_for(&self, address: &Address) -> Result<(), TlsError> {
+        let identity = self.peer()?.identity;
+        let certificate = self.chain.first().and_then(|first| EndEntityCert::try_from(first).ok());
+        let is_for =
+            |first: EndEntityCert<'_>| first.verify_is_valid_for_subject_name(address.server_name()).is_ok();
+        match certificate.is_some_and(is_for) {
+            true => Ok(()),
+            false => Err(TlsError::Peer(format!("the certificate of {identity} is for other names and addresses"))),
+        }
     }
 
     fn roots(&self) -> Result<Arc<RootCertStore>, TlsError> {

@@ -32,21 +32,27 @@ pub(crate) enum Way {
 impl Way {
     /// A connection to the target, on a thread at the client's end.
     pub(crate) fn open(self, patience: Duration) -> io::Result<TcpStream> {
-        let at: SocketAddr = match self {
-            Self::Edge => EDGE.parse().map_err(io::Error::other)?,
-            Self::Plain => TARGET.into(),
-        };
-        let mut stream = TcpStream::connect_timeout(&at, patience)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        stream.set_nodelay(true)?;
-        if self == Self::Edge {
-            let (host, port) = TARGET;
-            write!(stream, "CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")?;
-            answered(&mut stream)?;
+        match self {
+            Self::Edge => tunnel(TARGET.into(), patience),
+            Self::Plain => connect(TARGET.into(), patience),
         }
-        Ok(stream)
     }
+}
+
+/// A tunnel of the edge to there, asked for like any program does, on a thread at the client's end.
+pub(crate) fn tunnel(end: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let mut stream = connect(EDGE.parse().map_err(io::Error::other)?, patience)?;
+    write!(stream, "CONNECT {end} HTTP/1.1\r\nHost: {end}\r\n\r\n")?;
+    answered(&mut stream)?;
+    Ok(stream)
+}
+
+fn connect(at: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&at, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Reads the head of an answer, byte by byte: what follows is the flow's.

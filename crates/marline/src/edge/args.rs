@@ -11,6 +11,8 @@ use marline_fleet::edge::Live;
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
 
+use crate::member::{Files, Revoked};
+
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   sudo marline edge --fleet https://fleet.example.org:4444 --certificate cam-7.pem
@@ -63,21 +65,12 @@ pub(super) struct RunArgs {
     pub(super) fleet: Option<String>,
     /// A relay, the best first; may be given several times. Its certificate must have this name [default port: 4443]. With
     /// --fleet: when those of the service do not carry.
-    #[arg(long, required_unless_present = "fleet", value_name = "HOST[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) relay: Vec<String>,
-    /// This edge's certificate, as `marline fleet enrol` or `marline fleet ca issue` writes it.
-    #[arg(long, required = true, value_name = "FILE")]
-    pub(super) certificate: Option<PathBuf>,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE")]
-    pub(super) key: Option<PathBuf>,
-    /// The authority's certificate [default: beside it, ca.pem].
-    #[arg(long, value_name = "FILE")]
-    pub(super) ca: Option<PathBuf>,
-    /// The authority's list of revoked certificates; a relay that stands there is not used. Read again when it changes
-    /// [default: beside the certificate, revoked.pem, if it is there; with --fleet it is fetched].
-    #[arg(long, value_name = "FILE")]
-    pub(super) revoked: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) files: Files,
+    #[command(flatten)]
+    pub(super) revoked: Revoked,
     /// Where programs reach it; may be given several times. Whoever can reach it may use it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1088")]
     pub(super) listen: Vec<SocketAddr>,

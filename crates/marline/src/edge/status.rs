@@ -7,14 +7,13 @@ use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow};
-use marline_net::control::ask;
-use marline_net::paths::ground::RUN_DIR;
+use marline_net::control::{AskError, ask};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::Exit;
 use crate::energy::{json, table};
-use crate::paths::unanswered;
+use crate::paths::{run_dirs, unanswered};
 
 /// Where an edge is asked.
 pub(super) fn socket(run_dir: &Path) -> PathBuf {
@@ -73,13 +72,19 @@ impl Status {
 }
 
 /// Asks and prints.
-pub(super) fn run(run_dir: Option<PathBuf>, as_json: bool) -> Result<(), Exit> {
-    let run_dir = run_dir.unwrap_or_else(|| RUN_DIR.into());
-    let status: Status =
-        ask("marline edge", &socket(&run_dir), &Question::Status).map_err(|error| unanswered(&error))?;
+pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), Exit> {
+    let status = asked(run_dir).map_err(|error| unanswered(&error))?;
     let text = if as_json { json(&status)? } else { shown(&status) };
     std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes())?;
     Ok(())
+}
+
+/// The first edge that answers; otherwise why the likeliest one does not.
+fn asked(run_dir: Option<&Path>) -> Result<Status, AskError> {
+    let mut places = run_dirs(run_dir).into_iter();
+    let ask = |dir: &Path| ask("marline edge", &socket(dir), &Question::Status);
+    let first = ask(&places.next().unwrap_or_default());
+    first.or_else(|why| places.find_map(|dir| ask(&dir).ok()).ok_or(why))
 }
 
 fn shown(status: &Status) -> String {
@@ -117,6 +122,9 @@ fn shown(status: &Status) -> String {
         vec![relay.label.clone(), state.to_owned(), rate, age, trip, carried.to_string(), sent]
     }));
     text += &(table(&rows) + "\n");
+    if status.links.is_empty() {
+        return text + "no link: what is sent stays on this machine\n";
+    }
     let all: u64 = status.links.iter().map(|link| link.sent_bytes).sum();
     let mut rows = vec![words(&["link", "state", "sent", "share", "now", "most", "bytes"])];
     rows.extend(status.links.iter().map(|link| {

@@ -1,24 +1,23 @@
 //! `marline fleet status`, `watch` and `drain`: what an operator asks the service, and tells it.
 //!
-//! 1. What is not named stands beside the certificate, as `marline fleet ca issue` writes it.
+//! 1. An operator asks: his files are as everybody's ([`crate::member`]).
 //! 2. A service that is not reached is exit code 69, one that refuses 1, and 77 if it is for want of a role.
 //! 3. While no process of the service leads, the one that is asked still says how it stands itself, and why.
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::{Bitrate, Ratio};
-use marline_fleet::identity::Name;
-use marline_fleet::service::words::{EdgeRow, Reason, RelayRow, ServiceRow};
+use marline_fleet::identity::{Name, Role};
+use marline_fleet::service::words::{EdgeRow, Endpoint, RelayRow, ServiceRow};
 use marline_fleet::service::{Client, ClientError, Drain, Drained};
-use marline_fleet::tls::{Credentials, client_config};
 use serde::Serialize;
 
 use super::ca::{print, say};
 use crate::Exit;
 use crate::energy::{json, table};
+use crate::member::Files;
 use crate::paths::paint;
 
 /// Which service, and who asks.
@@ -27,31 +26,14 @@ pub(super) struct Service {
     /// The service.
     #[arg(long, value_name = "URL")]
     fleet: String,
-    /// The certificate of an operator, as `marline fleet ca issue` writes it.
-    #[arg(long, value_name = "FILE")]
-    certificate: PathBuf,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    /// The authority's certificate [default: beside it, ca.pem].
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Service {
     fn client(&self) -> Result<Client, Exit> {
-        let own = credentials(&self.certificate, self.key.as_deref(), self.ca.as_deref())?;
-        let tls = client_config(&own, None, true).map_err(|error| Exit::usage(error.to_string()))?;
-        Client::new(&self.fleet, tls).map_err(exit)
+        self.files.read(Role::Operator)?.client(&self.fleet)
     }
-}
-
-/// A member's files.
-pub(super) fn credentials(certificate: &Path, key: Option<&Path>, ca: Option<&Path>) -> Result<Credentials, Exit> {
-    let beside = certificate.parent().unwrap_or(Path::new("")).join("ca.pem");
-    let key = key.map_or_else(|| certificate.with_extension("key"), Path::to_path_buf);
-    let read = Credentials::read(certificate, &key, ca.unwrap_or(&beside));
-    read.map_err(|error| Exit::usage(error.to_string()))
 }
 
 /// How the fleet stands.
@@ -129,19 +111,26 @@ fn shown(fleet: &Fleet) -> String {
     let mut text = standing(&fleet.service) + "\n" + &table(&rows) + "\n";
     let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard"])];
     rows.extend(fleet.edges.iter().map(|edge| {
-        let none = || edge.reason.map_or("-", reason).to_owned();
+        let none = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.word()));
         vec![
             edge.name.to_string(),
             edge.relay.as_ref().map_or_else(none, Name::to_string),
             edge.reservation.map_or_else(|| "-".to_owned(), |rate: Bitrate| rate.to_string()),
             edge.throughput.to_string(),
             edge.alone.to_string(),
-            edge.origin.to_string(),
+            origin(&edge.origin),
             age(edge.age_ms),
         ]
     }));
     text += &table(&rows);
     text
+}
+
+/// Where an edge's flows go. Before the first one it says a name that cannot be (RFC 6761 §6.4).
+fn origin(origin: &Endpoint) -> String {
+    let text = origin.to_string();
+    let is_none = text.rsplit_once(':').is_some_and(|(host, _)| host.ends_with(".invalid"));
+    if is_none { "-".to_owned() } else { text }
 }
 
 /// Who matches, and where the store is.
@@ -159,16 +148,6 @@ fn standing(service: &ServiceRow) -> String {
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
-}
-
-fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Pending => "(pending)",
-        Reason::NoRelay => "(no relay)",
-        Reason::NoGain => "(no gain)",
-        Reason::NoRoom => "(no room)",
-        Reason::Released => "(released)",
-    }
 }
 
 fn age(millis: u64) -> String {

@@ -24,10 +24,11 @@ use marline_fleet::service::{Counter, Desk, Limits};
 use marline_fleet::tls::{Clients, Credentials};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::ask::{credentials, runtime};
+use super::ask::runtime;
 use super::ca::{self, say};
 use crate::Exit;
 use crate::args::positive_duration;
+use crate::member::Shown;
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -36,6 +37,8 @@ Examples:
   marline fleet status --fleet https://fleet.example.org:4444 --certificate ann.pem
 
   marline fleet run --listen 0.0.0.0:4444 --address f2.example.org --store redis://10.0.0.1:6379 --store-password-file pw
+
+Without --certificate the service makes a certificate for itself, and renews it.
 
 Relays and edges announce themselves, again after a restart as well: only what operators said, tokens that were spent and a few
 numbers are in the store. Processes that share Redis answer alike, and one of them matches; the password may also stand in
@@ -52,12 +55,8 @@ pub(super) struct RunArgs {
     /// The authority's directory [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
-    /// This service's certificate [default: it makes one for itself].
-    #[arg(long, value_name = "FILE")]
-    certificate: Option<PathBuf>,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
     /// Where the service is reached, for the certificate that it makes: a DNS name or an IP address, without a port; repeat for
     /// more [default: the addresses that it listens on].
     #[arg(long, value_name = "HOST", conflicts_with = "certificate")]
@@ -109,12 +108,6 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let own = own(&args, &authority)?;
     let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
     let peer = own.peer().map_err(|error| failed(&error))?;
-    if peer.identity.role != Role::Fleet {
-        return Err(Exit::usage(format!(
-            "the certificate is one of {}, and not of a fleet's service",
-            peer.identity
-        )));
-    }
     let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
     if matches!(args.store, Some(Place::Redis(_))) {
         // The processes that share it ask each other.
@@ -151,7 +144,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             never = desk.keep() => match never {},
             never = trust.keep() => match never {},
             () = tell(&desk) => Ok(()),
-            () = renew(&trust, &args, &dir), if args.certificate.is_none() => Ok(()),
+            () = renew(&trust, &args, &dir), if !args.shown.is_named() => Ok(()),
         };
         desk.resign().await;
         ended
@@ -236,8 +229,9 @@ fn config(args: &RunArgs) -> Result<Config, Exit> {
 
 /// What it shows to others.
 fn own(args: &RunArgs, authority: &Authority) -> Result<Credentials, Exit> {
-    if let Some(certificate) = &args.certificate {
-        return credentials(certificate, args.key.as_deref(), None);
+    let signer = authority.revocations_path().with_file_name("ca.pem");
+    if let Some(member) = args.shown.read(signer, Role::Fleet)? {
+        return Ok(member.own);
     }
     let mut addresses = args.address.clone();
     if addresses.is_empty() {

@@ -24,14 +24,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use marline_sim::spec::LinkSpec;
-use serde_json::json;
 
 use super::sheet::Sheet;
-use crate::evidence::{By, Machine};
+use super::turns::{self, Cases, is_stopped, link};
+use crate::evidence::By;
 use crate::fleet::flow::Direction;
 use crate::fleet::{Assign, Setting, Through};
 use crate::result_file::ResultFile;
-use crate::runner::command::{begin, print, say};
+use crate::runner::command::begin;
 use crate::{Congestion, LabError};
 
 /// `marline lab bench fleet`.
@@ -65,7 +65,7 @@ const CASES: [&str; 6] = ["upload", "download", "live", "cut", "killed", "cpu"];
 
 /// What all cases have in common.
 struct Bench {
-    cases: Vec<String>,
+    cases: Cases,
     runs: u32,
     seconds: u32,
     transfer: u32,
@@ -76,12 +76,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(args: &FleetArgs, program: PathBuf) -> Self {
+    fn new(args: &FleetArgs, cases: Cases, program: PathBuf) -> Self {
         let (runs, seconds, transfer, volume) = match args.quick {
             true => (1, 12, 4, 100_000_000),
             false => (args.runs, args.seconds, args.transfer, 1_000_000_000),
         };
-        Self { cases: args.cases.clone(), runs, seconds, transfer, volume, congestion: args.cc, program }
+        Self { cases, runs, seconds, transfer, volume, congestion: args.cc, program }
     }
 
     /// So many relays, named to the edge.
@@ -99,28 +99,15 @@ impl Bench {
 
     /// Whether this row of a case is wanted.
     fn wants(&self, case: &str, row: &str) -> bool {
-        let named = |wanted: &String| wanted == "all" || wanted == case || *wanted == format!("{case} {row}");
-        self.cases.is_empty() || self.cases.iter().any(named)
+        self.cases.wants(case, row)
     }
 }
 
 pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
-    let case_of = |word: &str| word.split(' ').next().unwrap_or_default().to_owned();
-    let known = |word: &String| word == "all" || CASES.contains(&case_of(word).as_str());
-    if let Some(unknown) = args.cases.iter().find(|word| !known(word)) {
-        return Err(LabError::Spec(format!(
-            "no case `{unknown}` of the fleet; there are: {}, all",
-            CASES.join(", ")
-        )));
-    }
+    let wanted = Cases::new("the fleet", &CASES, &args.cases)?;
+    let cases = wanted.wanted();
     let file = ResultFile::open_if(args.json.as_ref())?;
     begin(By::Lab)?;
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
-    let bench = Bench::new(args, program);
-    let has = |case: &&str| {
-        bench.cases.is_empty() || bench.cases.iter().any(|word| word == "all" || case_of(word) == **case)
-    };
-    let cases: Vec<&str> = CASES.into_iter().filter(has).collect();
     // Asked before anything is measured: what is missing is said at once.
     for case in &cases {
         match *case {
@@ -129,60 +116,16 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
             _ => {}
         }
     }
-    print(&Machine::here().line());
+    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let bench = Bench::new(args, wanted, program);
     let mut sheet = Sheet::default();
-    for case in cases {
-        match case {
-            "upload" => transfer::run(&bench, &mut sheet, Direction::Up)?,
-            "download" => transfer::run(&bench, &mut sheet, Direction::Down)?,
-            "live" => live::run(&bench, &mut sheet)?,
-            "cut" => live::cut(&bench, &mut sheet)?,
-            "killed" => killed::run(&bench, &mut sheet)?,
-            _ => cpu::run(&bench, &mut sheet)?,
-        }
-        if is_stopped() {
-            say("interrupted: what follows is no result");
-            break;
-        }
-    }
-    print(&format!("\nBoth ends: {}.\n{}", args.cc, sheet.table().plain()));
-    if let Some(file) = file {
-        let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let version = env!("CARGO_PKG_VERSION");
-        let record =
-            json!({"command": command, "version": version, "machine": Machine::here(), "rows": sheet.record()});
-        file.write(&format!("{record:#}\n"))?;
-    }
-    Ok(if is_stopped() { 130 } else { u8::from(sheet.problems > 0) })
-}
-
-/// Whether the user wants an end.
-fn is_stopped() -> bool {
-    marline_sys::signal::caught().is_some()
-}
-
-/// A link from its written form, which is known to be right.
-fn link(words: &str) -> LinkSpec {
-    words.parse().expect("links that are written here are understood")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_is_wanted_by_its_name_its_case_or_all() {
-        let bench = |cases: &[&str]| Bench {
-            cases: cases.iter().map(|case| (*case).to_owned()).collect(),
-            runs: 1,
-            seconds: 10,
-            transfer: 1,
-            volume: 1,
-            congestion: Congestion::Cubic,
-            program: PathBuf::new(),
-        };
-        assert!(bench(&[]).wants("upload", "8+8") && bench(&["all"]).wants("upload", "8+8"));
-        assert!(bench(&["upload"]).wants("upload", "8+8") && !bench(&["upload"]).wants("cut", "silent"));
-        assert!(bench(&["upload 8+8"]).wants("upload", "8+8") && !bench(&["upload 8+8"]).wants("upload", "20+2"));
-    }
+    turns::each(&cases, |case| match case {
+        "upload" => transfer::run(&bench, &mut sheet, Direction::Up),
+        "download" => transfer::run(&bench, &mut sheet, Direction::Down),
+        "live" => live::run(&bench, &mut sheet),
+        "cut" => live::cut(&bench, &mut sheet),
+        "killed" => killed::run(&bench, &mut sheet),
+        _ => cpu::run(&bench, &mut sheet),
+    })?;
+    turns::end(file, &format!("Both ends: {}.\n", args.cc), &sheet.table(), &sheet.record(), sheet.problems)
 }
