@@ -15,6 +15,7 @@ pub mod enrol;
 pub mod fuzzing;
 pub mod identity;
 mod own;
+mod race;
 pub mod relay;
 pub mod service;
 mod share;

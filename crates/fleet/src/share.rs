@@ -54,8 +54,10 @@ pub(crate) struct Shares<K> {
 struct Account {
     reserved: Bitrate,
     credit: DataSize,
-    /// What of the credit has come by the reservation.
+    /// What of the credit is due by the reservation.
     owed: DataSize,
+    /// What of the last grant was owed.
+    lent: DataSize,
     /// He was told to ask again, and will have by then.
     waits: Option<Instant>,
     /// When it asked last.
@@ -149,6 +151,7 @@ impl<K: Ord + Clone> Shares<K> {
         let granted = wanted.min(account.credit.min(self.line - others).max(account.owed.min(self.line)));
         if granted >= wanted.min(LEAST) {
             account.credit -= granted;
+            account.lent = granted.min(account.owed);
             account.owed -= granted;
             account.waits = None;
             self.kept = others;
@@ -162,10 +165,13 @@ impl<K: Ord + Clone> Shares<K> {
         Grant::Later(wait)
     }
 
-    /// What was granted and not sent.
-    pub(crate) fn give_back(&mut self, edge: &K, unsent: DataSize) {
+    /// What of a grant was sent: the rest is there again, and what of it was owed is owed again. Who reads from a socket asks for
+    /// more than there is each time.
+    pub(crate) fn passed(&mut self, edge: &K, granted: DataSize, passed: DataSize) {
         if let Some((account, capacity)) = self.edges.get_mut(edge).zip(self.capacity) {
+            let unsent = granted - passed;
             account.credit += unsent;
+            account.owed = (account.owed + (std::mem::take(&mut account.lent) - passed)).min(account.credit);
             self.line = (self.line + unsent).min(line(capacity));
         }
     }
@@ -198,9 +204,11 @@ impl<K: Ord + Clone> Shares<K> {
             most(account.reserved.max(part)) - account.credit
         };
         for account in self.edges.values_mut() {
-            let own = (account.reserved * passed).min(room(account)).min(left);
+            let due = account.reserved * passed;
+            let own = due.min(room(account)).min(left);
             account.credit += own;
-            account.owed = (account.owed + own).min(account.credit).min(most(account.reserved));
+            // Who has more than that from when there were fewer does not come last for it.
+            account.owed = (account.owed + due).min(account.credit).min(most(account.reserved));
             left -= own;
         }
         // Who was told to come again and has not is not waited for.
@@ -323,6 +331,47 @@ mod tests {
         }
     }
 
+    /// For how long at most something waits of one who sends as much as is reserved for him, and asks as a tunnel does: for a whole
+    /// piece each millisecond, whatever has come by then. The others want more than there is.
+    fn longest_wait(reserved: u64, others: usize) -> u64 {
+        let (mut shares, piece) = (Shares::new(Some(Bitrate::from_mbps(100))), DataSize::from_bytes(65_536));
+        shares.admit(&name(0), Bitrate::from_mbps(reserved)).unwrap();
+        let (mut waiting, mut longest, mut next) = (0, 0, vec![SECOND; others]);
+        // All have come, and have what they may keep: together much more than the line lets through at once.
+        for (n, at) in (0..others).flat_map(|n| [(n, 10), (n, SECOND - 1)]) {
+            if let Grant::Now(size) = shares.ask(Instant::from_millis(at), &name(n), piece) {
+                shares.passed(&name(n), size, DataSize::ZERO);
+            }
+        }
+        for ms in SECOND..11 * SECOND {
+            let now = Instant::from_millis(ms);
+            waiting += reserved * 125;
+            longest = longest.max(waiting / (reserved * 125));
+            // The others come first.
+            for (n, next) in next.iter_mut().enumerate().rev().filter(|(_, next)| **next <= ms) {
+                *next = match shares.ask(now, &name(n), piece) {
+                    Grant::Now(size) if n == 0 => {
+                        let took = size.min(DataSize::from_bytes(waiting));
+                        shares.passed(&name(0), size, took);
+                        waiting -= took.bytes();
+                        ms + 1
+                    }
+                    Grant::Now(_) => ms + 1 + n as u64 % 7,
+                    Grant::Later(wait) => ms + u64::try_from(wait.as_millis()).unwrap(),
+                };
+            }
+        }
+        longest
+    }
+
+    #[test]
+    fn who_sends_what_is_reserved_for_him_waits_for_a_round_at_most() {
+        for (reserved, others) in [(5, 40), (10, 150), (30, 40), (45, 40)] {
+            let longest = longest_wait(reserved, others);
+            assert!(longest <= 12, "{longest} ms of {reserved} Mbit/s beside {others}");
+        }
+    }
+
     #[test]
     fn what_is_reserved_for_one_who_has_gone_silent_holds_up_nobody() {
         let mut shares = Shares::new(Some(Bitrate::from_mbps(100)));
@@ -379,7 +428,7 @@ mod tests {
         let mut shares = Shares::new(Some(Bitrate::from_mbps(100)));
         let (at, size) = (Instant::from_millis(SECOND), DataSize::from_bytes(60_000));
         assert_eq!(shares.ask(at, &name(0), size), Grant::Now(size));
-        shares.give_back(&name(0), size);
+        shares.passed(&name(0), size, DataSize::ZERO);
         assert_eq!(shares.ask(at, &name(0), size), Grant::Now(size));
     }
 }

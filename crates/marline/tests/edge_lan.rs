@@ -291,6 +291,10 @@ for n in 1 2; do
         lan curl -sS -m 20 http://203.0.113.5/
         "$MARLINE" paths restore --run-dir run 2>restored || true
         grep -c "there is nothing to put back" restored
+        # Nor does one of another run directory take anything away from it.
+        mkdir -m 755 other; "$MARLINE" paths restore --run-dir other 2>restored || true
+        lan curl -sS -m 20 http://203.0.113.5/
+        ip rule | grep -c 'fwmark 0x6d62'
         kill -TERM $edge; wait $edge; free
         state >after; diff before after && echo "as before"
     fi
@@ -298,7 +302,8 @@ done
 "#;
     let Some(lines) = in_a_world(script) else { return };
     let carried = "203.0.113.1 to 203.0.113.5";
-    let expected = [carried, "1", "1", "1", "as before", carried, "1", "1", carried, "1", "as before"];
+    let expected =
+        [carried, "1", "1", "1", "as before", carried, "1", "1", carried, "1", carried, "1", "as before"];
     assert_eq!(lines, expected);
 }
 

@@ -230,6 +230,31 @@ fn a_server_that_refuses_or_breaks_off_is_a_reset_for_the_program() {
 }
 
 #[test]
+fn a_forwarder_that_ends_leaves_no_half_file_that_looks_whole() {
+    let Some(world) = World::new() else { return };
+    let (tell, told) = channel();
+    let (mut program, server) = world.forwarded(Config::default(), |counts| {
+        let server = world.serve(SERVER[0], true, move |mut connection, _| {
+            connection.read_exact(&mut [0; 5]).unwrap();
+            connection.write_all(b"half").unwrap();
+            tell.send(()).unwrap();
+            connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            connection.read(&mut [0; 1])
+        });
+        let mut program = world.connect(SERVER[0], PORT).unwrap();
+        program.write_all(b"hello").unwrap();
+        program.read_exact(&mut [0; 4]).unwrap();
+        told.recv().unwrap();
+        assert_eq!(counts.open(), 1);
+        (program, server)
+    });
+    let ends = [program.read(&mut [0; 1]), server.join().unwrap()];
+    for (who, end) in ["program", "server"].into_iter().zip(ends) {
+        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset, "the {who} took it for a whole");
+    }
+}
+
+#[test]
 fn no_more_connections_than_the_limit_are_carried_and_the_others_wait() {
     let Some(world) = World::new() else { return };
     world.forwarded(Config { limit: 1, ..Config::default() }, |counts| {

@@ -26,7 +26,7 @@ use super::links::{LinkNow, best};
 use super::machine::{Config, LinksNow, Machine, Output, RelayKnown, Sample};
 use super::meter::Reading;
 use super::relays::RelayAt;
-use super::remembered::Remembered;
+use super::remembered::{Keeper, Remembered};
 use crate::ca::{CaError, Revocations};
 use crate::identity::Name;
 use crate::service::words::{Candidate, Held, Reason, Standing};
@@ -65,7 +65,7 @@ pub struct Agent {
     client: Client,
     machine: Machine,
     begun: std::time::Instant,
-    remembered: Remembered,
+    keeper: Keeper,
     /// Whose list, and where.
     list: (CertificateDer<'static>, PathBuf),
     /// When the list could not be fetched.
@@ -74,7 +74,6 @@ pub struct Agent {
     readings: BTreeMap<Name, Reading>,
     sampled: std::time::Instant,
     direct: (Reading, Bitrate),
-    keep: bool,
     view: watch::Sender<FleetView>,
 }
 
@@ -95,14 +94,13 @@ impl Agent {
             client,
             machine,
             begun: now,
-            remembered,
+            keeper: Keeper::new(remembered),
             list: (list.0, list.1.to_owned()),
             unlisted: None,
             named,
             readings: BTreeMap::new(),
             sampled: now,
             direct: (Reading::default(), Bitrate::ZERO),
-            keep: false,
             view: watch::Sender::default(),
         }
     }
@@ -121,7 +119,7 @@ impl Agent {
         let edge = Arc::clone(&self.edge);
         loop {
             self.look(&links.borrow_and_update().clone());
-            if let Some(origin) = wanted.borrow_and_update().clone() {
+            if let Some(origin) = wanted.borrow_and_update().origin.clone() {
                 self.machine.origin(origin);
             }
             self.note_failures();
@@ -144,8 +142,7 @@ impl Agent {
 
     /// Tells the service that its relay is needed no longer, and keeps what is known.
     pub async fn release(&mut self) {
-        self.keep = true;
-        self.write();
+        self.keeper.end(self.machine.save()).await;
         let nothing = serde_json::json!({});
         let released = self.client.send::<Standing>("/v1/edges/release", &nothing);
         if let Ok(Err(error)) = timeout(RELEASE, released).await {
@@ -190,10 +187,10 @@ impl Agent {
                     let relays: Vec<RelayAt> = found.chain(self.named.iter().cloned()).collect();
                     self.edge.lead(&relays);
                 }
-                Output::Keep => self.keep = true,
+                Output::Keep => self.keeper.note(),
             }
         }
-        self.write();
+        self.keeper.keep(|| self.machine.save());
     }
 
     async fn answered(&mut self, asked: Result<Standing, ClientError>) {
@@ -310,14 +307,6 @@ impl Agent {
             view.relays = self.machine.used().iter().filter_map(|name| self.machine.relay(name)).collect();
             view.alone = self.machine.alone();
         });
-    }
-
-    fn write(&mut self) {
-        if std::mem::take(&mut self.keep)
-            && let Err(error) = self.remembered.write(self.machine.save())
-        {
-            tracing::warn!(%error, "what is known of relays is not kept");
-        }
     }
 }
 

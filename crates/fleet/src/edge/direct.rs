@@ -5,32 +5,40 @@
 //! 1. Over the link whose connections have shown the highest rate; where none is known, or that one does not reach the server,
 //!    as the kernel's routes have it.
 //! 2. Who comes from another machine does not reach this one by way of the edge: not its loopback, and none of its addresses.
+//! 3. No more than [`LOOK_UPS`] names are looked up at once: whoever asks for many that hang leaves the edge the threads by which it
+//!    finds its relays again. A place is taken until the look-up has really ended.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::dial::{By, connect, race};
+use super::dial::{By, connect};
 use super::local::Local;
+use crate::race::race;
 use crate::tunnel::{Problem, Status, Target};
 
 /// chosen: as a relay's.
 const CONNECT: Duration = Duration::from_secs(10);
 /// chosen: then the kernel's own choice has as long.
 const OVER_THE_BEST: Duration = Duration::from_secs(4);
+/// chosen: a page's worth of names; a thread each.
+pub(super) const LOOK_UPS: usize = 16;
 
 /// A connection to the server.
 pub(super) async fn reach(
     target: &Target,
     best: Option<String>,
     exposed: Option<&Local>,
+    look_ups: &Arc<Semaphore>,
 ) -> Result<TcpStream, Problem> {
     let reached = async {
-        let found = lookup_host((target.host.as_str(), target.port)).await.map_err(unreachable)?;
-        let addresses: Vec<SocketAddr> = found.collect();
+        let addresses = addresses(target, look_ups).await.map_err(unreachable)?;
         let addresses = exposed.map_or(Ok(addresses.clone()), |local| elsewhere(addresses, local))?;
         let plain = By { plain: true, ..By::default() };
         if best.is_some() {
@@ -44,6 +52,21 @@ pub(super) async fn reach(
     };
     let late = |_| Problem::new(Status::NoAnswer, "connection_timeout", "no answer");
     timeout(CONNECT, reached).await.map_err(late)?
+}
+
+/// Rule 3.
+async fn addresses(target: &Target, look_ups: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = target.host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, target.port)]);
+    }
+    let place = Arc::clone(look_ups).acquire_owned().await.map_err(io::Error::other)?;
+    let (host, port) = (target.host.clone(), target.port);
+    let look_up = move || {
+        let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        drop(place);
+        found
+    };
+    spawn_blocking(look_up).await.map_err(io::Error::other)?
 }
 
 fn unreachable(error: io::Error) -> Problem {
@@ -71,5 +94,21 @@ mod tests {
         assert_eq!(elsewhere(vec![own], &local).unwrap_err().status, Status::Forbidden);
         assert_eq!(elsewhere(vec![own, other], &local).unwrap(), [other]);
         assert!(elsewhere(Vec::new(), &local).unwrap().is_empty());
+    }
+
+    #[test]
+    fn names_wait_for_a_place_and_addresses_do_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (places, [address, name]) = (
+                Arc::new(Semaphore::new(1)),
+                ["127.0.0.1:80", "localhost:80"].map(|to| Target::parse(to).unwrap()),
+            );
+            let taken = Arc::clone(&places).try_acquire_owned().unwrap();
+            assert_eq!(addresses(&address, &places).await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
+            assert!(timeout(Duration::from_millis(50), addresses(&name, &places)).await.is_err());
+            drop(taken);
+            assert!(!addresses(&name, &places).await.unwrap().is_empty() && places.available_permits() == 1);
+        });
     }
 }

@@ -4,16 +4,14 @@
 //!
 //! 1. What a relay's rules refuse is refused: going there directly would only hide the rule.
 //! 2. Direct is for when no relay can be had at all.
-//! 3. What breaks on one side is reset on the other.
+//! 3. What breaks on one side, or with the edge itself, is reset on the other.
 //!
 //! A direct flow is not spliced, though both its sides are plain TCP: a lane has to grant each piece before it goes, and looks at
 //! what a live program has sent and nobody has read yet. In a pipe of the kernel's bytes have left the one and come to no other.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::Edge;
@@ -21,7 +19,7 @@ use super::direct;
 use super::meter::{Counted, Meter};
 use super::queue::Short;
 use super::road::{RoadError, Tunnel};
-use crate::tunnel::{Problem, Status, Target, carry};
+use crate::tunnel::{Problem, Status, Target, carry, end};
 
 /// A way to a server.
 pub(super) enum Way {
@@ -45,8 +43,8 @@ pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
         }
         Err(RoadError::None(why)) if edge.config.direct => {
             tracing::warn!(why, "directly, over one link");
-            let connected =
-                direct::reach(target, edge.best_link(), edge.config.is_exposed().then_some(&edge.local)).await;
+            let exposed = edge.config.is_exposed().then_some(&edge.local);
+            let connected = direct::reach(target, edge.best_link(), exposed, &edge.look_ups).await;
             let connected = connected.inspect(|_| {
                 edge.state.send_modify(|state| {
                     state.direct += 1;
@@ -80,6 +78,7 @@ fn of(status: u16) -> Status {
 /// Carries a flow to its end.
 pub(super) async fn carry_on(edge: &Edge, way: Way, target: &Target, near: &mut TcpStream, early: Vec<u8>) {
     let _open = Open::new(edge);
+    end::broken(near);
     let counted = |meter: &Arc<Meter>| Counted::new(Arc::clone(meter));
     let ended = match way {
         Way::Relay(tunnel) => {
@@ -88,19 +87,21 @@ pub(super) async fn carry_on(edge: &Edge, way: Way, target: &Target, near: &mut 
             let short = Short::new(socket, counted(&station.meter));
             let mut lane = edge.lanes.lane(target, socket.as_fd(), near.as_fd(), short);
             let ended = carry(near, &mut road, early, rest, &mut lane).await;
-            ended.inspect_err(|_| reset(road.get_ref().0.socket()))
+            // An end that TLS has not announced is none: what waits in the queue goes with it.
+            ended.inspect_err(|_| end::broken(road.get_ref().0.socket()))
         }
         Way::Direct(mut far) => {
             // What cannot be set changes the pace of small packets, nothing else.
             let _ = far.set_nodelay(true);
+            end::broken(&far);
             let mut lane = edge.lanes.lane(target, far.as_fd(), near.as_fd(), counted(&edge.direct));
             let ended = carry(near, &mut far, early, Vec::new(), &mut lane).await;
-            ended.inspect_err(|_| reset(&far))
+            ended.inspect(|()| end::whole(&far))
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "broke");
-        reset(near);
+    match ended {
+        Ok(()) => end::whole(near),
+        Err(error) => tracing::debug!(%error, "broke"),
     }
 }
 
@@ -118,9 +119,4 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.state.send_modify(|state| state.open -= 1);
     }
-}
-
-/// The other end shall learn that this is no orderly end.
-pub(super) fn reset(socket: &TcpStream) {
-    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

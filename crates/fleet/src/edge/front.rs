@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Edge, flow, pass};
-use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, parse};
+use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, end, parse};
 
 /// chosen: a program on this machine or beside it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -124,7 +124,7 @@ fn admit(mut near: TcpStream, from: SocketAddr, going: Option<SocketAddr>, edge:
     let (goes, mut must_go) = oneshot::channel();
     let Ok((ticket, other)) = edge.guests().came(from.ip(), goes) else {
         tracing::debug!(%from, "no room");
-        return flow::reset(&near);
+        return end::broken(&near);
     };
     if let Some(other) = other {
         // One that has gone by itself does not hear it.
@@ -142,7 +142,7 @@ fn admit(mut near: TcpStream, from: SocketAddr, going: Option<SocketAddr>, edge:
                     None => serve(&mut near, from, &edge).await,
                 }
             } => {}
-            Ok(()) = &mut must_go => flow::reset(&near),
+            Ok(()) = &mut must_go => end::broken(&near),
         }
         edge.guests().left(ticket);
     });
@@ -154,12 +154,12 @@ async fn serve_lan(near: &mut TcpStream, from: SocketAddr, going: SocketAddr, ed
     let _ = near.set_nodelay(true);
     let target = Target::new(&going.ip().to_canonical().to_string(), going.port());
     let target = target.filter(|target| !edge.local.refuses(from.ip(), target));
-    let Some(target) = target else { return flow::reset(near) };
+    let Some(target) = target else { return end::broken(near) };
     match flow::open(edge, &target).await {
         Ok(way) => flow::carry_on(edge, way, &target, near, Vec::new()).await,
         Err(problem) => {
             tracing::debug!(%from, %going, why = problem.words, "not carried");
-            flow::reset(near);
+            end::broken(near);
         }
     }
 }

@@ -59,6 +59,11 @@ impl Lanes {
         Self { live, began: std::time::Instant::now(), state: Mutex::new(state), came: Notify::new() }
     }
 
+    /// Whether a flow that goes there is a live stream.
+    pub(super) fn is_live(&self, target: &Target) -> bool {
+        self.live.iter().any(|live| live.is(target))
+    }
+
     /// The lane of a flow over the socket `far`, whose program is at `near`.
     pub(super) fn lane<P: Pace>(
         &self,
@@ -72,7 +77,7 @@ impl Lanes {
         state.next += 1;
         let own = || Some((far.as_fd().try_clone_to_owned().ok()?, near.as_fd().try_clone_to_owned().ok()?));
         // Without descriptors of its own it cannot be watched, and goes with the others.
-        let own = self.live.iter().any(|live| live.is(target)).then(own).flatten();
+        let own = self.is_live(target).then(own).flatten();
         let is_live = own.is_some();
         if let Some((far, near)) = own {
             state.priority.begin(id);

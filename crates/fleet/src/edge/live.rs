@@ -3,11 +3,15 @@
 //! In: what the user has written, `PORT`, `HOST` or `HOST:PORT`. Out: whether a flow is one.
 //!
 //! A name is compared as the flow names it: what came over the LAN as an address has none, and is known by port or address.
+//!
+//! They also say where the edge's traffic goes to, for the fleet's choice of a relay ([`Wanted`]): a phone that opens a page beside a
+//! stream is no reason for another one.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use crate::service::words::Endpoint;
 use crate::tunnel::Target;
 
 /// The port of RTMP (Adobe's specification §5; IANA: macromedia-fcs).
@@ -29,6 +33,26 @@ impl Live {
     pub(super) fn is(&self, target: &Target) -> bool {
         self.host.as_ref().is_none_or(|host| *host == target.host)
             && self.port.is_none_or(|port| port == target.port)
+    }
+}
+
+/// Where the newest live stream goes; before there was one, where the newest flow does.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) origin: Option<Endpoint>,
+    is_live: bool,
+}
+
+impl Wanted {
+    /// A flow goes there; whether that is news.
+    pub(super) fn hear(&mut self, origin: Endpoint, is_live: bool) -> bool {
+        let counts = is_live || !self.is_live;
+        let is_news = counts && self.origin.as_ref() != Some(&origin);
+        self.is_live |= is_live;
+        if is_news {
+            self.origin = Some(origin);
+        }
+        is_news
     }
 }
 
@@ -85,5 +109,20 @@ mod tests {
         for text in ["", "0", "65536", "a b", "a.example:0", "a.example:x", "http://a.example", "1.2.3.4.5"] {
             assert!(text.parse::<Live>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_page_beside_a_stream_says_nothing_of_where_the_stream_goes() {
+        let mut wanted = Wanted::default();
+        let mut hear = |origin: &str, is_live| {
+            let is_news = wanted.hear(origin.parse().unwrap(), is_live);
+            (is_news, wanted.origin.as_ref().unwrap().to_string())
+        };
+        assert_eq!(hear("page.example:443", false), (true, "page.example:443".to_owned()));
+        assert_eq!(hear("page.example:443", false), (false, "page.example:443".to_owned()));
+        assert_eq!(hear("other.example:443", false), (true, "other.example:443".to_owned()));
+        assert_eq!(hear("live.example:1935", true), (true, "live.example:1935".to_owned()));
+        assert_eq!(hear("page.example:443", false), (false, "live.example:1935".to_owned()));
+        assert_eq!(hear("new.example:1935", true), (true, "new.example:1935".to_owned()));
     }
 }

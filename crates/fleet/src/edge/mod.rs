@@ -44,7 +44,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use agent::{Agent, FleetView};
 #[cfg(any(test, feature = "fuzzing"))]
@@ -105,10 +105,29 @@ impl Default for GuestTerms {
     }
 }
 
-/// chosen: two descriptors each; a household with several browsers has some hundred.
-const FLOWS: usize = 1024;
+/// chosen: a household with several browsers has some hundred; and a relay carries 512 of one edge
+/// ([`Limits`](crate::relay::Limits)), a flow that is asked for twice counted twice.
+const FLOWS: usize = 448;
 /// chosen: one client cannot take all places, and a browser has enough.
-const FLOWS_OF_ONE: usize = 512;
+const FLOWS_OF_ONE: usize = 320;
+
+/// Descriptors of one flow: both its sides, the one that its queue is looked at by, and two by which a live stream is.
+const OF_A_FLOW: u64 = 5;
+/// chosen: listeners, connections that wait ready, addresses that are tried side by side, the service, lists, look-ups.
+const ASIDE: u64 = 96;
+
+impl GuestTerms {
+    /// The same, or fewer flows where a process that may have so many descriptors cannot have them.
+    #[must_use]
+    pub fn within(self, descriptors: u64) -> Self {
+        let room = usize::try_from(descriptors.saturating_sub(ASIDE) / OF_A_FLOW).unwrap_or(usize::MAX).max(2);
+        let Self { flows, flows_of_one, .. } = self;
+        if flows <= room {
+            return self;
+        }
+        Self { flows: room, flows_of_one: flows_of_one.min((room / 4 * 3).max(1)), ..self }
+    }
+}
 
 /// How an edge stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -151,9 +170,9 @@ pub struct Edge {
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     rest: watch::Sender<Option<RestNow>>,
-    /// Where the newest flow wants to go.
-    wanted: watch::Sender<Option<Endpoint>>,
+    wanted: watch::Sender<live::Wanted>,
     direct: Arc<meter::Meter>,
+    look_ups: Arc<Semaphore>,
 }
 
 impl Edge {
@@ -173,6 +192,7 @@ impl Edge {
             rest: watch::Sender::default(),
             wanted: watch::Sender::default(),
             direct: Arc::default(),
+            look_ups: Arc::new(Semaphore::new(direct::LOOK_UPS)),
         })
     }
 
@@ -257,7 +277,25 @@ impl Edge {
     /// A flow wants to go there.
     fn wants(&self, target: &Target) {
         if let Ok(origin) = target.authority().parse() {
-            self.wanted.send_replace(Some(origin));
+            self.wanted.send_if_modified(|wanted| wanted.hear(origin, self.lanes.is_live(target)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_uses_an_edge_finds_room_at_its_relay_and_for_its_descriptors() {
+        let (usual, of_a_relay) = (GuestTerms::default(), crate::relay::Limits::default());
+        // So it is the edge that decides who has to go, and not who came last.
+        assert!(usual.flows < of_a_relay.tunnels_per_edge && usual.flows_of_one < usual.flows);
+        let bounds = |descriptors| {
+            let GuestTerms { flows, flows_of_one, .. } = GuestTerms::default().within(descriptors);
+            (flows, flows_of_one)
+        };
+        assert_eq!(bounds(16_384), (usual.flows, usual.flows_of_one));
+        assert_eq!([bounds(1024), bounds(256), bounds(0)], [(185, 138), (32, 24), (2, 1)]);
     }
 }

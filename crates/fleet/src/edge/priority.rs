@@ -12,7 +12,8 @@
 //!    what was sent when the waiting began, as the queue that the cuts had to wait for is gone; from there slowly, for each
 //!    attempt costs the live flow a queue (AIMD; Chiu and Jain 1989).
 //! 4. Bulk flows have equal parts of it, and what one leaves the others have ([`Shares`]).
-//! 5. Without a live flow that has sent within [`QUIET`] there is no allowance, and nobody waits.
+//! 5. Without a live flow that has sent within [`QUIET`] there is no allowance, and nobody waits. One of which nothing has been
+//!    acknowledged for so long waits for its server, or for a link that has gone: holding others back does not help it.
 //!
 //! Pacing by the kernel was not used: MPTCP's sockets do not take `SO_MAX_PACING_RATE`. Nor a queue of our own: what is not read
 //! from a program waits in its own socket, and slows it down.
@@ -81,6 +82,8 @@ struct Stream {
     given: DataSize,
     /// When it was given something last.
     sends: Option<Instant>,
+    /// When something of it was acknowledged last, or nothing was to be.
+    moves: Option<Instant>,
 }
 
 impl Priority {
@@ -126,7 +129,7 @@ impl Priority {
     /// So much of what was granted to a bulk flow has been sent.
     pub(super) fn passed(&mut self, id: u64, granted: DataSize, passed: DataSize) {
         self.sent += passed;
-        self.shares.give_back(&id, granted - passed);
+        self.shares.passed(&id, granted, passed);
     }
 
     /// A look at a live flow: what it was given in all, and what of it is not acknowledged.
@@ -182,6 +185,10 @@ impl Stream {
             (self.given, self.sends) = (given, Some(now));
         }
         let acknowledged = given - unacknowledged;
+        let before = self.looks.back().map(|(_, before, _)| *before);
+        if unacknowledged.is_zero() || before.is_none_or(|before| acknowledged > before) {
+            self.moves = Some(now);
+        }
         while self.looks.front().is_some_and(|(at, ..)| now.since(*at) > RATE_OVER) {
             self.looks.pop_front();
         }
@@ -215,8 +222,9 @@ impl Stream {
     }
 
     fn is_live(&self, now: Instant) -> bool {
-        self.sends.is_some_and(|sends| now.since(sends) < QUIET)
-            || self.looks.back().is_some_and(|(_, _, wait)| !wait.is_zero())
+        let of_late = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < QUIET);
+        let waits = self.looks.back().is_some_and(|(_, _, wait)| !wait.is_zero());
+        (of_late(self.sends) || waits) && of_late(self.moves)
     }
 
     fn waits(&self, now: Instant) -> bool {
@@ -379,6 +387,29 @@ mod tests {
         );
         world.priority.decide(Instant::from_millis(world.ms + 6000));
         assert_eq!(world.priority.allowance(), None);
+    }
+
+    #[test]
+    fn a_live_flow_whose_server_takes_nothing_any_more_holds_nobody_back() {
+        let mut priority = Priority::new();
+        priority.begin(LIVE);
+        let size = DataSize::from_bytes;
+        let mut allowed = Vec::new();
+        for look in 0..1200_u64 {
+            let now = Instant::from_millis(look * 50);
+            // Ten seconds at 400 kB/s; then the server stops, what the kernel takes fills up, and after 30 s it goes on.
+            let acknowledged = 20_000 * if look < 200 { look } else { 200 + look.saturating_sub(800) };
+            let given = (acknowledged + 8_000).max(20_000 * look.min(250));
+            priority.look(now, LIVE, size(given), size(given - acknowledged));
+            if let Grant::Now(granted) = priority.ask(now, 1, size(16_384)) {
+                priority.passed(1, granted, granted);
+            }
+            priority.decide(now);
+            allowed.push(priority.allowance().is_some());
+        }
+        assert!(!allowed[190] && allowed[240], "held back while it may help");
+        assert!(allowed[320..800].iter().all(|is| !is), "nobody waits for a server");
+        assert!(allowed[810], "a stream that moves again goes first");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
 //! 2. A relay that failed is asked after the others until [`PARDON`] has passed.
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
-//!    nobody answers.
+//!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,6 +27,8 @@ const PARDON: Duration = Duration::from_secs(10);
 const FRESH: Duration = Duration::from_secs(60);
 /// chosen: a resolver's first attempt and its second one.
 const LOOKUP: Duration = Duration::from_secs(2);
+/// Where an address is known. chosen: a server of names that is there answers sooner, and a new flow cannot wait much longer.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Where a relay is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,26 @@ impl Station {
         {
             return Ok(addresses.clone());
         }
+        self.or_known(known.map(|(_, addresses)| addresses), self.look_up()).await
+    }
+
+    /// What is found, or what is known where that takes too long or brings nothing; it is not asked for again for as long as an answer
+    /// is fresh.
+    async fn or_known(
+        &self,
+        known: Option<Vec<SocketAddr>>,
+        looked_up: impl Future<Output = io::Result<Vec<SocketAddr>>>,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let addresses = match known {
+            Some(known) => timeout(AGAIN, looked_up).await.ok().and_then(Result::ok).unwrap_or(known),
+            None => looked_up.await?,
+        };
+        self.lock().found = Some((Instant::now(), addresses.clone()));
+        Ok(addresses)
+    }
+
+    /// The addresses of all places.
+    async fn look_up(&self) -> io::Result<Vec<SocketAddr>> {
         let mut addresses = Vec::new();
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
         for place in &self.at.places {
@@ -92,11 +114,7 @@ impl Station {
                 Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, "the name's server does not answer"),
             }
         }
-        if addresses.is_empty() {
-            return known.map(|(_, addresses)| addresses).ok_or(last);
-        }
-        self.lock().found = Some((Instant::now(), addresses.clone()));
-        Ok(addresses)
+        if addresses.is_empty() { Err(last) } else { Ok(addresses) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -146,6 +164,7 @@ impl Relays {
 
 #[cfg(test)]
 mod tests {
+    use super::super::dial::CONNECT;
     use super::*;
 
     fn at(label: &str) -> RelayAt {
@@ -155,6 +174,25 @@ mod tests {
 
     fn labels(stations: &[Arc<Station>]) -> String {
         stations.iter().map(|station| station.at.label.as_str()).collect()
+    }
+
+    #[test]
+    fn what_was_found_last_serves_while_the_server_of_names_is_silent() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (station, known) = (Station::new(at("a")), vec!["192.0.2.1:1".parse().unwrap()]);
+            let silent = || station.or_known(Some(known.clone()), std::future::pending());
+            // A second relay is asked after this time, and so is a new connection to the first.
+            assert_eq!(timeout(CONNECT, silent()).await.unwrap().unwrap(), known);
+            // Nobody waits for it again for a while.
+            assert_eq!(timeout(AGAIN / 2, station.addresses()).await.unwrap().unwrap(), known);
+            let gone = async { Err(io::ErrorKind::NotFound.into()) };
+            assert_eq!(station.or_known(Some(known.clone()), gone).await.unwrap(), known);
+            let moved: Vec<SocketAddr> = vec!["192.0.2.2:1".parse().unwrap()];
+            let found = async { Ok(moved.clone()) };
+            assert_eq!(station.or_known(Some(known.clone()), found).await.unwrap(), moved);
+            assert_eq!(station.addresses().await.unwrap(), moved);
+        });
     }
 
     #[test]

@@ -1,15 +1,20 @@
 //! What an edge knows over its restarts, in one small file: relays, their rates, where the stream went to.
 //!
-//! In: a path. Out: what was kept, and how long ago. The file is for its owner alone, and is written beside and moved: a crash
-//! leaves the old one or the new one. One that cannot be read is as good as none: all in it can be learnt again.
+//! In: a path. Out: what was kept, and how long ago.
+//!
+//! 1. The file is for its owner alone, and is written beside and moved: a crash leaves the old one or the new one. One that
+//!    cannot be read is as good as none: all in it can be learnt again.
+//! 2. While an edge runs it is written at most each [`EACH`], in a thread of its own: until it is on the disk no flow waits for it,
+//!    and whoever opens flows wears out no flash by that ([`Keeper`]).
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::machine::Saved;
 use crate::ca::Stamp;
@@ -81,6 +86,55 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
+/// chosen: what was learnt in half a minute can be learnt again.
+const EACH: Duration = Duration::from_secs(30);
+
+/// Keeps what is known while an edge runs.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    file: Remembered,
+    is_new: bool,
+    began: Option<Instant>,
+    writing: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub(super) fn new(file: Remembered) -> Self {
+        Self { file, is_new: false, began: None, writing: None }
+    }
+
+    /// There is something new.
+    pub(super) fn note(&mut self) {
+        self.is_new = true;
+    }
+
+    /// Writes what is known, if it is time.
+    pub(super) fn keep(&mut self, known: impl FnOnce() -> Saved) {
+        let is_early = self.began.is_some_and(|began| began.elapsed() < EACH);
+        let writes = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
+        if self.is_new && !is_early && !writes {
+            (self.is_new, self.began) = (false, Some(Instant::now()));
+            let (file, known) = (self.file.clone(), known());
+            self.writing = Some(spawn_blocking(move || write(&file, known)));
+        }
+    }
+
+    /// Writes it for the last time.
+    pub(super) async fn end(&mut self, known: Saved) {
+        if let Some(writing) = self.writing.take() {
+            // Two would write into one file.
+            let _ = writing.await;
+        }
+        write(&self.file, known);
+    }
+}
+
+fn write(file: &Remembered, known: Saved) {
+    if let Err(error) = file.write(known) {
+        tracing::warn!(%error, "what is known of relays is not kept");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
@@ -104,5 +158,25 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             assert!(file.read().is_none(), "{damaged}");
         }
+    }
+
+    #[test]
+    fn many_news_are_written_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let file = Remembered::at(&dir.path().join("edge.json"));
+            let mut keeper = Keeper::new(file.clone());
+            let known = |n: u32| Saved { origin: format!("a{n}.example:80").parse().ok(), ..Saved::default() };
+            for n in 0..50 {
+                keeper.note();
+                keeper.keep(|| known(n));
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            keeper.writing.take().unwrap().await.unwrap();
+            assert!(file.read().unwrap().0 == known(0) && keeper.is_new);
+            keeper.end(known(99)).await;
+            assert!(file.read().unwrap().0 == known(99));
+        });
     }
 }

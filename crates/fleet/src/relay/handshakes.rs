@@ -4,7 +4,8 @@
 //!
 //! 1. There is room for so many. One more takes the place of the oldest of those whose network has the most: who opens ten
 //!    thousand and says nothing replaces his own, and an edge from elsewhere gets in at once.
-//! 2. A network is an address of IPv4, or 64 bits of IPv6, which is what one customer has at least (RFC 6177).
+//! 2. A network is an address of IPv4, or 64 bits of IPv6, which is what one customer has at least (RFC 6177). Whoever has many
+//!    of these has 48 bits: networks that share them count together first, and then each for itself.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +18,8 @@ pub(crate) struct Handshakes<T> {
     count: usize,
     next: u64,
     networks: BTreeMap<IpAddr, VecDeque<(u64, T)>>,
+    /// How many there are of each 48 bits.
+    sites: BTreeMap<IpAddr, usize>,
 }
 
 /// One of them.
@@ -28,7 +31,7 @@ pub(crate) struct Ticket {
 
 impl<T> Handshakes<T> {
     pub(crate) fn new(room: usize) -> Self {
-        Self { room: room.max(1), count: 0, next: 0, networks: BTreeMap::new() }
+        Self { room: room.max(1), count: 0, next: 0, networks: BTreeMap::new(), sites: BTreeMap::new() }
     }
 
     /// One has come: its ticket for [`Handshakes::done`], and who has to go for it.
@@ -37,6 +40,7 @@ impl<T> Handshakes<T> {
         let ticket = Ticket { network: network(from), number: self.next };
         (self.next, self.count) = (self.next + 1, self.count + 1);
         self.networks.entry(ticket.network).or_default().push_back((ticket.number, handle));
+        *self.sites.entry(site(ticket.network)).or_default() += 1;
         (ticket, goes)
     }
 
@@ -45,10 +49,7 @@ impl<T> Handshakes<T> {
         let Some(of) = self.networks.get_mut(&ticket.network) else { return };
         if let Some(at) = of.iter().position(|(number, _)| *number == ticket.number) {
             of.remove(at);
-            self.count -= 1;
-        }
-        if of.is_empty() {
-            self.networks.remove(&ticket.network);
+            self.one_less(ticket.network);
         }
     }
 
@@ -57,22 +58,45 @@ impl<T> Handshakes<T> {
         let most = self
             .networks
             .iter()
-            .max_by_key(|(_, of)| (of.len(), Reverse(of.front().map(|(number, _)| *number))))
+            .max_by_key(|(network, of)| {
+                let together = self.sites.get(&site(**network)).copied();
+                (together, of.len(), Reverse(of.front().map(|(number, _)| *number)))
+            })
             .map(|(network, _)| *network)?;
-        let of = self.networks.get_mut(&most)?;
-        let (_, handle) = of.pop_front()?;
-        self.count -= 1;
-        if of.is_empty() {
-            self.networks.remove(&most);
-        }
+        let (_, handle) = self.networks.get_mut(&most)?.pop_front()?;
+        self.one_less(most);
         Some(handle)
+    }
+
+    fn one_less(&mut self, network: IpAddr) {
+        self.count -= 1;
+        if self.networks.get(&network).is_some_and(VecDeque::is_empty) {
+            self.networks.remove(&network);
+        }
+        let site = site(network);
+        if let Some(of) = self.sites.get_mut(&site) {
+            *of -= 1;
+            if *of == 0 {
+                self.sites.remove(&site);
+            }
+        }
     }
 }
 
 /// Whose addresses count as one: an IPv6 subscriber has at least 64 bits of his own.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
+    first_bits(address, 64)
+}
+
+/// What a subscriber of IPv6 has at most.
+fn site(network: IpAddr) -> IpAddr {
+    first_bits(network, 48)
+}
+
+/// So many of an IPv6 address; one of IPv4 as it is.
+fn first_bits(address: IpAddr, count: u32) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - count))).into(),
         address => address,
     }
 }
@@ -118,10 +142,23 @@ mod tests {
     }
 
     #[test]
+    fn who_has_many_networks_of_ipv6_replaces_his_own() {
+        let mut open = Handshakes::new(4);
+        open.came(from("2001:db8:ffff:1::1"), 0);
+        open.came(from("192.0.2.1"), 1);
+        let flood = |n: u64| from(&format!("2001:db8:0:{n:x}::1"));
+        let gone: Vec<_> = (2..20).filter_map(|n| open.came(flood(n), n).1).collect();
+        assert_eq!(gone, (2..18).collect::<Vec<_>>());
+        // Within them it is again who has the most.
+        assert_eq!(open.came(flood(19), 20).1, Some(18));
+        assert_eq!(open.came(from("192.0.2.2"), 21).1, Some(19));
+    }
+
+    #[test]
     fn what_is_done_leaves_nothing_behind() {
         let mut open = Handshakes::new(10);
         let tickets: Vec<_> = (0..10).map(|n| open.came(from("192.0.2.1"), n).0).collect();
         tickets.into_iter().for_each(|ticket| open.done(ticket));
-        assert!(open.count == 0 && open.networks.is_empty());
+        assert!(open.count == 0 && open.networks.is_empty() && open.sites.is_empty());
     }
 }

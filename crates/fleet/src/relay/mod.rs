@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use door::{DoorError, Doors};
 pub use origins::Origin;
@@ -88,6 +88,8 @@ pub struct Relay {
     rooms: Arc<rooms::Rooms>,
     origins: origins::Origins,
     course: watch::Sender<Course>,
+    /// Places for those who are told no.
+    refusals: Semaphore,
 }
 
 impl Relay {
@@ -100,7 +102,8 @@ impl Relay {
         let (names, rooms) = (names::Names::default(), rooms::Rooms::new(config.limits.buffers));
         let probes = probe::Probes::default();
         let (origins, course) = (origins::Origins::default(), watch::Sender::new(Course::Open));
-        Ok(Arc::new(Self { config, trusted, registry, own, probes, names, rooms, origins, course }))
+        let refusals = Semaphore::new(serve::REFUSALS);
+        Ok(Arc::new(Self { config, trusted, registry, own, probes, names, rooms, origins, course, refusals }))
     }
 
     /// Takes no new tunnels; those that are open end when they end.
@@ -110,16 +113,15 @@ impl Relay {
 
     /// Takes new tunnels again; whether it does: one that is ending does not.
     pub fn take_in_again(&self) -> bool {
-        let undone = |course: &mut Course| {
+        self.course.send_if_modified(|course| {
             let may = *course <= Course::Draining;
-            *course = if may { Course::Open } else { *course };
+            if may {
+                *course = Course::Open;
+                // In here, or one that was told to end in between would take tunnels again.
+                self.registry.drain(false);
+            }
             may
-        };
-        let may = self.course.send_if_modified(undone);
-        if may {
-            self.registry.drain(false);
-        }
-        may
+        })
     }
 
     /// Drains, and is to end when the last tunnel has, or at once.
@@ -128,9 +130,11 @@ impl Relay {
     }
 
     fn set_out_on(&self, next: Course) {
-        // What ends does not go back.
-        self.course.send_modify(|course| *course = next.max(*course));
-        self.registry.drain(true);
+        self.course.send_modify(|course| {
+            // What ends does not go back.
+            *course = next.max(*course);
+            self.registry.drain(true);
+        });
     }
 
     /// Ends when it is to end, if it waits for its tunnels or not.

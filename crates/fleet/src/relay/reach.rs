@@ -6,8 +6,7 @@
 //!    names another address is never asked for.
 //! 2. A name with one address that is allowed and one that is not leads to the first. With none that is allowed the
 //!    answer is the rule's.
-//! 3. Addresses are tried one after the other, the families in turn; the next one at once when one has failed, and [`STAGGER`] later
-//!    when it says nothing. The first one that answers wins (RFC 8305 §4, §5).
+//! 3. The first one that answers wins ([`race`]).
 //! 4. The kernel finds out when a server has gone without a word ([`KEEP_ALIVE`]), and no more waits in its queue unsent than
 //!    [`NOT_SENT`]: what a server does not take slows the edge down, and costs little memory.
 
@@ -17,17 +16,15 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::names::{Names, Unknown};
 use super::rules::Rules;
 use crate::congestion::Congestion;
 use crate::identity::Name;
+use crate::race::{in_turns, race};
 use crate::tunnel::{Problem, Status, Target};
 
-/// RFC 8305 §8: 250 ms.
-const STAGGER: Duration = Duration::from_millis(250);
 /// chosen: three SYNs (RFC 6298 §2: 1, 3, 7 s) would be 7 s.
 const CONNECT: Duration = Duration::from_secs(10);
 /// chosen: more addresses than anybody has who means well.
@@ -55,11 +52,12 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
         Ok(address) => vec![address],
         Err(_) => ways.names.addresses(edge, &target.host).await.map_err(|why| unknown(target, &why))?,
     };
+    let addresses: Vec<_> = addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect();
     let (mut good, mut refusal) = (Vec::new(), None);
-    for address in in_turn(addresses).into_iter().take(MOST) {
-        match ways.rules.found(address, ways.own) {
-            Ok(()) => good.push(SocketAddr::new(address, target.port)),
-            Err(why) => refusal = Some((address, why)),
+    for address in in_turns(&addresses).into_iter().take(MOST) {
+        match ways.rules.found(address.ip(), ways.own) {
+            Ok(()) => good.push(address),
+            Err(why) => refusal = Some((address.ip(), why)),
         }
     }
     if good.is_empty() {
@@ -69,7 +67,7 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
             refused(target, &why)
         }));
     }
-    match timeout(CONNECT, first(good)).await {
+    match timeout(CONNECT, race(&good, TcpStream::connect)).await {
         Ok(Ok(connection)) => {
             prepare(&connection, ways.congestion);
             Ok(connection)
@@ -89,15 +87,6 @@ fn prepare(server: &TcpStream, congestion: Option<&Congestion>) {
     let socket = SockRef::from(server);
     let _ = socket.set_tcp_keepalive(&keep_alive.with_retries(KEEP_ALIVE_TRIES));
     let _ = socket.set_tcp_notsent_lowat(NOT_SENT);
-}
-
-/// The families in turn, beginning with the system's first (RFC 8305 §4).
-fn in_turn(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    let first_is_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
-    let (mut one, mut other): (Vec<IpAddr>, Vec<IpAddr>) =
-        addresses.into_iter().rev().partition(|address| address.is_ipv6() == first_is_v6);
-    let longest = one.len().max(other.len());
-    (0..longest).flat_map(|_| [one.pop(), other.pop()]).flatten().collect()
 }
 
 fn refused(target: &Target, why: &super::rules::Refusal) -> Problem {
@@ -123,24 +112,6 @@ fn unknown(target: &Target, why: &Unknown) -> Problem {
         Unknown::Late => "dns_timeout",
     };
     Problem::new(Status::Unreachable, word, format!("{}: {why}", target.host))
-}
-
-/// The first that answers; when none does, why the first did not.
-async fn first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let (mut waiting, mut tries, mut why) = (addresses.into_iter(), JoinSet::new(), None);
-    loop {
-        if let Some(address) = waiting.next() {
-            tries.spawn(TcpStream::connect(address));
-        }
-        let longest = if waiting.len() > 0 { STAGGER } else { CONNECT };
-        match timeout(longest, tries.join_next()).await {
-            Ok(Some(Ok(Ok(connection)))) => return Ok(connection),
-            Ok(Some(Ok(Err(error)))) => why = why.or(Some(error)),
-            // It hangs: the next one is tried beside it.
-            Ok(Some(Err(_))) | Err(_) => {}
-            Ok(None) => return Err(why.unwrap_or_else(|| io::ErrorKind::NotFound.into())),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -213,32 +184,6 @@ mod tests {
     }
 
     #[test]
-    fn the_first_address_that_answers_wins() {
-        block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let good = listener.local_addr().unwrap();
-            let refusing = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
-            let connection = first(vec![refusing, good]).await.unwrap();
-            assert_eq!(connection.peer_addr().unwrap(), good);
-        });
-    }
-
-    #[test]
-    fn after_a_refusal_the_next_address_is_tried_at_once() {
-        block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let good = listener.local_addr().unwrap();
-            let refusing = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
-            // Seven refusals would be 1.75 s if each were waited for.
-            let mut addresses = vec![refusing; 7];
-            addresses.push(good);
-            let connection = timeout(STAGGER * 4, first(addresses)).await.unwrap().unwrap();
-            assert_eq!(connection.peer_addr().unwrap(), good);
-            assert_eq!(first(vec![refusing; 3]).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-        });
-    }
-
-    #[test]
     fn a_name_that_changes_after_it_was_looked_at_leads_to_what_was_looked_at() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         fn rebinds(_: &str) -> io::Result<Vec<IpAddr>> {
@@ -259,13 +204,5 @@ mod tests {
             let problem = super::reach(&name, &edge, &ways).await.unwrap_err();
             assert_eq!(problem.error, "destination_ip_prohibited");
         });
-    }
-
-    #[test]
-    fn families_take_turns() {
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let asked = ["2001:db8::1", "2001:db8::2", "2001:db8::3", "192.0.2.1"].map(ip).to_vec();
-        let turns = ["2001:db8::1", "192.0.2.1", "2001:db8::2", "2001:db8::3"].map(ip);
-        assert_eq!(in_turn(asked), turns);
     }
 }

@@ -147,10 +147,16 @@ impl State {
         let Self { up, down, edges, assigned, .. } = self;
         up.keep(|name| assigned.contains_key(name) || edges.contains_key(name));
         down.keep(|name| assigned.contains_key(name) || edges.contains_key(name));
-        let here = edges.iter().filter(|(_, edge)| edge.reserved.is_some()).map(|(name, _)| name);
+        let (here, waiting): (Vec<_>, Vec<_>) = edges.iter().partition(|(_, edge)| edge.reserved.is_some());
         let absent = assigned.keys().filter(|name| edges.get(*name).is_none_or(|edge| edge.reserved.is_none()));
-        let targets: Vec<(Name, Bitrate)> =
-            here.chain(absent).map(|name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve))).collect();
+        // Who only waits with his connections, and is assigned no longer.
+        let left = waiting.into_iter().map(|(name, _)| name).filter(|name| !assigned.contains_key(*name));
+        let of = |name: &Name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve));
+        let targets: Vec<(Name, Bitrate)> = left
+            .filter(|name| !up.of(name).is_zero())
+            .map(|name| (name.clone(), Bitrate::ZERO))
+            .chain(here.into_iter().map(|(name, _)| name).chain(absent).map(of))
+            .collect();
         let (less, more): (Vec<_>, Vec<_>) = targets.into_iter().partition(|(name, target)| *target <= up.of(name));
         for (name, target) in less.into_iter().chain(more) {
             // Both have the same capacity and the same reservations.
@@ -330,7 +336,7 @@ impl Pace for Seat {
         if self.registry.limits.capacity.is_some() && passed < granted {
             let mut state = self.registry.lock();
             let shares = if is_up { &mut state.up } else { &mut state.down };
-            shares.give_back(&self.name, granted - passed);
+            shares.passed(&self.name, granted, passed);
         }
     }
 }
@@ -424,6 +430,20 @@ mod tests {
         assert_eq!(registry.reserved(), Bitrate::from_mbps(90));
         assign(&[]);
         assert_eq!(registry.reserved(), Bitrate::ZERO);
+    }
+
+    #[test]
+    fn who_waits_without_a_tunnel_keeps_nothing_that_is_no_longer_assigned() {
+        let registry = Registry::new(Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() });
+        registry.assign([(name("a"), Bitrate::from_mbps(90))].into());
+        let mut warm = registry.enter(name("a")).unwrap();
+        registry.assign([(name("b"), Bitrate::from_mbps(90))].into());
+        assert_eq!(registry.reserved(), Bitrate::from_mbps(90));
+        registry.enter(name("b")).unwrap().open().unwrap();
+        registry.assign([].into());
+        assert_eq!(registry.reserved(), Bitrate::ZERO);
+        warm.open().unwrap();
+        assert_eq!(registry.reserved(), Limits::default().reserve);
     }
 
     #[test]

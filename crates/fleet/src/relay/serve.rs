@@ -5,7 +5,7 @@
 //! 1. An edge may wait with its request ([`WARM`]), so that a connection is ready when a flow comes. Once a byte of the head is there
 //!    the rest has [`HEAD`]: who sends one byte a minute is gone.
 //! 2. One connection carries one tunnel. After any other answer it is closed: what the edge has sent ahead is no request.
-//! 3. What breaks on one side is reset on the other: half a stream is never taken for a whole.
+//! 3. What breaks on one side, or with the relay itself, is reset on the other: half a stream is never taken for a whole.
 //! 4. A certificate that is revoked meanwhile ends the tunnel; a relay that drains ends those that wait.
 
 use std::io;
@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -27,7 +26,7 @@ use super::registry::Seat;
 use super::rooms::Room;
 use super::{Relay, Trusted};
 use crate::tls::{Peer, TlsError};
-use crate::tunnel::{CONNECTED, Going, Problem, Request, Status, Wire, carry_watched, parse};
+use crate::tunnel::{CONNECTED, Going, Problem, Request, Status, Wire, carry_watched, end, parse};
 
 /// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
 const WARM: Duration = Duration::from_secs(300);
@@ -35,6 +34,11 @@ const WARM: Duration = Duration::from_secs(300);
 const HEAD: Duration = Duration::from_secs(10);
 /// chosen: how long an answer's last bytes may be on their way before the connection is reset.
 const LINGER: Duration = Duration::from_secs(2);
+/// How many have so long at once: they have no seat, and a descriptor each. chosen: a third of what is kept aside for others than
+/// tunnels.
+pub(super) const REFUSALS: usize = 32;
+/// The others hear it if they have sent nothing ahead.
+const INSTANT: Duration = Duration::from_millis(20);
 
 pub(super) type Edge = TlsStream<Wire>;
 
@@ -46,7 +50,10 @@ pub(super) async fn serve(mut edge: Edge, relay: &Relay) {
     };
     if let Err(problem) = served {
         tracing::debug!(why = problem.words, "not carried");
-        answer(&mut edge, &problem).await;
+        match relay.refusals.try_acquire() {
+            Ok(_place) => answer(&mut edge, &problem, LINGER).await,
+            Err(_) => answer(&mut edge, &problem, INSTANT).await,
+        }
     }
 }
 
@@ -81,6 +88,7 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
         congestion: relay.config.congestion.as_ref(),
     };
     let mut server = reach(&target, &peer.identity.name, &ways).await?;
+    end::broken(&server);
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
     let room = Room::new(&relay.rooms);
     let window = target.authority().parse().ok().map(|origin| Window::new(&relay.origins, origin));
@@ -92,10 +100,12 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
             why = no_more(&mut trusted, &peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
         }
     };
-    if let Err(error) = carrying.await {
-        tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, %error, "broke");
-        reset(&server);
-        reset(edge.get_ref().0.socket());
+    match carrying.await {
+        Ok(()) => end::whole(&server),
+        Err(error) => {
+            tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, %error, "broke");
+            end::broken(edge.get_ref().0.socket());
+        }
     }
     Ok(())
 }
@@ -160,7 +170,7 @@ async fn no_more(trusted: &mut watch::Receiver<Arc<Trusted>>, peer: &Peer) -> Tl
 }
 
 /// Says why not, and closes so that it is heard.
-async fn answer(edge: &mut Edge, problem: &Problem) {
+async fn answer(edge: &mut Edge, problem: &Problem, linger: Duration) {
     let said = async {
         edge.write_all(problem.answer().as_bytes()).await?;
         edge.shutdown().await?;
@@ -169,10 +179,5 @@ async fn answer(edge: &mut Edge, problem: &Problem) {
         while edge.read(&mut sink).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = timeout(LINGER, said).await;
-}
-
-/// The other end shall learn that this is no orderly end.
-fn reset(socket: &TcpStream) {
-    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+    let _ = timeout(linger, said).await;
 }

@@ -1,6 +1,7 @@
 //! What an edge and a relay have in common: the request for a tunnel, and its bytes.
 
 mod carry;
+pub(crate) mod end;
 mod head;
 mod memory;
 mod wire;

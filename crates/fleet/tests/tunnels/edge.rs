@@ -229,3 +229,81 @@ fn who_opens_too_many_flows_loses_his_own() {
         assert!(flow_of("127.0.0.2", at, server).await.is_some());
     });
 }
+
+/// A server that says one byte back, and tells how the connection ended then.
+async fn hears_the_end() -> (SocketAddr, tokio::sync::mpsc::Receiver<std::io::Result<usize>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, (tell, told)) = (listener.local_addr().unwrap(), tokio::sync::mpsc::channel(8));
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let tell = tell.clone();
+            tokio::spawn(async move {
+                let mut byte = [0];
+                socket.read_exact(&mut byte).await.unwrap();
+                socket.write_all(&byte).await.unwrap();
+                tell.send(socket.read(&mut byte).await).await.unwrap();
+            });
+        }
+    });
+    (address, told)
+}
+
+async fn flow_to(client: &str, edge: SocketAddr, server: SocketAddr) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{client}:0").parse().unwrap()).unwrap();
+    let mut program = socket.connect(edge).await.unwrap();
+    program.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nx").as_bytes()).await.unwrap();
+    program.read_exact(&mut [0; 39 + 1]).await.unwrap();
+    program
+}
+
+#[test]
+fn half_a_stream_is_not_taken_for_a_whole_whatever_ends_it() {
+    let is_reset = |end: &std::io::Result<usize>| {
+        end.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+    };
+    block_on(async {
+        let place = Place::open(Limits::default()).await;
+        let (server, mut ends) = hears_the_end().await;
+        for relays in [vec![place.address], Vec::new()] {
+            let guests = GuestTerms { flows: 2, flows_of_one: 2, ..GuestTerms::default() };
+            let (_edge, at) = edge_of(&place, &relays, 0, true, guests).await;
+            let mut first = flow_to("127.0.0.2", at, server).await;
+            let mut second = flow_to("127.0.0.2", at, server).await;
+            // The place of the second one is given to somebody else.
+            let third = flow_to("127.0.0.3", at, server).await;
+            let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
+            assert!(is_reset(&end), "{end:?} of a flow that had to go, relays: {relays:?}");
+            assert!(second.read(&mut [0]).await.is_err());
+            // One that ends in order does so on both sides.
+            first.shutdown().await.unwrap();
+            let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
+            assert!(matches!(end, Ok(0)), "{end:?}");
+            assert_eq!(first.read(&mut [0]).await.unwrap(), 0);
+            // One whose program breaks off does not.
+            socket2::SockRef::from(&third).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(third);
+            let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
+            assert!(is_reset(&end), "{end:?}");
+        }
+    });
+}
+
+#[test]
+fn a_relay_that_is_killed_leaves_no_half_stream_that_looks_whole() {
+    let its_own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let place = its_own.block_on(Place::open(Limits::default()));
+    let (kill, killed) = tokio::sync::oneshot::channel::<()>();
+    let relay = std::thread::spawn(move || drop(its_own.block_on(killed)));
+    block_on(async {
+        let (server, mut ends) = hears_the_end().await;
+        let (_edge, at) = edge(&place, &[place.address], 0, false).await;
+        let mut program = flow_to("127.0.0.2", at, server).await;
+        drop(kill);
+        relay.join().unwrap();
+        let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
+        assert!(end.is_err(), "the server took it for a whole: {end:?}");
+        let end = timeout(Duration::from_secs(10), program.read(&mut [0])).await.unwrap();
+        assert!(end.is_err(), "the program took it for a whole: {end:?}");
+    });
+}

@@ -183,3 +183,31 @@ fn a_head_that_never_ends_ends_the_connection() {
         assert!(answer(&mut slow).await.starts_with("HTTP/1.1 408 "));
     });
 }
+
+#[test]
+fn those_who_are_told_no_and_stay_hold_few_descriptors() {
+    block_on(async {
+        let place = Place::open(Limits::default()).await;
+        let (own, refused) = (place.edge("cam-1"), 60);
+        let mut stay = Vec::new();
+        for _ in 0..refused {
+            let (head, edge) = place.tunnel(&own, "127.0.0.2:80").await;
+            assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+            stay.push(edge);
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut closed = 0;
+        for edge in &mut stay {
+            // What comes to a socket that is closed is answered with a reset, which the next write hears.
+            let _ = edge.write_all(b"x").await;
+            let _ = edge.flush().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let again = async {
+                edge.write_all(b"x").await?;
+                edge.flush().await
+            };
+            closed += usize::from(again.await.is_err());
+        }
+        assert!(closed >= refused / 3, "{closed} of {refused} were closed");
+    });
+}

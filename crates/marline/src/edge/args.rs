@@ -113,7 +113,7 @@ pub(super) struct RunArgs {
 /// What the service is told and how it is asked.
 #[derive(Debug, Args)]
 pub(super) struct AskArgs {
-    /// Where the stream goes to, for the service's choice [default: where the newest flow goes].
+    /// Where the stream goes to, for the service's choice [default: where the newest live stream goes, or flow].
     #[arg(long, value_name = "HOST:PORT", requires = "fleet")]
     pub(super) origin: Option<Endpoint>,
     /// More than this is not needed [default: whatever can be had].

@@ -45,8 +45,16 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
 
 /// Carries until stopped.
 fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
-    marline_net::descriptors::raise();
-    let Terms { identity, own, trusted, revoked, config: terms, fleet } = Terms::of(args)?;
+    let descriptors = marline_net::descriptors::raise();
+    let Terms { identity, own, trusted, revoked, config: mut terms, fleet } = Terms::of(args)?;
+    let asked = terms.guests.flows;
+    terms.guests = terms.guests.within(descriptors);
+    if terms.guests.flows < asked {
+        let flows = terms.guests.flows;
+        say(&format!(
+            "{descriptors} open files are allowed: {flows} flows at once, not {asked} (LimitNOFILE= of systemd, or ulimit -Hn)"
+        ));
+    }
     let lan = (!args.lan.is_empty()).then(|| Lan::new(args.lan.clone())).transpose();
     let lan = lan.map_err(|why| Exit::usage(format!("--lan: {why}")))?;
     let named = terms.relays.clone();
@@ -112,6 +120,8 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
         // It has heard the same signal, and puts back what it has changed.
         let _ = steering.join();
     }
+    // A name that is being looked up for somebody holds up nobody's end.
+    runtime.shutdown_background();
     ended
 }
 

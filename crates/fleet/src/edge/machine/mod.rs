@@ -73,7 +73,7 @@ const USED: usize = 6;
 /// How it chooses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Where the stream goes to; none: where the newest flow does.
+    /// Where the stream goes to; none: what is heard of it ([`Machine::origin`]).
     pub origin: Option<Endpoint>,
     /// More than this is not needed; none: whatever can be had.
     pub wanted: Option<Bitrate>,

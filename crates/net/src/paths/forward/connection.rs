@@ -3,7 +3,7 @@
 //! In: the program's connection. Out: the same bytes on a connection of ours to where it was going.
 //!
 //! 1. Ours has the mark that the rules let pass: without it, it would be led here again.
-//! 2. A failure before or in the middle is a reset for both sides, never an end that looks clean.
+//! 2. A failure before or in the middle is a reset for both sides, never an end that looks clean; so is the forwarder's own end.
 //! 3. Delays of small packets are the ends' business: ours add none (`TCP_NODELAY`).
 
 use std::io;
@@ -51,10 +51,15 @@ pub(super) async fn carry(near: TcpStream, config: &Config, counts: &Counts) {
     tracing::debug!(%going, ?spoken, "connected");
     counts.open.fetch_add(1, Ordering::Relaxed);
     let _open = Open(&counts.open);
-    if let Err(error) = relay(&near, &far, config, &counts.bytes).await {
-        tracing::debug!(%going, %error, "broke");
-        reset(&near);
-        reset(&far);
+    // From now on whatever ends it; but for an end of both sides.
+    reset(&near);
+    reset(&far);
+    match relay(&near, &far, config, &counts.bytes).await {
+        Ok(()) => {
+            end(&near);
+            end(&far);
+        }
+        Err(error) => tracing::debug!(%going, %error, "broke"),
     }
 }
 
@@ -145,6 +150,11 @@ impl<'a> Moved<'a> {
 fn reset(socket: &impl AsFd) {
     // On an error the end looks clean, which is what it would be without trying.
     let _ = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
+}
+
+/// It is one: what still waits to be sent is sent.
+fn end(socket: &impl AsFd) {
+    let _ = SockRef::from(&socket.as_fd()).set_linger(None);
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@
 //! 1. Everything is looked at before anything is changed: privilege, interfaces, nft, the kernel.
 //! 2. What is changed is undone in the other order at the end: table, routing rules, settings. After `kill -9` the table ends by
 //!    itself (its owner's pipe does), the detour's rule means nobody any more, and the settings are in a ledger: the next start, or
-//!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number.
+//!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number. What belongs to a
+//!    gateway that runs is never taken away, whatever its run directory: its table says that it is there.
 //! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
 //! 4. An interface that is this host's way to the Internet is no LAN.
 
@@ -165,6 +166,9 @@ fn kernel(what: &'static str, error: io::Error) -> GatewayError {
 /// Puts back what a gateway that was killed has left; nothing where one runs.
 pub(super) fn restore(run_dir: &Path) -> Restored {
     let Some((mut lines, mut left)) = forwarding::restore(run_dir) else { return Restored::default() };
+    if matches!(nft::check(&rules::nothing()), Err(NftError::Taken)) {
+        return Restored { lines, left };
+    }
     let clear = |socket: RouteSocket| Ok(detour::clear(&socket, &detour::LAN)? + beyond::clear(&socket)?);
     match RouteSocket::open().and_then(clear) {
         Ok(0) => {}

@@ -37,6 +37,11 @@ impl Lan {
     }
 }
 
+/// No table at all: only its owner may say so, where there is one.
+pub(super) fn nothing() -> String {
+    format!("add table inet {TABLE}; delete table inet {TABLE}\n")
+}
+
 /// The table: it commits when a line ends.
 pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
     let names: Vec<String> = lan.0.iter().map(|name| format!("\"{name}\"")).collect();
@@ -67,10 +72,10 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
         "type nat hook postrouting priority 100; policy accept".to_owned(),
         format!("iifname {lan} oifname != {lan} masquerade"),
     ];
-    let first = format!("add table inet {TABLE}; delete table inet {TABLE}");
+    let nothing = nothing();
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
     let chains = [chain("arriving", &arriving), chain("passing", &passing), chain("leaving", &leaving)].concat();
-    format!("{first}\ntable inet {TABLE} {{ flags owner; {chains}}}\n")
+    format!("{nothing}table inet {TABLE} {{ flags owner; {chains}}}\n")
 }
 
 #[cfg(test)]
