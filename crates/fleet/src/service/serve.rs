@@ -277,7 +277,8 @@ async fn talk(stream: TlsStream<TcpStream>, peer: Option<Peer>, connection: Conn
     }
 }
 
-/// Connections of another process of the service, which asks for many. chosen: as many as edges ask in a window, several times.
-pub(super) const OF_COLLEAGUE: usize = 512;
+/// Connections of another process of the service, which asks for many. chosen: as many as edges ask in a window,
+/// several times, by four others.
+pub(super) const OF_COLLEAGUE: usize = 1024;
 /// A head, and a part of a body.
 const BUFFER: usize = 16 * 1024;
