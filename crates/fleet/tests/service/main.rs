@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod announce;
+mod disk;
 mod doors;
 mod life;
 mod load;
