@@ -16,6 +16,7 @@ pub mod fuzzing;
 pub mod identity;
 mod own;
 pub mod relay;
+pub mod renew;
 pub mod service;
 mod share;
 pub mod tls;

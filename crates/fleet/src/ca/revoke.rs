@@ -67,12 +67,22 @@ impl Authority {
         for issued in back {
             revoked.entry(issued.serial.as_bytes().to_vec()).or_insert(now);
         }
-        if back.iter().all(|issued| old.revoked.contains_key(issued.serial.as_bytes())) {
+        with_renewals(&mut revoked, issued, now);
+        if revoked.keys().all(|serial| old.revoked.contains_key(serial)) {
             return Ok(());
         }
         files::sweep(&self.dir)?;
         let pem = crl::sign(&self.issuer, old.number.saturating_add(1), &revoked, now)?;
         files::replace(&crl::path(&self.dir), pem.as_bytes(), files::OPEN)
+    }
+}
+
+/// Rule 4. The list of what was issued is in the order of time.
+fn with_renewals(revoked: &mut BTreeMap<Vec<u8>, Stamp>, issued: &[Issued], now: Stamp) {
+    for one in issued.iter().filter(|one| one.not_after >= now) {
+        if one.renews.is_some_and(|shown| revoked.contains_key(shown.as_bytes())) {
+            revoked.entry(one.serial.as_bytes().to_vec()).or_insert(now);
+        }
     }
 }
 

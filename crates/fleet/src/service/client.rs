@@ -3,6 +3,7 @@
 //! In: a URL, credentials, and values. Out: values, or whose fault it is.
 //!
 //! 1. A connection that has gone is opened anew, once per call, if nothing of an answer has come: every call may be repeated.
+//!    So is one whose request is not allowed: its certificate may have ended while it was kept.
 //! 2. A call has [`PATIENCE`].
 //! 3. A name may have several addresses, of as many processes. One that says nothing within [`EACH`] is left for the next one.
 //! 4. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
@@ -60,7 +61,7 @@ pub struct Client {
     host: String,
     port: u16,
     name: ServerName<'static>,
-    tls: Arc<rustls::ClientConfig>,
+    tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
     /// For whom it asks; none: for itself.
     member: Option<String>,
@@ -85,7 +86,14 @@ impl Client {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
         let port = parsed.port_or_known_default().ok_or_else(wrong)?;
-        Ok(Self { host, port, name, tls: Arc::new(tls), connection: None, member: None })
+        let tls = Arc::new(tls);
+        Ok(Self { host, port, name, tls: Box::new(move || Arc::clone(&tls)), connection: None, member: None })
+    }
+
+    /// With each new connection what this gives: certificates are renewed, and lists of the revoked as well.
+    #[must_use]
+    pub fn showing(self, tls: impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static) -> Self {
+        Self { tls: Box::new(tls), ..self }
     }
 
     /// GET.
@@ -128,6 +136,14 @@ impl Client {
         let kept = self.connection.is_some();
         let done = match timeout(PATIENCE, self.once(&method, path, body.clone())).await {
             Ok(Err(ClientError::Network { .. })) if kept => timeout(PATIENCE, self.once(&method, path, body)).await,
+            // The certificate of the connection has ended; there may be a new one.
+            Ok(Ok((403, said))) if kept => {
+                self.connection = None;
+                match timeout(PATIENCE, self.once(&method, path, body)).await {
+                    Ok(Ok(said)) => Ok(Ok(said)),
+                    _ => Ok(Ok((403, said))),
+                }
+            }
             done => done,
         };
         let (status, bytes) = done.unwrap_or_else(|_| Err(self.late()))?;
@@ -194,7 +210,7 @@ impl Client {
     async fn connect_to(&self, address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, ClientError> {
         let socket = TcpStream::connect(address).await.map_err(|error| self.network(error))?;
         socket.set_nodelay(true).map_err(|error| self.network(error))?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(self.name.clone(), socket).await;
+        let stream = TlsConnector::from((self.tls)()).connect(self.name.clone(), socket).await;
         let stream = stream.map_err(|error| self.network(error))?;
         let peer = Peer::of(stream.get_ref().1.peer_certificates()).map_err(|error| self.network(error))?;
         if peer.identity.role != Role::Fleet {

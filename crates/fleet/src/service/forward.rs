@@ -93,7 +93,7 @@ impl Desk {
     }
 
     fn colleague_at(&self, place: &str) -> Option<Client> {
-        let made = Client::new(&format!("https://{place}"), self.trusted().peers.clone());
+        let made = Client::new(&format!("https://{place}"), (*self.trusted().peers).clone());
         made.inspect_err(|error: &ClientError| tracing::debug!(%error, "where the one is that leads")).ok()
     }
 }

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::api;
+use super::api::{self, Caller};
 use super::desk::Desk;
 use crate::identity::{Identity, Role};
 use crate::relay::handshakes::{Handshakes, Ticket};
@@ -226,7 +226,9 @@ async fn serve(stream: TlsStream<TcpStream>, from: IpAddr, connection: Connectio
                 tracing::debug!(peer = %peer.identity, "has too many connections");
                 return;
             };
-            talk(stream, Some(peer), connection).await;
+            let certificate = certificates.and_then(<[_]>::first).map(|shown| shown.clone().into_owned());
+            let caller = certificate.map(|certificate| Caller { peer, certificate });
+            talk(stream, caller, connection).await;
         }
         Err(error) => tracing::debug!(%error, "not let in"),
     }
@@ -262,12 +264,12 @@ impl Drop for Seat<'_> {
     }
 }
 
-async fn talk(stream: TlsStream<TcpStream>, peer: Option<Peer>, connection: Connection) {
+async fn talk(stream: TlsStream<TcpStream>, caller: Option<Caller>, connection: Connection) {
     let Connection { desk, shared, mut closing, _open } = connection;
-    let (peer, body) = (peer.as_ref(), shared.limits.body);
+    let (caller, body) = (caller.as_ref(), shared.limits.body);
     let answer = service_fn(|request| {
         let desk = Arc::clone(&desk);
-        async move { Ok::<_, Infallible>(api::answer(&desk, peer, request, body).await) }
+        async move { Ok::<_, Infallible>(api::answer(&desk, caller, request, body).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(Some(shared.limits.idle)).max_buf_size(BUFFER);

@@ -7,6 +7,7 @@ mod doors;
 mod life;
 mod load;
 mod redis_servers;
+mod renewal;
 mod rogue;
 mod several;
 mod stores;

@@ -5,20 +5,24 @@
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 
-use marline_fleet::ca::Fingerprint;
+use marline_fleet::ca::{Fingerprint, MemberFiles};
 use marline_fleet::edge::{Config, GuestTerms, Live, RelayAt, Remembered, Trusted, list, machine};
 use marline_fleet::identity::{Identity, Role};
+use marline_fleet::renew::Own;
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
 
 use super::args::{Minimise, RunArgs};
 use super::say;
 use crate::Exit;
+use crate::fleet::unit_state;
 
 /// All of it.
 pub(super) struct Terms {
     pub(super) identity: Identity,
     pub(super) own: Credentials,
+    /// Where that stands.
+    pub(super) files: Own,
     pub(super) trusted: Trusted,
     /// The revocation list, there or not.
     pub(super) revoked: PathBuf,
@@ -40,7 +44,9 @@ impl Terms {
         let beside = |name: &str| certificate.parent().unwrap_or(Path::new("")).join(name);
         let key = args.key.clone().unwrap_or_else(|| certificate.with_extension("key"));
         let authority = args.ca.clone().unwrap_or_else(|| beside("ca.pem"));
-        let own = Credentials::read(&certificate, &key, &authority).map_err(|error| bad(&error))?;
+        let files = MemberFiles { certificate: certificate.clone(), key, authority };
+        let files = Own::new(files, unit_state().as_deref());
+        let own = files.read().map_err(|error| bad(&error))?;
         let identity = own.peer().map_err(|error| bad(&error))?.identity;
         if identity.role != Role::Edge {
             let whose = format!("it is the certificate of {identity}, and not of an edge");
@@ -92,15 +98,14 @@ impl Terms {
         });
         let fleet = fleet.transpose()?;
         resolve(args)?;
-        Ok(Self { identity, own, trusted, revoked, config, fleet })
+        Ok(Self { identity, own, files, trusted, revoked, config, fleet })
     }
 }
 
 /// Where an edge keeps what it has learnt.
 fn state_dir() -> Result<PathBuf, Exit> {
-    // systemd's word for a unit's own directory.
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(unit) = set("STATE_DIRECTORY") {
+    if let Some(unit) = unit_state() {
         return Ok(unit);
     }
     if rustix::process::geteuid().is_root() {

@@ -14,12 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_fleet::ca::MemberFiles;
 use marline_fleet::congestion::Congestion;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::relay::announce::{Terms, announce};
 use marline_fleet::relay::control::Control;
 use marline_fleet::relay::rules::Rules;
 use marline_fleet::relay::{Config, Doors, Relay, Trust};
+use marline_fleet::renew::{Own, keep_renewed};
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
 use marline_net::descriptors;
@@ -42,7 +44,8 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
 fn carry(args: RunArgs) -> Result<(), Exit> {
     let files = Files::of(&args)?;
     let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
-    let own = Credentials::read(&files.certificate, &files.key, &files.authority).map_err(|error| bad(&error))?;
+    let member = Own::new(files.member(), crate::fleet::unit_state().as_deref());
+    let own = member.read().map_err(|error| bad(&error))?;
     let peer = own.peer().map_err(|error| bad(&error))?;
     if peer.identity.role != Role::Relay {
         return Err(Exit::usage(format!(
@@ -52,7 +55,9 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
         )));
     }
     let fleet = fleet(&args, &own)?;
-    let trust = Trust::new(own, &files.revoked).map_err(|error| bad(&error))?;
+    let trust = Trust::new(own.clone(), &files.revoked).map_err(|error| bad(&error))?;
+    let fleet = fleet.map(|(terms, client)| (terms, client.showing(trust.shows())));
+    let url = args.fleet.clone();
     let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
     let (asked, descriptors) = (args.limits.read(), descriptors::raise());
     let limits = asked.within(descriptors);
@@ -104,6 +109,11 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
                 Err(Exit::failed(format!("the listeners: {error}")))
             }
             never = trust.keep() => match never {},
+            never = keep_renewed(url.as_deref(), &member, own, |own| {
+                if let Err(error) = trust.renew(own.clone()) {
+                    say(&format!("the new certificate is of no use: {error}"));
+                }
+            }) => match never {},
             never = announced(&relay, fleet) => match never {},
             ended = stopped(&relay, args.drain) => ended,
         }
@@ -210,6 +220,11 @@ impl Files {
             )));
         }
         Ok(files)
+    }
+
+    fn member(&self) -> MemberFiles {
+        let Self { certificate, key, authority, .. } = self;
+        MemberFiles { certificate: certificate.clone(), key: key.clone(), authority: authority.clone() }
     }
 }
 
