@@ -114,7 +114,7 @@ impl Desk {
 
     /// Keeps time and the lead until dropped.
     pub async fn keep(self: &Arc<Self>) -> std::convert::Infallible {
-        tokio::join!(self.keep_time(), self.keep_lead(), self.keep_shared()).0
+        tokio::join!(self.keep_time(), self.keep_lead(), self.keep_shared(), self.keep_list()).0
     }
 
     /// Why the store or the authority cannot now, when that changes; nothing else does: the service goes on.

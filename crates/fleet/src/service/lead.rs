@@ -11,6 +11,8 @@
 //! 4. Who takes over reads what the one before has written of its members. Who only went on, and whom nobody has led after, knows
 //!    better.
 //! 5. Changes are written each [`SHARE`], in one step with the question whether it still leads.
+//! 6. Lists of the revoked go through the store, whoever leads. Two machines may have revoked somebody each before they heard of each
+//!    other: whoever finds another list there puts both together.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -179,16 +181,26 @@ impl Desk {
         }
     }
 
-    /// Rule 5, and the newest list of the revoked, whoever has it.
+    /// Rule 5.
     pub(super) async fn keep_shared(self: &Arc<Self>) -> Infallible {
         if !self.is_shared() {
             return std::future::pending().await;
         }
-        let mut said = None;
         loop {
             sleep(SHARE).await;
             self.share().await;
-            let error = self.newest_list().await.err().map(|error| error.to_string());
+        }
+    }
+
+    /// Rule 6. It waits for the authority's directory, and nothing else waits for it.
+    pub(super) async fn keep_list(self: &Arc<Self>) -> Infallible {
+        if !self.is_shared() {
+            return std::future::pending().await;
+        }
+        let (mut said, mut looked) = (None, (0, String::new()));
+        loop {
+            sleep(SHARE).await;
+            let error = self.newest_list(&mut looked).await.err().map(|error| error.to_string());
             if let Some(error) = error.as_ref().filter(|_| error != said) {
                 tracing::warn!("{error}: the revocation list that was read before stays in force");
             }
@@ -213,14 +225,19 @@ impl Desk {
         }
     }
 
-    async fn newest_list(self: &Arc<Self>) -> Result<(), CaError> {
+    /// `looked`: the last list of others that was put together with ours, which had this number then.
+    async fn newest_list(self: &Arc<Self>, looked: &mut (u64, String)) -> Result<(), CaError> {
         let trusted = self.trusted();
         let (name, number) = (self.authority.fingerprint().to_string(), trusted.revocations.number());
         let list = crate::ca::armoured("X509 CRL", &trusted.revocations.crl());
-        let newer = self.store(move |store| store.newest(&format!("revoked/{name}"), number, &list)).await;
-        if let Ok(Some(list)) = newer {
-            trusted.revocations.take(&list)?;
-        }
+        let other = self.store(move |store| store.newest(&format!("revoked/{name}"), number, &list)).await;
+        let Some(list) = other.ok().flatten().filter(|list| *looked != (number, list.clone())) else {
+            return Ok(());
+        };
+        let (desk, text) = (Arc::clone(self), list.clone());
+        let taking = tokio::task::spawn_blocking(move || desk.authority.take_list(&text, Stamp::now()));
+        taking.await.map_err(|error| CaError::Library(error.to_string()))??;
+        *looked = (number, list);
         Ok(())
     }
 }
