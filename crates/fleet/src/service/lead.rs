@@ -23,9 +23,9 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::desk::{Desk, drains, lock};
+use super::desk::{DRAINS, Desk, drains, lock};
 use super::machine::Row;
-use super::store::{Bid, Lead, Leader, Store, StoreError};
+use super::store::{Bid, Entry, Lead, Leader, Store, StoreError};
 use super::words::Endpoint;
 use crate::ca::{CaError, Nonce, Stamp};
 use crate::identity::Name;
@@ -149,9 +149,11 @@ impl Desk {
             Ok(Won::New { epoch, .. }) if led => {
                 self.post.holds(bidden);
                 self.with(|machine, now| machine.lead(epoch, now));
+                self.say_again().await;
             }
             Ok(Won::New { epoch, rows, drains }) => {
                 self.post.holds(bidden);
+                let (members, knows) = (rows.len(), rows.is_empty() && drains.is_empty());
                 self.with(|machine, now| {
                     if !rows.is_empty() {
                         machine.follow();
@@ -162,8 +164,11 @@ impl Desk {
                         machine.drains(drains, now);
                     }
                 });
+                if knows {
+                    self.say_again().await;
+                }
                 if self.is_shared() {
-                    tracing::info!(epoch, members = rows.len(), "this process matches from now on");
+                    tracing::info!(epoch, members, "this process matches from now on");
                 }
             }
             Ok(Won::Others(leader)) => {
@@ -206,6 +211,20 @@ impl Desk {
             }
             said = error;
         }
+    }
+
+    /// What operators have said, to a store that may have lost it. What cannot be written is in memory, as it was before.
+    async fn say_again(self: &Arc<Self>) {
+        let (drained, by) = (self.with(|machine, _| machine.drained()), self.post.holder.clone());
+        if drained.is_empty() || !self.is_shared() {
+            return;
+        }
+        let entry = move |(relay, left): (Name, Option<Duration>)| {
+            let until = left.map_or(Stamp::LAST, |left| Stamp::now().after(left));
+            Entry { key: format!("{DRAINS}{relay}"), value: by.clone(), until }
+        };
+        let entries: Vec<Entry> = drained.into_iter().map(entry).collect();
+        let _ = self.store(move |store| entries.iter().try_for_each(|entry| store.put(entry))).await;
     }
 
     async fn share(self: &Arc<Self>) {

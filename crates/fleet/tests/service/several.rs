@@ -271,6 +271,12 @@ fn a_store_that_is_gone_and_comes_back_empty_is_whole_again() {
         assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
         let told: BeatAnswer = relay.send("/v1/relays/heartbeat", &beat).await.unwrap();
         assert_eq!(told.assignments.unwrap()[0].reservation, mbps(40));
+        // The other one has never heard it.
+        let knows = first.desk.leads();
+        until("what operators said is written again", async || {
+            !knows || server.try_ask::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
+        })
+        .await;
         until("that it is back is said", async || {
             [&first, &second].iter().all(|process| process.desk.trouble().borrow().is_none())
         })
