@@ -97,9 +97,16 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
     assert!(String::from_utf8(drained.stderr).unwrap().contains("fra-1 has not announced itself"));
-    // Another one with the same store does not begin.
+    // Another one with the same store does not begin, however often it is tried, nor does one at the same address; and it leaves
+    // nothing on the list of what was issued.
+    let issued = || std::fs::read_to_string(home.0.path().join("ca/issued.jsonl")).unwrap();
+    let before = issued();
     let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"], 1);
     assert!(said.contains("fleet.redb"), "{said}");
+    let at = service.url.trim_start_matches("https://");
+    let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", at, "--store", "other.redb"], 1);
+    assert!(said.contains(&format!("listen on {at}: ")), "{said}");
+    assert_eq!(issued(), before);
     service.end(Signal::KILL);
     let service = Service::start(&home);
     assert!(service.ask(&home, &["drain", "fra-1", "--undo"]).status.success());
@@ -321,10 +328,13 @@ fn what_is_written_wrongly_costs_nothing() {
     ] {
         let said = home.refused(&[&run, words].concat(), 64);
         assert!(said.contains(expected), "{words:?}: {said}");
+        assert!(!said.contains("hunter2"), "{said}");
     }
     assert!(!home.0.path().join("ca/fleet.redb").exists());
     let ask = |url| home.refused(&["fleet", "status", "--fleet", url, "--certificate", "ann.pem"], 64);
     assert!(ask("http://a.example").contains("not a URL such as"));
+    let login = ask("https://ann:hunter2@a.example");
+    assert!(login.contains("not a URL such as") && !login.contains("hunter2"), "{login}");
     assert!(
         home.refused(&["fleet", "run", "--ca", "absent", "--listen", "127.0.0.1:0"], 1)
             .contains("no authority here")
