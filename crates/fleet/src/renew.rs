@@ -5,12 +5,12 @@
 //! 1. When a third of its life is left, the service is asked with the certificate that ends. The key stays as it is, so that one file
 //!    changes, in one step.
 //! 2. What comes must be what is there already: this name, this key, this authority; and it must end later.
-//! 3. A service that does not answer is asked again each [`AGAIN`]; it is said at once and then each day, with the day on which it
+//! 3. A service that does not answer is asked again each ten minutes; it is said at once and then each day, with the day on which it
 //!    ends.
 //! 4. Where the certificate's file cannot be written, as under systemd (`LoadCredential=`), the new one goes to another place ([`Own`]),
 //!    and at the next start the later one of both counts. What can be written nowhere counts until the process ends, and writing
 //!    is tried again.
-//! 5. Another certificate of the same member that somebody has put there counts within [`LOOK`].
+//! 5. Another certificate of the same member that somebody has put there counts within a minute.
 
 use std::convert::Infallible;
 use std::path::Path;
