@@ -53,12 +53,12 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// chosen: heartbeats come each five seconds, over a slow link as well; a member needs one connection and has three while
-    /// it roams; some 30 KB of memory each.
+    /// chosen: two thousand edges that come back at once are let in at once (`load` in the tests); heartbeats come each five seconds,
+    /// over a slow link as well; a member needs one connection and has three while it roams; some 30 KB of memory each.
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
-            handshakes: 512,
+            handshakes: 2048,
             stranger: Duration::from_secs(20),
             strangers: 64,
             idle: Duration::from_secs(60),

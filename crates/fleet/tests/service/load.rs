@@ -77,3 +77,49 @@ async fn ask(url: &str, own: Vec<Credentials>) -> (Vec<Duration>, Duration) {
     }
     (relays.join_all().await.into_iter().flatten().collect(), begun.elapsed())
 }
+
+const EDGES: usize = 2000;
+
+#[test]
+#[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service come_back -- --ignored --nocapture"]
+fn edges_that_come_back_at_once() {
+    marline_net::descriptors::raise();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        block_on(async {
+            let mut place = Place::bare();
+            place.start(Limits::default(), |path| Box::new(Embedded::open(path).unwrap())).await;
+            let mut relay = place.client("marline://relay/r0");
+            relay.send::<Value>("/v1/relays/heartbeat", &beat(1_000_000, Mark::default())).await.unwrap();
+            let own: Vec<Credentials> = (0..EDGES).map(|n| place.member(&format!("marline://edge/e{n}"))).collect();
+            tell.send((place.url(), own)).unwrap();
+            std::future::pending::<()>().await;
+        });
+    });
+    let (url, own) = told.recv().unwrap();
+    let (begun, mut edges) = (Instant::now(), tokio::task::JoinSet::new());
+    let (mut times, errors) = block_on(async {
+        for own in own {
+            let mut client = client_at(&url, &own);
+            edges.spawn(async move {
+                let report = report(wish(1, &[("r0", 20)]), None);
+                client.send::<Value>("/v1/edges/report", &report).await?;
+                client.fetch::<Value>("/v1/candidates").await?;
+                client.send::<Value>("/v1/edges/request", &report.wish).await?;
+                Ok::<_, ClientError>(begun.elapsed())
+            });
+        }
+        let (done, failed): (Vec<_>, Vec<_>) = edges.join_all().await.into_iter().partition(Result::is_ok);
+        let times: Vec<Duration> = done.into_iter().map(Result::unwrap).collect();
+        (times, failed.into_iter().map(|error| error.unwrap_err().to_string()).collect::<Vec<_>>())
+    });
+    times.sort_unstable();
+    println!(
+        "{EDGES} edges connect, report, ask for candidates and a relay at once: {} in {:?}, {} not: {:?}",
+        times.len(),
+        times.last(),
+        errors.len(),
+        errors.first()
+    );
+    assert!(errors.is_empty());
+}
