@@ -84,15 +84,29 @@ const EDGES: usize = 2000;
 #[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service come_back -- --ignored --nocapture"]
 fn edges_that_come_back_at_once() {
     marline_net::descriptors::raise();
+    come_back("a file of its own", async |place: &mut Place| {
+        place.start(Limits::default(), |path| Box::new(Embedded::open(path).unwrap())).await;
+        place.url()
+    });
+    let server = Server::start(&[]);
+    let port = server.port;
+    let store = move || redis_servers::store_at(&format!("redis://127.0.0.1:{port}"));
+    come_back("Redis, at one that asks the one that matches, on the same core", async move |place: &mut Place| {
+        let (_, second) = two(place, store).await;
+        second.url
+    });
+}
+
+fn come_back(what: &str, start: impl AsyncFnOnce(&mut Place) -> String + Send + 'static) {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         block_on(async {
             let mut place = Place::bare();
-            place.start(Limits::default(), |path| Box::new(Embedded::open(path).unwrap())).await;
-            let mut relay = place.client("marline://relay/r0");
+            let url = start(&mut place).await;
+            let mut relay = client_at(&url, &place.member("marline://relay/r0"));
             relay.send::<Value>("/v1/relays/heartbeat", &beat(1_000_000, Mark::default())).await.unwrap();
             let own: Vec<Credentials> = (0..EDGES).map(|n| place.member(&format!("marline://edge/e{n}"))).collect();
-            tell.send((place.url(), own)).unwrap();
+            tell.send((url, own)).unwrap();
             std::future::pending::<()>().await;
         });
     });
@@ -115,7 +129,7 @@ fn edges_that_come_back_at_once() {
     });
     times.sort_unstable();
     println!(
-        "{EDGES} edges connect, report, ask for candidates and a relay at once: {} in {:?}, {} not: {:?}",
+        "{what}: {EDGES} edges connect, report, ask for candidates and a relay at once: {} in {:?}, {} not: {:?}",
         times.len(),
         times.last(),
         errors.len(),
