@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use marline_fleet::ca::MemberFiles;
 use marline_fleet::identity::{Identity, Role};
+use marline_fleet::renew::Own;
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
 
 use crate::Exit;
+use crate::fleet::unit_state;
 
 /// What is shown to others.
 #[derive(Clone, Debug, Args)]
@@ -55,6 +57,8 @@ pub(crate) struct Revoked {
 pub(crate) struct Member {
     /// Where that stands.
     pub(crate) files: MemberFiles,
+    /// The same, and where it is renewed to.
+    pub(crate) kept: Own,
     /// What it shows to others, and whom it trusts.
     pub(crate) own: Credentials,
     /// As the certificate says.
@@ -116,8 +120,10 @@ impl Member {
         there(&files.key, "name the certificate's key by --key")?;
         there(&files.authority, "name the authority's certificate by --ca")?;
         let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
-        let own =
-            Credentials::read(&files.certificate, &files.key, &files.authority).map_err(|error| bad(&error))?;
+        // Edges and relays that run renew theirs.
+        let state = matches!(role, Role::Edge | Role::Relay).then(unit_state).flatten();
+        let kept = Own::new(files.clone(), state.as_deref());
+        let own = kept.read().map_err(|error| bad(&error))?;
         let identity = own.peer().map_err(|error| bad(&error))?.identity;
         if identity.role != role {
             let place = files.certificate.display();
@@ -126,7 +132,7 @@ impl Member {
                 one(role)
             )));
         }
-        Ok(Self { files, own, identity })
+        Ok(Self { files, kept, own, identity })
     }
 
     /// For asking the fleet's service as this member.

@@ -226,6 +226,12 @@ impl Edge {
         self.roads.relays.all().into_iter().map(row).collect()
     }
 
+    /// What it shows to the service ([`Client::showing`](crate::service::Client::showing)), and whom it takes for it.
+    pub fn shows(self: &Arc<Self>) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
+        let edge = Arc::clone(self);
+        move || edge.roads.trusted().tls
+    }
+
     /// Trusts others from now on.
     pub fn trust(&self, trusted: Trusted) {
         self.roads.trust(trusted);

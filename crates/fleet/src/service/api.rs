@@ -17,6 +17,7 @@ use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode};
+use rustls::pki_types::CertificateDer;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,7 @@ use super::position::Position;
 use super::problem::Problem;
 use super::routes::{self, Route};
 use super::words::{Beat, Report, Standing, Wish};
+use crate::ca::Chain;
 use crate::identity::{Name, Role};
 use crate::tls::Peer;
 
@@ -49,7 +51,7 @@ pub struct Enrol {
     pub request: String,
 }
 
-/// What enrolment brings.
+/// What enrolment and renewal bring.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Enrolled {
     /// The certificate and its authority's, PEM.
@@ -80,14 +82,20 @@ pub struct Drained {
     pub durable: bool,
 }
 
+/// Who has connected, and what it has shown.
+pub(super) struct Caller {
+    pub(super) peer: Peer,
+    pub(super) certificate: CertificateDer<'static>,
+}
+
 /// Answers one request; `in_time` is for its body.
 pub(super) async fn answer(
     desk: &Arc<Desk>,
-    peer: Option<&Peer>,
+    caller: Option<&Caller>,
     request: Request<Incoming>,
     in_time: Duration,
 ) -> Response<Full<Bytes>> {
-    match route(desk, peer, request, in_time).await {
+    match route(desk, caller, request, in_time).await {
         Ok(answer) => answer,
         Err(problem) => problem.answer(),
     }
@@ -95,10 +103,11 @@ pub(super) async fn answer(
 
 async fn route(
     desk: &Arc<Desk>,
-    peer: Option<&Peer>,
+    caller: Option<&Caller>,
     request: Request<Incoming>,
     in_time: Duration,
 ) -> Result<Response<Full<Bytes>>, Problem> {
+    let peer = caller.map(|caller| &caller.peer);
     if let Some(peer) = peer {
         desk.check(peer).map_err(|error| Problem::not_allowed(error.to_string()))?;
     }
@@ -111,7 +120,12 @@ async fn route(
         Route::Health => return json(&serde_json::json!({"status": if desk.leads() { "ok" } else { "standby" }})),
         Route::Revoked => return Ok(with_type(revoked(desk), "application/x-pem-file")),
         Route::Service => return json(&desk.row()),
-        Route::Enrol => return enrol(desk, parse(&body)?).await,
+        Route::Enrol => return enrolled(desk.enrol(parse(&body)?).await?),
+        Route::Renew => {
+            // Its own, whoever it speaks for.
+            let shown = caller.ok_or_else(|| Problem::not_allowed("who are you?"))?;
+            return enrolled(desk.renew(shown.certificate.clone()).await?);
+        }
         _ => {}
     }
     let me = member.as_ref().or(peer).ok_or_else(|| Problem::not_allowed("who are you?"))?;
@@ -179,7 +193,7 @@ async fn lead(
             machine.edges()
         })),
         // Answered before.
-        Route::Description | Route::Health | Route::Revoked | Route::Service | Route::Enrol => {
+        Route::Description | Route::Health | Route::Revoked | Route::Service | Route::Enrol | Route::Renew => {
             Err(unavailable("not-leading", "each process answers this by itself"))
         }
     }
@@ -190,8 +204,7 @@ fn told(desk: &Desk, standing: Standing) -> Standing {
     Standing { revocations: desk.trusted().revocations.number(), ..standing }
 }
 
-async fn enrol(desk: &Arc<Desk>, enrol: Enrol) -> Result<Response<Full<Bytes>>, Problem> {
-    let chain = desk.enrol(enrol.token, enrol.request).await?;
+fn enrolled(chain: Chain) -> Result<Response<Full<Bytes>>, Problem> {
     let authority = crate::ca::pem(&chain.authority);
     json(&Enrolled { certificate: chain.pem(), authority, not_after: chain.issued.not_after.to_string() })
 }

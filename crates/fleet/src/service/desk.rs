@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use marline_core::units::Instant;
+use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::api::Enrol;
 use super::forward::Colleague;
 use super::lead::{Post, boot};
 use super::machine::{Config, Machine, Output, Problem as Matching};
 use super::problem::Problem;
 use super::store::{Entry, Lead, Store, StoreError};
 use super::words::{Endpoint, ServiceRow};
-use crate::ca::{Authority, CaError, Chain, EnrolError, Nonce, Spent, SpentFile, Stamp};
+use crate::ca::{Authority, CaError, Chain, EnrolError, Nonce, RenewError, Spent, SpentFile, Stamp};
 use crate::identity::Name;
 use crate::relay::Trusted;
 use crate::tls::{Peer, TlsError};
@@ -112,7 +114,7 @@ impl Desk {
 
     /// Keeps time and the lead until dropped.
     pub async fn keep(self: &Arc<Self>) -> std::convert::Infallible {
-        tokio::join!(self.keep_time(), self.keep_lead(), self.keep_shared()).0
+        tokio::join!(self.keep_time(), self.keep_lead(), self.keep_shared(), self.keep_list()).0
     }
 
     /// Why the store or the authority cannot now, when that changes; nothing else does: the service goes on.
@@ -210,7 +212,7 @@ impl Desk {
     }
 
     /// What a token brings.
-    pub(super) async fn enrol(self: &Arc<Self>, token: String, request: String) -> Result<Chain, Problem> {
+    pub(super) async fn enrol(self: &Arc<Self>, Enrol { token, request }: Enrol) -> Result<Chain, Problem> {
         let desk = Arc::clone(self);
         let enrolling = tokio::task::spawn_blocking(move || {
             let mut spent = lock(&desk.spent);
@@ -225,6 +227,21 @@ impl Desk {
             EnrolError::Authority(error) => {
                 self.say(Some(error.to_string()));
                 unavailable("authority", "the authority cannot now; the token may be lost")
+            }
+        })
+    }
+
+    /// The next certificate of who shows this one.
+    pub(super) async fn renew(self: &Arc<Self>, shown: CertificateDer<'static>) -> Result<Chain, Problem> {
+        let desk = Arc::clone(self);
+        let renewing = tokio::task::spawn_blocking(move || desk.authority.renew(&shown, Stamp::now()));
+        let renewed = renewing.await.map_err(|error| unavailable("authority", error.to_string()))?;
+        renewed.map_err(|error| match error {
+            RenewError::NotDue(text) => Problem::new(StatusCode::CONFLICT, "not-due", text),
+            RenewError::NotAllowed(text) => Problem::not_allowed(text),
+            RenewError::Authority(error) => {
+                self.say(Some(error.to_string()));
+                unavailable("authority", "the authority cannot now; ask again")
             }
         })
     }

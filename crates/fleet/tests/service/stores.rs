@@ -59,6 +59,8 @@ fn keeps_its_word(open: impl Fn() -> Box<dyn Store>) {
     assert_eq!(b.newest("revoked/x", 2, "two").unwrap().as_deref(), Some("three"));
     assert_eq!(b.newest("revoked/x", 4, "four").unwrap(), None);
     assert_eq!(a.newest("revoked/x", 3, "three").unwrap().as_deref(), Some("four"));
+    assert_eq!(b.newest("revoked/x", 4, "four").unwrap(), None);
+    assert_eq!(a.newest("revoked/x", 4, "vier").unwrap().as_deref(), Some("four"), "two were made at once");
 }
 
 #[test]

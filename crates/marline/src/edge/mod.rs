@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, RestNow, attend_lan, keep_trust};
+use marline_fleet::renew::keep_renewed;
 use marline_fleet::service::words::Reason;
 use marline_net::control::Ear;
 use marline_net::paths::control::{self, Question};
@@ -46,7 +47,7 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
 /// Carries until stopped.
 fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let descriptors = marline_net::descriptors::raise();
-    let Terms { identity, own, trusted, revoked, config: mut terms, fleet } = Terms::of(args)?;
+    let Terms { identity, own, files, trusted, revoked, config: mut terms, fleet } = Terms::of(args)?;
     let asked = terms.guests.flows;
     terms.guests = terms.guests.within(descriptors);
     if terms.guests.flows < asked {
@@ -80,9 +81,11 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     }
     let mut agent = fleet.map(|Fleet { client, machine, remembered }| {
         let list = (own.authority().clone(), revoked.as_path());
+        let client = client.showing(edge.shows());
         Agent::new(&edge, client, machine, remembered, list, named)
     });
     let view = agent.as_ref().map(Agent::view);
+    let shown = watch::Sender::new(own.clone());
     let about = About { begun: Instant::now(), edge: identity.to_string(), listens };
     let ended = runtime.block_on(async {
         let _ear = listen(args, about, &edge, view.clone());
@@ -96,7 +99,10 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             } => Err(no_lan(lost)),
             never = edge.keep_warm() => match never {},
             never = edge.keep_looking(&place) => match never {},
-            never = keep_trust(&edge, &own, &revoked) => match never {},
+            never = keep_trust(&edge, shown.subscribe(), &revoked) => match never {},
+            never = keep_renewed(args.fleet.as_deref(), &files, own, |own| {
+                shown.send_replace(own.clone());
+            }) => match never {},
             never = ask(agent.as_mut()) => match never {},
             never = tell(edge.state()) => match never {},
             never = tell_fleet(view.clone()) => match never {},

@@ -8,17 +8,21 @@ use std::path::PathBuf;
 use marline_fleet::ca::Fingerprint;
 use marline_fleet::edge::{Config, GuestTerms, Live, RelayAt, Remembered, Trusted, list, machine};
 use marline_fleet::identity::{Identity, Role};
+use marline_fleet::renew::Own;
 use marline_fleet::service::Client;
 use marline_fleet::tls::Credentials;
 
 use super::args::{Minimise, RunArgs};
 use super::say;
 use crate::Exit;
+use crate::fleet::unit_state;
 
 /// All of it.
 pub(super) struct Terms {
     pub(super) identity: Identity,
     pub(super) own: Credentials,
+    /// Where that stands.
+    pub(super) files: Own,
     pub(super) trusted: Trusted,
     /// The revocation list, there or not.
     pub(super) revoked: PathBuf,
@@ -85,15 +89,14 @@ impl Terms {
         });
         let fleet = fleet.transpose()?;
         resolve(args)?;
-        Ok(Self { identity, own: member.own, trusted, revoked, config, fleet })
+        Ok(Self { identity, own: member.own, files: member.kept, trusted, revoked, config, fleet })
     }
 }
 
 /// Where an edge keeps what it has learnt.
 fn state_dir() -> Result<PathBuf, Exit> {
-    // systemd's word for a unit's own directory.
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(unit) = set("STATE_DIRECTORY") {
+    if let Some(unit) = unit_state() {
         return Ok(unit);
     }
     if rustix::process::geteuid().is_root() {

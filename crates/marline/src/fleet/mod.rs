@@ -6,8 +6,10 @@
 mod ask;
 mod ca;
 mod enrol;
+mod renew;
 mod run;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -45,6 +47,9 @@ enum FleetVerb {
     /// Make a key on this machine, and let a token bring its certificate.
     #[command(after_help = enrol::AFTER_HELP)]
     Enrol(enrol::EnrolArgs),
+    /// Bring the next certificate before this one ends, for the same key.
+    #[command(after_help = renew::AFTER_HELP)]
+    Renew(renew::RenewArgs),
     /// The service that matches edges with relays, until it is stopped.
     #[command(after_help = run::AFTER_HELP)]
     Run(run::RunArgs),
@@ -77,11 +82,17 @@ enum FleetVerb {
     },
 }
 
+/// The directory that systemd has made for this unit (`StateDirectory=`).
+pub(crate) fn unit_state() -> Option<PathBuf> {
+    std::env::var_os("STATE_DIRECTORY").filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 /// Does what was asked for.
 pub(crate) fn run(args: FleetArgs) -> Result<(), Exit> {
     match args.verb {
         FleetVerb::Ca(args) => ca::run(args),
         FleetVerb::Enrol(args) => enrol::run(&args),
+        FleetVerb::Renew(args) => renew::run(&args),
         FleetVerb::Run(args) => run::run(args),
         FleetVerb::Status { service, json } => ask::status(&service, json),
         FleetVerb::Watch { service } => ask::watch(&service),

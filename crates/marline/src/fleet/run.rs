@@ -4,12 +4,13 @@
 //! 2. A service without a certificate of its own makes one for itself, whose key is nowhere but in memory, and a new one before
 //!    that ends.
 //! 3. A store that is shared may be away: the service begins without it, and says so. A file of its own must be there.
-//! 4. A password is in a file or in the environment, and nowhere else.
+//! 4. A password is in a file or in the environment, and nowhere else. One that was written elsewhere is not repeated.
 //! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
 //! 6. What is said goes to standard error, one line each.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -26,9 +27,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::ask::runtime;
 use super::ca::{self, say};
-use crate::Exit;
 use crate::args::positive_duration;
 use crate::member::Shown;
+use crate::{Exit, Secret};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -67,7 +68,7 @@ pub(super) struct RunArgs {
     /// What has to outlast it: a file, or Redis (7 or newer) for several processes, as redis://HOST:PORT, rediss:// for TLS;
     /// several nodes with commas between them are a cluster [default: fleet.redb in the authority's directory].
     #[arg(long, value_name = "FILE|URL")]
-    store: Option<Place>,
+    store: Option<Secret>,
     /// The password of Redis, the first line of this file.
     #[arg(long, value_name = "FILE", requires = "store")]
     store_password_file: Option<PathBuf>,
@@ -102,31 +103,36 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 /// Serves until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     marline_net::descriptors::raise();
+    let args = Arc::new(args);
     let config = config(&args)?;
     let dir = ca::path(args.ca.clone(), "--ca")?;
+    let place = place(&args, &dir)?;
+    let is_shared = matches!(place, Place::Redis(_));
     let authority = Authority::open(&dir).map_err(ca::exit)?;
-    let own = own(&args, &authority)?;
     let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
-    let peer = own.peer().map_err(|error| failed(&error))?;
+    let shows = Shows::of(&args, &authority)?;
     let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
-    if matches!(args.store, Some(Place::Redis(_))) {
+    if is_shared {
         // The processes that share it ask each other.
         roles.push(Role::Fleet);
     }
     let clients = Clients { roles, strangers: true };
-    let trust = Trust::of(own, &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
-    let is_shared = matches!(args.store, Some(Place::Redis(_)));
     if is_shared {
         // Whatever the port will be.
         reached(&args, 1)?;
     }
-    let store = store(&args, &dir)?;
+    let store = store(&args, place)?;
+    free(&args.listen)?;
+    // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
+    let own = shows.credentials(&authority)?;
+    let peer = own.peer().map_err(|error| failed(&error))?;
+    let trust = Trust::of(own, &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
     let desk = Desk::open(config, &peer.identity.name, store, authority, trust.newest());
     let desk = desk.map_err(|error| failed(&error))?;
     runtime()?.block_on(async {
         let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
         let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
-        let counter = Counter::open(std::sync::Arc::clone(&desk), &args.listen, Limits::default()).await;
+        let counter = Counter::open(Arc::clone(&desk), &args.listen, Limits::default()).await;
         let counter = counter.map_err(|error| failed(&error))?;
         let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
         if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
@@ -151,9 +157,14 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     })
 }
 
-fn store(args: &RunArgs, dir: &Path) -> Result<Box<dyn Store>, Exit> {
+/// Rule 4: the library that reads words would repeat them.
+fn place(args: &RunArgs, dir: &Path) -> Result<Place, Exit> {
+    let Some(named) = &args.store else { return Ok(Place::File(dir.join("fleet.redb"))) };
+    named.reveal().parse().map_err(|error| Exit::usage(format!("--store: {error}")))
+}
+
+fn store(args: &RunArgs, place: Place) -> Result<Box<dyn Store>, Exit> {
     let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
-    let place = args.store.clone().unwrap_or_else(|| Place::File(dir.join("fleet.redb")));
     match place {
         Place::File(_) if args.store_password_file.is_some() || args.store_ca.is_some() || args.peer.is_some() => {
             Err(Exit::usage(
@@ -227,12 +238,41 @@ fn config(args: &RunArgs) -> Result<Config, Exit> {
     Ok(Config { window: args.window, threshold: args.threshold, reallocate: args.reallocate, ..Config::default() })
 }
 
-/// What it shows to others.
-fn own(args: &RunArgs, authority: &Authority) -> Result<Credentials, Exit> {
-    let signer = authority.revocations_path().with_file_name("ca.pem");
-    if let Some(member) = args.shown.read(signer, Role::Fleet)? {
-        return Ok(member.own);
+/// Whether somebody listens there already.
+fn free(listen: &[SocketAddr]) -> Result<(), Exit> {
+    for address in listen {
+        let bound = std::net::TcpListener::bind(address);
+        drop(bound.map_err(|error| Exit::failed(format!("listen on {address}: {error}")))?);
     }
+    Ok(())
+}
+
+/// What it shows to others.
+enum Shows {
+    /// What was named.
+    Named(Box<Credentials>),
+    /// What it makes for itself.
+    Own(Grant),
+}
+
+impl Shows {
+    fn of(args: &RunArgs, authority: &Authority) -> Result<Self, Exit> {
+        let signer = authority.revocations_path().with_file_name("ca.pem");
+        match args.shown.read(signer, Role::Fleet)? {
+            Some(member) => Ok(Self::Named(Box::new(member.own))),
+            None => grant(args).map(Self::Own),
+        }
+    }
+
+    fn credentials(self, authority: &Authority) -> Result<Credentials, Exit> {
+        match self {
+            Self::Named(named) => Ok(*named),
+            Self::Own(grant) => make(&grant, authority),
+        }
+    }
+}
+
+fn grant(args: &RunArgs) -> Result<Grant, Exit> {
     let mut addresses = args.address.clone();
     if addresses.is_empty() {
         let plain = |address: &SocketAddr| Some(address.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
@@ -246,8 +286,11 @@ fn own(args: &RunArgs, authority: &Authority) -> Result<Credentials, Exit> {
         ));
     }
     let identity = Identity { role: Role::Fleet, name: args.name.clone() };
-    let grant = Grant::new(identity, addresses, LIFE).map_err(|error| Exit::usage(error.to_string()))?;
-    let (chain, key) = authority.issue_with_key(&grant, Stamp::now()).map_err(ca::exit)?;
+    Grant::new(identity, addresses, LIFE).map_err(|error| Exit::usage(error.to_string()))
+}
+
+fn make(grant: &Grant, authority: &Authority) -> Result<Credentials, Exit> {
+    let (chain, key) = authority.issue_with_key(grant, Stamp::now()).map_err(ca::exit)?;
     Credentials::new(chain.certificate, &key, chain.authority).map_err(|error| Exit::failed(error.to_string()))
 }
 
@@ -258,19 +301,29 @@ fn is_due(made: Stamp, now: Stamp) -> bool {
 }
 
 /// Rule 2.
-async fn renew(trust: &Trust, args: &RunArgs, dir: &Path) {
-    let mut made = Stamp::now();
+async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
+    let (mut made, mut said) = (Stamp::now(), String::new());
     loop {
         tokio::time::sleep(LOOK).await;
         let now = Stamp::now();
         if !is_due(made, now) {
             continue;
         }
-        made = now;
-        let renewed = Authority::open(dir).map_err(ca::exit).and_then(|authority| own(args, &authority));
-        let renewed = renewed.map_err(|exit| exit.line.unwrap_or_default());
-        if let Err(error) = renewed.and_then(|own| trust.renew(own).map_err(|error| error.to_string())) {
-            say(&format!("its certificate cannot be renewed: {error}"));
+        let (args, dir) = (Arc::clone(args), dir.to_owned());
+        // Who holds the directory's lock, or its disk, holds up this thread and not the service.
+        let making = tokio::task::spawn_blocking(move || {
+            let renewed = grant(&args).and_then(|grant| make(&grant, &Authority::open(&dir).map_err(ca::exit)?));
+            renewed.map_err(|exit| exit.line.unwrap_or_default())
+        });
+        let renewed = making.await.unwrap_or_else(|error| Err(error.to_string()));
+        match renewed.and_then(|own| trust.renew(own).map_err(|error| error.to_string())) {
+            Ok(()) => (made, said) = (now, String::new()),
+            // Until it ends there is a third of its life for a disk to have room again.
+            Err(error) if error != said => {
+                say(&format!("its certificate cannot be renewed, which is tried again: {error}"));
+                said = error;
+            }
+            Err(_) => {}
         }
     }
 }

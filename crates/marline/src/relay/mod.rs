@@ -21,6 +21,7 @@ use marline_fleet::relay::announce::{Terms, announce};
 use marline_fleet::relay::control::Control;
 use marline_fleet::relay::rules::Rules;
 use marline_fleet::relay::{Config, Doors, Relay, Trust};
+use marline_fleet::renew::keep_renewed;
 use marline_fleet::service::Client;
 use marline_net::descriptors;
 use marline_net::paths::room;
@@ -45,8 +46,10 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
     let member = args.files.read(Role::Relay)?;
     let revoked = args.revoked.there(&member)?;
     let fleet = fleet(&args, &member)?;
-    let identity = member.identity;
-    let trust = Trust::new(member.own, &revoked).map_err(|error| Exit::usage(error.to_string()))?;
+    let Member { kept, own, identity, .. } = member;
+    let trust = Trust::new(own.clone(), &revoked).map_err(|error| Exit::usage(error.to_string()))?;
+    let fleet = fleet.map(|(terms, client)| (terms, client.showing(trust.shows())));
+    let url = args.fleet.clone();
     let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
     let (asked, descriptors) = (args.limits.read(), descriptors::raise());
     let limits = asked.within(descriptors);
@@ -98,6 +101,11 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
                 Err(Exit::failed(format!("the listeners: {error}")))
             }
             never = trust.keep() => match never {},
+            never = keep_renewed(url.as_deref(), &kept, own, |own| {
+                if let Err(error) = trust.renew(own.clone()) {
+                    say(&format!("the new certificate is of no use: {error}"));
+                }
+            }) => match never {},
             never = announced(&relay, fleet) => match never {},
             ended = stopped(&relay, args.drain) => ended,
         }

@@ -127,6 +127,12 @@ impl Machine {
         self.next_sweep = self.now;
     }
 
+    /// What operators have said and still counts, and for how long.
+    pub fn drained(&self) -> Vec<(Name, Option<Duration>)> {
+        let left = |until: &Option<Instant>| until.map(|until| until.since(self.now));
+        self.drains.iter().map(|(relay, until)| (relay.clone(), left(until))).collect()
+    }
+
     /// Whether this relay has announced itself.
     pub fn knows(&self, relay: &Name) -> bool {
         self.relays.contains_key(relay)

@@ -98,10 +98,14 @@ redis.call('EXPIRE', KEYS[2], ARGV[2])
 return 1";
 
 /// Keys: the text. Arguments: number, text.
-const NEWEST: &str = "local number = tonumber(redis.call('HGET', KEYS[1], 'number') or '-1')
-if number > tonumber(ARGV[1]) then return redis.call('HGET', KEYS[1], 'text') end
-if number < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'number', ARGV[1], 'text', ARGV[2]) end
-return false";
+const NEWEST: &str = "local kept = redis.call('HMGET', KEYS[1], 'number', 'text')
+local number = tonumber(kept[1] or '-1')
+if number < tonumber(ARGV[1]) then
+  redis.call('HSET', KEYS[1], 'number', ARGV[1], 'text', ARGV[2])
+  return false
+end
+if kept[2] == ARGV[2] then return false end
+return kept[2]";
 
 impl Redis {
     /// Of these nodes, for this region; nothing is connected yet.
