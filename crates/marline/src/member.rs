@@ -82,16 +82,24 @@ impl Shown {
 
     /// Who this is, of who may be without a certificate; its authority is this one.
     pub(crate) fn read(&self, authority: PathBuf, role: Role) -> Result<Option<Member>, Exit> {
-        self.files(Some(authority)).map(|files| Member::read(files, role)).transpose()
+        self.files(Some(authority)).map(|files| Member::read(files, Some(role))).transpose()
     }
 }
 
 impl Files {
     /// Who this is: one of this role.
     pub(crate) fn read(&self, role: Role) -> Result<Member, Exit> {
+        Member::read(self.files()?, Some(role))
+    }
+
+    /// Who this is, whatever its role.
+    pub(crate) fn read_any(&self) -> Result<Member, Exit> {
+        Member::read(self.files()?, None)
+    }
+
+    fn files(&self) -> Result<MemberFiles, Exit> {
         // The command line requires it of who names no verb.
-        let files = self.shown.files(self.ca.clone()).ok_or_else(|| Exit::usage("--certificate is missing"))?;
-        Member::read(files, role)
+        self.shown.files(self.ca.clone()).ok_or_else(|| Exit::usage("--certificate is missing"))
     }
 }
 
@@ -115,17 +123,18 @@ impl Revoked {
 }
 
 impl Member {
-    fn read(files: MemberFiles, role: Role) -> Result<Self, Exit> {
-        there(&files.certificate, &format!("`marline fleet enrol` or `marline fleet ca issue {role}` writes it"))?;
+    fn read(files: MemberFiles, role: Option<Role>) -> Result<Self, Exit> {
+        let issue = role.map_or("ROLE".to_owned(), |role| role.to_string());
+        there(&files.certificate, &format!("`marline fleet enrol` or `marline fleet ca issue {issue}` writes it"))?;
         there(&files.key, "name the certificate's key by --key")?;
         there(&files.authority, "name the authority's certificate by --ca")?;
         let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
         // Edges and relays that run renew theirs.
-        let state = matches!(role, Role::Edge | Role::Relay).then(unit_state).flatten();
+        let state = matches!(role, Some(Role::Edge | Role::Relay)).then(unit_state).flatten();
         let kept = Own::new(files.clone(), state.as_deref());
         let own = kept.read().map_err(|error| bad(&error))?;
         let identity = own.peer().map_err(|error| bad(&error))?.identity;
-        if identity.role != role {
+        if let Some(role) = role.filter(|role| *role != identity.role) {
             let place = files.certificate.display();
             return Err(Exit::usage(format!(
                 "{place}: it is the certificate of {identity}, and not of {}",

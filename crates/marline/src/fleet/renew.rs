@@ -2,16 +2,14 @@
 //!
 //! Relays and edges that know a service do this by themselves; people, and who speaks CONNECT with a program of his own, do it so.
 
-use std::path::PathBuf;
-
 use clap::Args;
-use marline_fleet::ca::MemberFiles;
 use marline_fleet::renew::{RenewalError, renew};
 use marline_fleet::service::ClientError;
 
-use super::ask::{credentials, runtime};
+use super::ask::runtime;
 use super::ca::{self, print, say};
 use crate::Exit;
+use crate::member::Files;
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -28,30 +26,16 @@ pub(super) struct RenewArgs {
     /// The service.
     #[arg(long, value_name = "URL")]
     fleet: String,
-    /// The certificate.
-    #[arg(long, value_name = "FILE")]
-    certificate: PathBuf,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    /// The authority's certificate [default: beside it, ca.pem].
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 pub(super) fn run(args: &RenewArgs) -> Result<(), Exit> {
-    let own = credentials(&args.certificate, args.key.as_deref(), args.ca.as_deref())?;
-    let identity = own.peer().map_err(|error| Exit::usage(error.to_string()))?.identity;
-    let renewed = runtime()?.block_on(renew(&args.fleet, &own)).map_err(exit)?;
-    // Only the certificate is written.
-    let files = MemberFiles {
-        certificate: args.certificate.clone(),
-        key: args.certificate.with_extension("key"),
-        authority: args.certificate.with_file_name("ca.pem"),
-    };
-    renewed.write(&files).map_err(ca::exit)?;
-    print(&format!("{}\n", args.certificate.display()))?;
-    say(&format!("{identity} until {}", renewed.ends));
+    let member = args.files.read_any()?;
+    let renewed = runtime()?.block_on(renew(&args.fleet, &member.own)).map_err(exit)?;
+    renewed.write(&member.files).map_err(ca::exit)?;
+    print(&format!("{}\n", member.files.certificate.display()))?;
+    say(&format!("{} until {}", member.identity, renewed.ends));
     Ok(())
 }
 
