@@ -84,8 +84,9 @@ impl Conn {
         let (carries, seen) = (self.carrying().has(at) && !path.away, !path.pace.seen().is_zero());
         let (slow, least) = match (carries, seen) {
             (true, _) => {
-                // Between an edge and a relay a pause is another path's doing, or an end, which is found elsewhere.
-                let rate = match host.config.short_queues {
+                // What a relay sends pauses on one path because of another one; what is sent from here does not, and a silent path
+                // is to be left soon.
+                let rate = match host.config.short_queues && !self.sends_short(host) {
                     true => path.pace.moving(Duration::from_secs(1)),
                     false => Some(self.lately(at)),
                 };
