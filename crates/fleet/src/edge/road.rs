@@ -3,7 +3,8 @@
 //! In: relays, and a target. Out: a tunnel to it through one of them, or why not.
 //!
 //! 1. [`Config::warm`](super::Config::warm) connections to the first relay that works wait ready: a flow takes the oldest one that is
-//!    still open, and another one is made at once. They are made anew before the relay gives them up ([`FRESH`]).
+//!    still open, and another one is made at once. They are made anew before the relay gives them up ([`FRESH`]). One that gives
+//!    them up sooner drains, or does not know the edge any more: then it is left in peace, from [`SHORTEST`] to [`LONGEST`].
 //! 2. What a ready connection says before it is asked is no answer: the relay has given it up. It is thrown away, and so is one
 //!    that answers 408.
 //! 3. Relays are asked in their order ([`Relays::order`]). One that has not answered after [`HEDGE`] is still waited for while the
@@ -35,6 +36,9 @@ use crate::tunnel::Target;
 
 /// chosen: less than the five minutes for which a relay waits.
 const FRESH: Duration = Duration::from_secs(240);
+/// chosen: a relay that was restarted is there again; two thousand edges that come back to one that drains cost it little.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
 /// chosen: a tunnel over a ready connection takes a round trip to the relay and one on to the server; a second relay must
 /// carry within three seconds of a first one that has vanished.
 const HEDGE: Duration = Duration::from_millis(1500);
@@ -208,12 +212,18 @@ impl Roads {
 
     /// Keeps connections ready until dropped.
     pub(super) async fn keep_warm(self: &Arc<Self>) -> Infallible {
+        let (mut pause, mut given_up) = (SHORTEST, None::<Instant>);
         loop {
             let Some(first) = self.relays.order().into_iter().next() else {
                 self.wake.notified().await;
                 continue;
             };
-            self.drop_old(&first);
+            if self.drop_old(&first) {
+                let is_again = given_up.replace(Instant::now()).is_some_and(|at| at.elapsed() < LONGEST * 2);
+                pause = if is_again { (pause * 2).min(LONGEST) } else { SHORTEST };
+                self.rest(&first, pause).await;
+                continue;
+            }
             let count = lock(&self.ready).len();
             if count >= self.warm {
                 let _ = timeout(FRESH / 8, self.wake.notified()).await;
@@ -243,15 +253,28 @@ impl Roads {
         None
     }
 
-    /// Those that are no good any more, or lead to a relay that is no longer the first.
-    fn drop_old(&self, first: &Arc<Station>) {
-        let trusted = self.trusted();
+    /// Waits for so long, or until this relay is no longer the first.
+    async fn rest(&self, first: &Arc<Station>, time: Duration) {
+        let is_first = || self.relays.order().first().is_some_and(|now| Arc::ptr_eq(now, first));
+        let no_longer = async {
+            while is_first() {
+                self.wake.notified().await;
+            }
+        };
+        let _ = timeout(time, no_longer).await;
+    }
+
+    /// Those that are no good any more, or lead to a relay that is no longer the first. Whether it has given up one of them.
+    fn drop_old(&self, first: &Arc<Station>) -> bool {
+        let (trusted, mut given_up) = (self.trusted(), false);
         lock(&self.ready).retain_mut(|(of, since, road)| {
-            Arc::ptr_eq(of, first)
-                && since.elapsed() < FRESH
-                && is_silent(road)
-                && dial::check(road, of, &trusted).is_ok()
+            let is_wanted =
+                Arc::ptr_eq(of, first) && since.elapsed() < FRESH && dial::check(road, of, &trusted).is_ok();
+            let is_open = is_wanted && is_silent(road);
+            given_up |= is_wanted && !is_open;
+            is_open
         });
+        given_up
     }
 }
 

@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use marline_fleet::edge::{Config, Edge, EdgeState, Front, GuestTerms, RelayAt};
@@ -138,6 +139,47 @@ fn what_waited_ready_and_was_given_up_costs_no_flow() {
         while waiting(&place) < 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    });
+}
+
+/// Leads to an address, and counts who comes.
+async fn counting(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let came = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            came.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(to).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            });
+        }
+    });
+    (address, count)
+}
+
+#[test]
+fn a_relay_that_takes_nobody_is_not_run_over() {
+    block_on(async {
+        let place = Place::open(Limits::default()).await;
+        place.relay.drain();
+        let (first, count) = counting(place.address).await;
+        let (_edge, _at) = edge(&place, &[first], 2, false).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let came = count.load(Ordering::Relaxed);
+        // Some at the start, some a second later, and two seconds after these.
+        assert!((2..20).contains(&came), "{came} connections in four seconds");
+        // One that takes tunnels again has some waiting soon.
+        assert!(place.relay.take_in_again());
+        let waits = || place.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>() == 2;
+        timeout(Duration::from_secs(20), async {
+            while !waits() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .unwrap();
     });
 }
 
