@@ -4,7 +4,8 @@
 //!
 //! 1. A connection that has gone is opened anew, once per call, if nothing of an answer has come: every call may be repeated.
 //!    So is one whose request is not allowed: its certificate may have ended while it was kept.
-//! 2. A call has [`PATIENCE`].
+//! 2. A call has [`PATIENCE`]; on a connection that was kept [`HANGS`], and then once more on a new one: the machine at the other end
+//!    may be gone without a word, and relays must be heard again before they count as gone.
 //! 3. A name may have several addresses, of as many processes. One that says nothing within [`EACH`] is left for the next one.
 //! 4. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
 
@@ -32,6 +33,9 @@ use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window, and a slow link has some round trips.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// chosen: a request waits two seconds for its window; a heartbeat, this and an address that says nothing are less than the three
+/// heartbeats after which a relay counts as gone.
+const HANGS: Duration = Duration::from_secs(5);
 /// chosen: a handshake over a slow link takes less, and three machines may be gone.
 const EACH: Duration = Duration::from_secs(4);
 /// chosen: fifty thousand edges of three hundred bytes.
@@ -134,8 +138,11 @@ impl Client {
 
     async fn bytes(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let kept = self.connection.is_some();
-        let done = match timeout(PATIENCE, self.once(&method, path, body.clone())).await {
-            Ok(Err(ClientError::Network { .. })) if kept => timeout(PATIENCE, self.once(&method, path, body)).await,
+        let patience = if kept { HANGS } else { PATIENCE };
+        let done = match timeout(patience, self.once(&method, path, body.clone())).await {
+            Ok(Err(ClientError::Network { .. })) | Err(_) if kept => {
+                timeout(PATIENCE, self.once(&method, path, body)).await
+            }
             // The certificate of the connection has ended; there may be a new one.
             Ok(Ok((403, said))) if kept => {
                 self.connection = None;
@@ -245,15 +252,14 @@ impl std::fmt::Debug for Client {
 mod tests {
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
     use crate::ca::{Authority, Grant, Revocations, Stamp};
     use crate::tls::{Clients, Credentials, client_config, server_config};
 
-    #[test]
-    fn an_address_that_says_nothing_is_left_for_the_next_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+    /// What a service and an edge of this authority show to each other.
+    fn two_sides(authority: &Authority) -> (rustls::ServerConfig, rustls::ClientConfig) {
         let own = |identity: &str, addresses: &[&str]| {
             let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
             let grant = Grant::new(identity.parse().unwrap(), addresses, Duration::from_secs(86_400)).unwrap();
@@ -263,7 +269,14 @@ mod tests {
         let list = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
         let clients = Clients { roles: vec![Role::Edge], strangers: false };
         let server = server_config(&own("marline://fleet/f1", &["127.0.0.1"]), list.crl(), &clients, true).unwrap();
-        let edge = client_config(&own("marline://edge/cam-7", &[]), None, true).unwrap();
+        (server, client_config(&own("marline://edge/cam-7", &[]), None, true).unwrap())
+    }
+
+    #[test]
+    fn an_address_that_says_nothing_is_left_for_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let (server, edge) = two_sides(&authority);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             // The kernel takes the connection, and nobody ever answers: a process that hangs, a machine that is gone.
@@ -282,6 +295,36 @@ mod tests {
 
     #[test]
     fn a_login_in_a_url_is_refused_and_not_repeated() {
+    #[test]
+    fn a_connection_that_hangs_is_left_for_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let (server, edge) = two_sides(&authority);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = Client::new(&format!("https://{}", listener.local_addr().unwrap()), edge).unwrap();
+            tokio::spawn(async move {
+                // Each connection is good for one answer.
+                let mut kept = Vec::new();
+                loop {
+                    let (socket, _) = listener.accept().await.unwrap();
+                    let mut stream = TlsAcceptor::from(Arc::new(server.clone())).accept(socket).await.unwrap();
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.unwrap());
+                    }
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await.unwrap();
+                    stream.flush().await.unwrap();
+                    kept.push(stream);
+                }
+            });
+            for _ in 0..2 {
+                assert_eq!(client.fetch::<u8>("/").await.unwrap(), 7);
+            }
+        });
+    }
+
         let said = |url: &str| {
             let tls = crate::tls::first_contact_config("0".repeat(64).parse().unwrap(), true).unwrap();
             Client::new(url, tls).unwrap_err().to_string()
