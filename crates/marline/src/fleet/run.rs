@@ -103,7 +103,7 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Serves until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
-    marline_net::descriptors::raise();
+    let descriptors = marline_net::descriptors::raise();
     let args = Arc::new(args);
     let config = config(&args)?;
     let dir = ca::path(args.ca.clone(), "--ca")?;
@@ -133,7 +133,8 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     runtime()?.block_on(async {
         let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
         let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
-        let counter = Counter::open(Arc::clone(&desk), &args.listen, Limits::default()).await;
+        let limits = Limits::default().within(descriptors);
+        let counter = Counter::open(Arc::clone(&desk), &args.listen, limits).await;
         let counter = counter.map_err(|error| failed(&error))?;
         let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
         if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
