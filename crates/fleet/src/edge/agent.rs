@@ -6,7 +6,9 @@
 //! 1. One thing at a time. Flows do not wait for any of it.
 //! 2. A service that does not answer is said once, and once more when it answers again.
 //! 3. Relays of the command line come after those of the service.
-//! 4. The list of the revoked is fetched when the service's answer names a newer one than is held; one that could not be had or
+//! 4. Where the newest flow goes is written down once in [`SELDOM`] at most: of a LAN each flow goes somewhere else, and the disk of a
+//!    small box is a card. That it cannot be written is said once.
+//! 5. The list of the revoked is fetched when the service's answer names a newer one than is held; one that could not be had or
 //!    kept is fetched again after a minute.
 
 use std::collections::BTreeMap;
@@ -34,6 +36,8 @@ use crate::service::{Client, ClientError};
 
 /// chosen: what is wrong with a list or its file is not right five seconds later, and is said each time.
 const AGAIN: Duration = Duration::from_secs(60);
+/// chosen: what a crash may cost.
+const SELDOM: Duration = Duration::from_secs(60);
 /// chosen: an edge that ends is not held up.
 const RELEASE: Duration = Duration::from_secs(2);
 /// chosen: the first look at the links takes less.
@@ -74,7 +78,11 @@ pub struct Agent {
     readings: BTreeMap<Name, Reading>,
     sampled: std::time::Instant,
     direct: (Reading, Bitrate),
+    /// What is known has changed, now or for later; when it was written last, and whether that was refused.
     keep: bool,
+    later: bool,
+    written: Option<std::time::Instant>,
+    unkept: bool,
     view: watch::Sender<FleetView>,
 }
 
@@ -103,6 +111,9 @@ impl Agent {
             sampled: now,
             direct: (Reading::default(), Bitrate::ZERO),
             keep: false,
+            later: false,
+            written: None,
+            unkept: false,
             view: watch::Sender::default(),
         }
     }
@@ -122,7 +133,7 @@ impl Agent {
         loop {
             self.look(&links.borrow_and_update().clone());
             if let Some(origin) = wanted.borrow_and_update().clone() {
-                self.machine.origin(origin);
+                self.later |= self.machine.origin(origin);
             }
             self.note_failures();
             if self.machine.deadline().is_some_and(|deadline| deadline <= self.now()) {
@@ -241,7 +252,7 @@ impl Agent {
         format!("/v1/candidates?{}", query.finish())
     }
 
-    /// Rule 4.
+    /// Rule 5.
     fn is_behind(&self, newest: u64) -> bool {
         let held = self.edge.roads.trusted().revocations.map(|list| list.number());
         held.is_none_or(|held| held < newest) && self.unlisted.is_none_or(|at| at.elapsed() >= AGAIN)
@@ -315,12 +326,20 @@ impl Agent {
         });
     }
 
+    /// Rule 4.
     fn write(&mut self) {
-        if std::mem::take(&mut self.keep)
-            && let Err(error) = self.remembered.write(self.machine.save())
+        let is_due = self.later && self.written.is_none_or(|at| at.elapsed() >= SELDOM);
+        if !std::mem::take(&mut self.keep) && !is_due {
+            return;
+        }
+        (self.later, self.written) = (false, Some(std::time::Instant::now()));
+        let kept = self.remembered.write(self.machine.save());
+        if let Err(error) = &kept
+            && !self.unkept
         {
             tracing::warn!(%error, "what is known of relays is not kept");
         }
+        self.unkept = kept.is_err();
     }
 }
 
