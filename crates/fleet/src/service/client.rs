@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::problem::Problem;
-use crate::identity::{Identity, Role};
+use crate::identity::Role;
 use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window, and a slow link has some round trips.
@@ -67,12 +67,14 @@ pub struct Client {
     name: ServerName<'static>,
     tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
-    /// For whom it asks; none: for itself.
-    member: Option<String>,
+    /// For whom it asks, and until when that one's certificate is good; none: for itself.
+    member: Option<(String, String)>,
 }
 
 /// For whom a process of the service asks another one.
 pub(super) const FOR: &str = "marline-for";
+/// When the certificate ends that he has shown to it.
+pub(super) const UNTIL: &str = "marline-for-until";
 
 impl Client {
     /// Of the service at this URL; nothing is connected yet. The configuration is one of
@@ -164,12 +166,12 @@ impl Client {
     /// What a member has asked another process, for which it is asked here: the answer, whatever it is.
     pub(super) async fn pass(
         &mut self,
-        member: &Identity,
+        member: &Peer,
         method: &Method,
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), ClientError> {
-        self.member = Some(member.to_string());
+        self.member = Some((member.identity.to_string(), member.not_after.to_string()));
         self.once(method, path, body).await
     }
 
@@ -184,8 +186,8 @@ impl Client {
             .uri(path)
             .header(HOST, format!("{}:{}", self.host, self.port))
             .header(CONTENT_TYPE, "application/json");
-        if let Some(member) = &self.member {
-            request = request.header(FOR, member);
+        if let Some((member, until)) = &self.member {
+            request = request.header(FOR, member).header(UNTIL, until);
         }
         let request = request.body(Full::new(body)).map_err(|error| self.network(error))?;
         let answer = connection.send_request(request).await.map_err(|error| self.network(error))?;
@@ -250,9 +252,9 @@ impl std::fmt::Debug for Client {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
     use crate::ca::{Authority, Grant, Revocations, Stamp};
@@ -294,8 +296,6 @@ mod tests {
     }
 
     #[test]
-    fn a_login_in_a_url_is_refused_and_not_repeated() {
-    #[test]
     fn a_connection_that_hangs_is_left_for_a_new_one() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
@@ -325,6 +325,8 @@ mod tests {
         });
     }
 
+    #[test]
+    fn a_login_in_a_url_is_refused_and_not_repeated() {
         let said = |url: &str| {
             let tls = crate::tls::first_contact_config("0".repeat(64).parse().unwrap(), true).unwrap();
             Client::new(url, tls).unwrap_err().to_string()

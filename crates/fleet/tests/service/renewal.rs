@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 impl Place {
     /// Files of a member whose certificate, good for a minute, was made so long ago.
-    fn aged(&self, identity: &str, age: Duration) -> (MemberFiles, Credentials) {
+    pub(super) fn aged(&self, identity: &str, age: Duration) -> (MemberFiles, Credentials) {
         let identity: Identity = identity.parse().unwrap();
         let addresses = match identity.role {
             Role::Relay | Role::Fleet => vec!["127.0.0.1".parse().unwrap(), "relay.example".parse().unwrap()],

@@ -159,6 +159,7 @@ impl Machine {
             age_ms: millis(self.now.since(relay.heard)),
             addresses: relay.beat.addresses.clone(),
             position: relay.beat.position,
+            certificate_ends: None,
         };
         self.relays.iter().map(row).collect()
     }
