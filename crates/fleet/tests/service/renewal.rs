@@ -73,7 +73,7 @@ fn each_member_renews_its_own_certificate_and_only_in_time() {
 fn who_keeps_its_certificate_new_never_has_one_that_has_ended() {
     block_on(async {
         let place = Place::open().await;
-        let (files, own) = place.aged("marline://relay/fra-1", MINUTE - Duration::from_secs(6));
+        let (files, own) = place.aged("marline://relay/fra-1", MINUTE - Duration::from_secs(12));
         let first = own.span().unwrap();
         let tls = |own: &Credentials| Arc::new(client_config(own, None, true).unwrap());
         let shown = watch::Sender::new(tls(&own));

@@ -8,6 +8,7 @@
 //! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
 //! 6. What is said goes to standard error, one line each.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +16,10 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::Ratio;
-use marline_fleet::ca::{Address, Authority, Grant, Stamp};
+use marline_fleet::ca::{Address, Authority, Grant, MemberFiles, Stamp};
 use marline_fleet::identity::{Identity, Name, Role};
 use marline_fleet::relay::Trust;
+use marline_fleet::renew::{Own, keep_renewed};
 use marline_fleet::service::machine::Config;
 use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Store};
 use marline_fleet::service::words::Endpoint;
@@ -127,7 +129,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
     let own = shows.credentials(&authority)?;
     let peer = own.peer().map_err(|error| failed(&error))?;
-    let trust = Trust::of(own, &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
+    let trust = Trust::of(own.clone(), &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
     let desk = Desk::open(config, &peer.identity.name, store, authority, trust.newest());
     let desk = desk.map_err(|error| failed(&error))?;
     runtime()?.block_on(async {
@@ -153,6 +155,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             never = trust.keep() => match never {},
             () = tell(&desk) => Ok(()),
             () = renew(&trust, &args, &dir), if args.certificate.is_none() => Ok(()),
+            never = look_after(&trust, &args, own) => match never {},
         };
         desk.resign().await;
         ended
@@ -331,6 +334,20 @@ async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
             Err(_) => {}
         }
     }
+}
+
+/// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
+async fn look_after(trust: &Trust, args: &RunArgs, own: Credentials) -> Infallible {
+    let Some(certificate) = args.certificate.clone() else { return std::future::pending().await };
+    let key = args.key.clone().unwrap_or_else(|| certificate.with_extension("key"));
+    let authority = certificate.with_file_name("ca.pem");
+    let files = Own::new(MemberFiles { certificate, key, authority }, None);
+    keep_renewed(None, &files, own, |own| {
+        if let Err(error) = trust.renew(own.clone()) {
+            say(&format!("the new certificate is of no use: {error}"));
+        }
+    })
+    .await
 }
 
 /// Says when the store stops answering, and when it answers again.
