@@ -6,7 +6,7 @@
 //!    changes, in one step.
 //! 2. What comes must be what is there already: this name, this key, this authority; and it must end later.
 //! 3. A service that does not answer is asked again each ten minutes; it is said at once and then each day, with the day on which it
-//!    ends.
+//!    ends. So it is where there is no service to be asked.
 //! 4. Where the certificate's file cannot be written, as under systemd (`LoadCredential=`), the new one goes to another place ([`Own`]),
 //!    and at the next start the later one of both counts. What can be written nowhere counts until the process ends, and writing
 //!    is tried again.
@@ -150,11 +150,20 @@ pub async fn keep_renewed(
             shows(&own);
             tracing::info!("{}: another certificate, which counts from now on", files.files.certificate.display());
         }
-        let (Some(url), Ok(span)) = (url, own.span()) else { continue };
+        let Ok(span) = own.span() else { continue };
         let pause = AGAIN.min(life / 30);
         if Stamp::now() < span.due() || asked.is_some_and(|at| at.elapsed() < pause) {
             continue;
         }
+        let is_told = told.is_some_and(|at| at.elapsed() < DAY);
+        let Some(url) = url else {
+            if !is_told {
+                let file = files.files.certificate.display();
+                tracing::warn!("{file}: the certificate ends at {}: put another one in its place", span.ends);
+                told = Some(Instant::now());
+            }
+            continue;
+        };
         asked = Some(Instant::now());
         match renew(url, &own).await {
             Ok(new) => {
@@ -166,7 +175,7 @@ pub async fn keep_renewed(
                     unwritten = Some(new);
                 }
             }
-            Err(error) if told.is_none_or(|at| at.elapsed() >= DAY) => {
+            Err(error) if !is_told => {
                 tracing::warn!(
                     "{error}: the certificate, which ends at {}, is not renewed; asked again",
                     span.ends
@@ -178,10 +187,10 @@ pub async fn keep_renewed(
     }
 }
 
-/// Another certificate of the same member in its file, if it is whole and ends later.
+/// Another certificate of the same member in its file, if it is whole and was made later.
 fn put_there(files: &MemberFiles, own: &Credentials) -> Option<Credentials> {
     let there = Credentials::read(&files.certificate, &files.key, &files.authority).ok()?;
-    let later = there.span().ok()?.ends > own.span().ok()?.ends;
+    let later = there.span().ok()?.made > own.span().ok()?.made;
     let same = there.peer().ok()?.identity == own.peer().ok()?.identity && there.authority() == own.authority();
     // Half of two files that are being changed is no pair.
     (later && same && client_config(&there, None, true).is_ok()).then_some(there)

@@ -129,10 +129,11 @@ impl MemberFiles {
     /// Where they are, or will be.
     ///
     /// # Errors
-    /// The member is called as the authority's file is.
+    /// The member is called as a file of the authority is.
     pub fn of(dir: &Path, name: &Name) -> Result<Self, CaError> {
-        if name.as_str() == "ca" {
-            return Err(CaError::Refused("`ca` cannot be in files: ca.pem is the authority's".to_owned()));
+        if let "ca" | "revoked" = name.as_str() {
+            let taken = format!("`{name}` cannot be in files: {name}.pem is the authority's");
+            return Err(CaError::Refused(taken));
         }
         let file = |kind: &str| dir.join(format!("{name}.{kind}"));
         Ok(Self { certificate: file("pem"), key: file("key"), authority: dir.join("ca.pem") })

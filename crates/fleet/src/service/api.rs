@@ -21,7 +21,7 @@ use rustls::pki_types::CertificateDer;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::client::FOR;
+use super::client::{FOR, UNTIL};
 use super::desk::{Desk, unavailable};
 use super::machine::Near;
 use super::position::Position;
@@ -131,17 +131,17 @@ async fn route(
     let me = member.as_ref().or(peer).ok_or_else(|| Problem::not_allowed("who are you?"))?;
     let query = uri.query().unwrap_or_default();
     if desk.leads() {
-        return lead(desk, (route, path), &me.identity.name, query, &body).await;
+        return lead(desk, (route, path), me, query, &body).await;
     }
     // What another process has passed on is not passed on again: nobody leads, or they do not know who.
     let answered = match member {
-        None => desk.pass(&me.identity, &method, uri.path_and_query().map_or("/", |it| it.as_str()), &body).await,
+        None => desk.pass(me, &method, uri.path_and_query().map_or("/", |it| it.as_str()), &body).await,
         Some(_) => None,
     };
     match answered {
         Some(answer) => Ok(answer),
         // Rule 3.
-        None if route == Route::Heartbeat => lead(desk, (route, path), &me.identity.name, query, &body).await,
+        None if route == Route::Heartbeat => lead(desk, (route, path), me, query, &body).await,
         None => Err(unavailable("not-leading", "no process of the service is known to lead")),
     }
 }
@@ -151,17 +151,22 @@ fn on_behalf(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Peer>, P
     let Some(peer) = peer.filter(|peer| peer.identity.role == Role::Fleet) else { return Ok(None) };
     let Some(named) = headers.get(FOR) else { return Ok(None) };
     let identity = named.to_str().unwrap_or_default().parse().map_err(Problem::malformed)?;
-    Ok(Some(Peer { identity, ..peer.clone() }))
+    let until = headers.get(UNTIL).and_then(|until| until.to_str().ok()?.parse().ok());
+    Ok(Some(Peer { identity, not_after: until.unwrap_or(peer.not_after), ..peer.clone() }))
 }
 
 /// What the process answers that leads; and of heartbeats each one.
 async fn lead(
     desk: &Arc<Desk>,
     (route, path): (Route, Option<Name>),
-    me: &Name,
+    peer: &Peer,
     query: &str,
     body: &[u8],
 ) -> Result<Response<Full<Bytes>>, Problem> {
+    let me = &peer.identity.name;
+    if let Route::Heartbeat | Route::Request | Route::Report = route {
+        desk.heard(peer);
+    }
     match route {
         Route::Heartbeat => {
             let beat = parse::<Beat>(body)?;
@@ -184,14 +189,22 @@ async fn lead(
             json(&desk.with(|machine, now| machine.candidates(me, &near, now)))
         }
         Route::Drain => drain(desk, me, path, parse(body)?).await,
-        Route::Relays => json(&desk.with(|machine, now| {
-            machine.tick(now);
-            machine.relays()
-        })),
-        Route::Edges => json(&desk.with(|machine, now| {
-            machine.tick(now);
-            machine.edges()
-        })),
+        Route::Relays => {
+            let mut rows = desk.with(|machine, now| {
+                machine.tick(now);
+                machine.relays()
+            });
+            desk.certificates(Role::Relay, rows.iter_mut().map(|row| (&row.name, &mut row.certificate_ends)));
+            json(&rows)
+        }
+        Route::Edges => {
+            let mut rows = desk.with(|machine, now| {
+                machine.tick(now);
+                machine.edges()
+            });
+            desk.certificates(Role::Edge, rows.iter_mut().map(|row| (&row.name, &mut row.certificate_ends)));
+            json(&rows)
+        }
         // Answered before.
         Route::Description | Route::Health | Route::Revoked | Route::Service | Route::Enrol | Route::Renew => {
             Err(unavailable("not-leading", "each process answers this by itself"))

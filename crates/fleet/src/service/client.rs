@@ -4,7 +4,8 @@
 //!
 //! 1. A connection that has gone is opened anew, once per call, if nothing of an answer has come: every call may be repeated.
 //!    So is one whose request is not allowed: its certificate may have ended while it was kept.
-//! 2. A call has [`PATIENCE`].
+//! 2. A call has [`PATIENCE`]; on a connection that was kept [`HANGS`], and then once more on a new one: the machine at the other end
+//!    may be gone without a word, and relays must be heard again before they count as gone.
 //! 3. A name may have several addresses, of as many processes. One that says nothing within [`EACH`] is left for the next one.
 //! 4. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
 
@@ -27,11 +28,14 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::problem::Problem;
-use crate::identity::{Identity, Role};
+use crate::identity::Role;
 use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window, and a slow link has some round trips.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// chosen: a request waits two seconds for its window; a heartbeat, this and an address that says nothing are less than the three
+/// heartbeats after which a relay counts as gone.
+const HANGS: Duration = Duration::from_secs(5);
 /// chosen: a handshake over a slow link takes less, and three machines may be gone.
 const EACH: Duration = Duration::from_secs(4);
 /// chosen: fifty thousand edges of three hundred bytes.
@@ -63,12 +67,14 @@ pub struct Client {
     name: ServerName<'static>,
     tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
-    /// For whom it asks; none: for itself.
-    member: Option<String>,
+    /// For whom it asks, and until when that one's certificate is good; none: for itself.
+    member: Option<(String, String)>,
 }
 
 /// For whom a process of the service asks another one.
 pub(super) const FOR: &str = "marline-for";
+/// When the certificate ends that he has shown to it.
+pub(super) const UNTIL: &str = "marline-for-until";
 
 impl Client {
     /// Of the service at this URL; nothing is connected yet. The configuration is one of
@@ -134,8 +140,11 @@ impl Client {
 
     async fn bytes(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let kept = self.connection.is_some();
-        let done = match timeout(PATIENCE, self.once(&method, path, body.clone())).await {
-            Ok(Err(ClientError::Network { .. })) if kept => timeout(PATIENCE, self.once(&method, path, body)).await,
+        let patience = if kept { HANGS } else { PATIENCE };
+        let done = match timeout(patience, self.once(&method, path, body.clone())).await {
+            Ok(Err(ClientError::Network { .. })) | Err(_) if kept => {
+                timeout(PATIENCE, self.once(&method, path, body)).await
+            }
             // The certificate of the connection has ended; there may be a new one.
             Ok(Ok((403, said))) if kept => {
                 self.connection = None;
@@ -157,12 +166,12 @@ impl Client {
     /// What a member has asked another process, for which it is asked here: the answer, whatever it is.
     pub(super) async fn pass(
         &mut self,
-        member: &Identity,
+        member: &Peer,
         method: &Method,
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), ClientError> {
-        self.member = Some(member.to_string());
+        self.member = Some((member.identity.to_string(), member.not_after.to_string()));
         self.once(method, path, body).await
     }
 
@@ -177,8 +186,8 @@ impl Client {
             .uri(path)
             .header(HOST, format!("{}:{}", self.host, self.port))
             .header(CONTENT_TYPE, "application/json");
-        if let Some(member) = &self.member {
-            request = request.header(FOR, member);
+        if let Some((member, until)) = &self.member {
+            request = request.header(FOR, member).header(UNTIL, until);
         }
         let request = request.body(Full::new(body)).map_err(|error| self.network(error))?;
         let answer = connection.send_request(request).await.map_err(|error| self.network(error))?;
@@ -243,6 +252,7 @@ impl std::fmt::Debug for Client {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
@@ -250,10 +260,8 @@ mod tests {
     use crate::ca::{Authority, Grant, Revocations, Stamp};
     use crate::tls::{Clients, Credentials, client_config, server_config};
 
-    #[test]
-    fn an_address_that_says_nothing_is_left_for_the_next_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+    /// What a service and an edge of this authority show to each other.
+    fn two_sides(authority: &Authority) -> (rustls::ServerConfig, rustls::ClientConfig) {
         let own = |identity: &str, addresses: &[&str]| {
             let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
             let grant = Grant::new(identity.parse().unwrap(), addresses, Duration::from_secs(86_400)).unwrap();
@@ -263,7 +271,14 @@ mod tests {
         let list = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
         let clients = Clients { roles: vec![Role::Edge], strangers: false };
         let server = server_config(&own("marline://fleet/f1", &["127.0.0.1"]), list.crl(), &clients, true).unwrap();
-        let edge = client_config(&own("marline://edge/cam-7", &[]), None, true).unwrap();
+        (server, client_config(&own("marline://edge/cam-7", &[]), None, true).unwrap())
+    }
+
+    #[test]
+    fn an_address_that_says_nothing_is_left_for_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let (server, edge) = two_sides(&authority);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             // The kernel takes the connection, and nobody ever answers: a process that hangs, a machine that is gone.
@@ -277,6 +292,36 @@ mod tests {
             });
             let client = Client::new("https://127.0.0.1:1", edge).unwrap();
             timeout(PATIENCE, client.connect_to_one(&found)).await.expect("in the time that a call has").unwrap();
+        });
+    }
+
+    #[test]
+    fn a_connection_that_hangs_is_left_for_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let (server, edge) = two_sides(&authority);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = Client::new(&format!("https://{}", listener.local_addr().unwrap()), edge).unwrap();
+            tokio::spawn(async move {
+                // Each connection is good for one answer.
+                let mut kept = Vec::new();
+                loop {
+                    let (socket, _) = listener.accept().await.unwrap();
+                    let mut stream = TlsAcceptor::from(Arc::new(server.clone())).accept(socket).await.unwrap();
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.unwrap());
+                    }
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await.unwrap();
+                    stream.flush().await.unwrap();
+                    kept.push(stream);
+                }
+            });
+            for _ in 0..2 {
+                assert_eq!(client.fetch::<u8>("/").await.unwrap(), 7);
+            }
         });
     }
 

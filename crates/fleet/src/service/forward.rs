@@ -24,7 +24,7 @@ use super::desk::{Desk, lock};
 use super::lead::boot;
 use super::problem::Problem;
 use super::serve::OF_COLLEAGUE;
-use crate::identity::Identity;
+use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -60,7 +60,7 @@ impl Desk {
     /// What the process answers that leads; none: it is not reached, or leads no longer.
     pub(super) async fn pass(
         self: &Arc<Self>,
-        member: &Identity,
+        member: &Peer,
         method: &Method,
         path: &str,
         body: &Bytes,
@@ -106,7 +106,7 @@ fn answer(status: u16, body: Bytes) -> Option<Response<Full<Bytes>>> {
     let problem = serde_json::from_slice::<Problem>(&body).ok();
     let problem = problem.unwrap_or_else(|| {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-        Problem::new(status, "refused", "the process that leads refuses")
+        Problem::new(status, "answer", "the process that leads refuses")
     });
     (problem.title != "not-leading").then(|| problem.answer())
 }

@@ -69,6 +69,22 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The same, or less where a process that may have so many descriptors cannot do it: some are kept for stores, lists and other
+    /// processes, and who has not said who he is takes no more than a quarter of the rest.
+    #[must_use]
+    pub fn within(self, descriptors: u64) -> Self {
+        let room = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(ASIDE);
+        let connections = self.connections.min(room).max(1);
+        let some = |wanted: usize, part: usize| wanted.min(connections / part).max(1);
+        Self { connections, handshakes: some(self.handshakes, 4), strangers: some(self.strangers, 8), ..self }
+    }
+}
+
+/// Descriptors for everything that is no connection of a member. chosen: as many as are asked of another process at once, those kept
+/// for it, and some more.
+const ASIDE: usize = 384;
+
 /// Where the service is asked.
 #[derive(Debug)]
 pub struct Counter {
@@ -291,3 +307,21 @@ async fn talk(stream: TlsStream<TcpStream>, caller: Option<Caller>, connection: 
 pub(super) const OF_COLLEAGUE: usize = 1024;
 /// A head, and a part of a body.
 const BUFFER: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_descriptors_mean_fewer_connections_and_leave_some_for_the_store() {
+        let wanted = Limits::default();
+        let of = |descriptors| {
+            let Limits { connections, handshakes, strangers, .. } = wanted.within(descriptors);
+            (connections, handshakes, strangers)
+        };
+        assert_eq!(of(65_536), (50_000, 2048, 64));
+        assert_eq!(of(4096), (3712, 928, 64));
+        assert_eq!(of(1024), (640, 160, 64));
+        assert_eq!(of(256), (1, 1, 1));
+    }
+}

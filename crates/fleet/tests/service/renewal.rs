@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 impl Place {
     /// Files of a member whose certificate, good for a minute, was made so long ago.
-    fn aged(&self, identity: &str, age: Duration) -> (MemberFiles, Credentials) {
+    pub(super) fn aged(&self, identity: &str, age: Duration) -> (MemberFiles, Credentials) {
         let identity: Identity = identity.parse().unwrap();
         let addresses = match identity.role {
             Role::Relay | Role::Fleet => vec!["127.0.0.1".parse().unwrap(), "relay.example".parse().unwrap()],
@@ -73,7 +73,7 @@ fn each_member_renews_its_own_certificate_and_only_in_time() {
 fn who_keeps_its_certificate_new_never_has_one_that_has_ended() {
     block_on(async {
         let place = Place::open().await;
-        let (files, own) = place.aged("marline://relay/fra-1", MINUTE - Duration::from_secs(6));
+        let (files, own) = place.aged("marline://relay/fra-1", MINUTE - Duration::from_secs(12));
         let first = own.span().unwrap();
         let tls = |own: &Credentials| Arc::new(client_config(own, None, true).unwrap());
         let shown = watch::Sender::new(tls(&own));

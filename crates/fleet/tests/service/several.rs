@@ -94,6 +94,12 @@ fn any_process_answers_and_one_matches() {
         let mut ann = client_at(&second.url, &place.member("marline://operator/ann"));
         let rows: Vec<RelayRow> = ann.fetch("/v1/relays").await.unwrap();
         assert_eq!((rows.len(), rows[0].edges), (1, 1));
+        // A member's certificate is shown, and not that of the process that has passed on what it said.
+        let (_, short) = place.aged("marline://relay/ams-1", Duration::ZERO);
+        let mut other = client_at(&second.url, &short);
+        other.send::<Value>("/v1/relays/heartbeat", &beat(100, Mark::default())).await.unwrap();
+        let rows: Vec<RelayRow> = ann.fetch("/v1/relays").await.unwrap();
+        assert_eq!(rows[0].certificate_ends, Some(short.span().unwrap().ends.to_string()));
         let drain = Drain { draining: true, for_ms: None };
         let drained: Drained = ann.send("/v1/relays/fra-1/drain", &drain).await.unwrap();
         assert_eq!(drained, Drained { known: true, durable: true });

@@ -90,6 +90,19 @@ fn a_lead_ends_by_itself() {
 }
 
 #[test]
+fn members_stay_as_long_as_somebody_leads_though_nothing_changes() {
+    let server = Server::start(&[]);
+    let (mut a, now) = (server.store(), Stamp::now());
+    assert_eq!(a.lead(&bid("a", None, 0), now).unwrap(), Lead::Mine(1));
+    assert!(a.share(1, &[("relay/a".into(), Some("{}".into()))]).unwrap());
+    // Almost a day later.
+    server.ask::<()>(&["EXPIRE", "marline:{test}:members", "5"]);
+    assert_eq!(a.lead(&bid("a", Some(1), 0), now).unwrap(), Lead::Mine(1));
+    assert!(server.ask::<i64>(&["TTL", "marline:{test}:members"]) > 80_000);
+    assert_eq!(a.shared().unwrap().len(), 1);
+}
+
+#[test]
 fn regions_do_not_know_each_other_but_a_token_is_used_once_in_all() {
     let server = Server::start(&[]);
     let at = nodes(&format!("redis://127.0.0.1:{}", server.port));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::{Bitrate, Ratio};
+use marline_fleet::ca::Stamp;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::service::words::{EdgeRow, Endpoint, RelayRow, ServiceRow};
 use marline_fleet::service::{Client, ClientError, Drain, Drained};
@@ -90,7 +91,8 @@ pub(super) fn drain(service: &Service, relay: &Name, time: Option<Duration>, und
 }
 
 fn shown(fleet: &Fleet) -> String {
-    let mut rows = vec![words(&["relay", "state", "free", "of", "share", "edges", "heard"])];
+    let now = Stamp::now();
+    let mut rows = vec![words(&["relay", "state", "free", "of", "share", "edges", "heard", "certificate"])];
     rows.extend(fleet.relays.iter().map(|relay| {
         let state = match relay {
             RelayRow { healthy: false, .. } => "silent",
@@ -106,10 +108,11 @@ fn shown(fleet: &Fleet) -> String {
             format!("{:.0}%", share.as_f64() * 100.0),
             relay.edges.to_string(),
             age(relay.age_ms),
+            left(relay.certificate_ends.as_deref(), now),
         ]
     }));
     let mut text = standing(&fleet.service) + "\n" + &table(&rows) + "\n";
-    let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard"])];
+    let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard", "certificate"])];
     rows.extend(fleet.edges.iter().map(|edge| {
         let none = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.word()));
         vec![
@@ -120,6 +123,7 @@ fn shown(fleet: &Fleet) -> String {
             edge.alone.to_string(),
             origin(&edge.origin),
             age(edge.age_ms),
+            left(edge.certificate_ends.as_deref(), now),
         ]
     }));
     text += &table(&rows);
@@ -154,6 +158,16 @@ fn age(millis: u64) -> String {
     format!("{} s ago", millis / 1000)
 }
 
+/// How long a certificate is good for.
+fn left(ends: Option<&str>, now: Stamp) -> String {
+    let Some(ends) = ends.and_then(|ends| ends.parse::<Stamp>().ok()) else { return "-".to_owned() };
+    match ends.since_1970().saturating_sub(now.since_1970()).as_secs() {
+        0 => "ended".to_owned(),
+        seconds if seconds < 86_400 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
 fn exit(error: ClientError) -> Exit {
     let code = match &error {
         ClientError::Url(_) => Exit::USAGE,
@@ -171,4 +185,18 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Exit> {
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Exit> {
     Ok(runtime()?.block_on(future))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_certificate_is_shown_in_days_and_at_the_end_in_hours() {
+        let now: Stamp = "2026-10-02T12:00:00Z".parse().unwrap();
+        let of = |ends| left(ends, now);
+        assert_eq!(of(Some("2026-11-01T12:00:00Z")), "30 d");
+        assert_eq!(of(Some("2026-10-03T11:59:59Z")), "23 h");
+        assert_eq!((of(Some("2026-10-02T12:00:00Z")).as_str(), of(None).as_str()), ("ended", "-"));
+    }
 }

@@ -8,6 +8,7 @@ mod ca;
 mod enrol;
 mod renew;
 mod run;
+mod said;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use marline_fleet::identity::Name;
 
 use crate::Exit;
 use crate::args::positive_duration;
+
+pub(crate) use said::start as start_saying;
 
 /// In which order.
 const AFTER_HELP: &str = "\

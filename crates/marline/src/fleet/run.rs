@@ -8,6 +8,7 @@
 //! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
 //! 6. What is said goes to standard error, one line each.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use marline_core::units::Ratio;
 use marline_fleet::ca::{Address, Authority, Grant, Stamp};
 use marline_fleet::identity::{Identity, Name, Role};
 use marline_fleet::relay::Trust;
+use marline_fleet::renew::{Own, keep_renewed};
 use marline_fleet::service::machine::Config;
 use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Store};
 use marline_fleet::service::words::Endpoint;
@@ -28,7 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::ask::runtime;
 use super::ca::{self, say};
 use crate::args::positive_duration;
-use crate::member::Shown;
+use crate::member::{Member, Shown};
 use crate::{Exit, Secret};
 
 pub(super) const AFTER_HELP: &str = "\
@@ -102,7 +104,7 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Serves until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
-    marline_net::descriptors::raise();
+    let descriptors = marline_net::descriptors::raise();
     let args = Arc::new(args);
     let config = config(&args)?;
     let dir = ca::path(args.ca.clone(), "--ca")?;
@@ -124,15 +126,16 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let store = store(&args, place)?;
     free(&args.listen)?;
     // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
-    let own = shows.credentials(&authority)?;
+    let (own, named) = shows.credentials(&authority)?;
     let peer = own.peer().map_err(|error| failed(&error))?;
-    let trust = Trust::of(own, &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
+    let trust = Trust::of(own.clone(), &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
     let desk = Desk::open(config, &peer.identity.name, store, authority, trust.newest());
     let desk = desk.map_err(|error| failed(&error))?;
     runtime()?.block_on(async {
         let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
         let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
-        let counter = Counter::open(Arc::clone(&desk), &args.listen, Limits::default()).await;
+        let limits = Limits::default().within(descriptors);
+        let counter = Counter::open(Arc::clone(&desk), &args.listen, limits).await;
         let counter = counter.map_err(|error| failed(&error))?;
         let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
         if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
@@ -151,6 +154,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             never = trust.keep() => match never {},
             () = tell(&desk) => Ok(()),
             () = renew(&trust, &args, &dir), if !args.shown.is_named() => Ok(()),
+            never = look_after(&trust, named, own) => match never {},
         };
         desk.resign().await;
         ended
@@ -250,7 +254,7 @@ fn free(listen: &[SocketAddr]) -> Result<(), Exit> {
 /// What it shows to others.
 enum Shows {
     /// What was named.
-    Named(Box<Credentials>),
+    Named(Box<Member>),
     /// What it makes for itself.
     Own(Grant),
 }
@@ -259,15 +263,16 @@ impl Shows {
     fn of(args: &RunArgs, authority: &Authority) -> Result<Self, Exit> {
         let signer = authority.revocations_path().with_file_name("ca.pem");
         match args.shown.read(signer, Role::Fleet)? {
-            Some(member) => Ok(Self::Named(Box::new(member.own))),
+            Some(member) => Ok(Self::Named(Box::new(member))),
             None => grant(args).map(Self::Own),
         }
     }
 
-    fn credentials(self, authority: &Authority) -> Result<Credentials, Exit> {
+    /// With where they stand, if they were named.
+    fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<Own>), Exit> {
         match self {
-            Self::Named(named) => Ok(*named),
-            Self::Own(grant) => make(&grant, authority),
+            Self::Named(member) => Ok((member.own, Some(member.kept))),
+            Self::Own(grant) => Ok((make(&grant, authority)?, None)),
         }
     }
 }
@@ -326,6 +331,17 @@ async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
             Err(_) => {}
         }
     }
+}
+
+/// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
+async fn look_after(trust: &Trust, named: Option<Own>, own: Credentials) -> Infallible {
+    let Some(files) = named else { return std::future::pending().await };
+    keep_renewed(None, &files, own, |own| {
+        if let Err(error) = trust.renew(own.clone()) {
+            say(&format!("the new certificate is of no use: {error}"));
+        }
+    })
+    .await
 }
 
 /// Says when the store stops answering, and when it answers again.
