@@ -1,0 +1,116 @@
+//! `marline relay` and `marline edge` as processes: a program's bytes over both, and how they end.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+
+use common::{Running, STANDS, marline, members, server, tunnel};
+
+fn relay(dir: &Path, server: SocketAddr) -> Running {
+    let port = server.port();
+    let words = format!(
+        "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1 --allow-port {port} --threads 2"
+    );
+    Running::start(dir, &words)
+}
+
+fn edge(dir: &Path, relay: SocketAddr) -> Running {
+    let words = format!(
+        "edge --no-paths --run-dir run --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct"
+    );
+    Running::start(dir, &words)
+}
+
+#[test]
+fn a_programs_bytes_go_through_edge_and_relay() {
+    let (dir, server) = (members(), server());
+    let relay = relay(dir.path(), server);
+    let edge = edge(dir.path(), relay.address);
+    let (status, mut program) = tunnel(edge.address, server);
+    assert_eq!(status, STANDS);
+    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
+    let (mut writer, copy) = (program.try_clone().unwrap(), sent.clone());
+    let writing = std::thread::spawn(move || {
+        writer.write_all(&copy).unwrap();
+        writer.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    let mut heard = Vec::new();
+    program.read_to_end(&mut heard).unwrap();
+    writing.join().unwrap();
+    assert!(heard == sent);
+    let (code, said) = edge.stop("-TERM");
+    assert_eq!(code, Some(0));
+    assert!(said.contains("new flows go through 127.0.0.1"), "{said}");
+    assert_eq!(relay.stop("-TERM").0, Some(0));
+}
+
+#[test]
+fn a_relay_ends_when_its_last_tunnel_has() {
+    let (dir, server) = (members(), server());
+    let mut relay = relay(dir.path(), server);
+    let edge = edge(dir.path(), relay.address);
+    let (_, mut old) = tunnel(edge.address, server);
+    relay.signal("-TERM");
+    // It drains from here on, and says so.
+    relay.line_with("draining: 1 tunnels are open");
+    let (status, _) = tunnel(edge.address, server);
+    assert!(status.starts_with("HTTP/1.1 503 "), "{status}");
+    old.write_all(b"still").unwrap();
+    old.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut heard = String::new();
+    old.read_to_string(&mut heard).unwrap();
+    assert_eq!(heard, "still");
+    assert_eq!(relay.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
+    let dir = members();
+    for (words, code, said) in [
+        ("relay --certificate r1.pem", 64, "--listen"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --revoked none.pem", 64, "none.pem: no such file"),
+        ("relay --listen 127.0.0.1:0 --certificate e1.pem --revoked ca/revoked.pem", 64, "and not of a relay"),
+        ("relay --listen 127.0.0.1:0 --certificate none.pem --revoked ca/revoked.pem", 64, "none.pem"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-port 0", 64, "is no port"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-net 10.0.0.0/33", 64, "is no network"),
+        (
+            "relay --listen 192.0.2.1:4443 --certificate r1.pem --revoked ca/revoked.pem",
+            1,
+            "listen on 192.0.2.1:4443",
+        ),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --fleet https://127.0.0.1:1", 64, "--announce"),
+        (
+            "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --fleet https://127.0.0.1:1 --announce a.example:1 --capacity 1Mbit/s",
+            64,
+            "--announce a.example:1: the certificate of marline://relay/r1 is for other names and addresses",
+        ),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is no position"),
+        ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "and not of an edge"),
+        ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "after the colon stands a port"),
+        ("edge --certificate e1.pem", 64, "--relay"),
+        ("edge --relay 127.0.0.1", 64, "--certificate"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --fleet ftp://x", 64, "--fleet: ftp://x"),
+        (
+            "edge --relay 127.0.0.1 --certificate e1.pem --minimise energy --profile latency",
+            64,
+            "cannot be used with",
+        ),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --minimise money", 64, "latency, energy or metered-bytes"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
+        ("edge --relay 127.0.0.1 --certificate none.pem", 64, "none.pem: no such file; `marline fleet enrol` or"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; name the"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --ca none.pem", 64, "authority's certificate by --ca"),
+        ("edge --relay none.invalid --certificate e1.pem --no-direct --no-paths", 69, "--relay none.invalid"),
+        ("edge status --run-dir .", 1, "no `marline edge` runs here"),
+    ] {
+        let out = marline(dir.path(), words);
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{words}: {text}");
+        assert!(text.contains(said), "{words}: {text}");
+    }
+}

@@ -97,7 +97,7 @@ fn a_full_disk_stops_no_relay_and_lets_in_nobody_who_was_revoked() {
         let (carries, announces) = (Arc::clone(&relay), Arc::clone(&relay));
         tokio::spawn(async move { doors.attend(&carries).await.map(|never| match never {}) });
         tokio::spawn(async move { match trust.keep().await {} });
-        tokio::spawn(async move { match announce(&announces, &terms, client).await {} });
+        tokio::spawn(async move { match announce(&announces, &terms, client, |_| {}).await {} });
         let mut ann = place.client("marline://operator/ann");
         until("listed", async || !ann.fetch::<Vec<RelayRow>>("/v1/relays").await.unwrap().is_empty()).await;
 
