@@ -22,6 +22,8 @@ mod fetch;
 mod fleet;
 mod links;
 mod log;
+#[cfg(feature = "fleet")]
+mod member;
 mod paths;
 mod progress;
 mod proxy;
@@ -44,7 +46,7 @@ pub use secret::Secret;
 /// Runs one command line, the program's name first, and says how it ended.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let ended = args::parse(args).and_then(|cli| {
-        start_logging()?;
+        start_logging(&cli.verb)?;
         match cli.verb {
             Verb::Get(get) => fetch::run(*get, cli.config.as_deref()),
             Verb::Links(links) => links::run(&links, cli.config.as_deref()),
@@ -71,8 +73,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// Starts the log that `MARLINE_LOG` (or `RUST_LOG`) asks for, on standard error.
-fn start_logging() -> Result<(), Exit> {
+fn start_logging(verb: &Verb) -> Result<(), Exit> {
     let Some(filter) = std::env::var_os("MARLINE_LOG").or_else(|| std::env::var_os("RUST_LOG")) else {
+        #[cfg(feature = "fleet")]
+        if let Verb::Relay(_) | Verb::Edge(_) | Verb::Fleet(_) = verb {
+            fleet::start_saying();
+        }
+        #[cfg(not(feature = "fleet"))]
+        let _ = verb;
         return Ok(());
     };
     let filter = filter.to_string_lossy();

@@ -39,7 +39,7 @@ fn every_artefact_has_rows_in_virtual_time_and_floors_are_judged() {
 #[test]
 fn an_upload_goes_over_both_links_through_edge_and_relay() {
     let home = tempfile::tempdir().unwrap();
-    let output = reproduce(&home, &["--quick", "--case", "X-upload", "--json"]);
+    let output = reproduce(&home, &["--quick", "--case", "X-upload,F8 100 km", "--json"]);
     if let Some(why) = String::from_utf8_lossy(&output.stderr).lines().find(|line| line.starts_with("skipped:")) {
         eprintln!("{why}");
         return;
@@ -49,6 +49,9 @@ fn an_upload_goes_over_both_links_through_edge_and_relay() {
         let is = |row: &&Value| row["policy"] == who && row["metric"] == "rate" && row["by"] == "lab";
         assert!(rows.iter().find(is).unwrap()["ours"].as_f64().unwrap() > 0.0, "{who}");
     }
+    // One that ends at the relay itself.
+    let is = |row: &&Value| row["artefact"] == "F8" && row["metric"] == "rate";
+    assert!(rows.iter().find(is).unwrap()["ours"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
@@ -57,4 +60,7 @@ fn what_is_not_known_is_said() {
     let output = reproduce(&home, &["--sim", "--case", "F7"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no artefact `F7` of BASS; there are: F5"));
+    let output = reproduce(&home, &["--sim", "--scale", "0.5"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--scale changes nothing of bass: it is for emptcp"));
 }

@@ -5,19 +5,19 @@
 #![cfg(feature = "fleet")]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
-/// For waiting; nothing is judged by it.
-const LONG: Duration = Duration::from_secs(90);
+use common::{LONG, MARLINE, Running, STANDS, echo};
 
 /// Where the others are.
 struct Stage {
@@ -83,93 +83,37 @@ impl Stage {
     }
 }
 
-/// A process that says where it listens; it is killed with this.
-struct Running {
-    child: Child,
-    address: SocketAddr,
-    lines: BufReader<std::process::ChildStderr>,
-}
-
-impl Running {
-    fn of(command: &mut Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap());
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut running = Self { child, address: nowhere, lines };
-        let mut said = String::new();
-        while running.address == nowhere {
-            let mut line = String::new();
-            assert!(running.lines.read_line(&mut line).unwrap() > 0, "{command:?} has ended: {said}");
-            if let Some((_, rest)) = line.split_once("listens on ") {
-                running.address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
-            }
-            said += &line;
-        }
-        running
-    }
-
-    fn end(mut self) -> Option<i32> {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        // What it says must go somewhere.
-        let _ = self.lines.read_to_string(&mut String::new());
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A tunnel through the edge.
-fn tunnel(edge: SocketAddr, server: &str) -> TcpStream {
-    let mut program = TcpStream::connect(edge).unwrap();
-    program.set_read_timeout(Some(LONG)).unwrap();
-    program.write_all(format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n").as_bytes()).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        program.read_exact(&mut byte).unwrap();
-        head.extend(byte);
-    }
-    let head = String::from_utf8(head).unwrap();
-    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+/// A tunnel through the edge that stands.
+fn tunnel(edge: SocketAddr, server: SocketAddr) -> TcpStream {
+    let (status, program) = common::tunnel(edge, server);
+    assert_eq!(status, STANDS);
     program
 }
 
 fn says_back(program: &mut TcpStream) {
-    let sent: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
-    let (mut writer, copy) = (program.try_clone().unwrap(), sent.clone());
-    let writing = std::thread::spawn(move || writer.write_all(&copy).unwrap());
-    let mut heard = vec![0; sent.len()];
-    program.read_exact(&mut heard).unwrap();
-    writing.join().unwrap();
-    assert!(heard == sent);
+    common::says_back(program).unwrap();
 }
 
 fn scenario(stage: &Stage) {
     let far = stage.far;
     stage.must("fleet ca init --dir ca --name test");
     for n in 1..=3 {
-        stage.must(&format!("fleet ca issue relay r{n} --dir ca --address {far} --out ."));
+        stage.must(&format!("fleet ca issue relay r{n} --dir ca --address {far} --out relays"));
     }
     stage.must("fleet ca issue edge e1 --dir ca --out .");
     stage.must("fleet ca issue operator ann --dir ca --out .");
     let mut echo = stage.command(true, std::env::current_exe().unwrap().to_str().unwrap());
     echo.args(["--exact", "a_server_that_says_back", "--ignored", "--nocapture"]).env("ECHO_AT", far);
-    let echo = Running::of(&mut echo);
-    let server = echo.address.to_string();
+    let echoing = Running::of(&mut echo);
+    let server = echoing.address;
     let mut service = Some(stage.service("ca"));
     let url = format!("https://{far}:4444");
     let mut relays: Vec<Option<Running>> = Vec::new();
     for (n, capacity) in [(1, 8), (2, 40), (3, 16)] {
         let words = format!(
-            "relay --listen {far}:500{n} --certificate r{n}.pem --revoked ca/revoked.pem --allow-net {far} \
+            "relay --listen {far}:500{n} --certificate relays/r{n}.pem --revoked ca/revoked.pem --allow-net {far} \
              --allow-port {port} --capacity {capacity}Mbit/s --fleet {url} --announce {far}:500{n}",
-            port = echo.address.port()
+            port = server.port()
         );
         relays.push(Some(stage.start(true, &words)));
     }
@@ -195,14 +139,14 @@ fn scenario(stage: &Stage) {
         assert!(begun.elapsed() < LONG, "neither is kept");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let mut old = tunnel(edge.address, &server);
+    let mut old = tunnel(edge.address, server);
     says_back(&mut old);
     assert_eq!(stage.status(|_| true)["flows"]["last"].as_str(), Some(first.as_str()));
 
     // The service is killed: flows go on, new ones too, and it has the same edge again when it is back.
     drop(service.take());
     says_back(&mut old);
-    let mut newer = tunnel(edge.address, &server);
+    let mut newer = tunnel(edge.address, server);
     says_back(&mut newer);
     stage.status(|status| status["fleet"]["why"].is_string());
     service = Some(stage.service("ca"));
@@ -229,7 +173,7 @@ fn scenario(stage: &Stage) {
     let number: usize = held[1..].parse().unwrap();
     relays[number - 1] = None;
     let begun = Instant::now();
-    let mut another = tunnel(edge.address, &server);
+    let mut another = tunnel(edge.address, server);
     println!("a new flow after {held} was killed: {:?}", begun.elapsed());
     says_back(&mut another);
     let last = stage.status(|_| true)["flows"]["last"].as_str().unwrap().to_owned();
@@ -239,12 +183,12 @@ fn scenario(stage: &Stage) {
 
     // An edge that begins while the service is down knows its relays.
     drop(service.take());
-    assert_eq!(edge.end(), Some(0));
+    assert_eq!(edge.stop("-TERM").0, Some(0));
     let edge = stage.start(false, &words);
-    says_back(&mut tunnel(edge.address, &server));
+    says_back(&mut tunnel(edge.address, server));
     let links = stage.status(|_| true)["links"].clone();
     println!("links: {links:#}");
-    assert_eq!(edge.end(), Some(0));
+    assert_eq!(edge.stop("-TERM").0, Some(0));
     let gone = stage.marline("edge status --run-dir run");
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no `marline edge` runs here"));
 }
@@ -302,12 +246,7 @@ fn a_server_that_says_back() {
     let Ok(at) = std::env::var("ECHO_AT") else { return };
     let listener = TcpListener::bind((at.as_str(), 0)).unwrap();
     eprintln!("listens on {}", listener.local_addr().unwrap());
-    for socket in listener.incoming().flatten() {
-        std::thread::spawn(move || {
-            let _ = std::io::copy(&mut &socket, &mut &socket);
-            let _ = socket.shutdown(std::net::Shutdown::Write);
-        });
-    }
+    echo(listener);
 }
 
 /// `marline fleet enrol` with what stands in `token`.
@@ -330,7 +269,8 @@ fn a_token_brings_one_box_its_files_once() {
     let token = stage.must("fleet ca token --role edge --name cam-7 --dir ca");
     let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --dir ca");
     let wrong = stage.must("fleet ca token --role edge --name cam-7 --dir other");
-    for name in ["box", "again", "wrong", "taken"] {
+    // The first one is made by who enrols there.
+    for name in ["again", "wrong", "taken"] {
         std::fs::create_dir(stage.dir.path().join(name)).unwrap();
     }
     let refused = |output: &Output, code: i32, word: &str| {
@@ -361,5 +301,5 @@ fn a_token_brings_one_box_its_files_once() {
         "edge --relay {} --certificate box/cam-7.pem --no-paths --listen 127.0.0.1:0 --run-dir run",
         relay.address
     );
-    assert_eq!(stage.start(false, &edge).end(), Some(0));
+    assert_eq!(stage.start(false, &edge).stop("-TERM").0, Some(0));
 }

@@ -7,7 +7,10 @@
 
 use std::process::Command;
 
-const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+/// The program; `MARLINE` names another one, such as that of `make static`.
+fn program() -> String {
+    std::env::var("MARLINE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_marline").to_owned())
+}
 
 /// Counts what comes to the stream's port and to the uploads' from the stream's first byte on, and says it when it has ended.
 const SINK: &str = r#"
@@ -42,11 +45,13 @@ shutdown $s, 1; sysread $s, my $end, 1;
 
 const CLIENT: &str = r#"
 cd "$PLACE"
-"$MARLINE" edge --relay 10.99.0.1:4443 --certificate e1.pem --run-dir run 2>edge.log & edge=$!
+"$MARLINE" edge --relay 10.99.0.1:4443 --certificate e1.pem --run-dir "$PLACE/run" 2>edge.log & edge=$!
 until grep -q "listens on" edge.log; do kill -0 $edge || { cat edge.log >&2; exit 99; }; sleep 0.1; done
 for n in 1 2; do curl -s -o /dev/null -p -x http://127.0.0.1:1088 -T /dev/zero http://10.99.0.1:9000/ & done
 sleep 2
 perl stream.pl $PORT; code=$?
+# Its number out there, which /proc has.
+grep -hE 'VmHWM|RssAnon' /proc/$(pgrep -of "run-dir $PLACE/run")/status >memory
 kill $edge; wait $edge; cat edge.log >&2
 exit $code
 "#;
@@ -59,7 +64,7 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         "fleet ca issue relay r1 --dir ca --address 10.99.0.1 --out .",
         "fleet ca issue edge e1 --dir ca --out .",
     ] {
-        let made = Command::new(MARLINE).current_dir(&place).args(words.split(' ')).output().unwrap();
+        let made = Command::new(program()).current_dir(&place).args(words.split(' ')).output().unwrap();
         assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
     }
     std::fs::create_dir(place.path().join("run")).unwrap();
@@ -70,7 +75,7 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         "cd \"$PLACE\"; perl sink.pl {port} 9000 >came & exec \"$MARLINE\" relay --listen 10.99.0.1:4443 --certificate r1.pem \
          --revoked ca/revoked.pem --allow-net 10.99.0.1 --allow-port {port} --allow-port 9000 2>relay.log"
     );
-    let mut command = Command::new(MARLINE);
+    let mut command = Command::new(program());
     command.args(["lab", "exec", "--link", "a,rate=20Mbit/s,up=5Mbit/s,rtt=40ms"]);
     command.args([
         "--link",
@@ -82,7 +87,7 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         "-c",
         CLIENT,
     ]);
-    command.env("MARLINE", MARLINE).env("PLACE", place.path()).env("PORT", port.to_string());
+    command.env("MARLINE", program()).env("PLACE", place.path()).env("PORT", port.to_string());
     let output = command.env("HOME", place.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
@@ -92,6 +97,11 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
             // The sink says it when the stream's end has come through the relay, which is before the client hears of it.
             let came = std::fs::read_to_string(place.path().join("came")).unwrap();
             let (live, bulk) = came.trim().split_once(' ').unwrap();
+            let memory = std::fs::read_to_string(place.path().join("memory")).unwrap();
+            println!("the edge's memory: {}", memory.split_whitespace().collect::<Vec<_>>().join(" "));
+            // Of the rest, pages of the program's file, an optimised build has far fewer than this one.
+            let own = memory.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
+            assert!(own.unwrap().parse::<u64>().unwrap() < 8_000, "{memory}");
             return Some((live.parse().unwrap(), bulk.parse().unwrap()));
         }
         code => {

@@ -112,8 +112,18 @@ state() {
     sysctl -a -r 'net.ipv6.conf.*.accept_ra$'
 }
 # Says who it hears, to all.
-echo='use IO::Socket::INET; my $s = IO::Socket::INET->new(Proto => "udp", LocalAddr => "203.0.113.5", LocalPort => 5000) or die;
-    while (defined(my $from = $s->recv(my $said, 1500))) { my ($port, $ip) = sockaddr_in($from); $s->send("$said from " . inet_ntoa($ip)) }'
+echo='use IO::Socket::IP; my $s = IO::Socket::IP->new(Proto => "udp", LocalHost => shift // "203.0.113.5", LocalPort => 5000) or die;
+    while (defined($s->recv(my $said, 1500))) { $s->send("$said from " . $s->peerhost) }'
+# Speaks to it ten times a second from one socket, and prints who it is said to be when that changes.
+talk='use IO::Socket::IP; use IO::Select; $| = 1; my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => shift, PeerPort => 5000) or die;
+    my ($all, $was) = (IO::Select->new($s), "");
+    while (1) { $s->send("I"); select undef, undef, undef, 0.1; while ($all->can_read(0)) { defined $s->recv(my $said, 1500) or last;
+        $said =~ s/.* //; print "$said\n" if $said ne $was; $was = $said } }'
+sink='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "203.0.113.5", LocalPort => 9000, ReuseAddr => 1) or die;
+    while (my $c = $l->accept) { next if fork; 1 while sysread $c, my $piece, 65536; exit }'
+# Sends all it can, and begins anew where it is cut off.
+upload='use IO::Socket::IP; my $piece = "x" x 65536; $SIG{PIPE} = "IGNORE";
+    while (1) { my $s = IO::Socket::IP->new(PeerHost => "203.0.113.5", PeerPort => 9000); 1 while $s and syswrite $s, $piece; select undef, undef, undef, 0.2 }'
 # Greets whoever comes.
 shell='use IO::Socket::INET; my $l = IO::Socket::INET->new(Listen => 5, LocalPort => 2222, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { print $c "hello, ", $c->peerhost, "\n"; close $c }'
@@ -176,6 +186,89 @@ grep -c "new flows go through 10.0.1.1" edge.log
         "1",
     ];
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn udp_passes_over_the_link_that_has_shown_more_and_over_another_one_when_that_fails() {
+    let script = r#"
+relay --allow-port 9000
+# Who passes IPv6 on asks for his neighbours from such addresses only.
+for device in lan0 up0 up1; do ip address add fe80::1/64 dev $device nodad; done
+for device in srv0 up0 up1; do ip -n far address add fe80::2/64 dev $device nodad; done
+mkdir -m 755 run; state >before
+tc qdisc add dev up0 root tbf rate 4mbit burst 16k latency 100ms; tc qdisc add dev up1 root tbf rate 20mbit burst 32k latency 100ms
+edge --link up0,kind=ethernet,metered=no --link up1,kind=ethernet,metered=no
+for address in 203.0.113.5 2001:db8::5; do ip netns exec srv perl -e "$echo" $address & done
+until [ $(ip netns exec srv ss -uln | grep -c :5000) = 2 ]; do sleep 0.02; done
+lan perl -e "$talk" 203.0.113.5 >heard & lan perl -e "$talk" 2001:db8::5 >heard6 &
+ip netns exec srv perl -e "$sink" & until ip netns exec srv ss -tln | grep -q :9000; do sleep 0.02; done
+# The links show what they can.
+lan perl -e "$upload" &
+hears() { until [ "$(tail -qn1 heard heard6 | tr '\n' ' ')" = "10.0.$1.2 fd0$1::2 " ]; do sleep 0.1; kill -0 $edge; done; }
+over() { until "$MARLINE" edge status --run-dir run | grep "UDP and the rest"; do sleep 0.1; kill -0 $edge; done; }
+hears 1; over
+hears 2; over
+# It dies without a word, for TCP as well.
+ip netns exec far nft 'table inet dead { chain in { type filter hook prerouting priority -400; iifname "up1" drop; };
+    chain out { type filter hook postrouting priority -400; oifname "up1" drop; }; }'
+hears 1; over
+ip netns exec far nft delete table inet dead
+# The other one loses its carrier.
+until "$MARLINE" edge status --run-dir run | grep -q '^up1 *up '; do sleep 0.1; kill -0 $edge; done
+ip -n far link set up0 down
+hears 2; over
+cat heard heard6
+kill -KILL $edge; wait $edge || true
+free; ip -n far link set up0 up
+until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
+ip rule | grep -c '^2000[23]:.*iif lan0'; ip route show table 28003; ip -6 route show table 28003 | cut -d' ' -f1-5
+left="rules and routes of a LAN's gateway"
+"$MARLINE" paths doctor --run-dir run | grep -o "10 $left" || true
+"$MARLINE" paths restore --run-dir run 2>&1 | grep -o "10 $left removed"
+state >after; diff before after && echo "as before"
+grep "UDP and the rest of the LAN pass" edge.log
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let own = "by the host's own default route: no link that is up has shown a rate yet";
+    let ways = [own, "over up1: it has shown the highest rate", "over up0: it has shown the highest rate"];
+    let order = [ways[0], ways[1], ways[2], ways[1]];
+    let said: Vec<String> = order.iter().map(|way| format!("UDP and the rest of the LAN pass {way}")).collect();
+    let heard = ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.2.2", "fd01::2", "fd02::2", "fd01::2", "fd02::2"];
+    let kernel = [
+        "2",
+        "default via 10.0.2.1 dev up1 proto 109 ",
+        "default via fd02::1 dev up1",
+        "10 rules and routes of a LAN's gateway",
+        "10 rules and routes of a LAN's gateway removed",
+        "as before",
+    ];
+    let log = said.iter().map(|line| format!("marline: {line}"));
+    let expected: Vec<String> =
+        said.iter().cloned().chain(heard.map(str::to_owned)).chain(kernel.map(str::to_owned)).chain(log).collect();
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn udp_leaves_the_default_route_when_that_does_not_carry_even_if_nothing_else_is_known() {
+    let script = r#"
+mkdir -m 755 run; state >before
+edge --no-paths
+ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q :5000; do sleep 0.02; done
+lan perl -e "$talk" 203.0.113.5 >heard &
+hears() { until [ "$(tail -n1 heard)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+hears 10.0.1.2
+# The cable is out, and the route is still there.
+ip -n far link set up0 down
+hears 10.0.2.2
+ip route show default | grep -c up0
+kill -TERM $edge; wait $edge && echo "ended well"
+free; ip -n far link set up0 up
+until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
+state >after; diff before after && echo "as before"
+cat heard; grep -c "the rest of the LAN pass" edge.log
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["1", "ended well", "as before", "10.0.1.2", "10.0.2.2", "2"]);
 }
 
 #[test]

@@ -116,6 +116,11 @@ fn openssl_agrees_on_who_is_in_and_who_is_out() {
         "--out",
         "r",
     ]);
+    // It begins with it.
+    assert_eq!(
+        std::fs::read(home.path("r/revoked.pem")).unwrap(),
+        std::fs::read(home.path("ca/revoked.pem")).unwrap()
+    );
     let Some((good, said)) = home.verify("files/ann.pem") else { return };
     assert!(good, "{said}");
     let serving = ["verify", "-purpose", "sslserver", "-CAfile", "ca/ca.pem", "-verify_hostname"];

@@ -2,117 +2,31 @@
 #![cfg(feature = "fleet")]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+mod common;
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use common::{MARLINE, Running, STANDS, marline, members, says_back, server, tunnel};
 
-const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
-
-fn marline(dir: &Path, words: &str) -> Output {
-    Command::new(MARLINE).current_dir(dir).args(words.split(' ')).output().unwrap()
-}
-
-/// An authority, a relay's files and an edge's, and a run directory, all in one.
-fn members() -> TempDir {
-    let dir = TempDir::new().unwrap();
-    for words in [
-        "fleet ca init --dir ca --name test",
-        "fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out .",
-        "fleet ca issue edge e1 --dir ca --out .",
-    ] {
-        let made = marline(dir.path(), words);
-        assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
-    }
-    dir
-}
-
-/// A process that says where it listens; it is started by `shell`, if any.
-struct Running {
-    child: Child,
-    lines: BufReader<std::process::ChildStderr>,
-    address: SocketAddr,
-}
-
-impl Running {
-    fn start(dir: &Path, before: &str, words: &str) -> Self {
-        let mut command = Command::new("sh");
-        command.current_dir(dir).args(["-c", &format!("{before} exec {MARLINE} {words}")]);
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        let address = line.split_once("listens on ").unwrap_or_else(|| panic!("{line}")).1;
-        let address = address.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
-        Self { child, lines, address }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        line
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A server that says back what it hears, for one connection after another.
-fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for socket in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut &socket, &mut &socket);
-                let _ = socket.shutdown(std::net::Shutdown::Write);
-            });
-        }
-    });
-    address
-}
-
+/// A relay that carries to `server`; `before` is what the shell does first.
 fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str) -> Running {
     let port = server.port();
     let words = format!(
-        "relay --listen {listen} --certificate r1.pem --revoked ca/revoked.pem --run-dir {}/run --allow-net 127.0.0.1 --allow-port {port} {more}",
+        "{before} exec {MARLINE} relay --listen {listen} --certificate r1.pem --revoked ca/revoked.pem --run-dir {}/run \
+         --allow-net 127.0.0.1 --allow-port {port} {more}",
         dir.display()
     );
-    Running::start(dir, before, &words)
+    Running::of(Command::new("sh").current_dir(dir).args(["-c", &words]))
 }
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
     let words =
         format!("edge --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --warm 1");
-    Running::start(dir, "", &words)
-}
-
-/// A tunnel by CONNECT, and the status line of its answer.
-fn tunnel(edge: SocketAddr, server: SocketAddr) -> (String, TcpStream) {
-    let mut program = TcpStream::connect(edge).unwrap();
-    program.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    program.write_all(format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n").as_bytes()).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        program.read_exact(&mut byte).unwrap();
-        head.extend(byte);
-    }
-    let head = String::from_utf8(head).unwrap();
-    (head.lines().next().unwrap().to_owned(), program)
-}
-
-fn says_back(program: &mut TcpStream) -> std::io::Result<()> {
-    program.write_all(b"still there?")?;
-    let mut heard = [0; 12];
-    program.read_exact(&mut heard)
+    Running::start(dir, &words)
 }
 
 /// What `marline relay VERB` says, and its exit code.
@@ -124,7 +38,7 @@ fn told(dir: &Path, words: &str) -> (Option<i32>, String) {
 
 #[test]
 fn the_owner_asks_a_relay_drains_it_and_stops_it() {
-    let (dir, server) = (members(), echo());
+    let (dir, server) = (members(), server());
     let (code, said) = told(dir.path(), "status");
     assert!(code == Some(1) && said.contains("no `marline relay` runs here"), "{said}");
     let mut relay = relay(dir.path(), "", "127.0.0.1:0", server, "--capacity 100Mbit/s");
@@ -156,7 +70,7 @@ fn the_owner_asks_a_relay_drains_it_and_stops_it() {
     assert_eq!(told(dir.path(), "drain --undo"), (Some(0), "relay r1: takes new tunnels; 1 are open\n".to_owned()));
     // An edge that was sent away comes again after its pardon.
     let began = Instant::now();
-    while !tunnel(edge.address, server).0.starts_with("HTTP/1.1 200 ") {
+    while tunnel(edge.address, server).0 != STANDS {
         assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -173,7 +87,7 @@ fn the_owner_asks_a_relay_drains_it_and_stops_it() {
 
 #[test]
 fn a_second_relay_of_the_same_name_carries_and_is_not_asked_and_now_ends_at_once() {
-    let (dir, server) = (members(), echo());
+    let (dir, server) = (members(), server());
     let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
     let mut line = first.line();
     while told(dir.path(), "status").0 != Some(0) {
@@ -193,20 +107,15 @@ fn a_second_relay_of_the_same_name_carries_and_is_not_asked_and_now_ends_at_once
 
 #[test]
 fn few_descriptors_are_said_and_silent_strangers_do_not_use_them_up() {
-    let (dir, server) = (members(), echo());
+    let (dir, server) = (members(), server());
     let mut relay = relay(dir.path(), "ulimit -n 256;", "127.0.0.1:0", server, "");
-    let said = loop {
-        let line = relay.line();
-        if line.contains("open files") || line.is_empty() {
-            break line;
-        }
-    };
+    let said = relay.line_with("open files");
     assert!(said.contains("256 open files are allowed: "), "{said}");
     // More than there are descriptors for.
     let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(relay.address).ok()).collect();
     let edge = edge(dir.path(), relay.address);
     let (status, mut program) = tunnel(edge.address, server);
-    assert_eq!(status, "HTTP/1.1 200 Connection established");
+    assert_eq!(status, STANDS);
     says_back(&mut program).unwrap();
     // The list is read all the same: who is revoked goes.
     let revoked = marline(dir.path(), "fleet ca revoke --dir ca --role edge e1");
@@ -217,7 +126,7 @@ fn few_descriptors_are_said_and_silent_strangers_do_not_use_them_up() {
 
 #[test]
 fn a_relay_that_is_killed_and_started_again_under_load_carries_again() {
-    let (dir, server) = (members(), echo());
+    let (dir, server) = (members(), server());
     let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
     let (edge, at) = (edge(dir.path(), first.address), first.address.to_string());
     let mut flows: Vec<TcpStream> = (0..50).map(|_| tunnel(edge.address, server).1).collect();
@@ -232,7 +141,7 @@ fn a_relay_that_is_killed_and_started_again_under_load_carries_again() {
     let began = Instant::now();
     let mut program = loop {
         let (status, program) = tunnel(edge.address, server);
-        if status.starts_with("HTTP/1.1 200 ") {
+        if status == STANDS {
             break program;
         }
         assert!(began.elapsed() < Duration::from_secs(60), "{status}");

@@ -6,6 +6,8 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use marline_fleet::ca::{Authority, Grant, MemberFiles, Stamp};
+use marline_fleet::identity::{Identity, Role};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -97,9 +99,16 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
     assert!(String::from_utf8(drained.stderr).unwrap().contains("fra-1 has not announced itself"));
-    // Another one with the same store does not begin.
+    // Another one with the same store does not begin, however often it is tried, nor does one at the same address; and it leaves
+    // nothing on the list of what was issued.
+    let issued = || std::fs::read_to_string(home.0.path().join("ca/issued.jsonl")).unwrap();
+    let before = issued();
     let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"], 1);
     assert!(said.contains("fleet.redb"), "{said}");
+    let at = service.url.trim_start_matches("https://");
+    let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", at, "--store", "other.redb"], 1);
+    assert!(said.contains(&format!("listen on {at}: ")), "{said}");
+    assert_eq!(issued(), before);
     service.end(Signal::KILL);
     let service = Service::start(&home);
     assert!(service.ask(&home, &["drain", "fra-1", "--undo"]).status.success());
@@ -295,8 +304,8 @@ fn only_operators_ask() {
     assert!(
         home.command(&["fleet", "ca", "issue", "edge", "cam-7", "--dir", "ca"]).output().unwrap().status.success()
     );
-    let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 77);
-    assert!(said.contains("this is for the role operator"), "{said}");
+    let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 64);
+    assert!(said.contains("it is the certificate of marline://edge/cam-7, and not of an operator"), "{said}");
     let url = service.url.clone();
     assert_eq!(service.end(Signal::INT).0, Some(0));
     let said = home.refused(&["fleet", "status", "--fleet", &url, "--certificate", "ann.pem"], 69);
@@ -321,12 +330,92 @@ fn what_is_written_wrongly_costs_nothing() {
     ] {
         let said = home.refused(&[&run, words].concat(), 64);
         assert!(said.contains(expected), "{words:?}: {said}");
+        assert!(!said.contains("hunter2"), "{said}");
     }
     assert!(!home.0.path().join("ca/fleet.redb").exists());
     let ask = |url| home.refused(&["fleet", "status", "--fleet", url, "--certificate", "ann.pem"], 64);
     assert!(ask("http://a.example").contains("not a URL such as"));
+    let login = ask("https://ann:hunter2@a.example");
+    assert!(login.contains("not a URL such as") && !login.contains("hunter2"), "{login}");
     assert!(
         home.refused(&["fleet", "run", "--ca", "absent", "--listen", "127.0.0.1:0"], 1)
             .contains("no authority here")
     );
+}
+
+/// Writes the files of a member whose certificate, good for a minute, was made so long ago.
+fn aged(home: &Home, identity: &str, age: Duration) {
+    let authority = Authority::open(&home.0.path().join("ca")).unwrap();
+    let identity: Identity = identity.parse().unwrap();
+    let addresses = if identity.role == Role::Relay { vec!["127.0.0.1".parse().unwrap()] } else { vec![] };
+    let grant = Grant::new(identity.clone(), addresses, Duration::from_secs(60)).unwrap();
+    let (chain, key) = authority.issue_with_key(&grant, Stamp::now().before(age)).unwrap();
+    MemberFiles::of(home.0.path(), &identity.name).unwrap().write(&chain, Some(&key)).unwrap();
+}
+
+/// A program that runs until this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
+    let home = Home::new();
+    let service = Service::start(&home);
+    let file = |name: &str| std::fs::read(home.0.path().join(name)).unwrap();
+    aged(&home, "marline://operator/bob", Duration::from_secs(45));
+    let renew = ["fleet", "renew", "--fleet", &service.url, "--certificate", "bob.pem"];
+    let (before, key) = (file("bob.pem"), file("bob.key"));
+    let output = home.command(&renew).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(0), b"bob.pem\n".to_vec()));
+    assert!(file("bob.pem") != before && file("bob.key") == key);
+    let ask = ["fleet", "status", "--fleet", &service.url, "--certificate", "bob.pem", "--json"];
+    assert!(home.command(&ask).output().unwrap().status.success(), "what is in the file opens the door");
+    let said = home.refused(&renew, 1);
+    assert!(said.contains("marline://operator/bob: it is renewed from "), "{said}");
+
+    // A relay and an edge whose certificates end a quarter of a minute after their start.
+    let age = Duration::from_secs(45);
+    aged(&home, "marline://relay/r1", age);
+    aged(&home, "marline://edge/e1", age);
+    let begun = Instant::now();
+    std::fs::copy(home.0.path().join("ca/revoked.pem"), home.0.path().join("revoked.pem")).unwrap();
+    let run = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let said = std::fs::File::create(home.0.path().join(format!("{}.said", words[0]))).unwrap();
+        Running(home.command(&words).stdout(Stdio::null()).stderr(said).spawn().unwrap())
+    };
+    let fleet = service.url.clone();
+    let first = [file("r1.pem"), file("e1.pem")];
+    let _relay = run(&format!(
+        "relay --listen 127.0.0.1:0 --certificate r1.pem --fleet {fleet} --announce 127.0.0.1:4443 --capacity 9Mbit/s --run-dir run"
+    ));
+    let _edge = run(&format!(
+        "edge --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state state.json --run-dir run"
+    ));
+    until("both have another one", || file("r1.pem") != first[0] && file("e1.pem") != first[1]);
+    // The first ones have ended: what is heard from now on is by the new ones.
+    std::thread::sleep(Duration::from_secs(16).saturating_sub(begun.elapsed()));
+    let over = Instant::now();
+    until("both are heard", || {
+        std::thread::sleep(Duration::from_millis(500));
+        let output = service.ask(&home, &["status", "--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let age = |rows: &str| status[rows][0]["age_ms"].as_u64().map(Duration::from_millis);
+        ["relays", "edges"].iter().all(|rows| age(rows).is_some_and(|age| age < over.elapsed()))
+    });
+    for who in ["relay.said", "edge.said"] {
+        let said = String::from_utf8(file(who)).unwrap();
+        assert!(said.contains("\nmarline: the certificate was renewed, until "), "{said}");
+    }
+    assert_eq!(service.end(Signal::TERM).0, Some(0));
+    until("the relay says that nobody answers", || {
+        let said = String::from_utf8(file("relay.said")).unwrap();
+        said.contains(": streams go on, and what is reserved stays reserved\n")
+    });
 }

@@ -72,7 +72,7 @@ fn what_is_written_wrongly_is_said_before_anything_is_made() {
         (&["demo", "live", "--quick"], "--quick"),
         (
             &["bench", "fleet", "--case", "uplod"],
-            "no case `uplod` of the fleet; there are: upload, live, cut, killed, cpu",
+            "no case `uplod` of the fleet; there are: upload, download, live, cut, killed, cpu",
         ),
         (&["bench", "fleet", "--quick", "--runs", "2"], "--runs"),
     ] {

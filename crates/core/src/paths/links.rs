@@ -196,6 +196,11 @@ impl Link {
         self.known.map(|(_, rate)| rate)
     }
 
+    /// Whether a proof of life failed on it, and nothing has come over it since.
+    pub(super) fn is_silent(&self) -> bool {
+        self.lost.is_some_and(|lost| self.alive.is_none_or(|alive| alive < lost))
+    }
+
     /// A connection saw bytes on it.
     pub(super) fn on_payload(
         &mut self,

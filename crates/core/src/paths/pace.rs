@@ -89,6 +89,15 @@ impl Pace {
         sum.checked_div(passed).map(|rate| kbps(u32::try_from(rate).unwrap_or(u32::MAX)))
     }
 
+    /// The mean over the last `time` in which anything came; none: nothing did.
+    pub(super) fn moving(&self, time: Duration) -> Option<Bitrate> {
+        let mut moved = Self::default();
+        for stretch in self.stretches.iter().take(self.len).filter(|stretch| stretch.rate >= SILENCE) {
+            moved.on_stretch(kbps(stretch.rate), Duration::from_millis(stretch.time.into()));
+        }
+        moved.mean(time)
+    }
+
     /// The most of it, over three stretches at a time: what waited behind a lost packet counts when that comes, all at
     /// once; none: nothing was seen.
     pub(super) fn most(&self) -> Option<Bitrate> {
@@ -143,6 +152,15 @@ mod tests {
         let dip = |n: usize| pace(core::iter::repeat_n(16, 20).chain(core::iter::repeat_n(1, n)));
         assert_eq!(dip(9).median(), Some(Bitrate::from_mbps(16)));
         assert_eq!(dip(12).median(), Some(Bitrate::from_mbps(1)));
+    }
+
+    #[test]
+    fn a_pause_is_no_slowness() {
+        let second = Duration::from_secs(1);
+        let paused = pace(core::iter::repeat_n(8, 5).chain(core::iter::repeat_n(0, 12)));
+        assert_eq!(paused.mean(second), Some(Bitrate::ZERO));
+        assert_eq!(paused.moving(second), Some(Bitrate::from_mbps(8)));
+        assert_eq!(pace([0, 0, 0]).moving(second), None);
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct LinkView {
     pub metered: bool,
     /// Whether it can carry subflows.
     pub up: bool,
+    /// Whether a proof of life failed on it, and nothing has come over it since.
+    pub silent: bool,
     /// What is expected of it: of all connections together, now or last; assumed where it was never used.
     pub rate: Bitrate,
     /// Whether connections use it now.
@@ -132,6 +134,7 @@ impl Paths {
             name: link.terms.name.clone(),
             metered: link.terms.metered,
             up: link.up,
+            silent: link.is_silent(),
             rate: link.rate(&self.host.config, self.host.now),
             used: link.used(),
             carried: link.carried,

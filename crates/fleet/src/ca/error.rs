@@ -96,6 +96,20 @@ impl From<rcgen::Error> for CaError {
     }
 }
 
+/// Why a certificate is not renewed.
+#[derive(Debug, thiserror::Error)]
+pub enum RenewError {
+    /// It is too early, or of no use.
+    #[error("{0}")]
+    NotDue(String),
+    /// The certificate that was shown opens no door.
+    #[error("{0}")]
+    NotAllowed(String),
+    /// The authority cannot.
+    #[error(transparent)]
+    Authority(#[from] CaError),
+}
+
 /// Why a token brings no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {

@@ -60,6 +60,19 @@ impl Authority {
     }
 
     fn certify(&self, grant: &Grant, key: &impl PublicKeyData, now: Stamp) -> Result<Chain, CaError> {
+        let (certificate, issued) = self.made(grant, key, now)?;
+        let _lock = Lock::take(&self.dir)?;
+        list::record(&self.dir, &issued)?;
+        Ok(Chain { certificate, authority: self.certificate.clone(), issued })
+    }
+
+    /// A certificate that does not stand on the list yet, and that nobody may see before it does.
+    pub(super) fn made(
+        &self,
+        grant: &Grant,
+        key: &impl PublicKeyData,
+        now: Stamp,
+    ) -> Result<(CertificateDer<'static>, Issued), CaError> {
         if now >= self.not_after {
             let over = format!("this authority ended at {}: make a new one and enrol again", self.not_after);
             return Err(CaError::Refused(over));
@@ -69,11 +82,10 @@ impl Authority {
             identity: grant.identity().clone(),
             not_before: now.before(SKEW),
             not_after: now.after(grant.life()).min(self.not_after),
+            renews: None,
         };
         let certificate = params(&issued, grant.addresses())?.signed_by(key, &self.issuer)?;
-        let _lock = Lock::take(&self.dir)?;
-        list::record(&self.dir, &issued)?;
-        Ok(Chain { certificate: certificate.into(), authority: self.certificate.clone(), issued })
+        Ok((certificate.into(), issued))
     }
 }
 
@@ -117,10 +129,11 @@ impl MemberFiles {
     /// Where they are, or will be.
     ///
     /// # Errors
-    /// The member is called as the authority's file is.
+    /// The member is called as a file of the authority is.
     pub fn of(dir: &Path, name: &Name) -> Result<Self, CaError> {
-        if name.as_str() == "ca" {
-            return Err(CaError::Refused("`ca` cannot be in files: ca.pem is the authority's".to_owned()));
+        if let "ca" | "revoked" = name.as_str() {
+            let taken = format!("`{name}` cannot be in files: {name}.pem is the authority's");
+            return Err(CaError::Refused(taken));
         }
         let file = |kind: &str| dir.join(format!("{name}.{kind}"));
         Ok(Self { certificate: file("pem"), key: file("key"), authority: dir.join("ca.pem") })
@@ -156,6 +169,14 @@ impl MemberFiles {
                 .find(|path| path.exists())
                 .map_or(Ok(()), |path| Err(CaError::Exists { path: path.clone(), help: ELSEWHERE })),
         }
+    }
+
+    /// Puts a renewed certificate in the place of the old one, whole or not at all; its key is the same.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn renew(&self, chain: &str) -> Result<(), CaError> {
+        files::replace(&self.certificate, chain.as_bytes(), files::OPEN)
     }
 
     /// Writes them. The certificate comes last: whoever sees it sees all.

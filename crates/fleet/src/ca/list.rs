@@ -28,6 +28,9 @@ pub struct Issued {
     /// to here.
     #[serde(with = "text")]
     pub not_after: Stamp,
+    /// The certificate that was shown for it; none: it came by a token, or by hand.
+    #[serde(default, with = "text::maybe", skip_serializing_if = "Option::is_none")]
+    pub renews: Option<Serial>,
 }
 
 /// How a certificate stands.
@@ -76,6 +79,7 @@ mod tests {
             identity: "marline://edge/cam-7".parse().unwrap(),
             not_before: at("2026-10-02T12:00:00Z"),
             not_after: at("2026-11-02T12:00:00Z"),
+            renews: None,
         };
         std::fs::write(path(dir.path()), "").unwrap();
         assert_eq!(read(dir.path()).unwrap(), []);

@@ -25,6 +25,11 @@ impl Serial {
         Ok(Self(bytes))
     }
 
+    /// As it stands in a certificate.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().map(Self).ok()
+    }
+
     /// As in the certificate.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -4,11 +4,13 @@
 //!    `stat` before each connection costs nothing.
 //! 2. A file that is missing, damaged, signed by somebody else or older than what was read before changes nothing; it is an
 //!    error to be logged, and those revoked stay revoked.
-//! 3. rustls asks the list only in full handshakes. Who resumes a session is looked up with [`Revocations::is_revoked`].
+//! 3. A list that was sent ([`Revocations::take`]) counts, though the file may refuse it: a disk that is full lets nobody in again.
+//! 4. rustls asks the list only in full handshakes. Who resumes a session is looked up with [`Revocations::is_revoked`].
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 
@@ -25,6 +27,8 @@ pub struct Revocations {
     authority: CertificateDer<'static>,
     seen: Seen,
     crl: Crl,
+    /// The newest one that was sent; clones share it.
+    sent: Arc<Mutex<Option<Crl>>>,
 }
 
 impl Revocations {
@@ -36,7 +40,7 @@ impl Revocations {
         let authority = authority.clone().into_owned();
         let seen = Seen::look(path)?;
         let crl = read(path, &authority)?;
-        Ok(Self { path: path.into(), authority, seen, crl })
+        Ok(Self { path: path.into(), authority, seen, crl, sent: Arc::default() })
     }
 
     /// Reads the file again if it has changed; whether the list is a new one.
@@ -44,6 +48,11 @@ impl Revocations {
     /// # Errors
     /// As [`Revocations::open`], or the file is older than what was read before. The list stays as it was.
     pub fn refresh(&mut self) -> Result<bool, CaError> {
+        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(sent) = sent.filter(|sent| sent.number > self.crl.number) {
+            self.crl = sent;
+            return Ok(true);
+        }
         let seen = Seen::look(&self.path)?;
         if seen == self.seen {
             return Ok(false);
@@ -61,16 +70,21 @@ impl Revocations {
     }
 
     /// Puts a list that somebody has sent into the file, if it is this authority's and newer; whether it was. It counts from the
-    /// next [`Revocations::refresh`] on.
+    /// next [`Revocations::refresh`] on, of this value or of a clone.
     ///
     /// # Errors
-    /// It is damaged or signed by somebody else, or the file cannot be written.
+    /// It is damaged or signed by somebody else; or the file cannot be written, and it counts until the process ends.
     pub fn take(&self, pem: &str) -> Result<bool, CaError> {
         let crl = Crl::parse(pem.as_bytes(), &self.authority);
         let crl = crl.map_err(|text| CaError::damaged(&self.path, format!("a list that was sent: {text}")))?;
         if crl.number <= self.crl.number {
             return Ok(false);
         }
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        if sent.as_ref().is_none_or(|sent| sent.number < crl.number) {
+            *sent = Some(crl);
+        }
+        drop(sent);
         files::replace(&self.path, pem.as_bytes(), MODE)?;
         Ok(true)
     }

@@ -3,6 +3,9 @@
 //! 1. A new list takes the old one's place whole, with the next number.
 //! 2. What was revoked stays on the list until a day after it has expired, then it opens no door anyway.
 //! 3. To revoke twice is no error, and changes nothing.
+//! 4. With a certificate goes what it was renewed to ([`Authority::renew`]): who has stolen the first one may have the others.
+//! 5. Several machines with copies of one authority may each take somebody back before they hear of each other. Lists are put
+//!    together then ([`Authority::take_list`]): who stands on either stands on the next one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,6 +51,37 @@ impl Authority {
         Ok(theirs)
     }
 
+    /// Puts another machine's list of this authority and ours together; whether ours is a new one. Where neither says it all, the new
+    /// one has a greater number than both, so that it takes the place of either.
+    ///
+    /// # Errors
+    /// It is damaged or signed by somebody else, or a file refuses.
+    pub fn take_list(&self, pem: &str, now: Stamp) -> Result<bool, CaError> {
+        let path = crl::path(&self.dir);
+        let other = Crl::parse(pem.as_bytes(), &self.certificate);
+        let other = other.map_err(|text| CaError::damaged(&path, format!("a list that was sent: {text}")))?;
+        let _lock = Lock::take(&self.dir)?;
+        let own = self.crl()?;
+        let mut both = own.revoked.clone();
+        for (serial, since) in &other.revoked {
+            both.entry(serial.clone()).or_insert(*since);
+        }
+        with_renewals(&mut both, &list::read(&self.dir)?, now);
+        let (says_all, other_says_all) = (both.len() == own.revoked.len(), both.len() == other.revoked.len());
+        if says_all && (own.number > other.number || (other_says_all && own.number == other.number)) {
+            return Ok(false);
+        }
+        files::sweep(&self.dir)?;
+        if other_says_all && other.number > own.number {
+            files::replace(&path, pem.as_bytes(), files::OPEN)?;
+        } else {
+            let number = own.number.max(other.number).saturating_add(1);
+            let new = crl::sign(&self.issuer, number, &both, now)?;
+            files::replace(&path, new.as_bytes(), files::OPEN)?;
+        }
+        Ok(true)
+    }
+
     pub(super) fn crl(&self) -> Result<Crl, CaError> {
         let path = crl::path(&self.dir);
         let missing =
@@ -67,12 +101,22 @@ impl Authority {
         for issued in back {
             revoked.entry(issued.serial.as_bytes().to_vec()).or_insert(now);
         }
-        if back.iter().all(|issued| old.revoked.contains_key(issued.serial.as_bytes())) {
+        with_renewals(&mut revoked, issued, now);
+        if revoked.keys().all(|serial| old.revoked.contains_key(serial)) {
             return Ok(());
         }
         files::sweep(&self.dir)?;
         let pem = crl::sign(&self.issuer, old.number.saturating_add(1), &revoked, now)?;
         files::replace(&crl::path(&self.dir), pem.as_bytes(), files::OPEN)
+    }
+}
+
+/// Rule 4. The list of what was issued is in the order of time.
+fn with_renewals(revoked: &mut BTreeMap<Vec<u8>, Stamp>, issued: &[Issued], now: Stamp) {
+    for one in issued.iter().filter(|one| one.not_after >= now) {
+        if one.renews.is_some_and(|shown| revoked.contains_key(shown.as_bytes())) {
+            revoked.entry(one.serial.as_bytes().to_vec()).or_insert(now);
+        }
     }
 }
 

@@ -417,3 +417,67 @@ fn a_list_that_is_damaged_strange_or_older_changes_nothing() {
     assert!(authority.list(now()).is_err());
     assert!(authority.revoke_name(edge().identity(), now()).is_err());
 }
+
+/// Another machine's directory, with a copy of this authority.
+fn copy_of(authority: &Authority) -> (TempDir, Authority) {
+    let dir = tempfile::tempdir().unwrap();
+    set_mode(dir.path(), 0o700);
+    for file in ["ca.key", "ca.pem", "issued.jsonl", "revoked.pem"] {
+        std::fs::copy(authority.dir.join(file), dir.path().join(file)).unwrap();
+    }
+    let copy = Authority::open(dir.path()).unwrap();
+    (dir, copy)
+}
+
+#[test]
+fn two_machines_that_revoke_at_once_lose_nobody() {
+    let (_home, here) = fresh();
+    let chains: Vec<Chain> = (0..3).map(|_| here.issue_with_key(&edge(), now()).unwrap().0).collect();
+    let (_dir, there) = copy_of(&here);
+    let text = |authority: &Authority| std::fs::read_to_string(authority.revocations_path()).unwrap();
+    let list = |authority: &Authority| {
+        let list = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
+        let revoked = chains.iter().map(|chain| list.is_revoked(chain.issued.serial.as_bytes()));
+        (list.number(), revoked.collect::<Vec<_>>())
+    };
+    here.revoke(chains[0].issued.serial, now()).unwrap();
+    there.revoke(chains[1].issued.serial, now()).unwrap();
+    assert_eq!((list(&here), list(&there)), ((2, vec![true, false, false]), (2, vec![false, true, false])));
+    // Neither takes the other's place: both stand on the next one, and it is everybody's.
+    assert!(here.take_list(&text(&there), now()).unwrap());
+    assert_eq!(list(&here), (3, vec![true, true, false]));
+    assert!(there.take_list(&text(&here), now()).unwrap());
+    assert_eq!(text(&there), text(&here));
+    assert!(!here.take_list(&text(&there), now()).unwrap(), "nothing is left to do");
+    // Both may have put both together: the lists say the same then, and nothing changes.
+    let older = text(&there);
+    there.revoke(chains[2].issued.serial, now()).unwrap();
+    assert!(!there.take_list(&older, now()).unwrap(), "an older one that says less");
+    assert_eq!(list(&there), (4, vec![true; 3]));
+    // One that was away, and has revoked meanwhile, says less but has no greater number: it must not win, nor be lost.
+    let (_dir, away) = copy_of(&here);
+    away.revoke(chains[2].issued.serial, now()).unwrap();
+    assert!(!away.take_list(&text(&there), now()).unwrap() && list(&away) == list(&there));
+    assert!(here.take_list("no list", now()).is_err());
+    let (_other, strange) = fresh();
+    assert!(here.take_list(&text(&strange), now()).is_err());
+}
+
+#[test]
+fn a_list_that_was_sent_counts_where_the_file_refuses_it() {
+    let (_home, authority) = fresh();
+    let chain = authority.issue_with_key(&edge(), now()).unwrap().0;
+    let dir = tempfile::tempdir().unwrap();
+    // Nobody can move a file to where a directory is, whatever his rights: as on a disk that is full.
+    let path = dir.path().join("revoked.pem");
+    std::fs::copy(authority.revocations_path(), &path).unwrap();
+    let mut list = Revocations::open(&path, authority.certificate()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    authority.revoke(chain.issued.serial, now()).unwrap();
+    let newer = std::fs::read_to_string(authority.revocations_path()).unwrap();
+    let held = list.clone();
+    assert!(held.take(&newer).is_err(), "it is not kept");
+    assert!(list.refresh().unwrap() && list.is_revoked(chain.issued.serial.as_bytes()) && list.number() == 2);
+    assert!(!list.take(&newer).unwrap(), "it is not asked for again");
+}

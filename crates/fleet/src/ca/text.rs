@@ -17,3 +17,27 @@ where
 {
     String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
+
+/// The same for what may be absent: `#[serde(with = "text::maybe")]`.
+pub(super) mod maybe {
+    use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
+
+    pub(in crate::ca) fn serialize<T: Display, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.collect_str(value),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(in crate::ca) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+    }
+}

@@ -119,8 +119,10 @@ impl Agent {
         let edge = Arc::clone(&self.edge);
         loop {
             self.look(&links.borrow_and_update().clone());
-            if let Some(origin) = wanted.borrow_and_update().origin.clone() {
-                self.machine.origin(origin);
+            if let Some(origin) = wanted.borrow_and_update().origin.clone()
+                && self.machine.origin(origin)
+            {
+                self.keeper.note();
             }
             self.note_failures();
             if self.machine.deadline().is_some_and(|deadline| deadline <= self.now()) {
@@ -238,7 +240,7 @@ impl Agent {
         format!("/v1/candidates?{}", query.finish())
     }
 
-    /// Rule 4.
+    /// Rule 5.
     fn is_behind(&self, newest: u64) -> bool {
         let held = self.edge.roads.trusted().revocations.map(|list| list.number());
         held.is_none_or(|held| held < newest) && self.unlisted.is_none_or(|at| at.elapsed() >= AGAIN)
@@ -247,7 +249,10 @@ impl Agent {
     async fn fetch_list(&mut self) -> Result<(), ListError> {
         let text = self.client.text("/v1/revoked").await?;
         let (authority, path) = &self.list;
-        Revocations::bring(path, authority, &text)?;
+        match self.edge.roads.trusted().revocations {
+            Some(held) => held.take(&text)?,
+            None => Revocations::bring(path, authority, &text)?,
+        };
         Ok(())
     }
 

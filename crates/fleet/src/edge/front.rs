@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Edge, flow, local};
+use super::{Edge, flow, local, pass};
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, end, parse};
 
 /// chosen: a program on this machine or beside it.
@@ -95,11 +95,19 @@ async fn accept(listener: TcpListener, edge: Arc<Edge>) {
     }
 }
 
-/// Serves a LAN's clients until the gateway is lost, or this is dropped.
+/// Serves a LAN's clients, and leads the rest of its packets, until the gateway is lost, or this is dropped.
 ///
 /// # Errors
 /// The rules that lead connections here have gone.
 pub async fn attend_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
+    let beyond = gateway.beyond();
+    tokio::select! {
+        lost = accept_lan(gateway, edge) => lost,
+        never = pass::lead(beyond, edge) => match never {},
+    }
+}
+
+async fn accept_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
     loop {
         match gateway.arrive().await {
             Ok((near, going)) => match near.peer_addr() {

@@ -32,6 +32,9 @@ pub struct LinkNow {
     pub metered: bool,
     /// It can carry.
     pub up: bool,
+    /// It did not answer when it was asked, and nothing has come over it since.
+    #[serde(default)]
+    pub silent: bool,
     /// What has gone over it since it was looked at first, whoever sent it.
     pub sent_bytes: u64,
     /// What goes over it now towards relays.
@@ -45,14 +48,30 @@ pub struct LinkNow {
 /// What is seen in one look.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Look {
-    links: Vec<(String, bool, bool, u64)>,
+    links: Vec<Seen>,
     /// Of each subflow: connection, its end here, its link, and what it has sent.
     subflows: BTreeMap<(u32, SocketAddr), (String, u64)>,
 }
 
+/// A link in one look.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    name: String,
+    metered: bool,
+    up: bool,
+    silent: bool,
+    sent: u64,
+}
+
 impl From<&Status> for Look {
     fn from(status: &Status) -> Self {
-        let links = status.links.iter().map(|link| (link.name.clone(), link.metered, link.up, link.sent_bytes));
+        let links = status.links.iter().map(|link| Seen {
+            name: link.name.clone(),
+            metered: link.metered,
+            up: link.up,
+            silent: link.silent,
+            sent: link.sent_bytes,
+        });
         let subflows = status.connections.iter().flat_map(|connection| {
             connection.subflows.iter().filter_map(|subflow| {
                 let link = subflow.link.clone()?;
@@ -82,7 +101,7 @@ impl Links {
                 *passed.entry(link).or_default() += sent.saturating_sub(*before);
             }
         }
-        let told = look.links.iter().map(|(name, metered, up, sent)| {
+        let told = look.links.iter().map(|Seen { name, metered, up, silent, sent }| {
             let bytes = passed.get(name.as_str()).copied().unwrap_or_default();
             let rate = if time.is_zero() { Bitrate::ZERO } else { DataSize::from_bytes(bytes) / time };
             let most = self.most.entry(name.clone()).or_default();
@@ -94,6 +113,7 @@ impl Links {
                 name: name.clone(),
                 metered: *metered,
                 up: *up,
+                silent: *silent,
                 sent_bytes: sent.saturating_sub(first),
                 rate,
                 most: most.0,
@@ -126,7 +146,8 @@ fn unsteered() -> Look {
         let profile = Named::new(&interface.name).on(interface, &MeteredHints::none());
         let counter = format!("/sys/class/net/{}/statistics/tx_bytes", interface.name);
         let sent = std::fs::read_to_string(counter).ok().and_then(|text| text.trim().parse().ok());
-        (interface.name.clone(), profile.metered, true, sent.unwrap_or_default())
+        let (name, metered) = (interface.name.clone(), profile.metered);
+        Seen { name, metered, up: true, silent: false, sent: sent.unwrap_or_default() }
     });
     Look { links: links.collect(), subflows: BTreeMap::new() }
 }
@@ -136,7 +157,8 @@ mod tests {
     use super::*;
 
     fn at(sent: [(u32, &str, u64); 3]) -> Look {
-        let links = vec![("wlan0".into(), false, true, 500), ("wwan0".into(), true, true, 0)];
+        let link = |name: &str, sent| Seen { name: name.into(), up: true, sent, ..Seen::default() };
+        let links = vec![link("wlan0", 500), link("wwan0", 0)];
         let of = |(token, link, sent): (u32, &str, u64)| {
             ((token, format!("10.0.0.{token}:1").parse().unwrap()), (link.to_owned(), sent))
         };

@@ -10,7 +10,8 @@
 //!    line's, or what the fleet's service says ([`Agent`], [`machine`]).
 //! 4. Who uses it is bounded, in all and by address (`guests`); from elsewhere nobody reaches this machine itself (`local`); and a
 //!    live stream goes before what else is sent (`priority`).
-//! 5. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
+//! 5. What a LAN sends and no flow carries passes over the best single link (`rest` decides, `pass` does it).
+//! 6. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
 //!    one link.
 
 mod agent;
@@ -26,11 +27,13 @@ mod live;
 mod local;
 pub mod machine;
 mod meter;
+mod pass;
 mod priority;
 mod probe;
 mod queue;
 mod relays;
 mod remembered;
+mod rest;
 mod road;
 mod settle;
 mod trust;
@@ -52,6 +55,7 @@ pub use live::Live;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
 pub use remembered::Remembered;
+pub use rest::{RestNow, RestWhy};
 pub use trust::{Trusted, keep_trust, list};
 
 use crate::congestion::Congestion;
@@ -164,6 +168,7 @@ pub struct Edge {
     guests: Mutex<guests::Guests<oneshot::Sender<()>>>,
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
+    rest: watch::Sender<Option<RestNow>>,
     wanted: watch::Sender<live::Wanted>,
     direct: Arc<meter::Meter>,
     look_ups: Arc<Semaphore>,
@@ -182,6 +187,7 @@ impl Edge {
             guests,
             state: watch::Sender::default(),
             links: watch::Sender::default(),
+            rest: watch::Sender::default(),
             wanted: watch::Sender::default(),
             direct: Arc::default(),
             look_ups: Arc::new(Semaphore::new(direct::LOOK_UPS)),
@@ -198,6 +204,11 @@ impl Edge {
         self.links.borrow().clone()
     }
 
+    /// Which way the rest of a LAN's packets takes; none: it serves no LAN, or has not looked yet. Changes are told.
+    pub fn rest(&self) -> watch::Receiver<Option<RestNow>> {
+        self.rest.subscribe()
+    }
+
     /// The relays that new flows are led to, the best first.
     pub fn relays(&self) -> Vec<RelayRow> {
         let row = |station: Arc<relays::Station>| {
@@ -211,6 +222,12 @@ impl Edge {
             }
         };
         self.roads.relays.all().into_iter().map(row).collect()
+    }
+
+    /// What it shows to the service ([`Client::showing`](crate::service::Client::showing)), and whom it takes for it.
+    pub fn shows(self: &Arc<Self>) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
+        let edge = Arc::clone(self);
+        move || edge.roads.trusted().tls
     }
 
     /// Trusts others from now on.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
 
 use super::Edge;
 use crate::ca::{CaError, Revocations, Stamp};
@@ -74,23 +75,23 @@ pub fn list(own: &Credentials, path: &Path) -> Result<Option<Revocations>, CaErr
     if path.exists() { Revocations::open(path, own.authority()).map(Some) } else { Ok(None) }
 }
 
-/// Keeps an edge's trust as its list has it, until dropped.
-pub async fn keep_trust(edge: &Edge, own: &Credentials, path: &Path) -> Infallible {
+/// Keeps an edge's trust as its list has it, and what it shows as `own` has it, until dropped.
+pub async fn keep_trust(edge: &Edge, mut own: watch::Receiver<Credentials>, path: &Path) -> Infallible {
     let (mut known, mut said) = (edge.roads.trusted().revocations, String::new());
     loop {
         tokio::time::sleep(LOOK).await;
+        let shows = own.has_changed().unwrap_or(false);
+        let own = own.borrow_and_update().clone();
         let looked = match &mut known {
             Some(revocations) => revocations.refresh(),
-            none => list(own, path).map(|found| {
+            none => list(&own, path).map(|found| {
                 *none = found;
                 none.is_some()
             }),
         };
         match looked {
-            Ok(true) => match Trusted::new(own, known.clone()) {
-                Ok(trusted) => edge.trust(trusted),
-                Err(error) => tracing::warn!(%error, "the revocation list"),
-            },
+            Err(_) | Ok(false) if shows => trust(edge, &own, known.clone()),
+            Ok(true) => trust(edge, &own, known.clone()),
             Ok(false) => said.clear(),
             Err(error) => {
                 let words = error.to_string();
@@ -100,5 +101,12 @@ pub async fn keep_trust(edge: &Edge, own: &Credentials, path: &Path) -> Infallib
                 }
             }
         }
+    }
+}
+
+fn trust(edge: &Edge, own: &Credentials, revocations: Option<Revocations>) {
+    match Trusted::new(own, revocations) {
+        Ok(trusted) => edge.trust(trusted),
+        Err(error) => tracing::warn!(%error, "certificate and revocation list"),
     }
 }

@@ -41,9 +41,9 @@ pub struct Terms {
     pub position: Option<Position>,
 }
 
-/// Announces the relay until dropped.
-pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infallible {
-    let (mut heard, mut rate, mut said, mut tells) = (Heard::default(), Rate::new(relay), false, false);
+/// Announces the relay until dropped; `say` is told when the service answers, and when it does not any more.
+pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client, say: impl Fn(&str)) -> Infallible {
+    let (mut heard, mut rate, mut answers, mut tells) = (Heard::default(), Rate::new(relay), None, false);
     let mut every = HEARTBEAT;
     loop {
         let beat = Beat { held: tells.then(|| held(relay)), ..beat(relay, terms, rate.since(relay), heard.0) };
@@ -54,10 +54,11 @@ pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infal
                 // Who has just told has nothing new to tell.
                 pause = if answer.tell_held && !tells { SHORTEST } else { every };
                 tells = answer.tell_held;
-                if said {
-                    tracing::info!("the fleet's service answers again");
+                match answers.replace(true) {
+                    None => say("the fleet's service knows this relay"),
+                    Some(false) => say("the fleet's service answers again"),
+                    Some(true) => {}
                 }
-                said = false;
                 take(relay, &answer, &mut heard);
                 let known = relay.trusted.borrow().revocations.number();
                 if answer.revocations > known
@@ -66,11 +67,13 @@ pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client) -> Infal
                     tracing::warn!("the revocation list: {error}");
                 }
             }
-            Err(error) if !said => {
-                tracing::warn!("{error}: streams go on, and what is reserved stays reserved");
-                said = true;
+            Err(error) => {
+                if answers.replace(false) != Some(false) {
+                    say(&format!(
+                        "the fleet's service does not answer: {error}; streams go on, and what is reserved stays reserved"
+                    ));
+                }
             }
-            Err(_) => {}
         }
         tokio::time::sleep(pause).await;
     }
@@ -145,10 +148,12 @@ impl Rate {
     }
 }
 
-/// The newest list, in the relay's file.
+/// The newest list, in the relay's file. Tunnels do not wait for its disk.
 async fn fetch(client: &mut Client, relay: &Relay) -> Result<(), FetchError> {
     let list = client.text("/v1/revoked").await?;
-    relay.trusted.borrow().revocations.take(&list)?;
+    let held = relay.trusted.borrow().revocations.clone();
+    let taking = tokio::task::spawn_blocking(move || held.take(&list)).await;
+    taking.map_err(|error| CaError::Library(error.to_string()))??;
     Ok(())
 }
 

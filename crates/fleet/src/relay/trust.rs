@@ -29,15 +29,15 @@ const DATES: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Trusted {
     pub(crate) tls: Arc<rustls::ServerConfig>,
-    /// With which it asks others of its kind.
-    pub(crate) peers: rustls::ClientConfig,
+    /// With which it asks the service, and a process of the service the others.
+    pub(crate) peers: Arc<rustls::ClientConfig>,
     pub(crate) revocations: Revocations,
 }
 
 impl Trusted {
     fn of(own: &Credentials, clients: &Clients, revocations: Revocations) -> Result<Self, TlsError> {
         let tls = server_config(own, revocations.crl(), clients, true)?;
-        let peers = client_config(own, Some(revocations.crl()), true)?;
+        let peers = Arc::new(client_config(own, Some(revocations.crl()), true)?);
         Ok(Self { tls: Arc::new(tls), peers, revocations })
     }
 
@@ -103,6 +103,12 @@ impl Trust {
     /// What counts, from now on.
     pub fn newest(&self) -> watch::Receiver<Arc<Trusted>> {
         self.newest.subscribe()
+    }
+
+    /// What it shows to the service ([`Client::showing`](crate::service::Client::showing)), and whom it takes for it.
+    pub fn shows(&self) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
+        let newest = self.newest();
+        move || Arc::clone(&newest.borrow().peers)
     }
 
     /// Keeps it new until dropped.

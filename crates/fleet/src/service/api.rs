@@ -17,16 +17,18 @@ use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode};
+use rustls::pki_types::CertificateDer;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::client::FOR;
+use super::client::{FOR, UNTIL};
 use super::desk::{Desk, unavailable};
 use super::machine::Near;
 use super::position::Position;
 use super::problem::Problem;
 use super::routes::{self, Route};
 use super::words::{Beat, Report, Standing, Wish};
+use crate::ca::Chain;
 use crate::identity::{Name, Role};
 use crate::tls::Peer;
 
@@ -49,7 +51,7 @@ pub struct Enrol {
     pub request: String,
 }
 
-/// What enrolment brings.
+/// What enrolment and renewal bring.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Enrolled {
     /// The certificate and its authority's, PEM.
@@ -80,14 +82,20 @@ pub struct Drained {
     pub durable: bool,
 }
 
+/// Who has connected, and what it has shown.
+pub(super) struct Caller {
+    pub(super) peer: Peer,
+    pub(super) certificate: CertificateDer<'static>,
+}
+
 /// Answers one request; `in_time` is for its body.
 pub(super) async fn answer(
     desk: &Arc<Desk>,
-    peer: Option<&Peer>,
+    caller: Option<&Caller>,
     request: Request<Incoming>,
     in_time: Duration,
 ) -> Response<Full<Bytes>> {
-    match route(desk, peer, request, in_time).await {
+    match route(desk, caller, request, in_time).await {
         Ok(answer) => answer,
         Err(problem) => problem.answer(),
     }
@@ -95,10 +103,11 @@ pub(super) async fn answer(
 
 async fn route(
     desk: &Arc<Desk>,
-    peer: Option<&Peer>,
+    caller: Option<&Caller>,
     request: Request<Incoming>,
     in_time: Duration,
 ) -> Result<Response<Full<Bytes>>, Problem> {
+    let peer = caller.map(|caller| &caller.peer);
     if let Some(peer) = peer {
         desk.check(peer).map_err(|error| Problem::not_allowed(error.to_string()))?;
     }
@@ -111,23 +120,28 @@ async fn route(
         Route::Health => return json(&serde_json::json!({"status": if desk.leads() { "ok" } else { "standby" }})),
         Route::Revoked => return Ok(with_type(revoked(desk), "application/x-pem-file")),
         Route::Service => return json(&desk.row()),
-        Route::Enrol => return enrol(desk, parse(&body)?).await,
+        Route::Enrol => return enrolled(desk.enrol(parse(&body)?).await?),
+        Route::Renew => {
+            // Its own, whoever it speaks for.
+            let shown = caller.ok_or_else(|| Problem::not_allowed("who are you?"))?;
+            return enrolled(desk.renew(shown.certificate.clone()).await?);
+        }
         _ => {}
     }
     let me = member.as_ref().or(peer).ok_or_else(|| Problem::not_allowed("who are you?"))?;
     let query = uri.query().unwrap_or_default();
     if desk.leads() {
-        return lead(desk, (route, path), &me.identity.name, query, &body).await;
+        return lead(desk, (route, path), me, query, &body).await;
     }
     // What another process has passed on is not passed on again: nobody leads, or they do not know who.
     let answered = match member {
-        None => desk.pass(&me.identity, &method, uri.path_and_query().map_or("/", |it| it.as_str()), &body).await,
+        None => desk.pass(me, &method, uri.path_and_query().map_or("/", |it| it.as_str()), &body).await,
         Some(_) => None,
     };
     match answered {
         Some(answer) => Ok(answer),
         // Rule 3.
-        None if route == Route::Heartbeat => lead(desk, (route, path), &me.identity.name, query, &body).await,
+        None if route == Route::Heartbeat => lead(desk, (route, path), me, query, &body).await,
         None => Err(unavailable("not-leading", "no process of the service is known to lead")),
     }
 }
@@ -137,17 +151,22 @@ fn on_behalf(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Peer>, P
     let Some(peer) = peer.filter(|peer| peer.identity.role == Role::Fleet) else { return Ok(None) };
     let Some(named) = headers.get(FOR) else { return Ok(None) };
     let identity = named.to_str().unwrap_or_default().parse().map_err(Problem::malformed)?;
-    Ok(Some(Peer { identity, ..peer.clone() }))
+    let until = headers.get(UNTIL).and_then(|until| until.to_str().ok()?.parse().ok());
+    Ok(Some(Peer { identity, not_after: until.unwrap_or(peer.not_after), ..peer.clone() }))
 }
 
 /// What the process answers that leads; and of heartbeats each one.
 async fn lead(
     desk: &Arc<Desk>,
     (route, path): (Route, Option<Name>),
-    me: &Name,
+    peer: &Peer,
     query: &str,
     body: &[u8],
 ) -> Result<Response<Full<Bytes>>, Problem> {
+    let me = &peer.identity.name;
+    if let Route::Heartbeat | Route::Request | Route::Report = route {
+        desk.heard(peer);
+    }
     match route {
         Route::Heartbeat => {
             let beat = parse::<Beat>(body)?;
@@ -170,16 +189,24 @@ async fn lead(
             json(&desk.with(|machine, now| machine.candidates(me, &near, now)))
         }
         Route::Drain => drain(desk, me, path, parse(body)?).await,
-        Route::Relays => json(&desk.with(|machine, now| {
-            machine.tick(now);
-            machine.relays()
-        })),
-        Route::Edges => json(&desk.with(|machine, now| {
-            machine.tick(now);
-            machine.edges()
-        })),
+        Route::Relays => {
+            let mut rows = desk.with(|machine, now| {
+                machine.tick(now);
+                machine.relays()
+            });
+            desk.certificates(Role::Relay, rows.iter_mut().map(|row| (&row.name, &mut row.certificate_ends)));
+            json(&rows)
+        }
+        Route::Edges => {
+            let mut rows = desk.with(|machine, now| {
+                machine.tick(now);
+                machine.edges()
+            });
+            desk.certificates(Role::Edge, rows.iter_mut().map(|row| (&row.name, &mut row.certificate_ends)));
+            json(&rows)
+        }
         // Answered before.
-        Route::Description | Route::Health | Route::Revoked | Route::Service | Route::Enrol => {
+        Route::Description | Route::Health | Route::Revoked | Route::Service | Route::Enrol | Route::Renew => {
             Err(unavailable("not-leading", "each process answers this by itself"))
         }
     }
@@ -190,8 +217,7 @@ fn told(desk: &Desk, standing: Standing) -> Standing {
     Standing { revocations: desk.trusted().revocations.number(), ..standing }
 }
 
-async fn enrol(desk: &Arc<Desk>, enrol: Enrol) -> Result<Response<Full<Bytes>>, Problem> {
-    let chain = desk.enrol(enrol.token, enrol.request).await?;
+fn enrolled(chain: Chain) -> Result<Response<Full<Bytes>>, Problem> {
     let authority = crate::ca::pem(&chain.authority);
     json(&Enrolled { certificate: chain.pem(), authority, not_after: chain.issued.not_after.to_string() })
 }

@@ -3,9 +3,13 @@
 //! In: a URL, credentials, and values. Out: values, or whose fault it is.
 //!
 //! 1. A connection that has gone is opened anew, once per call, if nothing of an answer has come: every call may be repeated.
-//! 2. A call has [`PATIENCE`].
-//! 3. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
+//!    So is one whose request is not allowed: its certificate may have ended while it was kept.
+//! 2. A call has [`PATIENCE`]; on a connection that was kept [`HANGS`], and then once more on a new one: the machine at the other end
+//!    may be gone without a word, and relays must be heard again before they count as gone.
+//! 3. A name may have several addresses, of as many processes. One that says nothing within [`EACH`] is left for the next one.
+//! 4. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,17 +22,22 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::problem::Problem;
-use crate::identity::{Identity, Role};
+use crate::identity::Role;
 use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window, and a slow link has some round trips.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// chosen: a request waits two seconds for its window; a heartbeat, this and an address that says nothing are less than the three
+/// heartbeats after which a relay counts as gone.
+const HANGS: Duration = Duration::from_secs(5);
+/// chosen: a handshake over a slow link takes less, and three machines may be gone.
+const EACH: Duration = Duration::from_secs(4);
 /// chosen: fifty thousand edges of three hundred bytes.
 const LONGEST: usize = 16 * 1024 * 1024;
 
@@ -56,14 +65,16 @@ pub struct Client {
     host: String,
     port: u16,
     name: ServerName<'static>,
-    tls: Arc<rustls::ClientConfig>,
+    tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
-    /// For whom it asks; none: for itself.
-    member: Option<String>,
+    /// For whom it asks, and until when that one's certificate is good; none: for itself.
+    member: Option<(String, String)>,
 }
 
 /// For whom a process of the service asks another one.
 pub(super) const FOR: &str = "marline-for";
+/// When the certificate ends that he has shown to it.
+pub(super) const UNTIL: &str = "marline-for-until";
 
 impl Client {
     /// Of the service at this URL; nothing is connected yet. The configuration is one of
@@ -72,14 +83,23 @@ impl Client {
     /// # Errors
     /// The URL is not `https://HOST[:PORT]`.
     pub fn new(url: &str, tls: rustls::ClientConfig) -> Result<Self, ClientError> {
-        let wrong = || ClientError::Url(url.to_owned());
+        // What may be a login is nobody's business.
+        let shown = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
+        let wrong = || ClientError::Url(shown.to_owned());
         let parsed = Url::parse(url).map_err(|_| wrong())?;
-        let plain = parsed.scheme() == "https" && parsed.path() == "/" && parsed.query().is_none();
+        let plain = parsed.scheme() == "https" && parsed.path() == "/" && parsed.query().is_none() && shown == url;
         let host = parsed.host_str().filter(|_| plain).ok_or_else(wrong)?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
         let port = parsed.port_or_known_default().ok_or_else(wrong)?;
-        Ok(Self { host, port, name, tls: Arc::new(tls), connection: None, member: None })
+        let tls = Arc::new(tls);
+        Ok(Self { host, port, name, tls: Box::new(move || Arc::clone(&tls)), connection: None, member: None })
+    }
+
+    /// With each new connection what this gives: certificates are renewed, and lists of the revoked as well.
+    #[must_use]
+    pub fn showing(self, tls: impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static) -> Self {
+        Self { tls: Box::new(tls), ..self }
     }
 
     /// GET.
@@ -120,8 +140,19 @@ impl Client {
 
     async fn bytes(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let kept = self.connection.is_some();
-        let done = match timeout(PATIENCE, self.once(&method, path, body.clone())).await {
-            Ok(Err(ClientError::Network { .. })) if kept => timeout(PATIENCE, self.once(&method, path, body)).await,
+        let patience = if kept { HANGS } else { PATIENCE };
+        let done = match timeout(patience, self.once(&method, path, body.clone())).await {
+            Ok(Err(ClientError::Network { .. })) | Err(_) if kept => {
+                timeout(PATIENCE, self.once(&method, path, body)).await
+            }
+            // The certificate of the connection has ended; there may be a new one.
+            Ok(Ok((403, said))) if kept => {
+                self.connection = None;
+                match timeout(PATIENCE, self.once(&method, path, body)).await {
+                    Ok(Ok(said)) => Ok(Ok(said)),
+                    _ => Ok(Ok((403, said))),
+                }
+            }
             done => done,
         };
         let (status, bytes) = done.unwrap_or_else(|_| Err(self.late()))?;
@@ -135,12 +166,12 @@ impl Client {
     /// What a member has asked another process, for which it is asked here: the answer, whatever it is.
     pub(super) async fn pass(
         &mut self,
-        member: &Identity,
+        member: &Peer,
         method: &Method,
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), ClientError> {
-        self.member = Some(member.to_string());
+        self.member = Some((member.identity.to_string(), member.not_after.to_string()));
         self.once(method, path, body).await
     }
 
@@ -155,8 +186,8 @@ impl Client {
             .uri(path)
             .header(HOST, format!("{}:{}", self.host, self.port))
             .header(CONTENT_TYPE, "application/json");
-        if let Some(member) = &self.member {
-            request = request.header(FOR, member);
+        if let Some((member, until)) = &self.member {
+            request = request.header(FOR, member).header(UNTIL, until);
         }
         let request = request.body(Full::new(body)).map_err(|error| self.network(error))?;
         let answer = connection.send_request(request).await.map_err(|error| self.network(error))?;
@@ -168,10 +199,27 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let socket =
-            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| self.network(error))?;
+        let found = lookup_host((self.host.as_str(), self.port)).await.map_err(|error| self.network(error))?;
+        self.connect_to_one(&found.collect::<Vec<_>>()).await
+    }
+
+    /// Rule 3. The last one has all the time that is left to the call.
+    async fn connect_to_one(&self, found: &[SocketAddr]) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let Some((last, others)) = found.split_last() else { return Err(self.network("the name has no address")) };
+        for address in others {
+            match timeout(EACH, self.connect_to(*address)).await {
+                Ok(Ok(sender)) => return Ok(sender),
+                Ok(Err(error)) => tracing::debug!(%address, %error, "the service is tried at its next address"),
+                Err(_) => tracing::debug!(%address, "says nothing: the service is tried at its next address"),
+            }
+        }
+        self.connect_to(*last).await
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let socket = TcpStream::connect(address).await.map_err(|error| self.network(error))?;
         socket.set_nodelay(true).map_err(|error| self.network(error))?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(self.name.clone(), socket).await;
+        let stream = TlsConnector::from((self.tls)()).connect(self.name.clone(), socket).await;
         let stream = stream.map_err(|error| self.network(error))?;
         let peer = Peer::of(stream.get_ref().1.peer_certificates()).map_err(|error| self.network(error))?;
         if peer.identity.role != Role::Fleet {
@@ -199,5 +247,94 @@ impl Client {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::ca::{Authority, Grant, Revocations, Stamp};
+    use crate::tls::{Clients, Credentials, client_config, server_config};
+
+    /// What a service and an edge of this authority show to each other.
+    fn two_sides(authority: &Authority) -> (rustls::ServerConfig, rustls::ClientConfig) {
+        let own = |identity: &str, addresses: &[&str]| {
+            let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            let grant = Grant::new(identity.parse().unwrap(), addresses, Duration::from_secs(86_400)).unwrap();
+            let (chain, key) = authority.issue_with_key(&grant, Stamp::now()).unwrap();
+            Credentials::new(chain.certificate, &key, chain.authority).unwrap()
+        };
+        let list = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
+        let clients = Clients { roles: vec![Role::Edge], strangers: false };
+        let server = server_config(&own("marline://fleet/f1", &["127.0.0.1"]), list.crl(), &clients, true).unwrap();
+        (server, client_config(&own("marline://edge/cam-7", &[]), None, true).unwrap())
+    }
+
+    #[test]
+    fn an_address_that_says_nothing_is_left_for_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let (server, edge) = two_sides(&authority);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            // The kernel takes the connection, and nobody ever answers: a process that hangs, a machine that is gone.
+            let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let found = [silent.local_addr().unwrap(), listener.local_addr().unwrap()];
+            tokio::spawn(async move {
+                let (socket, _) = listener.accept().await.unwrap();
+                let _stream = TlsAcceptor::from(Arc::new(server)).accept(socket).await.unwrap();
+                std::future::pending::<()>().await;
+            });
+            let client = Client::new("https://127.0.0.1:1", edge).unwrap();
+            timeout(PATIENCE, client.connect_to_one(&found)).await.expect("in the time that a call has").unwrap();
+        });
+    }
+
+    #[test]
+    fn a_connection_that_hangs_is_left_for_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        let (server, edge) = two_sides(&authority);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = Client::new(&format!("https://{}", listener.local_addr().unwrap()), edge).unwrap();
+            tokio::spawn(async move {
+                // Each connection is good for one answer.
+                let mut kept = Vec::new();
+                loop {
+                    let (socket, _) = listener.accept().await.unwrap();
+                    let mut stream = TlsAcceptor::from(Arc::new(server.clone())).accept(socket).await.unwrap();
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.unwrap());
+                    }
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await.unwrap();
+                    stream.flush().await.unwrap();
+                    kept.push(stream);
+                }
+            });
+            for _ in 0..2 {
+                assert_eq!(client.fetch::<u8>("/").await.unwrap(), 7);
+            }
+        });
+    }
+
+    #[test]
+    fn a_login_in_a_url_is_refused_and_not_repeated() {
+        let said = |url: &str| {
+            let tls = crate::tls::first_contact_config("0".repeat(64).parse().unwrap(), true).unwrap();
+            Client::new(url, tls).unwrap_err().to_string()
+        };
+        assert_eq!(
+            said("https://ann:hunter2@a.example"),
+            "a.example: not a URL such as https://fleet.example.org:4444"
+        );
+        assert!(said("https://a.example/x?hunter=3").contains("/x"));
     }
 }

@@ -71,6 +71,7 @@ fn all() -> Vec<(&'static str, Value)> {
         age_ms: 1,
         addresses: addresses.clone(),
         position,
+        certificate_ends: Some(text()),
     };
     let edge = EdgeRow {
         name: name(),
@@ -82,6 +83,7 @@ fn all() -> Vec<(&'static str, Value)> {
         reason: Some(Reason::NoGain),
         mark: Some(mark),
         age_ms: 1,
+        certificate_ends: Some(text()),
     };
     let report = Report { wish: wish.clone(), throughput: rate, offered: Some(rate), held: Some(held.clone()) };
     let standing = Standing { assignment: Some(assignment.clone()), reason: None, heartbeat_ms: 1, revocations: 1 };

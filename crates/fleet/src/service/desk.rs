@@ -5,7 +5,9 @@
 //! 1. One lock for the machine, held for microseconds; matchings are solved without it.
 //! 2. Who leads is asked of the store ([`lead`](super::lead)). While nobody is known to lead, relays are answered by what is known,
 //!    and nothing is decided.
-//! 3. What a store or an authority refuses is told once ([`Desk::trouble`]), and once more when it goes again.
+//! 3. Who enrols or renews waits for the authority's directory, and for his turn before that: threads that may wait are left for the
+//!    store and for matchings, however many come at once.
+//! 4. What a store or an authority refuses is told once ([`Desk::trouble`]), and once more when it goes again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,16 +16,18 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use marline_core::units::Instant;
-use tokio::sync::{Notify, oneshot, watch};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
+use super::api::Enrol;
 use super::forward::Colleague;
 use super::lead::{Post, boot};
 use super::machine::{Config, Machine, Output, Problem as Matching};
 use super::problem::Problem;
 use super::store::{Entry, Lead, Store, StoreError};
 use super::words::{Endpoint, ServiceRow};
-use crate::ca::{Authority, CaError, Chain, EnrolError, Nonce, Spent, SpentFile, Stamp};
-use crate::identity::Name;
+use crate::ca::{Authority, CaError, Chain, EnrolError, Nonce, RenewError, Spent, SpentFile, Stamp};
+use crate::identity::{Identity, Name, Role};
 use crate::relay::Trusted;
 use crate::tls::{Peer, TlsError};
 
@@ -36,7 +40,11 @@ pub struct Desk {
     trouble: watch::Sender<Option<String>>,
     pub(super) authority: Authority,
     spent: Mutex<SpentFile>,
+    /// Rule 3.
+    turns: Arc<Semaphore>,
     trusted: watch::Receiver<Arc<Trusted>>,
+    /// When the certificates end that relays and edges have shown last. As many as members were let in.
+    ends: Mutex<BTreeMap<Identity, Stamp>>,
     begun: std::time::Instant,
     /// Until when the clock sleeps.
     sleeps: AtomicU64,
@@ -62,6 +70,8 @@ pub enum DeskError {
 /// chosen: about half a second for a window; a matching of all may take several (`docs/algorithms.md`).
 const WINDOW_WORK: u64 = 50_000_000;
 const WHOLE_WORK: u64 = 500_000_000;
+/// Rule 3. chosen: one at a time has the lock, and some read meanwhile.
+const TURNS: usize = 8;
 /// Under which keys drains stand.
 pub(super) const DRAINS: &str = "drain/";
 
@@ -99,7 +109,9 @@ impl Desk {
             trouble: watch::Sender::new(None),
             authority,
             spent: Mutex::new(spent),
+            turns: Arc::new(Semaphore::new(TURNS)),
             trusted,
+            ends: Mutex::default(),
             begun: std::time::Instant::now(),
             sleeps: AtomicU64::new(0),
             wake: Notify::new(),
@@ -112,7 +124,7 @@ impl Desk {
 
     /// Keeps time and the lead until dropped.
     pub async fn keep(self: &Arc<Self>) -> std::convert::Infallible {
-        tokio::join!(self.keep_time(), self.keep_lead(), self.keep_shared()).0
+        tokio::join!(self.keep_time(), self.keep_lead(), self.keep_shared(), self.keep_list()).0
     }
 
     /// Why the store or the authority cannot now, when that changes; nothing else does: the service goes on.
@@ -157,6 +169,26 @@ impl Desk {
 
     pub(super) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
         self.trusted.borrow().check(peer)
+    }
+
+    /// Somebody has spoken, and shown this certificate.
+    pub(super) fn heard(&self, peer: &Peer) {
+        let mut ends = lock(&self.ends);
+        if ends.get(&peer.identity) != Some(&peer.not_after) {
+            ends.insert(peer.identity.clone(), peer.not_after);
+        }
+    }
+
+    /// Puts down when the certificates of these end.
+    pub(super) fn certificates<'a>(
+        &self,
+        role: Role,
+        rows: impl Iterator<Item = (&'a Name, &'a mut Option<String>)>,
+    ) {
+        let ends = lock(&self.ends);
+        for (name, row) in rows {
+            *row = ends.get(&Identity { role, name: name.clone() }).map(Stamp::to_string);
+        }
     }
 
     /// Does something with the machine, and what follows of it.
@@ -210,9 +242,10 @@ impl Desk {
     }
 
     /// What a token brings.
-    pub(super) async fn enrol(self: &Arc<Self>, token: String, request: String) -> Result<Chain, Problem> {
-        let desk = Arc::clone(self);
+    pub(super) async fn enrol(self: &Arc<Self>, Enrol { token, request }: Enrol) -> Result<Chain, Problem> {
+        let (desk, turn) = (Arc::clone(self), self.turn().await?);
         let enrolling = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let mut spent = lock(&desk.spent);
             let mut both = Both { file: &mut spent, store: &desk.store };
             desk.authority.enrol(&token, request.as_bytes(), Stamp::now(), &mut both)
@@ -227,6 +260,30 @@ impl Desk {
                 unavailable("authority", "the authority cannot now; the token may be lost")
             }
         })
+    }
+
+    /// The next certificate of who shows this one.
+    pub(super) async fn renew(self: &Arc<Self>, shown: CertificateDer<'static>) -> Result<Chain, Problem> {
+        let (desk, turn) = (Arc::clone(self), self.turn().await?);
+        let renewing = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            desk.authority.renew(&shown, Stamp::now())
+        });
+        let renewed = renewing.await.map_err(|error| unavailable("authority", error.to_string()))?;
+        renewed.map_err(|error| match error {
+            RenewError::NotDue(text) => Problem::new(StatusCode::CONFLICT, "not-due", text),
+            RenewError::NotAllowed(text) => Problem::not_allowed(text),
+            RenewError::Authority(error) => {
+                self.say(Some(error.to_string()));
+                unavailable("authority", "the authority cannot now; ask again")
+            }
+        })
+    }
+
+    /// Rule 3. It is over when the thread is done, and not when the caller has gone.
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        turn.map_err(|error| unavailable("authority", error.to_string()))
     }
 
     fn now(&self) -> Instant {
@@ -279,7 +336,7 @@ impl Desk {
         }
     }
 
-    /// Rule 3.
+    /// Rule 4.
     fn say(&self, words: Option<String>) {
         self.trouble.send_if_modified(|said| {
             let changes = said.is_some() != words.is_some();

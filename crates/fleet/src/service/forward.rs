@@ -5,7 +5,9 @@
 //! 1. Each request has a connection to itself while it waits, because some wait for a window; connections are kept for the next ones.
 //! 2. Who leads is what the store has said last. One that was not reached is not tried again for [`AWAY`]: heartbeats are answered
 //!    meanwhile without it.
-//! 3. The other process knows this one by its certificate, and believes it whom it has let in (`api`).
+//! 3. So many ask at once, and the others wait: more than a process gets (`serve::OF_COLLEAGUE`) would look as if the other one
+//!    were gone.
+//! 4. The other process knows this one by its certificate, and believes it whom it has let in (`api`).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Method, Response, StatusCode};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::api::with_type;
@@ -20,7 +23,8 @@ use super::client::{Client, ClientError};
 use super::desk::{Desk, lock};
 use super::lead::boot;
 use super::problem::Problem;
-use crate::identity::Identity;
+use super::serve::OF_COLLEAGUE;
+use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -29,9 +33,21 @@ const AWAY: Duration = Duration::from_secs(1);
 /// chosen: less than a process gets (`serve::OF_COLLEAGUE`); more are opened and closed again.
 const KEPT: usize = 64;
 
+/// Rule 3. chosen: four processes that do not lead have room at the one that does.
+const AT_ONCE: usize = OF_COLLEAGUE / 4;
+
 /// The connections to the one that leads.
-#[derive(Debug, Default)]
-pub(super) struct Colleague(Mutex<Kept>);
+#[derive(Debug)]
+pub(super) struct Colleague {
+    kept: Mutex<Kept>,
+    room: Semaphore,
+}
+
+impl Default for Colleague {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), room: Semaphore::new(AT_ONCE) }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -44,13 +60,15 @@ impl Desk {
     /// What the process answers that leads; none: it is not reached, or leads no longer.
     pub(super) async fn pass(
         self: &Arc<Self>,
-        member: &Identity,
+        member: &Peer,
         method: &Method,
         path: &str,
         body: &Bytes,
     ) -> Option<Response<Full<Bytes>>> {
         let place = self.post.leader()?.place;
-        let (mut kept, begun) = (self.colleague.take(&place)?, boot());
+        let begun = boot();
+        let _room = timeout(PATIENCE, self.colleague.room.acquire()).await.ok()?.ok()?;
+        let mut kept = self.colleague.take(&place)?;
         loop {
             // One that was kept may have been closed in the meantime: then it is asked on a new one. All calls may be repeated.
             let (mut client, was_kept) = match kept.take() {
@@ -75,7 +93,7 @@ impl Desk {
     }
 
     fn colleague_at(&self, place: &str) -> Option<Client> {
-        let made = Client::new(&format!("https://{place}"), self.trusted().peers.clone());
+        let made = Client::new(&format!("https://{place}"), (*self.trusted().peers).clone());
         made.inspect_err(|error: &ClientError| tracing::debug!(%error, "where the one is that leads")).ok()
     }
 }
@@ -88,7 +106,7 @@ fn answer(status: u16, body: Bytes) -> Option<Response<Full<Bytes>>> {
     let problem = serde_json::from_slice::<Problem>(&body).ok();
     let problem = problem.unwrap_or_else(|| {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-        Problem::new(status, "refused", "the process that leads refuses")
+        Problem::new(status, "answer", "the process that leads refuses")
     });
     (problem.title != "not-leading").then(|| problem.answer())
 }
@@ -96,7 +114,7 @@ fn answer(status: u16, body: Bytes) -> Option<Response<Full<Bytes>>> {
 impl Colleague {
     /// A connection that is kept, if there is one; none at all, if it is not to be tried.
     fn take(&self, place: &str) -> Option<Option<Client>> {
-        let mut kept = lock(&self.0);
+        let mut kept = lock(&self.kept);
         if kept.place != place {
             *kept = Kept { place: place.to_owned(), ..Kept::default() };
         }
@@ -104,14 +122,14 @@ impl Colleague {
     }
 
     fn keep(&self, place: &str, client: Client) {
-        let mut kept = lock(&self.0);
+        let mut kept = lock(&self.kept);
         if kept.place == place && kept.idle.len() < KEPT {
             kept.idle.push(client);
         }
     }
 
     fn lost(&self, place: &str) {
-        let mut kept = lock(&self.0);
+        let mut kept = lock(&self.kept);
         if kept.place == place {
             kept.idle.clear();
             kept.away = boot() + AWAY;

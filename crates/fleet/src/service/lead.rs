@@ -11,6 +11,8 @@
 //! 4. Who takes over reads what the one before has written of its members. Who only went on, and whom nobody has led after, knows
 //!    better.
 //! 5. Changes are written each [`SHARE`], in one step with the question whether it still leads.
+//! 6. Lists of the revoked go through the store, whoever leads. Two machines may have revoked somebody each before they heard of each
+//!    other: whoever finds another list there puts both together.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +23,9 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::desk::{Desk, drains, lock};
+use super::desk::{DRAINS, Desk, drains, lock};
 use super::machine::Row;
-use super::store::{Bid, Lead, Leader, Store, StoreError};
+use super::store::{Bid, Entry, Lead, Leader, Store, StoreError};
 use super::words::Endpoint;
 use crate::ca::{CaError, Nonce, Stamp};
 use crate::identity::Name;
@@ -147,9 +149,11 @@ impl Desk {
             Ok(Won::New { epoch, .. }) if led => {
                 self.post.holds(bidden);
                 self.with(|machine, now| machine.lead(epoch, now));
+                self.say_again().await;
             }
             Ok(Won::New { epoch, rows, drains }) => {
                 self.post.holds(bidden);
+                let (members, knows) = (rows.len(), rows.is_empty() && drains.is_empty());
                 self.with(|machine, now| {
                     if !rows.is_empty() {
                         machine.follow();
@@ -160,8 +164,11 @@ impl Desk {
                         machine.drains(drains, now);
                     }
                 });
+                if knows {
+                    self.say_again().await;
+                }
                 if self.is_shared() {
-                    tracing::info!(epoch, members = rows.len(), "this process matches from now on");
+                    tracing::info!(epoch, members, "this process matches from now on");
                 }
             }
             Ok(Won::Others(leader)) => {
@@ -179,21 +186,45 @@ impl Desk {
         }
     }
 
-    /// Rule 5, and the newest list of the revoked, whoever has it.
+    /// Rule 5.
     pub(super) async fn keep_shared(self: &Arc<Self>) -> Infallible {
         if !self.is_shared() {
             return std::future::pending().await;
         }
-        let mut said = None;
         loop {
             sleep(SHARE).await;
             self.share().await;
-            let error = self.newest_list().await.err().map(|error| error.to_string());
+        }
+    }
+
+    /// Rule 6. It waits for the authority's directory, and nothing else waits for it.
+    pub(super) async fn keep_list(self: &Arc<Self>) -> Infallible {
+        if !self.is_shared() {
+            return std::future::pending().await;
+        }
+        let (mut said, mut looked) = (None, (0, String::new()));
+        loop {
+            sleep(SHARE).await;
+            let error = self.newest_list(&mut looked).await.err().map(|error| error.to_string());
             if let Some(error) = error.as_ref().filter(|_| error != said) {
                 tracing::warn!("{error}: the revocation list that was read before stays in force");
             }
             said = error;
         }
+    }
+
+    /// What operators have said, to a store that may have lost it. What cannot be written is in memory, as it was before.
+    async fn say_again(self: &Arc<Self>) {
+        let (drained, by) = (self.with(|machine, _| machine.drained()), self.post.holder.clone());
+        if drained.is_empty() || !self.is_shared() {
+            return;
+        }
+        let entry = move |(relay, left): (Name, Option<Duration>)| {
+            let until = left.map_or(Stamp::LAST, |left| Stamp::now().after(left));
+            Entry { key: format!("{DRAINS}{relay}"), value: by.clone(), until }
+        };
+        let entries: Vec<Entry> = drained.into_iter().map(entry).collect();
+        let _ = self.store(move |store| entries.iter().try_for_each(|entry| store.put(entry))).await;
     }
 
     async fn share(self: &Arc<Self>) {
@@ -213,14 +244,19 @@ impl Desk {
         }
     }
 
-    async fn newest_list(self: &Arc<Self>) -> Result<(), CaError> {
+    /// `looked`: the last list of others that was put together with ours, which had this number then.
+    async fn newest_list(self: &Arc<Self>, looked: &mut (u64, String)) -> Result<(), CaError> {
         let trusted = self.trusted();
         let (name, number) = (self.authority.fingerprint().to_string(), trusted.revocations.number());
         let list = crate::ca::armoured("X509 CRL", &trusted.revocations.crl());
-        let newer = self.store(move |store| store.newest(&format!("revoked/{name}"), number, &list)).await;
-        if let Ok(Some(list)) = newer {
-            trusted.revocations.take(&list)?;
-        }
+        let other = self.store(move |store| store.newest(&format!("revoked/{name}"), number, &list)).await;
+        let Some(list) = other.ok().flatten().filter(|list| *looked != (number, list.clone())) else {
+            return Ok(());
+        };
+        let (desk, text) = (Arc::clone(self), list.clone());
+        let taking = tokio::task::spawn_blocking(move || desk.authority.take_list(&text, Stamp::now()));
+        taking.await.map_err(|error| CaError::Library(error.to_string()))??;
+        *looked = (number, list);
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::tls::Peer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Enrol,
+    Renew,
     Heartbeat,
     Request,
     Candidates,
@@ -43,8 +44,9 @@ enum Access {
 }
 
 /// `{name}` in a path stands for a member's name.
-const ROUTES: [(Route, Method, &str, Access); 13] = [
+const ROUTES: [(Route, Method, &str, Access); 14] = [
     (Route::Enrol, Method::POST, "/v1/enrol", Access::Anybody),
+    (Route::Renew, Method::POST, "/v1/renew", Access::Members),
     (Route::Heartbeat, Method::POST, "/v1/relays/heartbeat", Access::Only(Role::Relay)),
     (Route::Drain, Method::POST, "/v1/relays/{name}/drain", Access::Only(Role::Operator)),
     (Route::Relays, Method::GET, "/v1/relays", Access::Only(Role::Operator)),

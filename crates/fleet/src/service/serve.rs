@@ -3,7 +3,8 @@
 //! In: connections. Out: requests with who sends them ([`api`](super::api)).
 //!
 //! 1. A handshake has [`Limits::handshake`], and there are only so many at once, as at a relay's door.
-//! 2. Who has no certificate may enrol: so many strangers at once, and each for [`Limits::stranger`] and no longer.
+//! 2. Who has no certificate may enrol: so many strangers at once, and each for [`Limits::stranger`] and no longer. One more takes
+//!    the place of the oldest of the network that has the most: who says nothing on many connections keeps nobody else from enrolling.
 //! 3. A member has so many connections; one that says nothing for [`Limits::idle`], or needs as long for a request's head, is closed.
 //! 4. When the service ends, connections end with the request that they are at.
 
@@ -18,13 +19,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::api;
+use super::api::{self, Caller};
 use super::desk::Desk;
 use crate::identity::{Identity, Role};
 use crate::relay::handshakes::{Handshakes, Ticket};
@@ -52,12 +53,12 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// chosen: heartbeats come each five seconds, over a slow link as well; a member needs one connection and has three while
-    /// it roams; some 30 KB of memory each.
+    /// chosen: two thousand edges that come back at once are let in at once (`load` in the tests); heartbeats come each five seconds,
+    /// over a slow link as well; a member needs one connection and has three while it roams; some 30 KB of memory each.
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
-            handshakes: 512,
+            handshakes: 2048,
             stranger: Duration::from_secs(20),
             strangers: 64,
             idle: Duration::from_secs(60),
@@ -67,6 +68,22 @@ impl Default for Limits {
         }
     }
 }
+
+impl Limits {
+    /// The same, or less where a process that may have so many descriptors cannot do it: some are kept for stores, lists and other
+    /// processes, and who has not said who he is takes no more than a quarter of the rest.
+    #[must_use]
+    pub fn within(self, descriptors: u64) -> Self {
+        let room = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(ASIDE);
+        let connections = self.connections.min(room).max(1);
+        let some = |wanted: usize, part: usize| wanted.min(connections / part).max(1);
+        Self { connections, handshakes: some(self.handshakes, 4), strangers: some(self.strangers, 8), ..self }
+    }
+}
+
+/// Descriptors for everything that is no connection of a member. chosen: as many as are asked of another process at once, those kept
+/// for it, and some more.
+const ASIDE: usize = 384;
 
 /// Where the service is asked.
 #[derive(Debug)]
@@ -81,7 +98,7 @@ pub struct Counter {
 struct Shared {
     limits: Limits,
     handshakes: Mutex<Handshakes<AbortHandle>>,
-    strangers: Semaphore,
+    strangers: Mutex<Handshakes<oneshot::Sender<()>>>,
     all: Semaphore,
     members: Mutex<BTreeMap<Identity, usize>>,
 }
@@ -101,7 +118,7 @@ impl Counter {
         let shared = Shared {
             limits,
             handshakes: Mutex::new(Handshakes::new(limits.handshakes)),
-            strangers: Semaphore::new(limits.strangers),
+            strangers: Mutex::new(Handshakes::new(limits.strangers)),
             all: Semaphore::new(limits.connections),
             members: Mutex::default(),
         };
@@ -160,19 +177,19 @@ async fn accept(listener: TcpListener, connection: Connection) {
 const BREATH: Duration = Duration::from_millis(50);
 
 fn take_in(socket: TcpStream, from: IpAddr, connection: Connection) {
-    let (tell, ticket) = tokio::sync::oneshot::channel();
+    let (tell, ticket) = oneshot::channel();
     let shared = Arc::clone(&connection.shared);
     let task = tokio::spawn(async move {
         let shared = Arc::clone(&connection.shared);
         let Ok(ticket) = ticket.await else { return };
-        let place = Place { shared: &shared, ticket };
+        let place = Place { of: &shared.handshakes, ticket };
         let Ok(_room) = shared.all.try_acquire() else { return };
         let known = {
             let _place = place;
             timeout(shared.limits.handshake, shake_hands(socket, &connection.desk)).await
         };
         match known {
-            Ok(Ok(stream)) => serve(stream, connection).await,
+            Ok(Ok(stream)) => serve(stream, from, connection).await,
             Ok(Err(error)) => tracing::debug!(%from, %error, "not let in"),
             Err(_) => tracing::debug!(%from, "no handshake in time"),
         }
@@ -186,14 +203,14 @@ fn take_in(socket: TcpStream, from: IpAddr, connection: Connection) {
 }
 
 /// Free when dropped, also when the task is ended.
-struct Place<'a> {
-    shared: &'a Shared,
+struct Place<'a, T> {
+    of: &'a Mutex<Handshakes<T>>,
     ticket: Ticket,
 }
 
-impl Drop for Place<'_> {
+impl<T> Drop for Place<'_, T> {
     fn drop(&mut self) {
-        self.shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
     }
 }
 
@@ -203,13 +220,19 @@ async fn shake_hands(socket: TcpStream, desk: &Desk) -> io::Result<TlsStream<Tcp
     TlsAcceptor::from(tls).accept(socket).await
 }
 
-async fn serve(stream: TlsStream<TcpStream>, connection: Connection) {
+async fn serve(stream: TlsStream<TcpStream>, from: IpAddr, connection: Connection) {
     let shared = Arc::clone(&connection.shared);
     let certificates = stream.get_ref().1.peer_certificates();
     if certificates.is_none() {
-        let Ok(_room) = shared.strangers.try_acquire() else { return };
-        let longest = shared.limits.stranger;
-        let _ = timeout(longest, talk(stream, None, connection)).await;
+        let (stays, goes) = oneshot::channel();
+        let (ticket, other) = shared.strangers.lock().unwrap_or_else(PoisonError::into_inner).came(from, stays);
+        let _place = Place { of: &shared.strangers, ticket };
+        // Whose place this is now hears it by that.
+        drop(other);
+        tokio::select! {
+            _ = timeout(shared.limits.stranger, talk(stream, None, connection)) => {}
+            _ = goes => tracing::debug!(%from, "its place was needed"),
+        }
         return;
     }
     match Peer::of(certificates) {
@@ -219,7 +242,9 @@ async fn serve(stream: TlsStream<TcpStream>, connection: Connection) {
                 tracing::debug!(peer = %peer.identity, "has too many connections");
                 return;
             };
-            talk(stream, Some(peer), connection).await;
+            let certificate = certificates.and_then(<[_]>::first).map(|shown| shown.clone().into_owned());
+            let caller = certificate.map(|certificate| Caller { peer, certificate });
+            talk(stream, caller, connection).await;
         }
         Err(error) => tracing::debug!(%error, "not let in"),
     }
@@ -255,12 +280,12 @@ impl Drop for Seat<'_> {
     }
 }
 
-async fn talk(stream: TlsStream<TcpStream>, peer: Option<Peer>, connection: Connection) {
+async fn talk(stream: TlsStream<TcpStream>, caller: Option<Caller>, connection: Connection) {
     let Connection { desk, shared, mut closing, _open } = connection;
-    let (peer, body) = (peer.as_ref(), shared.limits.body);
+    let (caller, body) = (caller.as_ref(), shared.limits.body);
     let answer = service_fn(|request| {
         let desk = Arc::clone(&desk);
-        async move { Ok::<_, Infallible>(api::answer(&desk, peer, request, body).await) }
+        async move { Ok::<_, Infallible>(api::answer(&desk, caller, request, body).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(Some(shared.limits.idle)).max_buf_size(BUFFER);
@@ -277,7 +302,26 @@ async fn talk(stream: TlsStream<TcpStream>, peer: Option<Peer>, connection: Conn
     }
 }
 
-/// Connections of another process of the service, which asks for many. chosen: as many as edges ask in a window, several times.
-pub(super) const OF_COLLEAGUE: usize = 512;
+/// Connections of another process of the service, which asks for many. chosen: as many as edges ask in a window,
+/// several times, by four others.
+pub(super) const OF_COLLEAGUE: usize = 1024;
 /// A head, and a part of a body.
 const BUFFER: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_descriptors_mean_fewer_connections_and_leave_some_for_the_store() {
+        let wanted = Limits::default();
+        let of = |descriptors| {
+            let Limits { connections, handshakes, strangers, .. } = wanted.within(descriptors);
+            (connections, handshakes, strangers)
+        };
+        assert_eq!(of(65_536), (50_000, 2048, 64));
+        assert_eq!(of(4096), (3712, 928, 64));
+        assert_eq!(of(1024), (640, 160, 64));
+        assert_eq!(of(256), (1, 1, 1));
+    }
+}

@@ -316,6 +316,8 @@ pub struct RelayRow {
     pub addresses: Vec<Endpoint>,
     /// Where it is.
     pub position: Option<Position>,
+    /// When the certificate ends that it has shown last, `2026-10-02T12:00:00Z`; none: it has not spoken to who matches now.
+    pub certificate_ends: Option<String>,
 }
 
 /// An edge, for operators.
@@ -342,6 +344,8 @@ pub struct EdgeRow {
     pub mark: Option<Mark>,
     /// How long ago it was heard.
     pub age_ms: u64,
+    /// As of a relay.
+    pub certificate_ends: Option<String>,
 }
 
 impl Beat {

@@ -34,7 +34,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use webpki::EndEntityCert;
 
 use self::verify::{OfRoles, Pinned};
-use crate::ca::{Fingerprint, KeyPem, Revocations, Stamp};
+use crate::ca::{Address, Fingerprint, KeyPem, Revocations, Span, Stamp};
 use crate::identity::{Identity, Role};
 
 /// Why nobody can be trusted, or is not.
@@ -92,6 +92,32 @@ impl Credentials {
         Ok(Self { chain: vec![certificate, authority.clone()], key, authority })
     }
 
+    /// With another certificate for the same key, of the same authority.
+    #[must_use]
+    pub fn renewed(&self, certificate: CertificateDer<'static>) -> Self {
+        let (key, authority) = (self.key.clone_key(), self.authority.clone());
+        Self { chain: vec![certificate, authority.clone()], key, authority }
+    }
+
+    /// From when to when it counts.
+    ///
+    /// # Errors
+    /// The certificate does not say.
+    pub fn span(&self) -> Result<Span, TlsError> {
+        let first = self.chain.first().ok_or_else(|| TlsError::Library("no certificate".to_owned()))?;
+        Span::of(first).map_err(TlsError::Library)
+    }
+
+    /// Whether its authority has signed it.
+    pub(crate) fn is_of_its_authority(&self) -> bool {
+        let signer = x509_parser::parse_x509_certificate(&self.authority);
+        let own = self.chain.first().map(|own| x509_parser::parse_x509_certificate(own));
+        match (own, signer) {
+            (Some(Ok((_, own))), Ok((_, signer))) => own.verify_signature(Some(signer.public_key())).is_ok(),
+            _ => false,
+        }
+    }
+
     /// Whom it trusts.
     pub fn authority(&self) -> &CertificateDer<'static> {
         &self.authority
@@ -105,10 +131,31 @@ impl Credentials {
         Peer::of(Some(&self.chain))
     }
 
+    /// Whether those who reach it there will take its certificate.
+    ///
+    /// # Errors
+    /// The certificate is not for this name or address.
+    pub fn is_for(&self, address: &Address) -> Result<(), TlsError> {
+        let identity = self.peer()?.identity;
+        let certificate = self.chain.first().and_then(|first| EndEntityCert::try_from(first).ok());
+        let is_for =
+            |first: EndEntityCert<'_>| first.verify_is_valid_for_subject_name(address.server_name()).is_ok();
+        match certificate.is_some_and(is_for) {
+            true => Ok(()),
+            false => Err(TlsError::Peer(format!("the certificate of {identity} is for other names and addresses"))),
+        }
+    }
+
     fn roots(&self) -> Result<Arc<RootCertStore>, TlsError> {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.clone()).map_err(library)?;
         Ok(Arc::new(roots))
+    }
+}
+
+impl Clone for Credentials {
+    fn clone(&self) -> Self {
+        Self { chain: self.chain.clone(), key: self.key.clone_key(), authority: self.authority.clone() }
     }
 }
 

@@ -7,8 +7,11 @@ use marline_fleet::service::{Drain, Drained};
 
 use super::*;
 
+/// What it has said of the service.
+type Said = Arc<std::sync::Mutex<Vec<String>>>;
+
 /// A relay that has announced itself, and the file of its list.
-async fn announced(place: &Place) -> (Arc<Relay>, PathBuf) {
+async fn announced(place: &Place) -> (Arc<Relay>, PathBuf, Said) {
     let own = place.member("marline://relay/r1");
     let revoked = place.path("revoked-of-r1.pem");
     std::fs::copy(place.authority().revocations_path(), &revoked).unwrap();
@@ -28,15 +31,18 @@ async fn announced(place: &Place) -> (Arc<Relay>, PathBuf) {
         position: None,
     };
     let announcing = Arc::clone(&relay);
-    tokio::spawn(async move { match announce(&announcing, &terms, client).await {} });
-    (relay, revoked)
+    let said = Said::default();
+    let lines = Arc::clone(&said);
+    let say = move |line: &str| lines.lock().unwrap().push(line.to_owned());
+    tokio::spawn(async move { match announce(&announcing, &terms, client, say).await {} });
+    (relay, revoked, said)
 }
 
 #[test]
 fn a_relay_is_known_assigned_closed_and_told_who_was_revoked() {
     block_on(async {
         let place = Place::open().await;
-        let (relay, revoked) = announced(&place).await;
+        let (relay, revoked, _) = announced(&place).await;
         let mut ann = place.client("marline://operator/ann");
         until("listed", async || {
             let rows: Vec<RelayRow> = ann.fetch("/v1/relays").await.unwrap();
@@ -63,7 +69,7 @@ fn a_relay_is_known_assigned_closed_and_told_who_was_revoked() {
 fn a_service_that_is_gone_changes_nothing() {
     block_on(async {
         let mut place = Place::open().await;
-        let (relay, _) = announced(&place).await;
+        let (relay, _, said) = announced(&place).await;
         let mut cam = place.client("marline://edge/cam-1");
         until("assigned", async || {
             let _: Standing = cam.send("/v1/edges/request", &wish(5, &[("r1", 30)])).await.unwrap();
@@ -75,5 +81,8 @@ fn a_service_that_is_gone_changes_nothing() {
         tokio::time::sleep(Config::default().heartbeat + Duration::from_secs(1)).await;
         assert_eq!(relay.assigned().len(), 1);
         assert!(!relay.state().closed);
+        let said = said.lock().unwrap().clone();
+        assert_eq!((said.len(), said[0].as_str()), (2, "the fleet's service knows this relay"), "{said:?}");
+        assert!(said[1].contains("does not answer: ") && said[1].contains("streams go on"), "{said:?}");
     });
 }

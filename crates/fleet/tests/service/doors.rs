@@ -63,6 +63,8 @@ fn an_edge_asks_a_relay_hears_and_an_operator_sees() {
         let mut ann = place.client("marline://operator/ann");
         let rows: Vec<RelayRow> = ann.fetch("/v1/relays").await.unwrap();
         assert_eq!((rows[0].edges, rows[0].free, rows[0].healthy), (1, mbps(60), true));
+        let ends: Stamp = rows[0].certificate_ends.as_ref().unwrap().parse().unwrap();
+        assert!(ends > Stamp::now() && ends <= Stamp::now().after(DAY), "{ends}");
         let edges: Value = ann.fetch("/v1/edges").await.unwrap();
         assert_eq!((edges[0]["name"].as_str(), edges[0]["relay"].as_str()), (Some("cam-7"), Some("fra-1")));
         let released: Standing = edge.send("/v1/edges/release", &json!({})).await.unwrap();

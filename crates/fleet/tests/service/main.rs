@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod announce;
+mod disk;
 mod doors;
 mod life;
 mod load;
 mod redis_servers;
+mod renewal;
 mod rogue;
 mod several;
 mod stores;

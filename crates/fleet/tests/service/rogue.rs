@@ -79,6 +79,30 @@ async fn is_closed(stream: &mut TcpStream, wait: Duration) -> bool {
 }
 
 #[test]
+fn strangers_who_say_nothing_keep_nobody_from_enrolling() {
+    block_on(async {
+        let limits = Limits { strangers: 2, ..Limits::default() };
+        let place = Place::with(limits, |path| Box::new(Embedded::open(path).unwrap())).await;
+        let pinned = || marline_fleet::tls::first_contact_config(place.authority().fingerprint(), true).unwrap();
+        let mut taken = Vec::new();
+        for _ in 0..4 {
+            let socket = silent(&place, "127.0.0.2").await;
+            let tls = tokio_rustls::TlsConnector::from(Arc::new(pinned()));
+            taken.push(tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap());
+        }
+        let mut honest = Client::new(&place.url(), pinned()).unwrap();
+        honest.fetch::<Value>("/v1/health").await.unwrap();
+        // The oldest of those had to go, and no more of them than needed.
+        let mut open = 0;
+        for mut stream in taken {
+            let ended = tokio::time::timeout(Duration::from_millis(300), stream.read(&mut [0])).await;
+            open += usize::from(ended.is_err());
+        }
+        assert_eq!(open, 1);
+    });
+}
+
+#[test]
 fn who_found_the_hall_full_takes_no_place_among_the_handshakes() {
     block_on(async {
         let limits = Limits { connections: 3, handshakes: 3, ..Limits::default() };

@@ -94,6 +94,12 @@ fn any_process_answers_and_one_matches() {
         let mut ann = client_at(&second.url, &place.member("marline://operator/ann"));
         let rows: Vec<RelayRow> = ann.fetch("/v1/relays").await.unwrap();
         assert_eq!((rows.len(), rows[0].edges), (1, 1));
+        // A member's certificate is shown, and not that of the process that has passed on what it said.
+        let (_, short) = place.aged("marline://relay/ams-1", Duration::ZERO);
+        let mut other = client_at(&second.url, &short);
+        other.send::<Value>("/v1/relays/heartbeat", &beat(100, Mark::default())).await.unwrap();
+        let rows: Vec<RelayRow> = ann.fetch("/v1/relays").await.unwrap();
+        assert_eq!(rows[0].certificate_ends, Some(short.span().unwrap().ends.to_string()));
         let drain = Drain { draining: true, for_ms: None };
         let drained: Drained = ann.send("/v1/relays/fra-1/drain", &drain).await.unwrap();
         assert_eq!(drained, Drained { known: true, durable: true });
@@ -133,13 +139,7 @@ fn a_token_is_used_once_and_a_list_reaches_all() {
     block_on(async {
         let server = Server::start(&[]);
         let place = Place::bare();
-        // Another machine, with a copy of the authority.
-        let copy = place.path("copy");
-        std::fs::create_dir(&copy).unwrap();
-        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-        for file in ["ca.key", "ca.pem", "issued.jsonl", "revoked.pem"] {
-            std::fs::copy(place.path("ca").join(file), copy.join(file)).unwrap();
-        }
+        let copy = copy_of(&place);
         let first = Process::start(&place, "f1", server.store()).await.leads().await;
         let second = Process::with(&place, Authority::open(&copy).unwrap(), "f2", server.store()).await;
         let grant = Grant::new("marline://edge/cam-9".parse().unwrap(), vec![], DAY).unwrap();
@@ -158,6 +158,50 @@ fn a_token_is_used_once_and_a_list_reaches_all() {
             std::fs::read(place.path("ca/revoked.pem")).unwrap()
         );
     });
+}
+
+#[test]
+fn two_machines_that_revoke_before_they_hear_of_each_other_lose_nobody() {
+    block_on(async {
+        let server = Server::start(&[]);
+        let place = Place::bare();
+        let members = ["marline://edge/cam-7", "marline://edge/cam-8"].map(|edge| place.member(edge));
+        let copy = copy_of(&place);
+        let first = Process::start(&place, "f1", server.store()).await;
+        let second = Process::with(&place, Authority::open(&copy).unwrap(), "f2", server.store()).await;
+        let there = Authority::open(&copy).unwrap();
+        place.authority().revoke_name(&members[0].peer().unwrap().identity, Stamp::now()).unwrap();
+        there.revoke_name(&members[1].peer().unwrap().identity, Stamp::now()).unwrap();
+        for process in [&first, &second] {
+            for own in &members {
+                until("both are out everywhere", async || {
+                    client_at(&process.url, own).fetch::<Value>("/v1/health").await.is_err()
+                })
+                .await;
+            }
+        }
+        // And whoever is taken back next lets neither of them in again.
+        let third = place.member("marline://edge/cam-9");
+        place.authority().revoke_name(&third.peer().unwrap().identity, Stamp::now()).unwrap();
+        until("the third one is out", async || {
+            client_at(&second.url, &third).fetch::<Value>("/v1/health").await.is_err()
+        })
+        .await;
+        for own in &members {
+            assert!(client_at(&second.url, own).fetch::<Value>("/v1/health").await.is_err());
+        }
+    });
+}
+
+/// Another machine's directory, with a copy of the authority.
+fn copy_of(place: &Place) -> PathBuf {
+    let copy = place.path("copy");
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    for file in ["ca.key", "ca.pem", "issued.jsonl", "revoked.pem"] {
+        std::fs::copy(place.path("ca").join(file), copy.join(file)).unwrap();
+    }
+    copy
 }
 
 #[test]
@@ -233,6 +277,12 @@ fn a_store_that_is_gone_and_comes_back_empty_is_whole_again() {
         assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
         let told: BeatAnswer = relay.send("/v1/relays/heartbeat", &beat).await.unwrap();
         assert_eq!(told.assignments.unwrap()[0].reservation, mbps(40));
+        // The other one has never heard it.
+        let knows = first.desk.leads();
+        until("what operators said is written again", async || {
+            !knows || server.try_ask::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
+        })
+        .await;
         until("that it is back is said", async || {
             [&first, &second].iter().all(|process| process.desk.trouble().borrow().is_none())
         })

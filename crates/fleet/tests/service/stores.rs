@@ -59,6 +59,8 @@ fn keeps_its_word(open: impl Fn() -> Box<dyn Store>) {
     assert_eq!(b.newest("revoked/x", 2, "two").unwrap().as_deref(), Some("three"));
     assert_eq!(b.newest("revoked/x", 4, "four").unwrap(), None);
     assert_eq!(a.newest("revoked/x", 3, "three").unwrap().as_deref(), Some("four"));
+    assert_eq!(b.newest("revoked/x", 4, "four").unwrap(), None);
+    assert_eq!(a.newest("revoked/x", 4, "vier").unwrap().as_deref(), Some("four"), "two were made at once");
 }
 
 #[test]
@@ -85,6 +87,19 @@ fn a_lead_ends_by_itself() {
     assert_eq!(a.lead(&Bid { epoch: Some(1), ..short }, now).unwrap(), Lead::Mine(1), "nobody else wanted it");
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(b.lead(&bid("b", None, 0), now).unwrap(), Lead::Mine(2));
+}
+
+#[test]
+fn members_stay_as_long_as_somebody_leads_though_nothing_changes() {
+    let server = Server::start(&[]);
+    let (mut a, now) = (server.store(), Stamp::now());
+    assert_eq!(a.lead(&bid("a", None, 0), now).unwrap(), Lead::Mine(1));
+    assert!(a.share(1, &[("relay/a".into(), Some("{}".into()))]).unwrap());
+    // Almost a day later.
+    server.ask::<()>(&["EXPIRE", "marline:{test}:members", "5"]);
+    assert_eq!(a.lead(&bid("a", Some(1), 0), now).unwrap(), Lead::Mine(1));
+    assert!(server.ask::<i64>(&["TTL", "marline:{test}:members"]) > 80_000);
+    assert_eq!(a.shared().unwrap().len(), 1);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod judge;
 mod paths;
 mod proxy;
 mod sheet;
+mod turns;
 mod wired;
 
 use std::path::PathBuf;

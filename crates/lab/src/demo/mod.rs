@@ -47,9 +47,10 @@ enum What {
 }
 
 const AFTER_LIVE: &str = "\
-ffmpeg pushes RTMP through socat into `marline edge`, over all links to `marline relay`, and on to nginx, which records.
-Each packet that ffmpeg made is looked for in the recording. The exit code is 0 if all were received in order over one
-connection and no frame was dropped, else 1. Needs ffmpeg, nginx with libnginx-mod-rtmp, and socat.
+ffmpeg pushes RTMP; `marline edge`, the gateway of its network, carries it over all links to the `marline relay` that the fleet's
+service has chosen, and that on to nginx, which records. Each packet that ffmpeg made is looked for in the recording. The exit
+code is 0 if all were received in order over one connection and no frame was dropped, else 1.
+Needs ffmpeg, nginx with libnginx-mod-rtmp, and socat; docs/lab.md tells what the lines of its table are.
 Example:
   sudo marline lab demo live --seconds 30 --bitrate 6Mbit/s --link wifi,rate=20Mbit/s,up=5Mbit/s,rtt=30ms \\
       --link lte,rate=20Mbit/s,up=5Mbit/s,rtt=60ms";

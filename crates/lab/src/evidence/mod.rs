@@ -14,3 +14,4 @@ pub use machine::Machine;
 pub use outcome::{By, LinkOutcome, Outcome, SLOT_S};
 pub use process::{ProcessFigures, ProcessSample};
 pub use row::Row;
+pub(crate) use row::thousandths;

@@ -34,26 +34,38 @@ pub struct Row {
     pub note: Option<String>,
 }
 
+impl Row {
+    /// One without figures, of all the work.
+    pub(crate) fn empty(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str) -> Self {
+        Self {
+            artefact: artefact.into(),
+            case: case.into(),
+            policy: policy.into(),
+            metric: metric.into(),
+            unit: unit.into(),
+            paper: None,
+            ours: None,
+            spread: None,
+            clairvoyant: None,
+            by: By::Sim,
+            scale: 1.0,
+            note: None,
+        }
+    }
+}
+
+/// To a thousandth: the rest is noise.
+pub(crate) fn thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_row_has_all_fields_in_their_order_and_nulls() {
-        let row = Row {
-            artefact: "T5.12".into(),
-            case: "LS".into(),
-            policy: "single:lte".into(),
-            metric: "time_lte".into(),
-            unit: "s".into(),
-            paper: None,
-            ours: Some(31.5),
-            spread: None,
-            clairvoyant: None,
-            by: By::Sim,
-            scale: 1.0,
-            note: None,
-        };
+        let row = Row { ours: Some(31.5), ..Row::empty("T5.12", "LS", "single:lte", "time_lte", "s") };
         let text = serde_json::to_string(&row).unwrap();
         let expected = r#"{"artefact":"T5.12","case":"LS","policy":"single:lte","metric":"time_lte","unit":"s","paper":null,"ours":31.5,"spread":null,"clairvoyant":null,"by":"sim","scale":1.0,"note":null}"#;
         assert_eq!(text, expected);

@@ -1,9 +1,9 @@
-//! Flows of programs through an edge, and servers for them: a sink that counts what arrives and when, an echo.
+//! Flows of programs through an edge, and servers for them: one that takes, one that gives, an echo.
 //!
-//! In: a target, how many bytes. Out: when which of them arrived at the server.
+//! In: a target, how many bytes, which way. Out: when which of them arrived.
 //!
 //! 1. Bytes are counted where they arrive: what lies in the sender's buffers has not been carried.
-//! 2. Time counts from before the connection to the end of the last byte: opening and slow start are part of an upload.
+//! 2. Time counts from before the connection to the end of the last byte: opening and slow start are part of a transfer.
 //! 3. Server and client are threads of this program in the two namespaces; sockets are plain.
 
 use std::io::{self, Read, Write};
@@ -32,21 +32,27 @@ pub(crate) enum Way {
 impl Way {
     /// A connection to the target, on a thread at the client's end.
     pub(crate) fn open(self, patience: Duration) -> io::Result<TcpStream> {
-        let at: SocketAddr = match self {
-            Self::Edge => EDGE.parse().map_err(io::Error::other)?,
-            Self::Plain => TARGET.into(),
-        };
-        let mut stream = TcpStream::connect_timeout(&at, patience)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        stream.set_nodelay(true)?;
-        if self == Self::Edge {
-            let (host, port) = TARGET;
-            write!(stream, "CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")?;
-            answered(&mut stream)?;
+        match self {
+            Self::Edge => tunnel(TARGET.into(), patience),
+            Self::Plain => connect(TARGET.into(), patience),
         }
-        Ok(stream)
     }
+}
+
+/// A tunnel of the edge to there, asked for like any program does, on a thread at the client's end.
+pub(crate) fn tunnel(end: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let mut stream = connect(EDGE.parse().map_err(io::Error::other)?, patience)?;
+    write!(stream, "CONNECT {end} HTTP/1.1\r\nHost: {end}\r\n\r\n")?;
+    answered(&mut stream)?;
+    Ok(stream)
+}
+
+fn connect(at: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&at, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Reads the head of an answer, byte by byte: what follows is the flow's.
@@ -67,9 +73,18 @@ fn answered(stream: &mut TcpStream) -> io::Result<()> {
     }
 }
 
-/// An upload as the sink saw it.
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// To the server.
+    Up,
+    /// From it.
+    Down,
+}
+
+/// A transfer as its receiver saw it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Uploaded {
+pub(crate) struct Arrived {
     /// Bytes that arrived.
     pub(crate) bytes: u64,
     /// From before the connection to the last of them.
@@ -78,7 +93,7 @@ pub(crate) struct Uploaded {
     pub(crate) later: f64,
 }
 
-impl Uploaded {
+impl Arrived {
     /// Mbit/s in all.
     pub(crate) fn mbps(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64().max(1e-9)
@@ -88,34 +103,58 @@ impl Uploaded {
 /// Windows are open after so long; rates from then on are beside the whole ones.
 pub(crate) const SETTLED: Duration = Duration::from_secs(3);
 
-/// Uploads so many bytes; the error is one of the flow, not of the lab.
-pub(crate) fn upload(
+/// When how many bytes arrived.
+type Arrivals = Vec<(Instant, u64)>;
+
+/// Carries so many bytes; the error is one of the flow, not of the lab.
+pub(crate) fn transfer(
     lab: &Lab,
     way: Way,
+    direction: Direction,
     bytes: u64,
     limit: Duration,
-) -> Result<Result<Uploaded, String>, LabError> {
-    let (began, arrivals) = (Instant::now(), sink(lab)?);
-    let sent = lab.inside(|| {
+) -> Result<Result<Arrived, String>, LabError> {
+    let (began, served) = (Instant::now(), server(lab, direction, bytes)?);
+    let client = lab.inside(|| {
         let mut stream = way.open(limit)?;
-        let block = vec![0x5a_u8; 64 * 1024];
-        let mut left = bytes;
-        while left > 0 {
-            let length = left.min(block.len() as u64) as usize;
-            stream.write_all(block.get(..length).unwrap_or_default())?;
-            left -= length as u64;
+        match direction {
+            Direction::Up => give(&mut stream, bytes).map(|()| None),
+            Direction::Down => Ok(Some(take(&mut stream))),
         }
-        stream.shutdown(std::net::Shutdown::Write)
     });
-    if let Err(error) = sent {
-        return Ok(Err(format!("sending: {error}")));
+    Ok(match client {
+        Err(error) => Err(format!("at the client: {error}")),
+        Ok(Some(arrivals)) => counted(&arrivals, began, bytes),
+        Ok(None) => match served.recv_timeout(limit) {
+            Ok(arrivals) => counted(&arrivals, began, bytes),
+            Err(_) => Err("it does not end".to_owned()),
+        },
+    })
+}
+
+/// So many bytes, and the end.
+fn give(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
+    let block = vec![0x5a_u8; 64 * 1024];
+    let mut left = bytes;
+    while left > 0 {
+        let length = left.min(block.len() as u64) as usize;
+        stream.write_all(block.get(..length).unwrap_or_default())?;
+        left -= length as u64;
     }
-    let arrivals = arrivals.recv_timeout(limit).map_err(|_| "it does not end".to_owned());
-    Ok(arrivals.and_then(|arrivals| counted(&arrivals, began, bytes)))
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+/// All that comes.
+fn take(stream: &mut TcpStream) -> Arrivals {
+    let (mut seen, mut buffer) = (Vec::new(), vec![0; 256 * 1024]);
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        seen.push((Instant::now(), length as u64));
+    }
+    seen
 }
 
 /// What the arrivals come to.
-fn counted(arrivals: &[(Instant, u64)], began: Instant, wanted: u64) -> Result<Uploaded, String> {
+fn counted(arrivals: &[(Instant, u64)], began: Instant, wanted: u64) -> Result<Arrived, String> {
     let bytes: u64 = arrivals.iter().map(|(_, bytes)| bytes).sum();
     if bytes != wanted {
         return Err(format!("{bytes} of {wanted} bytes arrived"));
@@ -124,22 +163,21 @@ fn counted(arrivals: &[(Instant, u64)], began: Instant, wanted: u64) -> Result<U
     let from = began + SETTLED;
     let later: u64 = arrivals.iter().filter(|(at, _)| *at > from).map(|(_, bytes)| bytes).sum();
     let span = end.saturating_duration_since(from).as_secs_f64();
-    Ok(Uploaded { bytes, time: end - began, later: if span > 0.0 { later as f64 * 8.0 / span } else { 0.0 } })
+    Ok(Arrived { bytes, time: end - began, later: if span > 0.0 { later as f64 * 8.0 / span } else { 0.0 } })
 }
 
-/// A server of one connection; what arrived when comes at its end.
-fn sink(lab: &Lab) -> Result<Receiver<Vec<(Instant, u64)>>, LabError> {
+/// A server of one connection; what arrived there when comes at its end.
+fn server(lab: &Lab, direction: Direction, bytes: u64) -> Result<Receiver<Arrivals>, LabError> {
     let listener = listen(lab)?;
     let (done, arrivals) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut seen = Vec::new();
         let Ok((mut stream, _)) = listener.accept() else { return };
-        let mut buffer = vec![0; 256 * 1024];
-        while let Ok(length @ 1..) = stream.read(&mut buffer) {
-            seen.push((Instant::now(), length as u64));
+        match direction {
+            // Nobody waits any more: the upload was given up.
+            Direction::Up => drop(done.send(take(&mut stream))),
+            // The client tells what has not come.
+            Direction::Down => drop(give(&mut stream, bytes)),
         }
-        // Nobody waits any more: the upload was given up.
-        let _ = done.send(seen);
     });
     Ok(arrivals)
 }
@@ -192,13 +230,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_is_counted_from_before_its_connection() {
+    fn a_transfer_is_counted_from_before_its_connection() {
         let began = Instant::now();
         let at = |millis| began + Duration::from_millis(millis);
         let seen = [(at(1000), 1_000_000), (at(4000), 500_000), (at(5000), 500_000)];
-        let uploaded = counted(&seen, began, 2_000_000).unwrap();
-        assert_eq!((uploaded.time, uploaded.mbps()), (Duration::from_secs(5), 3.2));
-        assert_eq!(uploaded.later, 4e6);
+        let arrived = counted(&seen, began, 2_000_000).unwrap();
+        assert_eq!((arrived.time, arrived.mbps()), (Duration::from_secs(5), 3.2));
+        assert_eq!(arrived.later, 4e6);
         assert!(counted(&seen, began, 2_000_001).unwrap_err().contains("2000000 of 2000001"));
     }
 }

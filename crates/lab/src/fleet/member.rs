@@ -1,17 +1,77 @@
-//! One program of a fleet as a process: started, waited for, ended; what it has said.
+//! One program of a fleet as a process: started, waited for, ended; what it has said. And the files that make it a member.
 //!
 //! In: a command and a file for what it says. Out: a running program.
 //!
 //! 1. It is ready when it has said so on standard error; all of marline's servers do.
 //! 2. Dropping it kills it. The lab's room would as well, but whoever is dropped here is also waited for.
+//! 3. A command of ours has a home of nobody's, so that no configuration and no learnt rate of the user's counts.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::LabError;
+
+/// Where members' files are, and the program that makes and uses them.
+#[derive(Clone, Debug)]
+pub(crate) struct Members {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+/// The directory of the authority among the members' files.
+pub(crate) const AUTHORITY: &str = "ca";
+
+impl Members {
+    /// A new authority, an edge `edge`, an operator `operator`, and `relay-1`, `relay-2`, … at these addresses.
+    pub(crate) fn new(program: &Path, folder: &Path, relays: &[Ipv4Addr]) -> Result<Self, LabError> {
+        let members = Self { program: program.to_owned(), folder: folder.to_owned() };
+        members.ca(&["init", "--name", "lab"])?;
+        members.ca(&["issue", "edge", "edge", "--out", "."])?;
+        members.ca(&["issue", "operator", "operator", "--out", "."])?;
+        for (at, address) in relays.iter().enumerate() {
+            members.ca(&["issue", "relay", &relay_name(at), "--address", &address.to_string(), "--out", "."])?;
+        }
+        Ok(members)
+    }
+
+    /// Where they are.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// This program among these files; what it would keep for its user is below `home`.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, home: &Path, words: &[S]) -> Command {
+        let mut command = Command::new(&self.program);
+        let nowhere = home.join("no-configuration");
+        command.args(words).current_dir(&self.folder).stdin(Stdio::null());
+        command.env("XDG_CONFIG_HOME", &nowhere).env("XDG_STATE_HOME", &nowhere).env("HOME", nowhere);
+        command
+    }
+
+    fn ca(&self, words: &[&str]) -> Result<(), LabError> {
+        let mut command = self.command(&self.folder, &[&["fleet", "ca"], words, &["--dir", AUTHORITY]].concat());
+        let failed = |source| LabError::Start { program: "marline fleet ca".into(), source };
+        let output = command.output().map_err(failed)?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        output.status.success().then_some(()).ok_or(LabError::Server(format!("marline fleet ca: {said}")))
+    }
+}
+
+/// What relay number `at` is called.
+pub(crate) fn relay_name(at: usize) -> String {
+    format!("relay-{}", at + 1)
+}
+
+/// The relay that new flows go through by the last word of an edge about it: its name, or the address that the edge was told.
+pub(crate) fn in_use(said: &str) -> Option<&str> {
+    let named = said.lines().rev().find_map(|line| line.split_once("new flows go through "))?.1;
+    named.split([':', ' ', ',']).next()
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -113,6 +173,14 @@ mod tests {
         let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 17 5 0 0 20 0 1 0 100 1000 10";
         assert_eq!(ticks(stat), Some(22));
         assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn the_relay_in_use_is_the_last_one_that_the_edge_has_named() {
+        let said = "marline: it listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through relay-2, assigned\n";
+        assert_eq!(in_use(said), Some("relay-2"));
+        assert_eq!(in_use(said.rsplit_once("marline").unwrap().0), Some("10.99.0.3"));
+        assert_eq!(in_use("marline: new flows go directly, over one link: no relay can be had"), None);
     }
 
     #[test]

@@ -17,9 +17,10 @@
 pub(crate) mod flow;
 mod member;
 
+use std::ffi::OsStr;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -29,7 +30,7 @@ use crate::lan::{self, Lan};
 use crate::network::SERVER;
 use crate::server::Folder;
 use crate::{Congestion, Lab, LabError, LabSpec, Service};
-pub(crate) use member::Member;
+pub(crate) use member::{AUTHORITY, Member, Members, in_use, relay_name};
 
 /// Who says which relay an edge uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -43,7 +44,7 @@ pub(crate) enum Assign {
 /// How programs reach the edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Through {
-    /// By SOCKS5 or CONNECT, at [`EDGE`].
+    /// By socat, which asks the edge with CONNECT.
     Proxy,
     /// Not knowing of it: the edge is the gateway of a LAN.
     Lan,
@@ -81,8 +82,8 @@ pub(crate) struct Fleet {
     lan: Option<Lan>,
     lab: Lab,
     zero: Instant,
+    members: Members,
     folder: Folder,
-    program: PathBuf,
 }
 
 impl Fleet {
@@ -91,7 +92,7 @@ impl Fleet {
         let mut fleet = Self::without_edge(setting)?;
         let mut words = vec!["edge".to_owned(), "--listen".into(), EDGE.into()];
         words.extend(["--certificate".into(), "edge.pem".into()]);
-        words.extend(["--run-dir".into(), fleet.folder.path().join("run").display().to_string()]);
+        words.extend(["--run-dir".into(), fleet.folder().join("run").display().to_string()]);
         words.extend(setting.links.iter().flat_map(|link| ["--link".into(), link.name.clone()]));
         match setting.assign {
             Assign::Fixed => {
@@ -107,7 +108,7 @@ impl Fleet {
         }
         let mut command = fleet.marline(&words);
         let lab = &fleet.lab;
-        let edge = Member::start("edge", fleet.folder.path(), &mut command, |command| lab.spawn(command))?;
+        let edge = Member::start("edge", fleet.folder(), &mut command, |command| lab.spawn(command))?;
         let edge = edge.ready("listens on")?;
         fleet.edge = Some(if setting.assign == Assign::Fleet { edge.ready("has given")? } else { edge });
         Ok(fleet)
@@ -124,14 +125,14 @@ impl Fleet {
         lab.begin()?;
         let zero = Instant::now();
         let folder = Folder::new().map_err(LabError::at("a place for the fleet"))?;
-        let program = setting.program.to_path_buf();
+        let addresses: Vec<Ipv4Addr> = (0..setting.relays).map(address).collect();
+        let members = Members::new(setting.program, folder.path(), &addresses)?;
         let mut fleet =
-            Self { edge: None, relays: Vec::new(), _service: None, lan: None, lab, zero, folder, program };
-        fleet.certify(setting.relays)?;
+            Self { edge: None, relays: Vec::new(), _service: None, lan: None, lab, zero, members, folder };
         if setting.assign == Assign::Fleet {
             let listen = format!("{SERVER}:{SERVICE}");
             fleet._service =
-                Some(fleet.at_server("service", &["fleet", "run", "--ca", "ca", "--listen", &listen])?);
+                Some(fleet.at_server("service", &["fleet", "run", "--ca", AUTHORITY, "--listen", &listen])?);
         }
         for at in 0..setting.relays {
             fleet.lab.set_address(address(at), true)?;
@@ -141,52 +142,29 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// An authority, and a certificate for each.
-    fn certify(&self, relays: u8) -> Result<(), LabError> {
-        let ca = |words: &[&str]| -> Result<(), LabError> {
-            let mut command = self.marline(&[&["fleet", "ca"], words, &["--dir", "ca"]].concat());
-            let output = command.stdin(Stdio::null()).output();
-            let output = output.map_err(|source| LabError::Start { program: "marline fleet ca".into(), source })?;
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            output.status.success().then_some(()).ok_or(LabError::Server(format!("marline fleet ca: {said}")))
-        };
-        ca(&["init", "--name", "lab"])?;
-        ca(&["issue", "edge", "edge", "--out", "."])?;
-        ca(&["issue", "operator", "operator", "--out", "."])?;
-        (0..relays).try_for_each(|at| {
-            let reached = address(at).to_string();
-            ca(&["issue", "relay", &name(at), "--address", &reached, "--out", "."])
-        })
-    }
-
     fn relay(&self, at: u8, assign: Assign) -> Result<Member, LabError> {
         let reached = format!("{}:{RELAY}", address(at));
-        let certificate = format!("{}.pem", name(at));
+        let certificate = format!("{}.pem", relay_name(at.into()));
         let server = SERVER.to_string();
         let mut words = vec!["relay", "--listen", &reached, "--certificate", &certificate, "--allow-net", &server];
         let ports = PORTS.map(|port| port.to_string());
         words.extend(ports.iter().flat_map(|port| ["--allow-port", port]));
-        words.extend(["--revoked", "ca/revoked.pem"]);
         let url = service_url();
         if assign == Assign::Fleet {
             words.extend(["--fleet", &url, "--announce", &reached, "--capacity", CAPACITY]);
         }
-        self.at_server(&name(at), &words)
+        self.at_server(&relay_name(at.into()), &words)
     }
 
     fn at_server(&self, name: &str, words: &[&str]) -> Result<Member, LabError> {
         let mut command = self.marline(words);
-        let member =
-            Member::start(name, self.folder.path(), &mut command, |command| self.lab.spawn_at_server(command));
+        let member = Member::start(name, self.folder(), &mut command, |command| self.lab.spawn_at_server(command));
         member?.ready("listens on")
     }
 
     /// This program, in the folder of the fleet's files.
-    fn marline<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Command {
-        let mut command = Command::new(&self.program);
-        let nowhere = self.folder.path().join("no-configuration");
-        command.args(words).current_dir(self.folder.path()).env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
-        command
+    fn marline<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        self.members.command(self.folder(), words)
     }
 
     /// Starts a command of a LAN's member, if there is a LAN, else of the client itself.
@@ -219,8 +197,12 @@ impl Fleet {
 
     /// Which relay new flows go through, as the edge has said it.
     pub(crate) fn used(&self) -> Option<usize> {
-        let said = self.edge.as_ref()?.said();
-        said.lines().rev().find_map(|line| used(line, self.relays.len()))
+        let said = self.edge_said();
+        let used = in_use(&said)?;
+        (0..self.relays.len()).find(|at| {
+            let address = u8::try_from(*at).map(address);
+            used == relay_name(*at) || address.is_ok_and(|address| used == address.to_string())
+        })
     }
 
     /// `kill -9` for a relay: its host answers for it, with resets.
@@ -241,23 +223,9 @@ impl Fleet {
     }
 }
 
-/// The relay in a line of the edge such as `new flows go through 10.99.0.12`.
-fn used(line: &str, relays: usize) -> Option<usize> {
-    let named = line.split_once("new flows go through ")?.1;
-    let host = named.split([':', ' ', ',']).next()?;
-    (0..relays).find(|at| {
-        let at = u8::try_from(*at).unwrap_or(u8::MAX);
-        host == address(at).to_string() || host == name(at)
-    })
-}
-
 fn address(at: u8) -> Ipv4Addr {
     let [a, b, c, _] = SERVER.octets();
     Ipv4Addr::new(a, b, c, 11 + at)
-}
-
-fn name(at: u8) -> String {
-    format!("relay-{}", at + 1)
 }
 
 fn service_url() -> String {
@@ -269,16 +237,3 @@ const RELAY: u16 = 4443;
 const SERVICE: u16 = 4444;
 /// chosen: more than any link here; the service wants to know it.
 const CAPACITY: &str = "200Mbit/s";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_relay_in_use_is_read_from_what_the_edge_says() {
-        assert_eq!(used("marline: new flows go through 10.99.0.12", 3), Some(1));
-        assert_eq!(used("marline: new flows go through relay-3, assigned", 3), Some(2));
-        assert_eq!(used("marline: new flows go through 10.99.0.12", 1), None);
-        assert_eq!(used("marline: new flows go directly, over one link: no relay can be had", 3), None);
-    }
-}

@@ -1,7 +1,7 @@
 //! A live broadcast through an edge: ffmpeg, unmodified, pushes RTMP; nginx, unmodified, receives it; links fail meanwhile.
 //!
 //! ```text
-//! ffmpeg ─▶ socat ─▶ marline edge ═(links)═▶ marline relay ─▶ nginx with its RTMP module
+//! ffmpeg ─▶ [socat] ─▶ marline edge ═(links)═▶ marline relay ─▶ nginx with its RTMP module
 //! ```
 //!
 //! In: a fleet's setting, what is sent, when which link fails. Out: a [`Broadcast`]: whether every packet arrived, how long

@@ -12,6 +12,7 @@
 
 mod bass;
 mod emptcp;
+mod floor;
 mod greenbag;
 mod paper;
 mod phone;
@@ -32,6 +33,7 @@ use store::Store;
 
 /// `marline lab reproduce`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = AFTER)]
 pub struct ReproduceArgs {
     /// Which paper: thesis, greenbag, emptcp, bass.
     #[arg(value_name = "NAME")]
@@ -63,7 +65,8 @@ pub struct ReproduceArgs {
     /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
-    /// So many videos (greenbag) or uploads (bass) at once, in labs of their own [default: 8 per processor; 1].
+    /// So many videos (greenbag), downloads (emptcp) or uploads (bass) at once, in labs of their own [default: 8 per processor;
+    /// bass: 1].
     #[arg(long, value_name = "N")]
     parallel: Option<usize>,
     /// The server's congestion control (emptcp), or everybody's (bass): cubic, bbr or reno.
@@ -73,11 +76,39 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     scale: f64,
     /// Let the fleet's service choose relays too, in real time (bass).
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sim")]
     by_fleet: bool,
     /// Write the decisions into this folder, for `marline replay` (greenbag, emptcp).
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
+}
+
+const AFTER: &str = "\
+Examples:
+  marline lab reproduce bass --sim
+      BASS's figures 5 and 8 to 12 in virtual time: the paper's numbers beside ours.
+  marline lab reproduce bass --case F11,F12 --parallel 4
+      In real time: edge, relay and origin over emulated links, 60 origins three times; stop with Ctrl-C, go on with --continue.
+  marline lab reproduce emptcp --scale 0.25 --runs 3 --case F5
+
+Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X-unequal, X-grid; bass F5 F8 to F12 X-upload.
+docs/benchmarks.md tells what each one is. A floor that is missed is said; the exit code is 1 only if something could not be done.";
+
+/// Refuses an option of another paper: it would change nothing.
+fn check(args: &ReproduceArgs) -> Result<(), LabError> {
+    let options: [(&str, bool, &[&str]); 7] = [
+        ("--clients", !args.clients.is_empty(), &["emptcp"]),
+        ("--traces", !args.traces.is_empty(), &["greenbag", "emptcp"]),
+        ("--parallel", args.parallel.is_some(), &["greenbag", "emptcp", "bass"]),
+        ("--cc", args.cc.name() != "cubic", &["emptcp", "bass"]),
+        ("--scale", args.scale < 1.0, &["emptcp"]),
+        ("--by-fleet", args.by_fleet, &["bass"]),
+        ("--trace", args.trace.is_some(), &["greenbag", "emptcp"]),
+    ];
+    let odd = options.iter().find(|(_, given, of)| *given && !of.contains(&args.name.as_str()));
+    odd.map_or(Ok(()), |(option, _, of)| {
+        Err(LabError::Spec(format!("{option} changes nothing of {}: it is for {}", args.name, of.join(", "))))
+    })
 }
 
 fn share(word: &str) -> Result<f64, String> {
@@ -98,6 +129,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if !NAMES.contains(&args.name.as_str()) {
         return Err(LabError::Spec(format!("no paper `{}`; there are: {}", args.name, NAMES.join(", "))));
     }
+    check(args)?;
     if args.name == "greenbag" {
         return greenbag::run(args);
     }

@@ -5,7 +5,7 @@
 //!    the row has a null; where both have none there is no row.
 //! 3. What makes figures differ for a known reason is said in the row's note.
 
-use crate::evidence::{By, Outcome, ProcessFigures, Row, stats};
+use crate::evidence::{By, Outcome, ProcessFigures, Row, stats, thousandths};
 use crate::page::Table;
 
 use super::paper::{DYNAMIC, METRICS, Paper};
@@ -42,9 +42,9 @@ pub(super) fn rows(paper: &Paper, outcomes: &[Outcome], by: By, scale: f64) -> V
                         metric: (*metric).into(),
                         unit: (*unit).into(),
                         paper: theirs,
-                        ours: ours.map(rounded),
-                        spread: spread.map(rounded),
-                        clairvoyant: ours.and_then(|_| clairvoyant(&runs, metric)).map(rounded),
+                        ours: ours.map(thousandths),
+                        spread: spread.map(thousandths),
+                        clairvoyant: ours.and_then(|_| clairvoyant(&runs, metric)).map(thousandths),
                         by,
                         scale,
                         note: note(artefact, metric, by, runs.is_empty()),
@@ -130,11 +130,6 @@ fn note(artefact: &str, metric: &str, by: By, nothing: bool) -> Option<String> {
         _ => return None,
     };
     Some(text.into())
-}
-
-/// To a thousandth: the rest is noise.
-fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
 }
 
 /// Table 5.12 of one case for people: the paper's figure, a slash, ours.

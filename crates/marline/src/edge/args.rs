@@ -11,6 +11,8 @@ use marline_fleet::edge::Live;
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
 
+use crate::member::{Files, Revoked};
+
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   sudo marline edge --fleet https://fleet.example.org:4444 --certificate cam-7.pem
@@ -27,7 +29,7 @@ Examples:
 
 Certificates come from `marline fleet enrol`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
 steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried: a LAN's passes over
-the link of the default route. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
+the one link that has shown the highest rate, a metered one only where there is no other. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
 start or by `marline paths restore`; it needs CAP_NET_ADMIN and nft. docs/edge-box.md is the guide to a box.";
 
 /// `marline edge`.
@@ -63,25 +65,17 @@ pub(super) struct RunArgs {
     pub(super) fleet: Option<String>,
     /// A relay, the best first; may be given several times. Its certificate must have this name [default port: 4443]. With
     /// --fleet: when those of the service do not carry.
-    #[arg(long, required_unless_present = "fleet", value_name = "HOST[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) relay: Vec<String>,
-    /// This edge's certificate, as `marline fleet enrol` or `marline fleet ca issue` writes it.
-    #[arg(long, required = true, value_name = "FILE")]
-    pub(super) certificate: Option<PathBuf>,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE")]
-    pub(super) key: Option<PathBuf>,
-    /// The authority's certificate [default: beside it, ca.pem].
-    #[arg(long, value_name = "FILE")]
-    pub(super) ca: Option<PathBuf>,
-    /// The authority's list of revoked certificates; a relay that stands there is not used. Read again when it changes
-    /// [default: beside the certificate, revoked.pem, if it is there; with --fleet it is fetched].
-    #[arg(long, value_name = "FILE")]
-    pub(super) revoked: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) files: Files,
+    #[command(flatten)]
+    pub(super) revoked: Revoked,
     /// Where programs reach it; may be given several times. Whoever can reach it may use it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1088")]
     pub(super) listen: Vec<SocketAddr>,
-    /// Be the gateway of the LAN at this interface, or these; may be given several times.
+    /// Be the gateway of the LAN at this interface, or these; may be given several times. TCP is carried over all links, UDP
+    /// and the rest pass over the best single one.
     #[arg(long, value_name = "IFACE[,…]", value_delimiter = ',')]
     pub(super) lan: Vec<String>,
     /// A live stream, before which all others wait: where it goes; may be given several times. RTMP (port 1935) always is one.

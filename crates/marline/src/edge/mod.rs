@@ -19,7 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, attend_lan, keep_trust};
+use marline_fleet::edge::{Agent, Edge, EdgeState, FleetView, Front, RestNow, attend_lan, keep_trust};
+use marline_fleet::renew::keep_renewed;
+use marline_fleet::service::words::Reason;
 use marline_net::control::Ear;
 use marline_net::paths::control::{self, Question};
 use marline_net::paths::gateway::{Gateway, GatewayError, Lan};
@@ -37,7 +39,7 @@ pub(crate) use args::{AFTER_HELP, EdgeArgs};
 /// Does what was asked for.
 pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
     match args.verb {
-        Some(EdgeVerb::Status { json, run_dir }) => status::run(run_dir, json),
+        Some(EdgeVerb::Status { json, run_dir }) => status::run(run_dir.as_deref(), json),
         None => carry(&args.run, config),
     }
 }
@@ -45,7 +47,7 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
 /// Carries until stopped.
 fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let descriptors = marline_net::descriptors::raise();
-    let Terms { identity, own, trusted, revoked, config: mut terms, fleet } = Terms::of(args)?;
+    let Terms { identity, own, files, trusted, revoked, config: mut terms, fleet } = Terms::of(args)?;
     let asked = terms.guests.flows;
     terms.guests = terms.guests.within(descriptors);
     if terms.guests.flows < asked {
@@ -73,15 +75,17 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     if let Some(gateway) = &gateway {
         gateway.changes().iter().for_each(|line| say(line));
         say(&format!(
-            "{identity} is the gateway of {}: TCP is carried; UDP and the rest pass over the link of the default route",
+            "{identity} is the gateway of {}: TCP is carried; UDP and the rest pass over the best single link",
             args.lan.join(", ")
         ));
     }
     let mut agent = fleet.map(|Fleet { client, machine, remembered }| {
         let list = (own.authority().clone(), revoked.as_path());
+        let client = client.showing(edge.shows());
         Agent::new(&edge, client, machine, remembered, list, named)
     });
     let view = agent.as_ref().map(Agent::view);
+    let shown = watch::Sender::new(own.clone());
     let about = About { begun: Instant::now(), edge: identity.to_string(), listens };
     let ended = runtime.block_on(async {
         let _ear = listen(args, about, &edge, view.clone());
@@ -95,10 +99,14 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             } => Err(no_lan(lost)),
             never = edge.keep_warm() => match never {},
             never = edge.keep_looking(&place) => match never {},
-            never = keep_trust(&edge, &own, &revoked) => match never {},
+            never = keep_trust(&edge, shown.subscribe(), &revoked) => match never {},
+            never = keep_renewed(args.fleet.as_deref(), &files, own, |own| {
+                shown.send_replace(own.clone());
+            }) => match never {},
             never = ask(agent.as_mut()) => match never {},
             never = tell(edge.state()) => match never {},
             never = tell_fleet(view.clone()) => match never {},
+            never = tell_rest(edge.rest()) => match never {},
             ended = stop.heard() => ended,
         };
         if let Some(agent) = &mut agent {
@@ -138,20 +146,26 @@ async fn ask(agent: Option<&mut Agent>) -> Infallible {
     }
 }
 
-/// Answers `marline edge status` as long as it is held. An edge that cannot be asked carries all the same.
+/// Answers `marline edge status` as long as it is held, at the first place that has room for it. An edge that cannot be asked
+/// carries all the same.
 fn listen(args: &RunArgs, about: About, edge: &Arc<Edge>, view: Option<watch::Receiver<FleetView>>) -> Option<Ear> {
-    let edge = Arc::clone(edge);
+    let (about, edge) = (Arc::new(about), Arc::clone(edge));
     let answer = move |question| match question {
         status::Question::Status => std::future::ready(Ok(Status::of(&about, &edge, view.as_ref()))),
     };
-    let listens = Ear::listen(&status::socket(&run_dir(args)), answer);
-    let unheard = |error: &std::io::Error| {
-        say(&format!("`marline edge status` cannot ask this edge: {error}; --run-dir names another place"));
-    };
-    listens.inspect_err(unheard).ok()
+    let mut why = None;
+    for dir in paths::run_dirs(args.run_dir.as_deref()) {
+        match Ear::listen(&status::socket(&dir), answer.clone()) {
+            Ok(ear) => return Some(ear),
+            Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
+        }
+    }
+    let why = why.unwrap_or_default();
+    say(&format!("`marline edge status` cannot ask this edge: {why}; name another --run-dir"));
+    None
 }
 
-/// Where sockets are.
+/// Where `marline paths` is asked, and written down what is to be put back.
 fn run_dir(args: &RunArgs) -> PathBuf {
     args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
 }
@@ -200,7 +214,9 @@ async fn tell(mut state: watch::Receiver<EdgeState>) -> Infallible {
         let now = state.borrow_and_update().clone();
         let new = match &now.last {
             Some(relay) => Some(format!("through {relay}")),
-            None if now.direct > before.direct => Some("directly, over one link: no relay can be had".to_owned()),
+            None if now.direct > before.direct => {
+                Some("directly, over one link: no relay can be had (MARLINE_LOG=warn says why)".to_owned())
+            }
             None => None,
         };
         if let Some(new) = new.filter(|new| way.as_ref() != Some(new)) {
@@ -214,7 +230,7 @@ async fn tell(mut state: watch::Receiver<EdgeState>) -> Infallible {
 /// Says what the service gives, and when it does not answer.
 async fn tell_fleet(view: Option<watch::Receiver<FleetView>>) -> Infallible {
     let Some(mut view) = view else { pending().await };
-    let (mut relay, mut silent) = (None, false);
+    let (mut relay, mut silent, mut refused) = (None, false, None);
     loop {
         if view.changed().await.is_err() {
             pending::<()>().await;
@@ -229,12 +245,32 @@ async fn tell_fleet(view: Option<watch::Receiver<FleetView>>) -> Infallible {
                 None => say("the fleet's service answers again"),
             }
         }
+        let reason = now.reason.filter(|reason| now.given.is_none() && *reason != Reason::Pending);
+        if let Some(reason) = reason.filter(|reason| refused != Some(*reason)) {
+            say(&format!(
+                "the fleet's service keeps nothing for this edge ({}); relays that it has named are used as they are",
+                reason.word()
+            ));
+        }
+        refused = if now.given.is_some() { None } else { reason.or(refused) };
         let given = now.given.map(|held| (held.relay, held.reservation));
         if given.is_some() && given != relay {
             relay = given;
             if let Some((relay, reserved)) = &relay {
                 say(&format!("the fleet's service has given {relay}, with {reserved} kept for this edge"));
             }
+        }
+    }
+}
+
+/// Says which link the rest of a LAN's packets takes, at the start and when it is another one.
+async fn tell_rest(mut rest: watch::Receiver<Option<RestNow>>) -> Infallible {
+    loop {
+        if rest.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        if let Some(now) = rest.borrow_and_update().as_ref() {
+            say(&format!("UDP and the rest of the LAN pass {}", status::over(now)));
         }
     }
 }

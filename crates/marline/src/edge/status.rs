@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
-use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow};
-use marline_net::control::ask;
-use marline_net::paths::ground::RUN_DIR;
+use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow};
+use marline_net::control::{AskError, ask};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::Exit;
 use crate::energy::{json, table};
-use crate::paths::unanswered;
+use crate::paths::{run_dirs, unanswered};
 
 /// Where an edge is asked.
 pub(super) fn socket(run_dir: &Path) -> PathBuf {
@@ -43,6 +42,9 @@ pub(super) struct Status {
     /// None: it asks no service.
     fleet: Option<FleetView>,
     links: Vec<LinkNow>,
+    /// None: it serves no LAN.
+    #[serde(default)]
+    rest: Option<RestNow>,
 }
 
 /// What does not change while it runs.
@@ -64,18 +66,25 @@ impl Status {
             relays: edge.relays(),
             fleet: fleet.map(|view| view.borrow().clone()),
             links: edge.links(),
+            rest: edge.rest().borrow().clone(),
         }
     }
 }
 
 /// Asks and prints.
-pub(super) fn run(run_dir: Option<PathBuf>, as_json: bool) -> Result<(), Exit> {
-    let run_dir = run_dir.unwrap_or_else(|| RUN_DIR.into());
-    let status: Status =
-        ask("marline edge", &socket(&run_dir), &Question::Status).map_err(|error| unanswered(&error))?;
+pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), Exit> {
+    let status = asked(run_dir).map_err(|error| unanswered(&error))?;
     let text = if as_json { json(&status)? } else { shown(&status) };
     std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes())?;
     Ok(())
+}
+
+/// The first edge that answers; otherwise why the likeliest one does not.
+fn asked(run_dir: Option<&Path>) -> Result<Status, AskError> {
+    let mut places = run_dirs(run_dir).into_iter();
+    let ask = |dir: &Path| ask("marline edge", &socket(dir), &Question::Status);
+    let first = ask(&places.next().unwrap_or_default());
+    first.or_else(|why| places.find_map(|dir| ask(&dir).ok()).ok_or(why))
 }
 
 fn shown(status: &Status) -> String {
@@ -113,13 +122,16 @@ fn shown(status: &Status) -> String {
         vec![relay.label.clone(), state.to_owned(), rate, age, trip, carried.to_string(), sent]
     }));
     text += &(table(&rows) + "\n");
+    if status.links.is_empty() {
+        return text + "no link: what is sent stays on this machine\n";
+    }
     let all: u64 = status.links.iter().map(|link| link.sent_bytes).sum();
     let mut rows = vec![words(&["link", "state", "sent", "share", "now", "most", "bytes"])];
     rows.extend(status.links.iter().map(|link| {
         let share = if all == 0 { 0.0 } else { 100.0 * link.sent_bytes as f64 / all as f64 };
         vec![
             link.name.clone(),
-            if link.up { "up" } else { "down" }.to_owned(),
+            state(link).to_owned(),
             DataSize::from_bytes(link.sent_bytes).to_string(),
             format!("{share:.0}%"),
             link.rate.to_string(),
@@ -127,7 +139,28 @@ fn shown(status: &Status) -> String {
             if link.metered { "metered" } else { "free" }.to_owned(),
         ]
     }));
-    text + &table(&rows)
+    text += &table(&rows);
+    if let Some(rest) = &status.rest {
+        text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));
+    }
+    text
+}
+
+/// Which way the rest of a LAN's packets takes, and why.
+pub(super) fn over(rest: &RestNow) -> String {
+    let link = rest
+        .link
+        .as_ref()
+        .map_or_else(|| "by the host's own default route".to_owned(), |link| format!("over {link}"));
+    format!("{link}: {}", rest.why.words())
+}
+
+fn state(link: &LinkNow) -> &'static str {
+    match (link.up, link.silent) {
+        (false, _) => "down",
+        (true, true) => "silent",
+        (true, false) => "up",
+    }
 }
 
 fn service(fleet: &FleetView) -> String {

@@ -3,22 +3,26 @@
 //! Everything that the user wrote and the files that it names are read here, before anything listens.
 
 use std::net::ToSocketAddrs as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use marline_fleet::ca::Fingerprint;
 use marline_fleet::edge::{Config, GuestTerms, Live, RelayAt, Remembered, Trusted, list, machine};
 use marline_fleet::identity::{Identity, Role};
+use marline_fleet::renew::Own;
 use marline_fleet::service::Client;
-use marline_fleet::tls::{Credentials, client_config};
+use marline_fleet::tls::Credentials;
 
 use super::args::{Minimise, RunArgs};
 use super::say;
 use crate::Exit;
+use crate::fleet::unit_state;
 
 /// All of it.
 pub(super) struct Terms {
     pub(super) identity: Identity,
     pub(super) own: Credentials,
+    /// Where that stands.
+    pub(super) files: Own,
     pub(super) trusted: Trusted,
     /// The revocation list, there or not.
     pub(super) revoked: PathBuf,
@@ -36,33 +40,27 @@ pub(super) struct Fleet {
 impl Terms {
     pub(super) fn of(args: &RunArgs) -> Result<Self, Exit> {
         let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
-        let certificate = args.certificate.clone().ok_or_else(|| Exit::usage("--certificate is missing"))?;
-        let beside = |name: &str| certificate.parent().unwrap_or(Path::new("")).join(name);
-        let key = args.key.clone().unwrap_or_else(|| certificate.with_extension("key"));
-        let authority = args.ca.clone().unwrap_or_else(|| beside("ca.pem"));
-        let own = Credentials::read(&certificate, &key, &authority).map_err(|error| bad(&error))?;
-        let identity = own.peer().map_err(|error| bad(&error))?.identity;
-        if identity.role != Role::Edge {
-            let whose = format!("it is the certificate of {identity}, and not of an edge");
-            return Err(Exit::usage(format!("{}: {whose}", certificate.display())));
+        if args.fleet.is_none() && args.relay.is_empty() {
+            return Err(Exit::usage("say --fleet URL, whose service chooses a relay, or --relay HOST[:PORT]"));
         }
-        if let Some(missing) = args.revoked.as_ref().filter(|path| args.fleet.is_none() && !path.exists()) {
-            return Err(Exit::usage(format!("--revoked {}: no such file", missing.display())));
-        }
+        let member = args.files.read(Role::Edge)?;
+        let identity = member.identity.clone();
         let state = || match &args.asks.state {
             Some(named) => Ok(named.clone()),
             None => Ok::<_, Exit>(state_dir()?.join(format!("edge-{}.json", identity.name))),
         };
-        // Each authority's list is a file of its own: a box that changes its fleet begins anew.
-        let fingerprint: String = Fingerprint::of(own.authority()).to_string().chars().take(16).collect();
-        let near = beside("revoked.pem");
-        let revoked = match &args.revoked {
-            Some(named) => named.clone(),
-            None if near.exists() || args.fleet.is_none() => near,
-            None => state()?.with_file_name(format!("revoked-{fingerprint}.pem")),
+        let revoked = match (&args.fleet, args.revoked.named()) {
+            // Without a service nobody brings it.
+            (None, Some(_)) => args.revoked.there(&member)?,
+            (Some(_), None) if !args.revoked.place(&member).exists() => {
+                // Each authority's list is a file of its own: a box that changes its fleet begins anew.
+                let fingerprint = Fingerprint::of(member.own.authority()).to_string();
+                state()?.with_file_name(format!("revoked-{fingerprint:.16}.pem"))
+            }
+            _ => args.revoked.place(&member),
         };
-        let revocations = list(&own, &revoked).map_err(|error| bad(&error))?;
-        let trusted = Trusted::new(&own, revocations).map_err(|error| bad(&error))?;
+        let revocations = list(&member.own, &revoked).map_err(|error| bad(&error))?;
+        let trusted = Trusted::new(&member.own, revocations).map_err(|error| bad(&error))?;
         if let Some(congestion) = &args.congestion {
             congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
         }
@@ -78,8 +76,7 @@ impl Terms {
             guests,
         };
         let fleet = args.fleet.as_ref().map(|url| {
-            let tls = client_config(&own, None, true).map_err(|error| bad(&error))?;
-            let client = Client::new(url, tls).map_err(|error| Exit::usage(format!("--fleet: {error}")))?;
+            let client = member.client(url)?;
             let state = state()?;
             let machine = machine::Config {
                 origin: args.asks.origin.clone(),
@@ -92,15 +89,14 @@ impl Terms {
         });
         let fleet = fleet.transpose()?;
         resolve(args)?;
-        Ok(Self { identity, own, trusted, revoked, config, fleet })
+        Ok(Self { identity, own: member.own, files: member.kept, trusted, revoked, config, fleet })
     }
 }
 
 /// Where an edge keeps what it has learnt.
 fn state_dir() -> Result<PathBuf, Exit> {
-    // systemd's word for a unit's own directory.
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(unit) = set("STATE_DIRECTORY") {
+    if let Some(unit) = unit_state() {
         return Ok(unit);
     }
     if rustix::process::geteuid().is_root() {

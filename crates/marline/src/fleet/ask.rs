@@ -1,24 +1,24 @@
 //! `marline fleet status`, `watch` and `drain`: what an operator asks the service, and tells it.
 //!
-//! 1. What is not named stands beside the certificate, as `marline fleet ca issue` writes it.
+//! 1. An operator asks: his files are as everybody's ([`crate::member`]).
 //! 2. A service that is not reached is exit code 69, one that refuses 1, and 77 if it is for want of a role.
 //! 3. While no process of the service leads, the one that is asked still says how it stands itself, and why.
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::{Bitrate, Ratio};
-use marline_fleet::identity::Name;
-use marline_fleet::service::words::{EdgeRow, Reason, RelayRow, ServiceRow};
+use marline_fleet::ca::Stamp;
+use marline_fleet::identity::{Name, Role};
+use marline_fleet::service::words::{EdgeRow, Endpoint, RelayRow, ServiceRow};
 use marline_fleet::service::{Client, ClientError, Drain, Drained};
-use marline_fleet::tls::{Credentials, client_config};
 use serde::Serialize;
 
 use super::ca::{print, say};
 use crate::Exit;
 use crate::energy::{json, table};
+use crate::member::Files;
 use crate::paths::paint;
 
 /// Which service, and who asks.
@@ -27,31 +27,14 @@ pub(super) struct Service {
     /// The service.
     #[arg(long, value_name = "URL")]
     fleet: String,
-    /// The certificate of an operator, as `marline fleet ca issue` writes it.
-    #[arg(long, value_name = "FILE")]
-    certificate: PathBuf,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    /// The authority's certificate [default: beside it, ca.pem].
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Service {
     fn client(&self) -> Result<Client, Exit> {
-        let own = credentials(&self.certificate, self.key.as_deref(), self.ca.as_deref())?;
-        let tls = client_config(&own, None, true).map_err(|error| Exit::usage(error.to_string()))?;
-        Client::new(&self.fleet, tls).map_err(exit)
+        self.files.read(Role::Operator)?.client(&self.fleet)
     }
-}
-
-/// A member's files.
-pub(super) fn credentials(certificate: &Path, key: Option<&Path>, ca: Option<&Path>) -> Result<Credentials, Exit> {
-    let beside = certificate.parent().unwrap_or(Path::new("")).join("ca.pem");
-    let key = key.map_or_else(|| certificate.with_extension("key"), Path::to_path_buf);
-    let read = Credentials::read(certificate, &key, ca.unwrap_or(&beside));
-    read.map_err(|error| Exit::usage(error.to_string()))
 }
 
 /// How the fleet stands.
@@ -108,7 +91,8 @@ pub(super) fn drain(service: &Service, relay: &Name, time: Option<Duration>, und
 }
 
 fn shown(fleet: &Fleet) -> String {
-    let mut rows = vec![words(&["relay", "state", "free", "of", "share", "edges", "heard"])];
+    let now = Stamp::now();
+    let mut rows = vec![words(&["relay", "state", "free", "of", "share", "edges", "heard", "certificate"])];
     rows.extend(fleet.relays.iter().map(|relay| {
         let state = match relay {
             RelayRow { healthy: false, .. } => "silent",
@@ -124,24 +108,33 @@ fn shown(fleet: &Fleet) -> String {
             format!("{:.0}%", share.as_f64() * 100.0),
             relay.edges.to_string(),
             age(relay.age_ms),
+            left(relay.certificate_ends.as_deref(), now),
         ]
     }));
     let mut text = standing(&fleet.service) + "\n" + &table(&rows) + "\n";
-    let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard"])];
+    let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard", "certificate"])];
     rows.extend(fleet.edges.iter().map(|edge| {
-        let none = || edge.reason.map_or("-", reason).to_owned();
+        let none = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.word()));
         vec![
             edge.name.to_string(),
             edge.relay.as_ref().map_or_else(none, Name::to_string),
             edge.reservation.map_or_else(|| "-".to_owned(), |rate: Bitrate| rate.to_string()),
             edge.throughput.to_string(),
             edge.alone.to_string(),
-            edge.origin.to_string(),
+            origin(&edge.origin),
             age(edge.age_ms),
+            left(edge.certificate_ends.as_deref(), now),
         ]
     }));
     text += &table(&rows);
     text
+}
+
+/// Where an edge's flows go. Before the first one it says a name that cannot be (RFC 6761 §6.4).
+fn origin(origin: &Endpoint) -> String {
+    let text = origin.to_string();
+    let is_none = text.rsplit_once(':').is_some_and(|(host, _)| host.ends_with(".invalid"));
+    if is_none { "-".to_owned() } else { text }
 }
 
 /// Who matches, and where the store is.
@@ -161,18 +154,18 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Pending => "(pending)",
-        Reason::NoRelay => "(no relay)",
-        Reason::NoGain => "(no gain)",
-        Reason::NoRoom => "(no room)",
-        Reason::Released => "(released)",
-    }
-}
-
 fn age(millis: u64) -> String {
     format!("{} s ago", millis / 1000)
+}
+
+/// How long a certificate is good for.
+fn left(ends: Option<&str>, now: Stamp) -> String {
+    let Some(ends) = ends.and_then(|ends| ends.parse::<Stamp>().ok()) else { return "-".to_owned() };
+    match ends.since_1970().saturating_sub(now.since_1970()).as_secs() {
+        0 => "ended".to_owned(),
+        seconds if seconds < 86_400 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
 }
 
 fn exit(error: ClientError) -> Exit {
@@ -192,4 +185,18 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Exit> {
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Exit> {
     Ok(runtime()?.block_on(future))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_certificate_is_shown_in_days_and_at_the_end_in_hours() {
+        let now: Stamp = "2026-10-02T12:00:00Z".parse().unwrap();
+        let of = |ends| left(ends, now);
+        assert_eq!(of(Some("2026-11-01T12:00:00Z")), "30 d");
+        assert_eq!(of(Some("2026-10-03T11:59:59Z")), "23 h");
+        assert_eq!((of(Some("2026-10-02T12:00:00Z")).as_str(), of(None).as_str()), ("ended", "-"));
+    }
 }

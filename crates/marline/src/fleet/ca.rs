@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use marline_fleet::ca::{Address, Authority, CaError, Grant, Issued, MemberFiles, Request, Serial, Stamp, State};
+use marline_fleet::ca::{
+    Address, Authority, CaError, Grant, Issued, MemberFiles, Request, Revocations, Serial, Stamp, State,
+};
 use marline_fleet::identity::{Identity, Name, Role};
 use serde::Serialize;
 
 use crate::args::positive_duration;
 use crate::energy::{json, table};
-use crate::{Exit, config};
+use crate::{Exit, config, member};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -84,7 +86,7 @@ enum CaVerb {
         /// How long the certificate lives.
         #[arg(long, value_name = "TIME", default_value = "90d", value_parser = positive_duration)]
         valid: Duration,
-        /// Where NAME.pem, NAME.key and ca.pem are written.
+        /// Where NAME.pem, NAME.key and ca.pem are written; for a relay revoked.pem as well.
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
         /// Certify the key of this request (PKCS #10, PEM or DER) instead of a new one; names in it do not count.
@@ -183,6 +185,7 @@ fn init(dir: &Path, name: &str, now: Stamp) -> Result<(), Exit> {
     print(&format!("{}\n", dir.join("ca.pem").display()))?;
     say(&format!("SHA-256 {}, until {}", authority.fingerprint(), authority.not_after()));
     say(&format!("{} is the fleet's secret: keep a copy where nobody else gets it", dir.join("ca.key").display()));
+    say(&format!("next: marline fleet run --ca {} --listen ADDRESS:4444 --address HOST", dir.display()));
     Ok(())
 }
 
@@ -190,6 +193,9 @@ fn token(place: &Place, grant: &Grant, valid: Duration, now: Stamp) -> Result<()
     let token = place.open()?.token(grant, valid, now).map_err(exit)?;
     print(&format!("{}\n", token.reveal()))?;
     say(&format!("good once, until {}: whoever has it first is {}", now.after(valid), grant.identity()));
+    say(
+        "next: marline fleet enrol --fleet https://HOST:4444, where it is to be used, with the token on standard input",
+    );
     Ok(())
 }
 
@@ -199,6 +205,8 @@ fn issue(place: &Place, grant: &Grant, out: &Path, csr: Option<&Path>, now: Stam
     let authority = place.open()?;
     files.check(authority.certificate(), request.is_none()).map_err(exit)?;
     std::fs::create_dir_all(out).map_err(|error| Exit::failed(format!("{}: {error}", out.display())))?;
+    // What is in the way is found before anything is issued.
+    let revoked = (grant.identity().role == Role::Relay).then(|| bring_revoked(&authority, &files)).transpose()?;
     let (chain, key) = match &request {
         Some(request) => (authority.issue(grant, request, now).map_err(exit)?, None),
         None => {
@@ -208,10 +216,21 @@ fn issue(place: &Place, grant: &Grant, out: &Path, csr: Option<&Path>, now: Stam
     };
     files.write(&chain, key.as_ref()).map_err(exit)?;
     let written = [Some(&files.certificate), key.as_ref().map(|_| &files.key), Some(&files.authority)];
-    let lines: String = written.into_iter().flatten().map(|path| format!("{}\n", path.display())).collect();
+    let written = written.into_iter().chain([revoked.as_ref()]);
+    let lines: String = written.flatten().map(|path| format!("{}\n", path.display())).collect();
     print(&lines)?;
     say(&format!("{} until {}, serial {}", grant.identity(), chain.issued.not_after, chain.issued.serial));
+    say(&format!("next: {}", member::next(grant.identity().role, &files.certificate, "https://HOST:4444")));
     Ok(())
+}
+
+/// The list of the revoked, beside a relay's files: it begins with one.
+fn bring_revoked(authority: &Authority, files: &MemberFiles) -> Result<PathBuf, Exit> {
+    let (from, to) = (authority.revocations_path(), files.authority.with_file_name("revoked.pem"));
+    let text = std::fs::read_to_string(&from);
+    let text = text.map_err(|error| Exit::failed(format!("{}: {error}", from.display())))?;
+    Revocations::bring(&to, authority.certificate(), &text).map_err(exit)?;
+    Ok(to)
 }
 
 fn request(path: &Path) -> Result<Request, Exit> {

@@ -3,15 +3,16 @@
 //! The token comes from a file or from standard input, and from no argument: everybody on the machine may read those.
 
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use marline_fleet::enrol::{JoinError, join};
 use marline_fleet::service::ClientError;
+use rustix::fs::Access;
 
 use super::ask::runtime;
 use super::ca::{print, say};
-use crate::Exit;
+use crate::{Exit, member};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -40,13 +41,22 @@ const LONGEST: u64 = 16 * 1024;
 
 pub(super) fn run(args: &EnrolArgs) -> Result<(), Exit> {
     let token = token(args)?;
+    room(&args.out)?;
     let joined = runtime()?.block_on(join(&args.fleet, &token, &args.out)).map_err(exit)?;
     print(&format!("{}\n", joined.files.certificate.display()))?;
     say(&format!("this machine is {} until {}", joined.identity, joined.not_after));
     if let Err(why) = joined.revoked {
         say(&format!("the list of revoked certificates was not fetched: {why}"));
     }
+    say(&format!("next: {}", member::next(joined.identity.role, &joined.files.certificate, &args.fleet)));
     Ok(())
+}
+
+/// A place for the files, before the token is spent.
+fn room(out: &Path) -> Result<(), Exit> {
+    let made = std::fs::create_dir_all(out);
+    let made = made.and_then(|()| Ok(rustix::fs::access(out, Access::WRITE_OK | Access::EXEC_OK)?));
+    made.map_err(|error| Exit::usage(format!("--out {}: {error}; the token is as good as before", out.display())))
 }
 
 fn token(args: &EnrolArgs) -> Result<String, Exit> {

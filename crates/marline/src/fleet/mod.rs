@@ -6,8 +6,11 @@
 mod ask;
 mod ca;
 mod enrol;
+mod renew;
 mod run;
+mod said;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -16,8 +19,22 @@ use marline_fleet::identity::Name;
 use crate::Exit;
 use crate::args::positive_duration;
 
+pub(crate) use said::start as start_saying;
+
+/// In which order.
+const AFTER_HELP: &str = "\
+From nothing to a stream:
+  marline fleet ca init                                        an authority, which signs everybody
+  marline fleet run --listen 0.0.0.0:4444 --address HOST       the service
+  marline fleet ca token --role relay --name fra-1 --address RELAY | ssh RELAY marline fleet enrol --fleet https://HOST:4444
+  marline fleet ca token --role edge --name cam-7 | ssh BOX marline fleet enrol --fleet https://HOST:4444
+  marline relay …, marline edge …                              on these machines, as `enrol` says
+  marline fleet ca issue operator ann                          for you: `marline fleet status`
+docs/fleet.md begins with all of it on one machine, to be pasted.";
+
 /// `marline fleet`.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct FleetArgs {
     /// What to do.
     #[command(subcommand)]
@@ -33,6 +50,9 @@ enum FleetVerb {
     /// Make a key on this machine, and let a token bring its certificate.
     #[command(after_help = enrol::AFTER_HELP)]
     Enrol(enrol::EnrolArgs),
+    /// Bring the next certificate before this one ends, for the same key.
+    #[command(after_help = renew::AFTER_HELP)]
+    Renew(renew::RenewArgs),
     /// The service that matches edges with relays, until it is stopped.
     #[command(after_help = run::AFTER_HELP)]
     Run(run::RunArgs),
@@ -65,11 +85,17 @@ enum FleetVerb {
     },
 }
 
+/// The directory that systemd has made for this unit (`StateDirectory=`).
+pub(crate) fn unit_state() -> Option<PathBuf> {
+    std::env::var_os("STATE_DIRECTORY").filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 /// Does what was asked for.
 pub(crate) fn run(args: FleetArgs) -> Result<(), Exit> {
     match args.verb {
         FleetVerb::Ca(args) => ca::run(args),
         FleetVerb::Enrol(args) => enrol::run(&args),
+        FleetVerb::Renew(args) => renew::run(&args),
         FleetVerb::Run(args) => run::run(args),
         FleetVerb::Status { service, json } => ask::status(&service, json),
         FleetVerb::Watch { service } => ask::watch(&service),

@@ -4,12 +4,14 @@
 //! 2. A service without a certificate of its own makes one for itself, whose key is nowhere but in memory, and a new one before
 //!    that ends.
 //! 3. A store that is shared may be away: the service begins without it, and says so. A file of its own must be there.
-//! 4. A password is in a file or in the environment, and nowhere else.
+//! 4. A password is in a file or in the environment, and nowhere else. One that was written elsewhere is not repeated.
 //! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
 //! 6. What is said goes to standard error, one line each.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,6 +19,7 @@ use marline_core::units::Ratio;
 use marline_fleet::ca::{Address, Authority, Grant, Stamp};
 use marline_fleet::identity::{Identity, Name, Role};
 use marline_fleet::relay::Trust;
+use marline_fleet::renew::{Own, keep_renewed};
 use marline_fleet::service::machine::Config;
 use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Store};
 use marline_fleet::service::words::Endpoint;
@@ -24,10 +27,11 @@ use marline_fleet::service::{Counter, Desk, Limits};
 use marline_fleet::tls::{Clients, Credentials};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::ask::{credentials, runtime};
+use super::ask::runtime;
 use super::ca::{self, say};
-use crate::Exit;
 use crate::args::positive_duration;
+use crate::member::{Member, Shown};
+use crate::{Exit, Secret};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -36,6 +40,8 @@ Examples:
   marline fleet status --fleet https://fleet.example.org:4444 --certificate ann.pem
 
   marline fleet run --listen 0.0.0.0:4444 --address f2.example.org --store redis://10.0.0.1:6379 --store-password-file pw
+
+Without --certificate the service makes a certificate for itself, and renews it.
 
 Relays and edges announce themselves, again after a restart as well: only what operators said, tokens that were spent and a few
 numbers are in the store. Processes that share Redis answer alike, and one of them matches; the password may also stand in
@@ -52,12 +58,8 @@ pub(super) struct RunArgs {
     /// The authority's directory [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
-    /// This service's certificate [default: it makes one for itself].
-    #[arg(long, value_name = "FILE")]
-    certificate: Option<PathBuf>,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
     /// Where the service is reached, for the certificate that it makes: a DNS name or an IP address, without a port; repeat for
     /// more [default: the addresses that it listens on].
     #[arg(long, value_name = "HOST", conflicts_with = "certificate")]
@@ -68,7 +70,7 @@ pub(super) struct RunArgs {
     /// What has to outlast it: a file, or Redis (7 or newer) for several processes, as redis://HOST:PORT, rediss:// for TLS;
     /// several nodes with commas between them are a cluster [default: fleet.redb in the authority's directory].
     #[arg(long, value_name = "FILE|URL")]
-    store: Option<Place>,
+    store: Option<Secret>,
     /// The password of Redis, the first line of this file.
     #[arg(long, value_name = "FILE", requires = "store")]
     store_password_file: Option<PathBuf>,
@@ -102,38 +104,38 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Serves until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
-    marline_net::descriptors::raise();
+    let descriptors = marline_net::descriptors::raise();
+    let args = Arc::new(args);
     let config = config(&args)?;
     let dir = ca::path(args.ca.clone(), "--ca")?;
+    let place = place(&args, &dir)?;
+    let is_shared = matches!(place, Place::Redis(_));
     let authority = Authority::open(&dir).map_err(ca::exit)?;
-    let own = own(&args, &authority)?;
     let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
-    let peer = own.peer().map_err(|error| failed(&error))?;
-    if peer.identity.role != Role::Fleet {
-        return Err(Exit::usage(format!(
-            "the certificate is one of {}, and not of a fleet's service",
-            peer.identity
-        )));
-    }
+    let shows = Shows::of(&args, &authority)?;
     let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
-    if matches!(args.store, Some(Place::Redis(_))) {
+    if is_shared {
         // The processes that share it ask each other.
         roles.push(Role::Fleet);
     }
     let clients = Clients { roles, strangers: true };
-    let trust = Trust::of(own, &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
-    let is_shared = matches!(args.store, Some(Place::Redis(_)));
     if is_shared {
         // Whatever the port will be.
         reached(&args, 1)?;
     }
-    let store = store(&args, &dir)?;
+    let store = store(&args, place)?;
+    free(&args.listen)?;
+    // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
+    let (own, named) = shows.credentials(&authority)?;
+    let peer = own.peer().map_err(|error| failed(&error))?;
+    let trust = Trust::of(own.clone(), &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
     let desk = Desk::open(config, &peer.identity.name, store, authority, trust.newest());
     let desk = desk.map_err(|error| failed(&error))?;
     runtime()?.block_on(async {
         let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
         let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
-        let counter = Counter::open(std::sync::Arc::clone(&desk), &args.listen, Limits::default()).await;
+        let limits = Limits::default().within(descriptors);
+        let counter = Counter::open(Arc::clone(&desk), &args.listen, limits).await;
         let counter = counter.map_err(|error| failed(&error))?;
         let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
         if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
@@ -151,16 +153,22 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             never = desk.keep() => match never {},
             never = trust.keep() => match never {},
             () = tell(&desk) => Ok(()),
-            () = renew(&trust, &args, &dir), if args.certificate.is_none() => Ok(()),
+            () = renew(&trust, &args, &dir), if !args.shown.is_named() => Ok(()),
+            never = look_after(&trust, named, own) => match never {},
         };
         desk.resign().await;
         ended
     })
 }
 
-fn store(args: &RunArgs, dir: &Path) -> Result<Box<dyn Store>, Exit> {
+/// Rule 4: the library that reads words would repeat them.
+fn place(args: &RunArgs, dir: &Path) -> Result<Place, Exit> {
+    let Some(named) = &args.store else { return Ok(Place::File(dir.join("fleet.redb"))) };
+    named.reveal().parse().map_err(|error| Exit::usage(format!("--store: {error}")))
+}
+
+fn store(args: &RunArgs, place: Place) -> Result<Box<dyn Store>, Exit> {
     let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
-    let place = args.store.clone().unwrap_or_else(|| Place::File(dir.join("fleet.redb")));
     match place {
         Place::File(_) if args.store_password_file.is_some() || args.store_ca.is_some() || args.peer.is_some() => {
             Err(Exit::usage(
@@ -234,11 +242,42 @@ fn config(args: &RunArgs) -> Result<Config, Exit> {
     Ok(Config { window: args.window, threshold: args.threshold, reallocate: args.reallocate, ..Config::default() })
 }
 
-/// What it shows to others.
-fn own(args: &RunArgs, authority: &Authority) -> Result<Credentials, Exit> {
-    if let Some(certificate) = &args.certificate {
-        return credentials(certificate, args.key.as_deref(), None);
+/// Whether somebody listens there already.
+fn free(listen: &[SocketAddr]) -> Result<(), Exit> {
+    for address in listen {
+        let bound = std::net::TcpListener::bind(address);
+        drop(bound.map_err(|error| Exit::failed(format!("listen on {address}: {error}")))?);
     }
+    Ok(())
+}
+
+/// What it shows to others.
+enum Shows {
+    /// What was named.
+    Named(Box<Member>),
+    /// What it makes for itself.
+    Own(Grant),
+}
+
+impl Shows {
+    fn of(args: &RunArgs, authority: &Authority) -> Result<Self, Exit> {
+        let signer = authority.revocations_path().with_file_name("ca.pem");
+        match args.shown.read(signer, Role::Fleet)? {
+            Some(member) => Ok(Self::Named(Box::new(member))),
+            None => grant(args).map(Self::Own),
+        }
+    }
+
+    /// With where they stand, if they were named.
+    fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<Own>), Exit> {
+        match self {
+            Self::Named(member) => Ok((member.own, Some(member.kept))),
+            Self::Own(grant) => Ok((make(&grant, authority)?, None)),
+        }
+    }
+}
+
+fn grant(args: &RunArgs) -> Result<Grant, Exit> {
     let mut addresses = args.address.clone();
     if addresses.is_empty() {
         let plain = |address: &SocketAddr| Some(address.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
@@ -252,8 +291,11 @@ fn own(args: &RunArgs, authority: &Authority) -> Result<Credentials, Exit> {
         ));
     }
     let identity = Identity { role: Role::Fleet, name: args.name.clone() };
-    let grant = Grant::new(identity, addresses, LIFE).map_err(|error| Exit::usage(error.to_string()))?;
-    let (chain, key) = authority.issue_with_key(&grant, Stamp::now()).map_err(ca::exit)?;
+    Grant::new(identity, addresses, LIFE).map_err(|error| Exit::usage(error.to_string()))
+}
+
+fn make(grant: &Grant, authority: &Authority) -> Result<Credentials, Exit> {
+    let (chain, key) = authority.issue_with_key(grant, Stamp::now()).map_err(ca::exit)?;
     Credentials::new(chain.certificate, &key, chain.authority).map_err(|error| Exit::failed(error.to_string()))
 }
 
@@ -264,21 +306,42 @@ fn is_due(made: Stamp, now: Stamp) -> bool {
 }
 
 /// Rule 2.
-async fn renew(trust: &Trust, args: &RunArgs, dir: &Path) {
-    let mut made = Stamp::now();
+async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
+    let (mut made, mut said) = (Stamp::now(), String::new());
     loop {
         tokio::time::sleep(LOOK).await;
         let now = Stamp::now();
         if !is_due(made, now) {
             continue;
         }
-        made = now;
-        let renewed = Authority::open(dir).map_err(ca::exit).and_then(|authority| own(args, &authority));
-        let renewed = renewed.map_err(|exit| exit.line.unwrap_or_default());
-        if let Err(error) = renewed.and_then(|own| trust.renew(own).map_err(|error| error.to_string())) {
-            say(&format!("its certificate cannot be renewed: {error}"));
+        let (args, dir) = (Arc::clone(args), dir.to_owned());
+        // Who holds the directory's lock, or its disk, holds up this thread and not the service.
+        let making = tokio::task::spawn_blocking(move || {
+            let renewed = grant(&args).and_then(|grant| make(&grant, &Authority::open(&dir).map_err(ca::exit)?));
+            renewed.map_err(|exit| exit.line.unwrap_or_default())
+        });
+        let renewed = making.await.unwrap_or_else(|error| Err(error.to_string()));
+        match renewed.and_then(|own| trust.renew(own).map_err(|error| error.to_string())) {
+            Ok(()) => (made, said) = (now, String::new()),
+            // Until it ends there is a third of its life for a disk to have room again.
+            Err(error) if error != said => {
+                say(&format!("its certificate cannot be renewed, which is tried again: {error}"));
+                said = error;
+            }
+            Err(_) => {}
         }
     }
+}
+
+/// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
+async fn look_after(trust: &Trust, named: Option<Own>, own: Credentials) -> Infallible {
+    let Some(files) = named else { return std::future::pending().await };
+    keep_renewed(None, &files, own, |own| {
+        if let Err(error) = trust.renew(own.clone()) {
+            say(&format!("the new certificate is of no use: {error}"));
+        }
+    })
+    .await
 }
 
 /// Says when the store stops answering, and when it answers again.

@@ -146,6 +146,15 @@ pub(crate) fn own_run_dir() -> Option<PathBuf> {
     Some(Path::new(&place).join("marline"))
 }
 
+/// Where the socket of a daemon may be that needs no privileges, the likelier place first.
+#[cfg(feature = "fleet")]
+pub(crate) fn run_dirs(named: Option<&Path>) -> Vec<PathBuf> {
+    match named {
+        Some(named) => vec![named.to_owned()],
+        None => std::iter::once(RUN_DIR.into()).chain(own_run_dir()).collect(),
+    }
+}
+
 /// How the daemon's errors end the process.
 fn exit(error: PathsError) -> Exit {
     let code = match &error {

@@ -14,6 +14,7 @@ use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
 
 use super::ask::RelayVerb;
+use crate::member::{Files, Revoked};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -48,18 +49,10 @@ pub(super) struct RunArgs {
     /// Listen here; may be given several times.
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
     pub(super) listen: Vec<SocketAddr>,
-    /// This relay's certificate, as `marline fleet ca issue` writes it.
-    #[arg(long, value_name = "FILE", required = true)]
-    pub(super) certificate: Option<PathBuf>,
-    /// Its key [default: beside the certificate, NAME.key].
-    #[arg(long, value_name = "FILE")]
-    pub(super) key: Option<PathBuf>,
-    /// The authority's certificate [default: beside it, ca.pem].
-    #[arg(long, value_name = "FILE")]
-    pub(super) ca: Option<PathBuf>,
-    /// The authority's list of revoked certificates, read again when it changes [default: beside it, revoked.pem].
-    #[arg(long, value_name = "FILE")]
-    pub(super) revoked: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) files: Files,
+    #[command(flatten)]
+    pub(super) revoked: Revoked,
     /// Carry to this port or range; may be given several times [default: 1935, 443, 80].
     #[arg(long, value_name = "PORT[-PORT]")]
     allow_port: Vec<Ports>,

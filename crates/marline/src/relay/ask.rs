@@ -4,16 +4,15 @@
 //! 2. Results go to standard output; exit code 1 where nobody answers, 77 where this user may not ask, as `marline paths status`.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
 use marline_fleet::relay::control::{Question, Status, asked, found};
-use marline_net::paths::ground::RUN_DIR;
 
 use crate::Exit;
 use crate::energy::{json, table};
-use crate::paths::{own_run_dir, unanswered};
+use crate::paths::{run_dirs, unanswered};
 use crate::progress::size;
 
 /// The verbs of `marline relay`.
@@ -54,14 +53,6 @@ pub(super) struct Which {
     /// Where its socket is [default: /run/marline, or $XDG_RUNTIME_DIR/marline].
     #[arg(long, value_name = "DIRECTORY")]
     run_dir: Option<PathBuf>,
-}
-
-/// Where relays' sockets may be, the likelier one first.
-pub(super) fn run_dirs(named: Option<&Path>) -> Vec<PathBuf> {
-    match named {
-        Some(named) => vec![named.to_owned()],
-        None => std::iter::once(RUN_DIR.into()).chain(own_run_dir()).collect(),
-    }
 }
 
 /// Does what was asked for.

@@ -10,23 +10,26 @@ mod args;
 mod ask;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_fleet::ca::Address;
 use marline_fleet::congestion::Congestion;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::relay::announce::{Terms, announce};
 use marline_fleet::relay::control::Control;
 use marline_fleet::relay::rules::Rules;
 use marline_fleet::relay::{Config, Doors, Relay, Trust};
+use marline_fleet::renew::keep_renewed;
 use marline_fleet::service::Client;
-use marline_fleet::tls::{Credentials, client_config};
 use marline_net::descriptors;
 use marline_net::paths::room;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
+use crate::member::Member;
+use crate::paths::run_dirs;
 
 use args::RunArgs;
 pub(crate) use args::{AFTER_HELP, RelayArgs};
@@ -40,19 +43,13 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
 }
 
 fn carry(args: RunArgs) -> Result<(), Exit> {
-    let files = Files::of(&args)?;
-    let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
-    let own = Credentials::read(&files.certificate, &files.key, &files.authority).map_err(|error| bad(&error))?;
-    let peer = own.peer().map_err(|error| bad(&error))?;
-    if peer.identity.role != Role::Relay {
-        return Err(Exit::usage(format!(
-            "{}: it is the certificate of {}, and not of a relay",
-            files.certificate.display(),
-            peer.identity
-        )));
-    }
-    let fleet = fleet(&args, &own)?;
-    let trust = Trust::new(own, &files.revoked).map_err(|error| bad(&error))?;
+    let member = args.files.read(Role::Relay)?;
+    let revoked = args.revoked.there(&member)?;
+    let fleet = fleet(&args, &member)?;
+    let Member { kept, own, identity, .. } = member;
+    let trust = Trust::new(own.clone(), &revoked).map_err(|error| Exit::usage(error.to_string()))?;
+    let fleet = fleet.map(|(terms, client)| (terms, client.showing(trust.shows())));
+    let url = args.fleet.clone();
     let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
     let (asked, descriptors) = (args.limits.read(), descriptors::raise());
     let limits = asked.within(descriptors);
@@ -66,7 +63,7 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
     let doors = own_runtime.block_on(async { Doors::open(&relay) });
     let doors = Arc::new(doors.map_err(|error| Exit::failed(error.to_string()))?);
     let listens: Vec<String> = doors.addresses().iter().map(ToString::to_string).collect();
-    say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
+    say(&format!("{} listens on {}", identity, listens.join(", ")));
     if !doors.mptcp() {
         say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
     }
@@ -88,7 +85,7 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
             limits.tunnels, limits.connections, asked.tunnels, asked.connections
         ));
     }
-    let name = peer.identity.name.clone();
+    let name = identity.name;
     let control = own_runtime.block_on(async { listen(args.run_dir.as_deref(), &name, &relay) });
     for _ in 1..args.threads.get() {
         let (relay, doors) = (Arc::clone(&relay), Arc::clone(&doors));
@@ -104,6 +101,11 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
                 Err(Exit::failed(format!("the listeners: {error}")))
             }
             never = trust.keep() => match never {},
+            never = keep_renewed(url.as_deref(), &kept, own, |own| {
+                if let Err(error) = trust.renew(own.clone()) {
+                    say(&format!("the new certificate is of no use: {error}"));
+                }
+            }) => match never {},
             never = announced(&relay, fleet) => match never {},
             ended = stopped(&relay, args.drain) => ended,
         }
@@ -115,7 +117,7 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
 /// The ear of `status`, `drain` and `stop`, in the first directory that has room for it.
 fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Control> {
     let mut why = None;
-    for dir in ask::run_dirs(run_dir) {
+    for dir in run_dirs(run_dir) {
         match Control::listen(&dir, name, relay) {
             Ok(control) => return Some(control),
             Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
@@ -129,26 +131,25 @@ fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Con
 }
 
 /// What the fleet's service is told, and by whom.
-fn fleet(args: &RunArgs, own: &Credentials) -> Result<Option<(Terms, Client)>, Exit> {
+fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(Terms, Client)>, Exit> {
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
-    let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
     let host = first.to_string();
     let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host).trim_matches(['[', ']']);
+    let server_name: Address = host.parse().map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?;
+    member.own.is_for(&server_name).map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?;
     let terms = Terms {
         capacity: args.limits.read().capacity.unwrap_or_default(),
         addresses: args.announce.clone(),
-        server_name: host.parse().map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?,
+        server_name,
         position: args.position,
     };
-    let tls = client_config(own, None, true).map_err(|error| bad(&error))?;
-    let client = Client::new(url, tls).map_err(|error| Exit::usage(format!("--fleet: {error}")))?;
-    Ok(Some((terms, client)))
+    Ok(Some((terms, member.client(url)?)))
 }
 
 /// Announces the relay, if there is anybody to announce it to.
 async fn announced(relay: &Relay, fleet: Option<(Terms, Client)>) -> std::convert::Infallible {
     match fleet {
-        Some((terms, client)) => announce(relay, &terms, client).await,
+        Some((terms, client)) => announce(relay, &terms, client, say).await,
         None => std::future::pending().await,
     }
 }
@@ -182,35 +183,6 @@ async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
         }
     }
     Ok(())
-}
-
-/// The files of a relay. What is not named stands beside its certificate, as `marline fleet ca issue` writes it.
-struct Files {
-    certificate: PathBuf,
-    key: PathBuf,
-    authority: PathBuf,
-    revoked: PathBuf,
-}
-
-impl Files {
-    fn of(args: &RunArgs) -> Result<Self, Exit> {
-        // The command line requires it of who names no verb.
-        let certificate = args.certificate.clone().unwrap_or_default();
-        let beside = |name: &str| certificate.parent().unwrap_or(Path::new("")).join(name);
-        let files = Self {
-            key: args.key.clone().unwrap_or_else(|| certificate.with_extension("key")),
-            authority: args.ca.clone().unwrap_or_else(|| beside("ca.pem")),
-            revoked: args.revoked.clone().unwrap_or_else(|| beside("revoked.pem")),
-            certificate,
-        };
-        if !files.revoked.exists() {
-            return Err(Exit::usage(format!(
-                "{}: no such file; a relay needs the authority's list of revoked certificates, name it by --revoked",
-                files.revoked.display()
-            )));
-        }
-        Ok(files)
-    }
 }
 
 fn print(text: &str) -> Result<(), Exit> {

@@ -138,6 +138,9 @@ pub struct Link {
     pub metered: bool,
     /// Whether it can carry subflows now.
     pub up: bool,
+    /// Whether it did not answer when it was asked for a proof of life, and nothing has come over it since.
+    #[serde(default)]
+    pub silent: bool,
     /// Subflows that may carry data.
     pub active: u64,
     /// Subflows that wait as backups.
@@ -341,6 +344,7 @@ fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths,
         kind: state.kind,
         metered: view.as_ref().is_some_and(|view| view.metered),
         up: state.up,
+        silent: view.as_ref().is_some_and(|view| view.silent),
         active: active as u64,
         suspended: (over().count() - active) as u64,
         received_bytes: state.received.bytes(),

@@ -83,7 +83,15 @@ impl Conn {
         let limit = host.trials.limit(host.now, at, fast).unwrap_or(usual);
         let (carries, seen) = (self.carrying().has(at) && !path.away, !path.pace.seen().is_zero());
         let (slow, least) = match (carries, seen) {
-            (true, _) => (Some(self.lately(at)).filter(|_| self.is_judged(host, at)), self.peak(fast).share(limit)),
+            (true, _) => {
+                // What a relay sends pauses on one path because of another one; what is sent from here does not, and a silent path
+                // is to be left soon.
+                let rate = match host.config.short_queues && !self.sends_short(host) {
+                    true => path.pace.moving(Duration::from_secs(1)),
+                    false => Some(self.lately(at)),
+                };
+                (rate.filter(|_| self.is_judged(host, at)), self.peak(fast).share(limit))
+            }
             // In its last second its window may have opened.
             (false, true) => {
                 (Some(self.peak(at)), self.peak(fast).share(limit) * if path.away { MISSED } else { 1 })

@@ -126,6 +126,21 @@ fn a_metered_link_helps_only_when_the_others_do_not_work() {
 }
 
 #[test]
+fn a_link_is_silent_from_a_proof_that_fails_until_something_comes_over_it() {
+    let mut world = world(Policy::Marline, Profile::Throughput, [None, None], [8.0, 8.0]);
+    world.open(1, WIFI, 1 << 30);
+    let silent = |world: &World| world.paths.links().map(|link| link.silent).collect::<Vec<_>>();
+    world.run(10.0);
+    assert_eq!(silent(&world), [false, false]);
+    world.silent.insert(WIFI);
+    world.run(5.0);
+    assert_eq!(silent(&world), [true, false], "{:?}", world.notes);
+    world.silent.clear();
+    world.run(20.0);
+    assert_eq!(silent(&world), [false, false], "{:?}", world.notes);
+}
+
+#[test]
 fn a_server_that_takes_only_announced_addresses_is_joined_when_it_has_announced_one() {
     for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
         let mut world = world(policy, Profile::Energy, [None, None], [0.8, 8.0]);

@@ -35,7 +35,7 @@ pub use detour::Detour;
 pub use generic::Family;
 pub use link::{Link, LinkChange};
 pub use route::Route;
-pub use rule::Rule;
+pub use rule::{Inward, Rule};
 
 /// The header of each message: length, type, flags, sequence number, port.
 const HEADER: usize = 16;

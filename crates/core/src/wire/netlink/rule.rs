@@ -1,8 +1,9 @@
 //! Rules: which table a packet is looked up in.
 
+use alloc::string::String;
 use core::net::IpAddr;
 
-use super::{Attributes, Message, Request, family, kind, u8_at};
+use super::{Attribute, Attributes, Message, Request, family, kind, u8_at};
 
 /// The fixed part: family, lengths of the prefixes, TOS, table, two that are reserved, action, flags.
 const FIXED: usize = 12;
@@ -30,24 +31,14 @@ impl Rule {
 
     /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send a source's packets to a table.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
-        let body = message.body;
-        if message.kind != kind::NEW_RULE || u8_at(body, 7)? != TO_TABLE {
-            return None;
-        }
-        let (mut source, mut table, mut priority) = (None, u32::from(u8_at(body, 4)?), 0);
-        let (mut suppress, mut protocol) = (None, 0);
-        for attribute in Attributes::after(body, FIXED) {
-            match attribute.kind {
-                SRC => source = attribute.address(),
-                PRIORITY => priority = attribute.u32()?,
-                TABLE => table = attribute.u32()?,
-                // All ones say that none is suppressed.
-                SUPPRESS_PREFIX => suppress = attribute.u32().filter(|length| *length != u32::MAX),
-                PROTOCOL => protocol = u8_at(attribute.value, 0)?,
-                _ => {}
+        let mut source = None;
+        let leads = Leads::parse(message, |attribute| {
+            if attribute.kind == SRC {
+                source = attribute.address();
             }
-        }
-        Some(Self { source: (source?, u8_at(body, 2)?), table, priority, suppress, protocol })
+        })?;
+        let Leads { table, priority, suppress, protocol } = leads;
+        Some(Self { source: (source?, u8_at(message.body, 2)?), table, priority, suppress, protocol })
     }
 
     /// The request for all rules of `family` (0: all families). The reply consists of messages for
@@ -69,15 +60,104 @@ impl Rule {
     }
 
     fn request(&self, kind: u16, flags: u16) -> Request {
-        let (address, prefix) = self.source;
+        let ((address, prefix), Self { table, priority, suppress, protocol, .. }) = (self.source, *self);
+        let family = if address.is_ipv4() { family::V4 } else { family::V6 };
+        let leads = Leads { table, priority, suppress, protocol };
+        leads.request(kind, flags, (family, prefix), |request| request.address(SRC, address))
+    }
+}
+
+/// "Packets that come in over this interface go by that table."
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Inward {
+    /// Address family: [`family::V4`] or [`family::V6`].
+    pub family: u8,
+    /// The interface's name. One that does not exist now may come.
+    pub interface: String,
+    /// The table to look them up in.
+    pub table: u32,
+    /// Its place among the rules: smaller comes earlier (0 local, 32766 main).
+    pub priority: u32,
+    /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
+    pub suppress: Option<u32>,
+    /// Whose rule it is (`RTPROT_…`); 0: nobody says.
+    pub protocol: u8,
+}
+
+impl Inward {
+    /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send an interface's packets to a table.
+    pub fn parse(message: &Message<'_>) -> Option<Self> {
+        let mut interface = None;
+        let leads = Leads::parse(message, |attribute| {
+            if attribute.kind == INTERFACE {
+                interface = Some(attribute.text());
+            }
+        })?;
+        let Leads { table, priority, suppress, protocol } = leads;
+        Some(Self { family: u8_at(message.body, 0)?, interface: interface?, table, priority, suppress, protocol })
+    }
+
+    /// The request that adds it; it fails if the same rule exists.
+    pub fn add(&self) -> Request {
+        self.request(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
+    }
+
+    /// The request that removes it; it fails if there is none like it.
+    pub fn remove(&self) -> Request {
+        self.request(kind::DEL_RULE, Request::CHANGE)
+    }
+
+    fn request(&self, kind: u16, flags: u16) -> Request {
+        let Self { table, priority, suppress, protocol, .. } = *self;
+        let leads = Leads { table, priority, suppress, protocol };
+        leads.request(kind, flags, (self.family, 0), |request| request.text(INTERFACE, &self.interface))
+    }
+}
+
+/// What rules have in common: where they lead, and whose they are.
+struct Leads {
+    table: u32,
+    priority: u32,
+    suppress: Option<u32>,
+    protocol: u8,
+}
+
+impl Leads {
+    /// Of a rule that sends packets to a table; what it asks of them goes to `asks`.
+    fn parse<'a>(message: &Message<'a>, mut asks: impl FnMut(Attribute<'a>)) -> Option<Self> {
+        let body = message.body;
+        if message.kind != kind::NEW_RULE || u8_at(body, 7)? != TO_TABLE {
+            return None;
+        }
+        let mut leads = Self { table: u32::from(u8_at(body, 4)?), priority: 0, suppress: None, protocol: 0 };
+        for attribute in Attributes::after(body, FIXED) {
+            match attribute.kind {
+                PRIORITY => leads.priority = attribute.u32()?,
+                TABLE => leads.table = attribute.u32()?,
+                // All ones say that none is suppressed.
+                SUPPRESS_PREFIX => leads.suppress = attribute.u32().filter(|length| *length != u32::MAX),
+                PROTOCOL => leads.protocol = u8_at(attribute.value, 0)?,
+                _ => asks(attribute),
+            }
+        }
+        Some(leads)
+    }
+
+    /// `prefix` is that of the source.
+    fn request(
+        &self,
+        kind: u16,
+        flags: u16,
+        (family, prefix): (u8, u8),
+        asks: impl FnOnce(&mut Request),
+    ) -> Request {
         let mut body = [0; FIXED];
-        body[0] = if address.is_ipv4() { family::V4 } else { family::V6 };
-        body[2] = prefix;
+        (body[0], body[2]) = (family, prefix);
         body[4] = u8::try_from(self.table).unwrap_or(0);
         // Without this action the rule would refuse the packets (EINVAL from connect).
         body[7] = TO_TABLE;
         let mut request = Request::new(kind, flags, &body);
-        request.address(SRC, address);
+        asks(&mut request);
         request.u32(PRIORITY, self.priority);
         if let Some(length) = self.suppress {
             request.u32(SUPPRESS_PREFIX, length);
@@ -91,6 +171,8 @@ impl Rule {
 }
 
 const SRC: u16 = 2;
+/// `FRA_IIFNAME`.
+const INTERFACE: u16 = 3;
 const PRIORITY: u16 = 6;
 /// `FRA_SUPPRESS_PREFIXLEN`.
 const SUPPRESS_PREFIX: u16 = 14;
@@ -128,13 +210,30 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_of_an_interface_reads_back_as_itself_and_is_no_rule_of_a_source() {
+        for (family, suppress) in [(family::V4, Some(1)), (family::V6, None)] {
+            let interface = "br-lan".into();
+            let rule = Inward { family, interface, table: 28_003, priority: 20_003, suppress, protocol: 109 };
+            let (add, remove) = (rule.add().finish(1), rule.remove().finish(1));
+            let message = messages(&add).next().unwrap();
+            assert_eq!((Inward::parse(&message).as_ref(), Rule::parse(&message)), (Some(&rule), None));
+            assert_eq!(message.body[..4], [family, 0, 0, 0]);
+            let message = messages(&remove).next().unwrap();
+            assert_eq!((message.kind, Inward::parse(&message)), (kind::DEL_RULE, None));
+            assert_eq!(message.body, messages(&add).next().unwrap().body);
+        }
+        let source = Rule::new(("10.1.0.2".parse().unwrap(), 32), 1001, 1000).add().finish(1);
+        assert_eq!(Inward::parse(&messages(&source).next().unwrap()), None);
+    }
+
+    #[test]
     fn other_rules_and_short_ones_are_none() {
         // `ip rule` of every machine: all packets by the table main.
         let mut body = [0; 12];
         (body[0], body[4], body[7]) = (family::V4, 254, TO_TABLE);
         for length in 0..=12 {
             let message = Message { kind: kind::NEW_RULE, flags: 0, sequence: 0, body: &body[..length] };
-            assert_eq!(Rule::parse(&message), None);
+            assert_eq!((Rule::parse(&message), Inward::parse(&message)), (None, None));
         }
     }
 }

@@ -366,12 +366,13 @@ impl Machine {
         }
     }
 
-    /// A flow goes there.
-    pub fn origin(&mut self, origin: Endpoint) {
-        if self.config.origin.is_none() && self.origin.as_ref() != Some(&origin) {
+    /// A flow goes there; whether that is news for [`Machine::save`], which may wait: each flow goes somewhere else.
+    pub fn origin(&mut self, origin: Endpoint) -> bool {
+        let is_new = self.config.origin.is_none() && self.origin.as_ref() != Some(&origin);
+        if is_new {
             self.origin = Some(origin);
-            self.outputs.push_back(Output::Keep);
         }
+        is_new
     }
 
     /// What an earlier run needs to know.

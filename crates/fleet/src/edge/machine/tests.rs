@@ -282,10 +282,12 @@ fn who_was_released_asks_again_and_who_gets_none_goes_on_with_what_it_has() {
 #[test]
 fn the_origin_is_the_newest_flows_unless_one_is_named() {
     let mut machine = Machine::new(Config::default(), None, at(0));
-    machine.origin("live.example:1935".parse().unwrap());
+    assert!(machine.origin("live.example:1935".parse().unwrap()));
+    assert!(!machine.origin("live.example:1935".parse().unwrap()), "no news");
+    assert!(std::iter::from_fn(|| machine.poll()).all(|output| output != Output::Keep), "it may wait");
     assert_eq!(machine.report().wish.origin.to_string(), "live.example:1935");
     let origin = Some("named.example:1935".parse().unwrap());
     let mut machine = Machine::new(Config { origin, ..Config::default() }, None, at(0));
-    machine.origin("live.example:1935".parse().unwrap());
+    assert!(!machine.origin("live.example:1935".parse().unwrap()));
     assert_eq!(machine.report().wish.origin.to_string(), "named.example:1935");
 }

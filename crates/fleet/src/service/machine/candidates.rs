@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use marline_core::units::Instant;
+use marline_core::units::{Bitrate, Instant};
 
 use super::super::position::{Nearness, Position};
 use super::super::words::{Candidate, Endpoint};
 use super::Machine;
+use super::relays::Relay;
 use crate::identity::Name;
 
 /// What an edge says of where it is and where it sends to.
@@ -29,26 +30,27 @@ impl Machine {
             let measured = known?.measured.iter().find(|one| one.relay == *relay)?;
             measured.rtt_ms.map(|millis| Duration::from_millis(millis.into()))
         };
-        let mut found: Vec<(Nearness, Candidate)> = Vec::new();
+        let mut found: Vec<(Nearness, Option<Bitrate>, &Name, &Relay)> = Vec::new();
         for (name, relay) in &self.relays {
             if !self.is_open(name) || self.load_rate(name) < self.config.threshold {
                 continue;
             }
             let nearness = Nearness::of((position, relay.beat.position), round_trip(name), (edge, name));
             let origin = near.origin.as_ref().and_then(|origin| relay.beat.origins.get(origin)).copied();
-            let candidate = Candidate {
-                relay: name.clone(),
-                addresses: relay.beat.addresses.clone(),
-                server_name: relay.beat.server_name.clone(),
-                free: self.free(name),
-                capacity: relay.beat.capacity,
-                origin,
-                distance_km: nearness.km(),
-            };
-            found.push((nearness, candidate));
+            found.push((nearness, origin, name, relay));
         }
-        found.sort_by(|(a, one), (b, other)| a.order(*b).then(other.origin.cmp(&one.origin)));
+        // Of a thousand relays each edge is told three.
+        found.sort_by(|(a, one, ..), (b, other, ..)| a.order(*b).then(other.cmp(one)));
         found.truncate(self.config.candidates);
-        found.into_iter().map(|(_, candidate)| candidate).collect()
+        let candidate = |(nearness, origin, name, relay): (Nearness, Option<Bitrate>, &Name, &Relay)| Candidate {
+            relay: name.clone(),
+            addresses: relay.beat.addresses.clone(),
+            server_name: relay.beat.server_name.clone(),
+            free: self.free(name),
+            capacity: relay.beat.capacity,
+            origin,
+            distance_km: nearness.km(),
+        };
+        found.into_iter().map(candidate).collect()
     }
 }

@@ -142,6 +142,7 @@ impl Machine {
             reason: if edge.seat.is_some() { None } else { edge.reason },
             mark: edge.seat.as_ref().map(|seat| seat.mark),
             age_ms: millis(self.now.since(edge.heard)),
+            certificate_ends: None,
         };
         self.edges.iter().map(row).collect()
     }

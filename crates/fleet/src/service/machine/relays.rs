@@ -1,6 +1,7 @@
 //! Relays: what they say, what their edges claim, and what follows of both.
 //!
-//! 1. Whose reservations have changed since the state that a relay has seen, is told all of them; others nothing.
+//! 1. Whose reservations have changed since the state that a relay has seen, is told all of them; others nothing. So is who has seen a
+//!    state of our epoch that we have not told it: a store that lost its newest words has let somebody else lead in the same one.
 //! 2. A relay that has not been heard for a lease is forgotten; its edges were matched anew when it missed its heartbeats.
 //! 3. A relay that has seen a later epoch counts, for a store may have been lost, and so does one that has seen a version of
 //!    ours that is still to come: another one leads in the same epoch. But not beyond [`FARTHEST`], and each relay once in a lease:
@@ -25,6 +26,8 @@ pub(super) struct Relay {
     ahead: Option<Instant>,
     /// It is to say what it keeps, and has not yet ([`kept`](super::kept)).
     pub(super) asked: bool,
+    /// What it was told last.
+    told: Option<Mark>,
 }
 
 /// What edges take up.
@@ -78,6 +81,7 @@ impl Machine {
         let was_open = self.is_open(relay);
         let before = self.relays.get(relay);
         let (is_new, mut ahead) = (before.is_none(), before.and_then(|before| before.ahead));
+        let by_us = before.and_then(|before| before.told) == Some(seen);
         if self.is_ahead(seen) && ahead.is_none_or(|at| self.now.since(at) >= self.config.lease) {
             ahead = Some(self.now);
             self.outputs.push_back(Output::Behind(seen.epoch));
@@ -85,7 +89,7 @@ impl Machine {
         if before.is_none_or(|before| !before.beat.is_like(&beat)) {
             self.news.relay(relay);
         }
-        self.relays.insert(relay.clone(), Relay { beat, heard: self.now, ahead, asked });
+        self.relays.insert(relay.clone(), Relay { beat, heard: self.now, ahead, asked, told: None });
         let tell_held = asked && self.leads;
         self.lists |= tell_held || answers;
         match held {
@@ -97,10 +101,14 @@ impl Machine {
             self.next_sweep = self.now;
         }
         let changed = self.claims.get(relay).map_or(Mark::default(), |claims| claims.changed);
-        let knows = seen.epoch == self.mark.epoch && seen >= changed;
+        let knows = seen.epoch == self.mark.epoch && seen >= changed && (by_us || !self.leads);
+        // One that is asked has seen nothing new, and keeps what it has.
+        let mark = if tell_held { seen } else { self.mark };
+        if let Some(known) = self.relays.get_mut(relay) {
+            known.told = Some(mark);
+        }
         Ok(BeatAnswer {
-            // One that is asked has seen nothing new, and keeps what it has.
-            mark: if tell_held { seen } else { self.mark },
+            mark,
             heartbeat_ms: millis(self.config.heartbeat),
             revocations: 0,
             draining: self.drains.contains_key(relay),
@@ -127,6 +135,12 @@ impl Machine {
         self.next_sweep = self.now;
     }
 
+    /// What operators have said and still counts, and for how long.
+    pub fn drained(&self) -> Vec<(Name, Option<Duration>)> {
+        let left = |until: &Option<Instant>| until.map(|until| until.since(self.now));
+        self.drains.iter().map(|(relay, until)| (relay.clone(), left(until))).collect()
+    }
+
     /// Whether this relay has announced itself.
     pub fn knows(&self, relay: &Name) -> bool {
         self.relays.contains_key(relay)
@@ -145,6 +159,7 @@ impl Machine {
             age_ms: millis(self.now.since(relay.heard)),
             addresses: relay.beat.addresses.clone(),
             position: relay.beat.position,
+            certificate_ends: None,
         };
         self.relays.iter().map(row).collect()
     }
@@ -186,7 +201,8 @@ impl Machine {
     pub(super) fn remember(&mut self, name: Name, beat: Beat) {
         let heard = self.now;
         // What is written is what it was told.
-        self.relays.entry(name).or_insert(Relay { beat, heard, ahead: None, asked: false }).asked = false;
+        self.relays.entry(name).or_insert(Relay { beat, heard, ahead: None, asked: false, told: None }).asked =
+            false;
     }
 
     /// r(s).

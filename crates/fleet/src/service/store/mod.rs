@@ -145,7 +145,8 @@ pub trait Store: Send {
         Ok(Vec::new())
     }
 
-    /// Keeps a numbered text, if its number is greater than that of what is kept by this name; what has a greater one.
+    /// Keeps a numbered text, if its number is greater than that of what is kept by this name; else what is kept, if it is another
+    /// text.
     ///
     /// # Errors
     /// The store cannot.

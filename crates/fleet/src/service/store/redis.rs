@@ -68,7 +68,8 @@ const ROWS_KEPT: u64 = 86_400;
 /// chosen: some hundred kilobytes each.
 const ROWS_AT_ONCE: usize = 500;
 
-/// Rule 2: the lead. Keys: lead, epoch. Arguments: holder, place, its epoch or 0, above, lease in ms.
+/// Rule 2: the lead. Keys: lead, epoch, members. Arguments: holder, place, its epoch or 0, above, lease in ms, how long rows are kept:
+/// where nothing changes for a day none is written, and they stay as long as somebody leads.
 const LEAD: &str = "#!lua flags=allow-oom
 local lead = redis.call('HMGET', KEYS[1], 'holder', 'epoch', 'place')
 if lead[1] and lead[1] ~= ARGV[1] then return {'others', lead[2], lead[3]} end
@@ -82,6 +83,7 @@ end
 epoch = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'epoch', epoch, 'place', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
+redis.call('EXPIRE', KEYS[3], ARGV[6])
 return {'mine', epoch, ''}";
 
 /// Keys: lead. Arguments: holder.
@@ -98,10 +100,14 @@ redis.call('EXPIRE', KEYS[2], ARGV[2])
 return 1";
 
 /// Keys: the text. Arguments: number, text.
-const NEWEST: &str = "local number = tonumber(redis.call('HGET', KEYS[1], 'number') or '-1')
-if number > tonumber(ARGV[1]) then return redis.call('HGET', KEYS[1], 'text') end
-if number < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'number', ARGV[1], 'text', ARGV[2]) end
-return false";
+const NEWEST: &str = "local kept = redis.call('HMGET', KEYS[1], 'number', 'text')
+local number = tonumber(kept[1] or '-1')
+if number < tonumber(ARGV[1]) then
+  redis.call('HSET', KEYS[1], 'number', ARGV[1], 'text', ARGV[2])
+  return false
+end
+if kept[2] == ARGV[2] then return false end
+return kept[2]";
 
 impl Redis {
     /// Of these nodes, for this region; nothing is connected yet.
@@ -200,9 +206,15 @@ fn tcp() -> TcpSettings {
 
 impl Store for Redis {
     fn lead(&mut self, bid: &Bid, _now: Stamp) -> Result<Lead, StoreError> {
-        let mut command = self.script(LEAD, &[self.key("lead"), self.key("epoch")]);
+        let mut command = self.script(LEAD, &[self.key("lead"), self.key("epoch"), self.key("members")]);
         let lease = u64::try_from(bid.lease.as_millis()).unwrap_or(u64::MAX);
-        command.arg(&bid.holder).arg(&bid.place).arg(bid.epoch.unwrap_or(0)).arg(bid.above).arg(lease);
+        command
+            .arg(&bid.holder)
+            .arg(&bid.place)
+            .arg(bid.epoch.unwrap_or(0))
+            .arg(bid.above)
+            .arg(lease)
+            .arg(ROWS_KEPT);
         let (who, epoch, place): (String, u64, String) = self.ask(&command)?;
         Ok(if who == "mine" { Lead::Mine(epoch) } else { Lead::Others(Leader { epoch, place }) })
     }

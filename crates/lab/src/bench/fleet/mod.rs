@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `upload` | 8+8 and 5+10+3 Mbit/s up, round trips of 20 to 120 ms | 0.92 of the sum of the links' single goodputs |
 //! | | 20+2 Mbit/s up | 0.97 of the better link alone |
+//! | `download` | the same links the other way | the same |
 //! | `live` | ffmpeg's RTMP at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped |
 //! | `cut` | a link is cut in mid-stream, works again, then another one is | no disconnect; a stall of 1.5 s, silent 2.5 s |
 //! | `killed` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
@@ -17,25 +18,26 @@
 mod cpu;
 mod killed;
 mod live;
-mod upload;
+mod transfer;
 
 use std::path::PathBuf;
 
 use clap::Args;
 use marline_sim::spec::LinkSpec;
-use serde_json::json;
 
 use super::sheet::Sheet;
-use crate::evidence::{By, Machine};
+use super::turns::{self, Cases, is_stopped, link};
+use crate::evidence::By;
+use crate::fleet::flow::Direction;
 use crate::fleet::{Assign, Setting, Through};
 use crate::result_file::ResultFile;
-use crate::runner::command::{begin, print, say};
+use crate::runner::command::begin;
 use crate::{Congestion, LabError};
 
 /// `marline lab bench fleet`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FleetArgs {
-    /// Only these: upload, live, cut, killed, cpu, all; or one of their rows, `upload 20+2`.
+    /// Only these: upload, download, live, cut, killed, cpu, all; or one of their rows, `upload 20+2`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Repetitions.
@@ -44,11 +46,11 @@ pub(super) struct FleetArgs {
     /// So long are the streams of `live`; those of `cut` are a fifth of it.
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(10..))]
     seconds: u32,
-    /// So long an upload takes at the links' rates.
+    /// So long an upload or a download takes at the links' rates.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    upload: u32,
+    transfer: u32,
     /// Each once and short: a look, not a measurement.
-    #[arg(long, conflicts_with_all = ["runs", "seconds", "upload"])]
+    #[arg(long, conflicts_with_all = ["runs", "seconds", "transfer"])]
     quick: bool,
     /// Congestion control at both ends: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
@@ -59,14 +61,14 @@ pub(super) struct FleetArgs {
 }
 
 /// The cases, in the order of the table.
-const CASES: [&str; 5] = ["upload", "live", "cut", "killed", "cpu"];
+const CASES: [&str; 6] = ["upload", "download", "live", "cut", "killed", "cpu"];
 
 /// What all cases have in common.
 struct Bench {
-    cases: Vec<String>,
+    cases: Cases,
     runs: u32,
     seconds: u32,
-    upload: u32,
+    transfer: u32,
     /// Gigabytes of `cpu`, in bytes.
     volume: u64,
     congestion: Congestion,
@@ -74,12 +76,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(args: &FleetArgs, program: PathBuf) -> Self {
-        let (runs, seconds, upload, volume) = match args.quick {
+    fn new(args: &FleetArgs, cases: Cases, program: PathBuf) -> Self {
+        let (runs, seconds, transfer, volume) = match args.quick {
             true => (1, 12, 4, 100_000_000),
-            false => (args.runs, args.seconds, args.upload, 1_000_000_000),
+            false => (args.runs, args.seconds, args.transfer, 1_000_000_000),
         };
-        Self { cases: args.cases.clone(), runs, seconds, upload, volume, congestion: args.cc, program }
+        Self { cases, runs, seconds, transfer, volume, congestion: args.cc, program }
     }
 
     /// So many relays, named to the edge.
@@ -97,28 +99,15 @@ impl Bench {
 
     /// Whether this row of a case is wanted.
     fn wants(&self, case: &str, row: &str) -> bool {
-        let named = |wanted: &String| wanted == "all" || wanted == case || *wanted == format!("{case} {row}");
-        self.cases.is_empty() || self.cases.iter().any(named)
+        self.cases.wants(case, row)
     }
 }
 
 pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
-    let case_of = |word: &str| word.split(' ').next().unwrap_or_default().to_owned();
-    let known = |word: &String| word == "all" || CASES.contains(&case_of(word).as_str());
-    if let Some(unknown) = args.cases.iter().find(|word| !known(word)) {
-        return Err(LabError::Spec(format!(
-            "no case `{unknown}` of the fleet; there are: {}, all",
-            CASES.join(", ")
-        )));
-    }
+    let wanted = Cases::new("the fleet", &CASES, &args.cases)?;
+    let cases = wanted.wanted();
     let file = ResultFile::open_if(args.json.as_ref())?;
     begin(By::Lab)?;
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
-    let bench = Bench::new(args, program);
-    let has = |case: &&str| {
-        bench.cases.is_empty() || bench.cases.iter().any(|word| word == "all" || case_of(word) == **case)
-    };
-    let cases: Vec<&str> = CASES.into_iter().filter(has).collect();
     // Asked before anything is measured: what is missing is said at once.
     for case in &cases {
         match *case {
@@ -127,59 +116,16 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
             _ => {}
         }
     }
-    print(&Machine::here().line());
+    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let bench = Bench::new(args, wanted, program);
     let mut sheet = Sheet::default();
-    for case in cases {
-        match case {
-            "upload" => upload::run(&bench, &mut sheet)?,
-            "live" => live::run(&bench, &mut sheet)?,
-            "cut" => live::cut(&bench, &mut sheet)?,
-            "killed" => killed::run(&bench, &mut sheet)?,
-            _ => cpu::run(&bench, &mut sheet)?,
-        }
-        if is_stopped() {
-            say("interrupted: what follows is no result");
-            break;
-        }
-    }
-    print(&format!("\nBoth ends: {}.\n{}", args.cc, sheet.table().plain()));
-    if let Some(file) = file {
-        let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let version = env!("CARGO_PKG_VERSION");
-        let record =
-            json!({"command": command, "version": version, "machine": Machine::here(), "rows": sheet.record()});
-        file.write(&format!("{record:#}\n"))?;
-    }
-    Ok(if is_stopped() { 130 } else { u8::from(sheet.problems > 0) })
-}
-
-/// Whether the user wants an end.
-fn is_stopped() -> bool {
-    marline_sys::signal::caught().is_some()
-}
-
-/// A link from its written form, which is known to be right.
-fn link(words: &str) -> LinkSpec {
-    words.parse().expect("links that are written here are understood")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_is_wanted_by_its_name_its_case_or_all() {
-        let bench = |cases: &[&str]| Bench {
-            cases: cases.iter().map(|case| (*case).to_owned()).collect(),
-            runs: 1,
-            seconds: 10,
-            upload: 1,
-            volume: 1,
-            congestion: Congestion::Cubic,
-            program: PathBuf::new(),
-        };
-        assert!(bench(&[]).wants("upload", "8+8") && bench(&["all"]).wants("upload", "8+8"));
-        assert!(bench(&["upload"]).wants("upload", "8+8") && !bench(&["upload"]).wants("cut", "silent"));
-        assert!(bench(&["upload 8+8"]).wants("upload", "8+8") && !bench(&["upload 8+8"]).wants("upload", "20+2"));
-    }
+    turns::each(&cases, |case| match case {
+        "upload" => transfer::run(&bench, &mut sheet, Direction::Up),
+        "download" => transfer::run(&bench, &mut sheet, Direction::Down),
+        "live" => live::run(&bench, &mut sheet),
+        "cut" => live::cut(&bench, &mut sheet),
+        "killed" => killed::run(&bench, &mut sheet),
+        _ => cpu::run(&bench, &mut sheet),
+    })?;
+    turns::end(file, &format!("Both ends: {}.\n", args.cc), &sheet.table(), &sheet.record(), sheet.problems)
 }

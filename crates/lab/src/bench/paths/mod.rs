@@ -23,20 +23,20 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use marline_core::units::DataSize;
 use marline_sim::spec::{Event, LinkSpec};
-use serde_json::json;
 
 use super::sheet::Sheet;
-use crate::evidence::{By, Machine};
+use super::turns::{self, Cases, is_stopped, link};
+use crate::evidence::By;
 use crate::mptcp::peer::Mptcpd;
 use crate::mptcp::stage::{Scene, Stage, Who};
 use crate::result_file::ResultFile;
-use crate::runner::command::{begin, print, say};
+use crate::runner::command::{begin, say};
 use crate::{Congestion, LabError};
 
 /// `marline lab bench paths`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct PathsArgs {
-    /// Only these: unequal, suspend, small, faults, scale; or one of their rows, `unequal 50+5`.
+    /// Only these: unequal, suspend, small, faults, scale, all; or one of their rows, `unequal 50+5`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Repetitions.
@@ -65,6 +65,7 @@ const CASES: [&str; 5] = ["unequal", "suspend", "small", "faults", "scale"];
 /// What all cases have in common.
 struct Bench<'a> {
     args: &'a PathsArgs,
+    cases: Cases,
     program: PathBuf,
 }
 
@@ -98,16 +99,12 @@ impl Bench<'_> {
 
     /// Whether this row of a case is wanted.
     fn wants(&self, case: &str, row: &str) -> bool {
-        let named = |wanted: &String| wanted == case || *wanted == format!("{case} {row}");
-        self.args.cases.is_empty() || self.args.cases.iter().any(named)
+        self.cases.wants(case, row)
     }
 }
 
 pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
-    let case_of = |word: &str| word.split(' ').next().unwrap_or_default().to_owned();
-    if let Some(unknown) = args.cases.iter().find(|word| !CASES.contains(&case_of(word).as_str())) {
-        return Err(LabError::Spec(format!("no case `{unknown}` of the paths; there are: {}", CASES.join(", "))));
-    }
+    let cases = Cases::new("the paths", &CASES, &args.cases)?;
     let file = ResultFile::open_if(args.json.as_ref())?;
     begin(By::Lab)?;
     if crate::server::find("nginx").is_none() {
@@ -117,40 +114,14 @@ pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
         say("mptcpd is not installed (package mptcpd): it is left out");
     }
     let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
-    let bench = Bench { args, program };
-    print(&Machine::here().line());
+    let bench = Bench { args, cases, program };
     let mut sheet = Sheet::default();
-    let wanted = |case: &&str| args.cases.is_empty() || args.cases.iter().any(|word| case_of(word) == **case);
-    for case in CASES.into_iter().filter(wanted) {
-        match case {
-            "unequal" => unequal::run(&bench, &mut sheet)?,
-            "suspend" => suspend::run(&bench, &mut sheet)?,
-            "small" => small::run(&bench, &mut sheet)?,
-            "faults" => faults::run(&bench, &mut sheet)?,
-            _ => scale::run(&bench, &mut sheet)?,
-        }
-        if is_stopped() {
-            say("interrupted: what follows is no result");
-            break;
-        }
-    }
-    print(&format!("\nSender: {}.\n{}", args.cc, sheet.table().plain()));
-    if let Some(file) = file {
-        let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let version = env!("CARGO_PKG_VERSION");
-        let record =
-            json!({"command": command, "version": version, "machine": Machine::here(), "rows": sheet.record()});
-        file.write(&format!("{record:#}\n"))?;
-    }
-    Ok(if is_stopped() { 130 } else { u8::from(sheet.problems > 0) })
-}
-
-/// Whether the user wants an end.
-fn is_stopped() -> bool {
-    marline_sys::signal::caught().is_some()
-}
-
-/// A link from its written form, which is known to be right.
-fn link(words: &str) -> LinkSpec {
-    words.parse().expect("links that are written here are understood")
+    turns::each(&bench.cases.wanted(), |case| match case {
+        "unequal" => unequal::run(&bench, &mut sheet),
+        "suspend" => suspend::run(&bench, &mut sheet),
+        "small" => small::run(&bench, &mut sheet),
+        "faults" => faults::run(&bench, &mut sheet),
+        _ => scale::run(&bench, &mut sheet),
+    })?;
+    turns::end(file, &format!("Sender: {}.\n", args.cc), &sheet.table(), &sheet.record(), sheet.problems)
 }

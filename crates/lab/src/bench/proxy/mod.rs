@@ -28,16 +28,17 @@ use marline_core::units::DataSize;
 use serde::Serialize;
 use serde_json::json;
 
+use super::turns::{self, Cases, is_stopped};
 use crate::LabError;
-use crate::evidence::{By, Machine, stats};
+use crate::evidence::{By, stats};
 use crate::page::Table;
 use crate::result_file::ResultFile;
-use crate::runner::command::{begin, print, say};
+use crate::runner::command::{begin, say};
 
 /// `marline lab bench proxy`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ProxyArgs {
-    /// Only these: speed, start, seek, death, slow, crowd.
+    /// Only these: speed, start, seek, death, slow, crowd, all.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Repetitions.
@@ -167,9 +168,7 @@ impl Row {
 }
 
 pub(super) fn run(args: &ProxyArgs) -> Result<u8, LabError> {
-    if let Some(unknown) = args.cases.iter().find(|case| !CASES.contains(&case.as_str())) {
-        return Err(LabError::Spec(format!("no case `{unknown}` of the proxy; there are: {}", CASES.join(", "))));
-    }
+    let cases = Cases::new("the proxy", &CASES, &args.cases)?;
     let file = ResultFile::open_if(args.json.as_ref())?;
     begin(By::Lab)?;
     for (program, package) in [("nginx", "nginx-light"), ("curl", "curl")] {
@@ -177,38 +176,18 @@ pub(super) fn run(args: &ProxyArgs) -> Result<u8, LabError> {
             return Err(LabError::Missing { program: program.into(), package });
         }
     }
-    print(&Machine::here().line());
     let mut sheet = Sheet::default();
-    let wanted = |case: &&str| args.cases.is_empty() || args.cases.iter().any(|wanted| wanted == case);
-    for case in CASES.into_iter().filter(wanted) {
-        match case {
-            "speed" => speed::run(&mut sheet, args.runs, args.size)?,
-            "start" => playing::start(&mut sheet, args.runs)?,
-            "seek" => playing::seek(&mut sheet, args.runs)?,
-            "death" => playing::death(&mut sheet, args.runs)?,
-            "slow" => playing::slow(&mut sheet, args.runs)?,
-            _ => crowd::run(&mut sheet, args.runs, args.pause)?,
-        }
-        if is_stopped() {
-            say("interrupted: what follows is no result");
-            break;
-        }
-    }
-    print(&format!("\n{}", table(&sheet).plain()));
-    if let Some(file) = file {
-        let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let row = |row: &Row| json!({"row": row, "bound": row.bound(), "word": row.word()});
-        let rows: Vec<_> = sheet.rows.iter().map(row).collect();
-        let version = env!("CARGO_PKG_VERSION");
-        let record = json!({"command": command, "version": version, "machine": Machine::here(), "rows": rows});
-        file.write(&format!("{record:#}\n"))?;
-    }
-    Ok(if is_stopped() { 130 } else { u8::from(sheet.problems > 0) })
-}
-
-/// Whether the user wants an end.
-fn is_stopped() -> bool {
-    marline_sys::signal::caught().is_some()
+    turns::each(&cases.wanted(), |case| match case {
+        "speed" => speed::run(&mut sheet, args.runs, args.size),
+        "start" => playing::start(&mut sheet, args.runs),
+        "seek" => playing::seek(&mut sheet, args.runs),
+        "death" => playing::death(&mut sheet, args.runs),
+        "slow" => playing::slow(&mut sheet, args.runs),
+        _ => crowd::run(&mut sheet, args.runs, args.pause),
+    })?;
+    let row = |row: &Row| json!({"row": row, "bound": row.bound(), "word": row.word()});
+    let rows = sheet.rows.iter().map(row).collect();
+    turns::end(file, "", &table(&sheet), &rows, sheet.problems)
 }
 
 fn table(sheet: &Sheet) -> Table {

@@ -16,8 +16,9 @@ use marline_core::units::{Bitrate, Ratio};
 use marline_sim::fleet::{self, Fleet, instance};
 use marline_sim::rng::{Purpose, Stream};
 
-use super::rows::{Floor, row};
-use crate::evidence::{Row, stats};
+use super::rows::hits;
+use crate::evidence::{Row, stats, thousandths};
+use crate::reproduce::floor::Floor;
 
 /// One fleet under one load, matched by one.
 struct Matched {
@@ -58,12 +59,12 @@ pub(super) fn rows(wants: impl Fn(&str) -> bool, fleets: u32) -> (Vec<Row>, Vec<
             }
         }
         if let (true, FLOOR_LOAD) = (wants("F10"), load) {
-            let hits = |name: &str| {
+            let share_of = |name: &str| {
                 let at = names.iter().position(|other| *other == name)?;
                 stats::mean(&all.iter().map(|fleet| share(&fleet[at].1.gammas, |g| g >= 1.0)).collect::<Vec<_>>())
             };
-            if let (Some(ours), Some(best)) = (hits(OURS), hits(BEST)) {
-                floors.push(Floor::hits(&case, ours * 100.0, best * 100.0));
+            if let (Some(ours), Some(best)) = (share_of(OURS), share_of(BEST)) {
+                floors.push(hits(&case, ours * 100.0, best * 100.0));
             }
         }
     }
@@ -141,8 +142,8 @@ fn figure(
     unit: &str,
     came: (Option<f64>, Option<f64>),
 ) -> Row {
-    let rounded = |value: f64| (value * 1e3).round() / 1e3;
-    Row { ours: came.0.map(rounded), spread: came.1.map(rounded), ..row(artefact, case, who, metric, unit) }
+    let empty = Row::empty(artefact, case, who, metric, unit);
+    Row { ours: came.0.map(thousandths), spread: came.1.map(thousandths), ..empty }
 }
 
 fn plan(load: u32, seed: u32) -> fleet::Plan {
@@ -192,7 +193,7 @@ mod tests {
         assert!(of("load 50 %", OURS, "γ = 1") > of("load 120 %", OURS, "γ = 1"));
         assert!(of("load 50 %", OURS, "γ ≥ 0.5") >= of("load 50 %", OURS, "γ ≥ 0.9"));
         assert_eq!(floors.len(), 1);
-        assert!(floors[0].is_met());
+        assert!(floors[0].met());
     }
 
     #[test]

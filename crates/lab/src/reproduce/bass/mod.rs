@@ -15,7 +15,6 @@ mod cases;
 mod fleet;
 mod measured;
 mod play;
-mod process;
 mod real;
 mod rows;
 mod send;
@@ -26,6 +25,7 @@ mod table;
 use std::sync::Mutex;
 
 use super::ReproduceArgs;
+use super::floor::{self, Floor};
 use super::store::Store;
 use crate::LabError;
 use crate::evidence::{By, Machine, Row};
@@ -33,7 +33,7 @@ use crate::runner::command::{begin, print, say};
 use cases::{Effort, KNOWN, MEASURED, measured_for};
 use measured::Cell;
 use real::Workshop;
-use rows::{Floor, Results};
+use rows::Results;
 use setting::Case;
 
 /// Does it, and gives the exit code: 1 if something could not be uploaded.
@@ -176,7 +176,7 @@ fn show(
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
         }
     }
-    if let Some(table) = table::floors(&floors) {
+    if let Some(table) = floor::table(&floors) {
         print(&format!("\nFloors:\n{}", table.plain()));
     }
     code
@@ -231,7 +231,7 @@ mod tests {
         for artefact in ["F5", "X-upload", "F8", "F11", "F12"] {
             assert!(table::table(&rows, artefact).is_some(), "{artefact}");
         }
-        assert!(floors.iter().any(|floor| floor.artefact == "X-upload" && floor.is_met()));
+        assert!(floors.iter().any(|floor| floor.artefact == "X-upload" && floor.met()));
         assert!(floors.iter().any(|floor| floor.artefact == "F12"));
     }
 }

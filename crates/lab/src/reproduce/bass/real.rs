@@ -14,7 +14,8 @@
 //! 3. All who send have the same congestion control.
 //! 4. `--by-fleet` adds the service's choice ([`Way::Fleet`]): the edge is told the service's address, and no relay's.
 
-use std::path::{Path, PathBuf};
+use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,9 +23,9 @@ use std::time::Duration;
 use marline_sim::spec::LinkSpec;
 
 use super::measured::Measured;
-use super::process::Process;
 use super::send::{self, From, PORT};
 use super::setting::{Case, Way};
+use crate::fleet::{AUTHORITY, Member, Members, in_use, relay_name};
 use crate::places::{Segment, address};
 use crate::server::Folder;
 use crate::{Congestion, Lab, LabError, LabSpec};
@@ -32,10 +33,10 @@ use crate::{Congestion, Lab, LabError, LabSpec};
 /// What all cases have in common.
 #[derive(Debug)]
 pub(super) struct Workshop {
-    program: PathBuf,
     pub(super) congestion: Congestion,
-    /// The authority and everybody's certificates.
-    members: Folder,
+    /// The authority and everybody's certificates, made once.
+    members: Members,
+    _folder: Folder,
     /// Labs are built one at a time: their making is short and would delay the packets of the others.
     building: Mutex<()>,
 }
@@ -50,36 +51,10 @@ impl Workshop {
     /// Makes an authority and its members.
     pub(super) fn new(congestion: Congestion) -> Result<Self, LabError> {
         let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
-        let members = Folder::new().map_err(LabError::at("a place for certificates"))?;
-        let workshop = Self { program, congestion, members, building: Mutex::default() };
-        workshop.issue(&["init", "--name", "lab"])?;
-        workshop.issue(&["issue", "edge", "edge", "--out", "."])?;
-        for relay in 0..MOST_RELAYS {
-            let (name, address) = (relay_name(relay), address(FIRST_RELAY + relay).to_string());
-            workshop.issue(&["issue", "relay", &name, "--address", &address, "--out", "."])?;
-        }
-        Ok(workshop)
-    }
-
-    fn issue(&self, words: &[&str]) -> Result<(), LabError> {
-        let step = || format!("marline fleet ca {}", words.join(" "));
-        let mut command = self.command(self.members.path(), "fleet");
-        command.arg("ca").args(words).args(["--dir", AUTHORITY]);
-        let output = command.output().map_err(LabError::at(step()))?;
-        let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(LabError::Setup { step: step(), source: std::io::Error::other(said()) }),
-        }
-    }
-
-    /// This program with this verb, with a home of nobody's.
-    fn command(&self, home: &Path, verb: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg(verb).current_dir(self.members.path());
-        let nowhere = home.join("no-configuration");
-        command.env("XDG_CONFIG_HOME", &nowhere).env("XDG_STATE_HOME", &nowhere).env("HOME", nowhere);
-        command
+        let folder = Folder::new().map_err(LabError::at("a place for certificates"))?;
+        let addresses: Vec<Ipv4Addr> = (0..MOST_RELAYS).map(|relay| address(FIRST_RELAY + relay)).collect();
+        let members = Members::new(&program, folder.path(), &addresses)?;
+        Ok(Self { congestion, members, _folder: folder, building: Mutex::default() })
     }
 
     /// Does it. The outer error is of the lab, the inner one of what was uploaded.
@@ -106,13 +81,14 @@ impl Workshop {
             }
             Way::From(relay) => run(From::Place(place(relay)), ORIGIN),
             Way::Split(relay) | Way::Through(relay) | Way::To(relay) => {
-                let stage = self.stage(&lab, folder.path(), case, way, &[relay]);
+                let stage = self.stage(&lab, folder.path(), case, way, &[relay]).map_err(|error| error.to_string());
                 let to = if way == Way::To(relay) { place(relay) } else { ORIGIN };
                 stage.and_then(|_stage| run(From::Edge, to)).map(|got| Measured { relay: Some(relay), ..got })
             }
             Way::Fleet => {
                 let all: Vec<usize> = (0..case.relays.len()).collect();
-                self.stage(&lab, folder.path(), case, way, &all).and_then(|stage| {
+                let stage = self.stage(&lab, folder.path(), case, way, &all).map_err(|error| error.to_string());
+                stage.and_then(|stage| {
                     let got = run(From::Edge, ORIGIN)?;
                     let relay = assigned(&stage.edge.said()).ok_or("the edge does not say which relay it uses")?;
                     Ok(Measured { relay: Some(relay), ..got })
@@ -126,12 +102,12 @@ impl Workshop {
     }
 
     /// Starts who is needed, and waits until they are ready.
-    fn stage(&self, lab: &Lab, home: &Path, case: &Case, way: Way, relays: &[usize]) -> Result<Stage, String> {
+    fn stage(&self, lab: &Lab, home: &Path, case: &Case, way: Way, relays: &[usize]) -> Result<Stage, LabError> {
         let by_fleet = way == Way::Fleet;
         let service = by_fleet.then(|| self.service(lab, home)).transpose()?;
         let relays = relays.iter().map(|relay| self.relay(lab, home, *relay, by_fleet));
         let relays = relays.collect::<Result<Vec<_>, _>>()?;
-        let mut command = self.command(home, "edge");
+        let mut command = self.members.command(home, &["edge"]);
         command.args(["--certificate", "edge.pem", "--no-direct"]).arg("--run-dir").arg(home);
         match way {
             Way::Fleet => command.args(["--fleet", &service_url()]),
@@ -145,49 +121,51 @@ impl Workshop {
             Way::Split(_) => command.arg("--no-paths"),
             _ => command.args(case.links.iter().flat_map(|link| ["--link", &link.name])),
         };
-        let edge = Process::start("the edge", home, command, |command| lab.spawn(command))?;
+        let edge = Member::start("edge", home, &mut command, |command| lab.spawn(command))?.ready(READY)?;
         // Two connections are made ready: three round trips each, and the other links join.
         std::thread::sleep(if by_fleet { MEASURING } else { WARMING });
         Ok(Stage { edge, _relays: relays, _service: service })
     }
 
-    fn relay(&self, lab: &Lab, home: &Path, relay: usize, announced: bool) -> Result<Process, String> {
+    fn relay(&self, lab: &Lab, home: &Path, relay: usize, announced: bool) -> Result<Member, LabError> {
         let place = FIRST_RELAY + relay;
         let at = format!("{}:{RELAY_PORT}", address(place));
         let name = relay_name(relay);
-        let mut command = self.command(home, "relay");
+        let mut command = self.members.command(home, &["relay"]);
         command.args(["--listen", &at, "--certificate", &format!("{name}.pem"), "--allow-net", "10.99.0.0/24"]);
+        // Uploads to the relay itself end on its own host, which no network opens.
+        command.args(["--allow-net", &address(place).to_string()]);
         // A copy of its own: what the service brings is written there.
         let revoked = home.join(format!("{name}-revoked.pem"));
-        let original = self.members.path().join(AUTHORITY).join("revoked.pem");
-        std::fs::copy(original, &revoked).map_err(|error| format!("{name}: its list of the revoked: {error}"))?;
+        let original = self.members.folder().join("revoked.pem");
+        std::fs::copy(original, &revoked).map_err(LabError::at(format!("{name}'s list of the revoked")))?;
         command.args(["--allow-port", &PORT.to_string(), "--revoked"]).arg(revoked);
         if announced {
             command.args(["--fleet", &service_url(), "--announce", &at, "--capacity", "200Mbit/s"]);
         }
-        Process::start(&name, home, command, |command| lab.spawn_at(place, command))
+        Member::start(&name, home, &mut command, |command| lab.spawn_at(place, command))?.ready(READY)
     }
 
     /// The fleet's service, with a copy of the authority: a running one has it for itself.
-    fn service(&self, lab: &Lab, home: &Path) -> Result<Process, String> {
+    fn service(&self, lab: &Lab, home: &Path) -> Result<Member, LabError> {
         let copy = home.join(AUTHORITY);
-        let copied = Command::new("cp").arg("-a").arg(self.members.path().join(AUTHORITY)).arg(&copy).status();
+        let copied = Command::new("cp").arg("-a").arg(self.members.folder().join(AUTHORITY)).arg(&copy).status();
         if !copied.is_ok_and(|status| status.success()) {
-            return Err("the authority cannot be copied".into());
+            return Err(LabError::Server("the authority cannot be copied".into()));
         }
-        let mut command = self.command(home, "fleet");
+        let mut command = self.members.command(home, &["fleet"]);
         let own = address(0).to_string();
         command.args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca"]).arg(copy);
-        Process::start("the service", home, command, |command| lab.spawn_at(0, command))
+        Member::start("service", home, &mut command, |command| lab.spawn_at(0, command))?.ready(READY)
     }
 }
 
 /// Who runs during an upload; all end with it.
 #[derive(Debug)]
 struct Stage {
-    edge: Process,
-    _relays: Vec<Process>,
-    _service: Option<Process>,
+    edge: Member,
+    _relays: Vec<Member>,
+    _service: Option<Member>,
 }
 
 /// What lies between the places of a case.
@@ -204,23 +182,16 @@ fn segments(case: &Case) -> Vec<Segment> {
 
 /// The relay that new flows go through, by the last word of the edge about it.
 fn assigned(said: &str) -> Option<usize> {
-    let line = said.lines().rfind(|line| line.contains("new flows go through "))?;
-    (0..MOST_RELAYS).find(|relay| {
-        let address = address(FIRST_RELAY + relay).to_string();
-        line.contains(&address) || line.contains(&relay_name(*relay))
-    })
-}
-
-fn relay_name(relay: usize) -> String {
-    format!("relay-{}", relay + 1)
+    let used = in_use(said)?;
+    (0..MOST_RELAYS).find(|relay| used == relay_name(*relay) || used == address(FIRST_RELAY + relay).to_string())
 }
 
 fn service_url() -> String {
     format!("https://{}:{SERVICE_PORT}", address(0))
 }
 
-/// The directory of the authority among the members' files.
-const AUTHORITY: &str = "ca";
+/// What says that one of them is ready.
+const READY: &str = "listens on";
 const RELAY_PORT: u16 = 4443;
 const SERVICE_PORT: u16 = 4444;
 /// Three round trips of 400 ms, twice.

@@ -17,72 +17,8 @@ use marline_core::units::Duration;
 use super::measured::{Cell, Measured};
 use super::setting::{Case, Way};
 use super::simulate::best_of;
-use crate::evidence::{By, Row, stats};
-
-/// What is asked, and what came.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Floor {
-    pub(super) artefact: &'static str,
-    pub(super) case: String,
-    /// What is asked, in words.
-    pub(super) says: &'static str,
-    pub(super) ours: f64,
-    /// Ours may not be less.
-    pub(super) least: f64,
-    pub(super) unit: &'static str,
-    pub(super) note: Option<String>,
-}
-
-impl Floor {
-    /// How many have the best relay, in percent; beside the best plan's.
-    pub(super) fn hits(case: &str, ours: f64, best: f64) -> Self {
-        Self {
-            artefact: "F10",
-            case: case.into(),
-            says: "γ = 1 in 90 %, else 2 points less than the best plan's",
-            ours,
-            least: (best - 2.0).min(90.0),
-            unit: "%",
-            note: Some(format!("the best plan's {best:.1} %; BASS: 77 %")),
-        }
-    }
-
-    /// Whether it is enough.
-    pub(super) fn is_met(&self) -> bool {
-        self.ours >= self.least - 1e-9
-    }
-
-    /// As a row's note says it.
-    fn line(&self) -> String {
-        let word = if self.is_met() { "met" } else { "MISSED" };
-        let note = self.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
-        format!("floor: {}, at least {:.2} {}: {word}{note}", self.says, self.least, self.unit)
-    }
-
-    /// As one of the rows.
-    pub(super) fn row(&self) -> Row {
-        let empty = row(self.artefact, &self.case, "marline", "floor", self.unit);
-        Row { ours: Some(rounded(self.ours)), note: Some(self.line()), ..empty }
-    }
-}
-
-/// One without figures.
-pub(super) fn row(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str) -> Row {
-    Row {
-        artefact: artefact.into(),
-        case: case.into(),
-        policy: policy.into(),
-        metric: metric.into(),
-        unit: unit.into(),
-        paper: None,
-        ours: None,
-        spread: None,
-        clairvoyant: None,
-        by: By::Sim,
-        scale: 1.0,
-        note: None,
-    }
-}
+use crate::evidence::{Row, stats, thousandths};
+use crate::reproduce::floor::{Bound, Floor};
 
 /// What was measured, and what it was measured of.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +118,8 @@ impl Results<'_> {
             false => ("of the sum of the links' rates", sum, 92.0),
         };
         let note = unequal.then(|| format!("the sum as a goal: {:.1} % of it", ours / sum * 100.0));
-        floors.push(Floor { artefact, case: name.clone(), says, ours: ours / of * 100.0, least, unit: "%", note });
+        let bound = Bound::AtLeast(least);
+        floors.push(Floor { note, ..floor(artefact, name, says, ours / of * 100.0, bound, "%") });
     }
 
     fn choices(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<Row>) {
@@ -227,7 +164,7 @@ impl Results<'_> {
         chooser("best", &|choice| Some(choice.best()));
         for (name, rates, gammas) in choosers {
             if wants("F9") {
-                let spread = stats::sigma(&rates).map(rounded);
+                let spread = stats::sigma(&rates).map(thousandths);
                 let mean = stats::mean(&rates).unwrap_or_default();
                 rows.push(Row { spread, ..valued("F9", ALL, name, "rate", "Mbit/s", mean) });
             }
@@ -300,15 +237,9 @@ impl Results<'_> {
             rows.push(valued("F12", ALL, BOTH, "aggregation, geometric mean", "", aggregation));
             rows.push(valued("F12", ALL, BOTH, "split, geometric mean", "", split));
         }
-        floors.push(Floor {
-            artefact: "F12",
-            case: format!("{} origins", all.len()),
-            says: "mean gain over plain TCP",
-            ours: mean,
-            least: 3.0,
-            unit: "times",
-            note: Some(product),
-        });
+        let (case, bound) = (format!("{} origins", all.len()), Bound::AtLeast(3.0));
+        let asked = floor("F12", &case, "mean gain over plain TCP", mean, bound, "times");
+        floors.push(Floor { note: Some(product), ..asked });
     }
 }
 
@@ -326,16 +257,30 @@ const PAPER_MOST: f64 = 14.59;
 const PAPER_MEAN: f64 = 5.11;
 
 fn valued(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str, value: f64) -> Row {
-    Row { ours: Some(rounded(value)), ..row(artefact, case, policy, metric, unit) }
+    Row { ours: Some(thousandths(value)), ..Row::empty(artefact, case, policy, metric, unit) }
+}
+
+fn floor(
+    artefact: &'static str,
+    case: &str,
+    says: &'static str,
+    ours: f64,
+    bound: Bound,
+    unit: &'static str,
+) -> Floor {
+    Floor { artefact, case: case.to_owned(), who: "marline", metric: "floor", says, ours, bound, unit, note: None }
+}
+
+/// How many have the best relay, in percent; beside the best plan's.
+pub(super) fn hits(case: &str, ours: f64, best: f64) -> Floor {
+    let says = "γ = 1 in 90 %, else 2 points less than the best plan's";
+    let bound = Bound::AtLeast((best - 2.0).min(90.0));
+    let note = Some(format!("the best plan's {best:.1} %; BASS: 77 %"));
+    Floor { note, ..floor("F10", case, says, ours, bound, "%") }
 }
 
 fn milliseconds(time: Duration) -> String {
     format!("{} ms", time.as_millis())
-}
-
-/// To a thousandth.
-fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 #[cfg(test)]
@@ -379,12 +324,12 @@ mod tests {
         assert_eq!(value(&rows, "F12", BOTH, "mean").paper, Some(5.11));
         assert_eq!(value(&rows, "F12", BOTH, "aggregation, geometric mean").ours, Some(2.0));
         assert_eq!(value(&rows, "F12", BOTH, "split, geometric mean").ours, Some(2.0));
-        assert_eq!((floors.len(), floors[0].is_met()), (1, true));
+        assert_eq!((floors.len(), floors[0].met()), (1, true));
         assert!(floors[0].row().note.unwrap().contains("aggregation 2.00 × split 2.00"));
         cells.iter_mut().filter(|cell| cell.way.starts_with("relay")).for_each(|cell| {
             cell.measured = Some(Measured::of(1.5, 1.5));
         });
-        assert!(!judged(&origins, &cells).1[0].is_met());
+        assert!(!judged(&origins, &cells).1[0].met());
         cells.retain(|cell| cell.case != "origin 1");
         assert_eq!(judged(&origins, &cells).1[0].case, "2 origins");
     }
@@ -402,9 +347,9 @@ mod tests {
             alone.chain([cell(case, Way::Through(0), ours)]).collect::<Vec<_>>()
         };
         let of = |at: usize, ours: f64| judged(&sets[at..=at], &rates(&sets[at], ours)).1[0].clone();
-        assert!(of(0, 14.8).is_met() && !of(0, 14.6).is_met());
-        assert!(of(1, 16.6).is_met() && !of(1, 16.5).is_met());
-        assert!(of(2, 19.5).is_met() && !of(2, 19.3).is_met());
+        assert!(of(0, 14.8).met() && !of(0, 14.6).met());
+        assert!(of(1, 16.6).met() && !of(1, 16.5).met());
+        assert!(of(2, 19.5).met() && !of(2, 19.3).met());
         assert!(of(2, 19.5).note.unwrap().contains("goal"));
     }
 
@@ -434,8 +379,8 @@ mod tests {
 
     #[test]
     fn the_hit_rates_floor_is_nine_of_ten_or_two_points_less_than_the_best() {
-        assert!(Floor::hits("a", 90.0, 99.0).is_met());
-        assert!(Floor::hits("a", 85.0, 86.7).is_met());
-        assert!(!Floor::hits("a", 84.0, 86.7).is_met());
+        assert!(hits("a", 90.0, 99.0).met());
+        assert!(hits("a", 85.0, 86.7).met());
+        assert!(!hits("a", 84.0, 86.7).met());
     }
 }

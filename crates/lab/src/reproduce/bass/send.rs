@@ -14,6 +14,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::measured::{Measured, SETTLED};
 use crate::Lab;
+use crate::fleet::flow::tunnel;
 use crate::mptcp::fetch::STOPPED;
 use crate::places::address;
 
@@ -67,27 +68,6 @@ fn bound(device: &str, end: SocketAddr, limit: Duration) -> io::Result<TcpStream
     socket.bind_device(Some(device.as_bytes()))?;
     socket.connect_timeout(&end.into(), limit)?;
     Ok(socket.into())
-}
-
-/// A tunnel of the edge.
-fn tunnel(end: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(EDGE)?;
-    stream.set_read_timeout(Some(limit))?;
-    write!(stream, "CONNECT {end} HTTP/1.1\r\nHost: {end}\r\n\r\n")?;
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") && head.len() < MOST_HEAD {
-        let mut byte = [0];
-        stream.read_exact(&mut byte)?;
-        head.extend(byte);
-    }
-    let text = String::from_utf8_lossy(&head).into_owned();
-    match text.starts_with("HTTP/1.1 200 ") {
-        true => Ok(stream),
-        false => {
-            let first = text.lines().next().unwrap_or_default();
-            Err(io::Error::other(format!("the edge answers `{first}`")))
-        }
-    }
 }
 
 fn send(mut stream: TcpStream, over: Instant) -> io::Result<()> {
@@ -147,15 +127,12 @@ fn is_no_end(error: &io::Error) -> bool {
 
 /// Where the receiver listens: a port that relays are told to allow.
 pub(super) const PORT: u16 = 9000;
-/// Where `marline edge` listens unless told otherwise.
-const EDGE: (&str, u16) = ("127.0.0.1", 1088);
 /// A slot of the receiver's account.
 const SLOT: Duration = Duration::from_millis(100);
 /// How long a call may wait before the clock is looked at, and how often a listener is.
 const TURN: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(2);
 const PART: usize = 64 * 1024;
-const MOST_HEAD: usize = 4096;
 
 #[cfg(test)]
 mod tests {

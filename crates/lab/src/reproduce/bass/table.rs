@@ -1,6 +1,6 @@
 //! BASS's figures for people.
 
-use super::rows::{BOTH, Floor, SPLIT, TCP};
+use super::rows::{BOTH, SPLIT, TCP};
 use crate::evidence::Row;
 use crate::page::Table;
 
@@ -77,23 +77,6 @@ fn origins(rows: &[&Row]) -> Table {
     table_of(&["origin", "its way", TCP, SPLIT, BOTH, "gain"], gains.map(line).collect())
 }
 
-/// What is asked, and what came; none: nothing is asked.
-pub(super) fn floors(floors: &[Floor]) -> Option<Table> {
-    let line = |floor: &Floor| {
-        vec![
-            floor.artefact.to_owned(),
-            floor.case.clone(),
-            floor.says.to_owned(),
-            format!("{:.2}", floor.ours),
-            format!("≥ {:.2} {}", floor.least, floor.unit),
-            if floor.is_met() { "met" } else { "MISSED" }.to_owned(),
-            floor.note.clone().unwrap_or_default(),
-        ]
-    };
-    let head = ["artefact", "case", "asked", "ours", "floor", "", "note"];
-    (!floors.is_empty()).then(|| table_of(&head, floors.iter().map(line).collect()))
-}
-
 fn table_of(head: &[&str], rows: Vec<Vec<String>>) -> Table {
     Table { head: head.iter().map(|word| (*word).to_owned()).collect(), rows, note: None }
 }
@@ -104,7 +87,6 @@ fn number(value: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::row;
     use super::*;
 
     #[test]
@@ -112,9 +94,9 @@ mod tests {
         let rate = |who: &str, value: f64| Row {
             ours: Some(value),
             note: Some("100 ms, 1% lost".into()),
-            ..row("F11", "origin 1", who, "rate", "Mbit/s")
+            ..Row::empty("F11", "origin 1", who, "rate", "Mbit/s")
         };
-        let gain = Row { ours: Some(4.0), ..row("F11", "origin 1", BOTH, "gain", "") };
+        let gain = Row { ours: Some(4.0), ..Row::empty("F11", "origin 1", BOTH, "gain", "") };
         let rows = [rate(TCP, 1.0), rate(SPLIT, 2.0), rate(BOTH, 4.0), gain];
         let made = table(&rows, "F11").unwrap();
         assert_eq!(made.rows, [["origin 1", "100 ms, 1% lost", "1.00", "2.00", "4.00", "4.00"]]);
@@ -126,7 +108,7 @@ mod tests {
         let value = |case: &str, metric: &str, paper, ours| Row {
             paper,
             ours: Some(ours),
-            ..row("F10", case, "marline", metric, "%")
+            ..Row::empty("F10", case, "marline", metric, "%")
         };
         let rows = [
             value("load 50 %", "γ = 1", Some(77.0), 88.0),
@@ -137,12 +119,5 @@ mod tests {
         assert_eq!(made.head, ["case", "who", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
         assert_eq!(made.rows[0], ["load 50 %", "marline", "77.00", "88.00", "95.00"]);
         assert_eq!(made.rows[1], ["load 90 %", "marline", "–", "60.00", "–"]);
-    }
-
-    #[test]
-    fn floors_say_whether_they_are_met() {
-        let made = floors(&[Floor::hits("load 50 %", 80.0, 86.7)]).unwrap();
-        assert!(made.rows[0].contains(&"MISSED".to_owned()));
-        assert!(floors(&[]).is_none());
     }
 }

@@ -7,8 +7,7 @@ use marline_core::energy::{Base, Model};
 use marline_core::link::LinkKind;
 use marline_core::units::{Bitrate, DataSize};
 
-use super::rows::{rounded, row};
-use crate::evidence::Row;
+use crate::evidence::{Row, thousandths};
 
 /// Table 2: LTE, below which Wi-Fi LTE alone is best, above which Wi-Fi alone is; Mbit/s.
 const TABLE_2: [(f64, f64, f64); 4] =
@@ -33,7 +32,7 @@ fn mbps(rate: f64) -> Bitrate {
 }
 
 fn value(artefact: &str, case: &str, metric: &str, unit: &str, ours: Option<f64>) -> Row {
-    Row { ours: ours.map(rounded), ..row(artefact, case, model_name(), metric, unit) }
+    Row { ours: ours.map(thousandths), ..Row::empty(artefact, case, model_name(), metric, unit) }
 }
 
 const fn model_name() -> &'static str {

@@ -7,11 +7,10 @@
 //! what they cost.
 
 use super::figures::{BOTH_BAD, CLAIRVOYANT, Figure, TRACES};
-use super::rows::{rounded, row};
 use super::runner::Done;
 use super::setting::Who;
 use super::simulate::{Known, Played};
-use crate::evidence::{Row, stats};
+use crate::evidence::{Row, stats, thousandths};
 use crate::page::Table;
 
 /// Those of the floor, with the recorded links.
@@ -71,9 +70,9 @@ pub(super) fn rows(done: &[Done]) -> Vec<Row> {
     for who in CLIENTS {
         let mut push = |case: &str, runs: &[(f64, Known)]| {
             for (metric, unit, of) in METRICS {
-                let empty = row(CLAIRVOYANT, case, who.name(), metric, unit);
+                let empty = Row::empty(CLAIRVOYANT, case, who.name(), metric, unit);
                 let note = (metric == "energy_ratio").then(|| format!("{} runs", runs.len()));
-                rows.extend(of(runs).map(|value| Row { ours: Some(rounded(value)), note, ..empty }));
+                rows.extend(of(runs).map(|value| Row { ours: Some(thousandths(value)), note, ..empty }));
             }
         };
         for artefact in artefacts() {

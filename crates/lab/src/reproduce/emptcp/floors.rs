@@ -15,39 +15,7 @@ use super::runner::Done;
 use super::setting::Who;
 use super::simulate::Played;
 use crate::evidence::stats;
-
-/// One demand.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Floor {
-    pub(super) artefact: &'static str,
-    pub(super) case: String,
-    pub(super) who: Who,
-    pub(super) metric: &'static str,
-    /// What is demanded, in words.
-    pub(super) says: &'static str,
-    pub(super) ours: f64,
-    pub(super) bound: f64,
-    /// Whether `bound` is the least and not the most.
-    pub(super) least: bool,
-    pub(super) unit: &'static str,
-    /// What must be known if it was missed.
-    pub(super) note: Option<String>,
-}
-
-impl Floor {
-    /// Whether it was reached.
-    pub(super) fn met(&self) -> bool {
-        if self.least { self.ours >= self.bound } else { self.ours <= self.bound }
-    }
-
-    /// `at most TCP over Wi-Fi's + 3 %: 4.21 of 4.30 J, met`.
-    pub(super) fn line(&self) -> String {
-        let Self { says, ours, bound, unit, .. } = self;
-        let met = if self.met() { "met" } else { "NOT MET" };
-        let note = self.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
-        format!("{says}: {ours:.3} of {bound:.3} {unit}, {met}{note}")
-    }
-}
+use crate::reproduce::floor::{Bound, Floor};
 
 /// All that apply.
 pub(super) fn floors(done: &[Done]) -> Vec<Floor> {
@@ -61,12 +29,11 @@ fn of(done: &Done) -> Option<Vec<Floor>> {
     let make = |metric, says, ours, bound, unit| Floor {
         artefact: done.artefact,
         case: done.case.clone(),
-        who: Who::Marline,
+        who: Who::Marline.name(),
         metric,
         says,
         ours,
-        bound,
-        least: false,
+        bound: Bound::AtMost(bound),
         unit,
         note: None,
     };
@@ -75,23 +42,26 @@ fn of(done: &Done) -> Option<Vec<Floor>> {
     let (ours, tcp, mptcp) = (Who::Marline, Who::TcpWifi, Who::Mptcp);
     let floors = match (done.artefact, done.case.as_str()) {
         ("F15", _) => {
-            let late = make("time", "at most MPTCP's + 5 %", time(ours)?, time(mptcp)? * 1.05, "s");
+            let bound = time(mptcp)? * 1.05;
+            let late = make("time", "at most MPTCP's + 5 %", time(ours)?, bound, "s");
             let why = format!("TCP over Wi-Fi needs {:.2} s; sooner is only who wakes LTE, for 12.6 J", time(tcp)?);
             vec![
                 make("energy", "at most TCP over Wi-Fi's + 3 %", energy(ours)?, energy(tcp)? * 1.03, "J"),
-                Floor { note: (time(tcp)? > late.bound).then_some(why), ..late },
+                Floor { note: (time(tcp)? > bound).then_some(why), ..late },
             ]
         }
         ("F16", "good Wi-Fi, bad LTE") => {
-            let half = make("energy", "at most half of MPTCP's", energy(ours)?, energy(mptcp)? * 0.5, "J");
+            let bound = energy(mptcp)? * 0.5;
+            let half = make("energy", "at most half of MPTCP's", energy(ours)?, bound, "J");
             let least = possible(done, ours)?;
             let why = format!("the clairvoyant needs {least:.1} J");
-            vec![Floor { note: (least > half.bound).then_some(why), ..half }]
+            vec![Floor { note: (least > bound).then_some(why), ..half }]
         }
         ("F16", BOTH_BAD) => {
             let least = energy(mptcp)?.min(energy(tcp)?);
-            let third = make("energy", "§5.3: a third less than both", energy(ours)?, least * 0.67, "J");
-            let fifth = make("time", "§5.3: a fifth sooner than MPTCP", time(ours)?, time(mptcp)? * 0.8, "s");
+            let (two_thirds, four_fifths) = (least * 0.67, time(mptcp)? * 0.8);
+            let third = make("energy", "§5.3: a third less than both", energy(ours)?, two_thirds, "J");
+            let fifth = make("time", "§5.3: a fifth sooner than MPTCP", time(ours)?, four_fifths, "s");
             let late = possible(done, ours)?;
             let little = format!(
                 "the clairvoyant needs {late:.1} J by our end and {:.1} J by MPTCP's",
@@ -101,8 +71,8 @@ fn of(done: &Done) -> Option<Vec<Floor>> {
             let full = format!("both links at their full rates need {soonest:.2} s");
             vec![
                 make("energy", "at most the lesser of MPTCP's and TCP's + 3 %", energy(ours)?, least * 1.03, "J"),
-                Floor { note: (late > third.bound).then_some(little), ..third },
-                Floor { note: (soonest > fifth.bound).then_some(full), ..fifth },
+                Floor { note: (late > two_thirds).then_some(little), ..third },
+                Floor { note: (soonest > four_fifths).then_some(full), ..fifth },
             ]
         }
         ("F17", _) => vec![
@@ -142,17 +112,14 @@ fn unequal(
     };
     let time = |who| done.mean(who, |played| played.seconds);
     let ours = Who::Throughput;
-    let at_least = |floor: Floor| Floor { least: true, who: ours, ..floor };
-    let mut floors = vec![at_least(make(
-        "rate_after_5s",
-        "at least 0.97 of the best single path",
-        later(ours)? / later(best)?,
-        0.97,
-        "",
-    ))];
+    let at_least = |bound: f64, floor: Floor| Floor { bound: Bound::AtLeast(bound), who: ours.name(), ..floor };
+    let after = later(ours)? / later(best)?;
+    let says = "at least 0.97 of the best single path";
+    let mut floors = vec![at_least(0.97, make("rate_after_5s", says, after, 0.97, ""))];
     if best == Who::TcpLte {
         let whole = time(best)? / time(ours)?;
-        floors.push(at_least(make("time", "the whole at least at 0.93 of the best path's rate", whole, 0.93, "")));
+        let says = "the whole at least at 0.93 of the best path's rate";
+        floors.push(at_least(0.93, make("time", says, whole, 0.93, "")));
     }
     Some(floors)
 }
@@ -188,12 +155,11 @@ fn product(done: &[Done]) -> Option<Floor> {
     Some(Floor {
         artefact: "F8",
         case: "or F10 or F13".into(),
-        who: Who::Marline,
+        who: Who::Marline.name(),
         metric: "product",
         says: "energy × time per byte, at most 0.95 of eMPTCP's in one of the three",
         ours: best,
-        bound: 0.95,
-        least: false,
+        bound: Bound::AtMost(0.95),
         unit: "",
         note: None,
     })
@@ -205,12 +171,11 @@ fn near_clairvoyant(done: &[Done]) -> Option<Floor> {
     Some(Floor {
         artefact: "X-clairvoyant",
         case: format!("{} runs", ratios.len()),
-        who: Who::Marline,
+        who: Who::Marline.name(),
         metric: "energy_ratio",
         says: "mean of energy over the least of all schedules that end no later",
         ours: stats::mean(&ratios)?,
-        bound: 1.15,
-        least: false,
+        bound: Bound::AtMost(1.15),
         unit: "",
         note: None,
     })

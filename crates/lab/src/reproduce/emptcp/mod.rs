@@ -29,6 +29,7 @@ use std::sync::Mutex;
 use marline_core::energy::Model;
 
 use super::ReproduceArgs;
+use super::floor;
 use super::store::Store;
 use crate::evidence::joules::device;
 use crate::evidence::{By, Machine, Row};
@@ -262,7 +263,7 @@ fn show(args: &ReproduceArgs, figures: &[Figure], base: Vec<Row>, done: &[Done],
             table.plain()
         ));
     }
-    if let Some(table) = table::floors(&floors) {
+    if let Some(table) = floor::table(&floors) {
         print(&format!("\nFloors:\n{}", table.plain()));
     }
     u8::from(!problems.is_empty())

@@ -10,13 +10,13 @@
 use marline_core::energy::Model;
 
 use super::figures::Figure;
-use super::floors::Floor;
 use super::paper::{NEAR, SAID, Said};
 use super::real::{Point, STEP_S};
 use super::runner::Done;
 use super::setting::Who;
 use super::simulate::{self, Played};
-use crate::evidence::{By, Row, stats};
+use crate::evidence::{By, Row, stats, thousandths};
+use crate::reproduce::floor::Floor;
 
 /// What is measured in every case: name, unit, and how.
 type Metric = (&'static str, &'static str, fn(&Played) -> Option<f64>);
@@ -38,34 +38,17 @@ pub(super) fn rows(done: &[Done], floors: &[Floor], by: By, scale: f64) -> Vec<R
     rows.extend(done.iter().flat_map(said));
     rows.extend(courses(done));
     rows.extend(super::clairvoyant::rows(done));
-    rows.extend(floors.iter().map(of_floor));
+    rows.extend(floors.iter().map(Floor::row));
     for row in &mut rows {
         (row.by, row.scale) = (by, scale);
     }
     rows
 }
 
-pub(super) fn row(artefact: &str, case: &str, policy: &str, metric: &str, unit: &str) -> Row {
-    Row {
-        artefact: artefact.into(),
-        case: case.into(),
-        policy: policy.into(),
-        metric: metric.into(),
-        unit: unit.into(),
-        paper: None,
-        ours: None,
-        spread: None,
-        clairvoyant: None,
-        by: By::Sim,
-        scale: 1.0,
-        note: None,
-    }
-}
-
 fn plain(done: &Done) -> Vec<Row> {
     let mut rows = Vec::new();
     for (who, _) in &done.runs {
-        let empty = |metric, unit| row(done.artefact, &done.case, who.name(), metric, unit);
+        let empty = |metric, unit| Row::empty(done.artefact, &done.case, who.name(), metric, unit);
         let Some(played) = done.played(*who) else {
             rows.push(Row { note: done.problems().next(), ..empty("energy", "J") });
             continue;
@@ -76,9 +59,9 @@ fn plain(done: &Done) -> Vec<Row> {
             let least: Option<Vec<f64>> = played.iter().map(|played| Some(played.least?.energy)).collect();
             let least = least.filter(|_| metric == "energy").and_then(|values| stats::mean(&values));
             rows.push(Row {
-                ours: stats::mean(&values).map(rounded),
-                spread: stats::sigma(&values).map(rounded),
-                clairvoyant: least.map(rounded),
+                ours: stats::mean(&values).map(thousandths),
+                spread: stats::sigma(&values).map(thousandths),
+                clairvoyant: least.map(thousandths),
                 ..empty(metric, unit)
             });
         }
@@ -101,7 +84,7 @@ fn said(done: &Done) -> Vec<Row> {
             paper: Some((said.from + said.to) / 2.0),
             ours: Some((ours * 10.0).round() / 10.0),
             note: Some(format!("{range}{why}")),
-            ..row(done.artefact, &done.case, said.who.name(), &metric, "%")
+            ..Row::empty(done.artefact, &done.case, said.who.name(), &metric, "%")
         })
     };
     // What is said of eMPTCP is asked of each reading of its text.
@@ -128,8 +111,8 @@ fn courses(done: &[Done]) -> Vec<Row> {
             for (at, points) in (1_u32..).zip(first.course.chunks(EVERY)) {
                 let seconds = at * STEP_S * EVERY as u32;
                 let mut push = |metric: &str, unit: &str, value: f64| {
-                    let empty = row(artefact, &format!("at {seconds} s"), who.name(), metric, unit);
-                    rows.push(Row { ours: Some(rounded(value)), ..empty });
+                    let empty = Row::empty(artefact, &format!("at {seconds} s"), who.name(), metric, unit);
+                    rows.push(Row { ours: Some(thousandths(value)), ..empty });
                 };
                 let mean = |link: usize| {
                     points.iter().map(|point: &Point| point.mbps[link]).sum::<f64>() / points.len() as f64
@@ -141,11 +124,6 @@ fn courses(done: &[Done]) -> Vec<Row> {
         }
     }
     rows
-}
-
-fn of_floor(floor: &Floor) -> Row {
-    let empty = row(floor.artefact, &floor.case, floor.who.name(), floor.metric, floor.unit);
-    Row { ours: Some(rounded(floor.ours)), note: Some(format!("floor: {}", floor.line())), ..empty }
 }
 
 /// In how many of the states that it can reach the MDP's schedule uses LTE (§4.6: in none, so that it is TCP over Wi-Fi).
@@ -164,13 +142,8 @@ pub(super) fn computed(figure: &Figure, model: &Model) -> Row {
         }
         _ => "§4.6: WiFi-only in all scenarios",
     };
-    let empty = row(figure.artefact, &figure.case, Who::Mdp.name(), "states_with_lte", "%");
-    Row { paper: Some(0.0), ours: ours.map(rounded), note: Some(note.into()), ..empty }
-}
-
-/// To a thousandth.
-pub(super) fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
+    let empty = Row::empty(figure.artefact, &figure.case, Who::Mdp.name(), "states_with_lte", "%");
+    Row { paper: Some(0.0), ours: ours.map(thousandths), note: Some(note.into()), ..empty }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! eMPTCP's figures for people: one table per artefact, then courses, then what the paper's text says, then the floors.
 
 use super::figures::GRID;
-use super::floors::Floor;
 use super::paper::SAID;
 use super::rows::COURSES;
 use super::setting::Who;
@@ -142,29 +141,4 @@ pub(super) fn said(rows: &[Row]) -> Option<Table> {
     let lines: Vec<Vec<String>> = with.map(line).collect();
     let head = ["artefact", "case", "what", "paper", "ours", "where it says so, and why ours is another"];
     (!lines.is_empty()).then(|| Table { head: head.map(String::from).into(), rows: lines, note: None })
-}
-
-/// The floors.
-pub(super) fn floors(floors: &[Floor]) -> Option<Table> {
-    let line = |floor: &Floor| {
-        let met = if floor.met() { "met" } else { "NOT MET" };
-        let bound = if floor.least { "least" } else { "most" };
-        vec![
-            floor.artefact.into(),
-            floor.case.clone(),
-            floor.metric.into(),
-            floor.says.into(),
-            format!("{:.3}", floor.ours),
-            format!("at {bound} {:.3}", floor.bound),
-            met.into(),
-            floor.note.clone().unwrap_or_default(),
-        ]
-    };
-    let missed = floors.iter().filter(|floor| !floor.met()).count();
-    let head = ["artefact", "case", "metric", "marline", "ours", "floor", "", ""];
-    (!floors.is_empty()).then(|| Table {
-        head: head.map(String::from).into(),
-        rows: floors.iter().map(line).collect(),
-        note: Some(format!("{} of {} floors are met.", floors.len() - missed, floors.len())),
-    })
 }

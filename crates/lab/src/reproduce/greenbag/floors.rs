@@ -10,34 +10,7 @@ use super::figures::TRACES;
 use super::rows::energy_ratio;
 use super::runner::Done;
 use super::setting::{Played, Who};
-
-/// One demand.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Floor {
-    pub(super) artefact: &'static str,
-    pub(super) case: String,
-    pub(super) metric: &'static str,
-    /// What is demanded, in words.
-    pub(super) says: &'static str,
-    pub(super) ours: f64,
-    pub(super) most: f64,
-    pub(super) unit: &'static str,
-}
-
-impl Floor {
-    /// Whether it was reached.
-    pub(super) fn met(&self) -> bool {
-        self.ours <= self.most
-    }
-
-    /// `at most the clairvoyant's + 5 %: 77.22 of 79.90 J, met`.
-    pub(super) fn line(&self) -> String {
-        let Self { says, ours, most, unit, .. } = self;
-        let met = if self.met() { "met" } else { "NOT MET" };
-        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-        format!("{says}: {ours:.2} of {most:.2}{unit}, {met}")
-    }
-}
+use crate::reproduce::floor::{Bound, Floor};
 
 /// All that apply.
 pub(super) fn floors(done: &[Done]) -> Vec<Floor> {
@@ -48,11 +21,13 @@ fn of(done: &Done) -> Option<Vec<Floor>> {
     let make = |metric, says, ours, most, unit| Floor {
         artefact: done.artefact,
         case: done.case.clone(),
+        who: Who::Marline.name(),
         metric,
         says,
         ours,
-        most,
+        bound: Bound::AtMost(most),
         unit,
+        note: None,
     };
     let mean = |who, figure: fn(&Played) -> f64| done.mean(who, figure);
     let time = |played: &Played| played.playback;
@@ -116,7 +91,7 @@ mod tests {
             &[(Who::GreenbagP, &[played(125.7, 103.0)]), (Who::Marline, &[played(125.9, 104.0)])];
         let found = floors(&[done("F13", "90%", runs)]);
         assert_eq!(found.iter().map(Floor::met).collect::<Vec<_>>(), [true, true, false]);
-        assert_eq!(found[1].line(), "at most the clairvoyant's + 5 %: 104.00 of 105.00 J, met");
+        assert_eq!(found[1].line(), "at most the clairvoyant's + 5 %: 104.00 J, ≤ 105.00: met");
         assert!(floors(&[done("F13", "100%", runs)]).is_empty());
     }
 

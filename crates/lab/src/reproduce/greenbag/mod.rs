@@ -27,6 +27,7 @@ use std::sync::Mutex;
 use marline_core::units::Duration;
 
 use super::ReproduceArgs;
+use super::floor;
 use super::store::Store;
 use crate::evidence::{By, Machine};
 use crate::runner::command::{begin, print, say};
@@ -194,7 +195,7 @@ fn show(args: &ReproduceArgs, figures: &[Figure], real: Option<&[Done]>, simulat
     if let Some(table) = table::said(&rows, beside) {
         print(&format!("What the paper's text says, and ours:\n{}", table.plain()));
     }
-    if let Some(table) = table::floors(&floors) {
+    if let Some(table) = floor::table(&floors) {
         print(&format!("Floors:\n{}", table.plain()));
     }
     u8::from(!problems.is_empty())

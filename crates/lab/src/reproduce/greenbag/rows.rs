@@ -6,10 +6,10 @@
 //! 3. Ours are means over the repetitions, as the paper's are (§V-A1), with their standard deviation.
 
 use super::figures::{ALL, TRACES};
-use super::floors::Floor;
 use super::runner::Done;
 use super::setting::{Played, Who};
-use crate::evidence::{By, Row, stats};
+use crate::evidence::{By, Row, stats, thousandths};
+use crate::reproduce::floor::Floor;
 
 /// What is measured in every case.
 pub(super) const METRICS: [(&str, &str); 4] =
@@ -24,7 +24,7 @@ pub(super) fn rows(done: &[Done], floors: &[Floor], by: By) -> Vec<Row> {
         let row = rows.iter_mut().find(|row| {
             (row.artefact.as_str(), row.case.as_str(), row.metric.as_str())
                 == (floor.artefact, floor.case.as_str(), floor.metric)
-                && row.policy == Who::Marline.name()
+                && row.policy == floor.who
         });
         if let Some(row) = row {
             let before = row.note.take().map(|note| format!("{note}; ")).unwrap_or_default();
@@ -55,20 +55,7 @@ fn ours(played: &Played, metric: &str) -> f64 {
 }
 
 fn row(done: &Done, who: Who, metric: &str, unit: &str) -> Row {
-    Row {
-        artefact: done.artefact.into(),
-        case: done.case.clone(),
-        policy: who.name().into(),
-        metric: metric.into(),
-        unit: unit.into(),
-        paper: None,
-        ours: None,
-        spread: None,
-        clairvoyant: None,
-        by: By::Sim,
-        scale: 1.0,
-        note: None,
-    }
+    Row::empty(done.artefact, &done.case, who.name(), metric, unit)
 }
 
 /// The four metrics of every policy.
@@ -86,9 +73,9 @@ fn plain(done: &Done) -> Vec<Row> {
             (suspects > 0).then(|| format!("{suspects} of {} suspect: the machine was busy", played.len()));
         let note = [note, suspect].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
         Row {
-            ours: stats::mean(&values).map(rounded),
-            spread: stats::sigma(&values).map(rounded),
-            clairvoyant: clairvoyant.and_then(|values| stats::mean(&values)).map(rounded),
+            ours: stats::mean(&values).map(thousandths),
+            spread: stats::sigma(&values).map(thousandths),
+            clairvoyant: clairvoyant.and_then(|values| stats::mean(&values)).map(thousandths),
             paper: (done.artefact == "F11" && who == Who::GreenbagP && metric == "stalls").then_some(0.0),
             note,
             ..empty
@@ -123,7 +110,7 @@ fn note(done: &Done, who: Who, metric: &str) -> Option<String> {
 fn ratios(done: &[Done]) -> Vec<Row> {
     let of = |done: &Done, who: Who| {
         Some(Row {
-            ours: Some(rounded(energy_ratio(done, who)?)),
+            ours: Some(thousandths(energy_ratio(done, who)?)),
             clairvoyant: Some(1.0),
             ..row(done, who, "energy_ratio", "1")
         })
@@ -159,7 +146,7 @@ fn said(done: &[Done]) -> Vec<Row> {
             rows.push(Row {
                 case: "50 to 100%".into(),
                 paper: Some(paper),
-                ours: Some(rounded(ours)),
+                ours: Some(thousandths(ours)),
                 note,
                 ..row(done, Who::GreenbagE, metric, "%")
             });
@@ -175,7 +162,7 @@ fn said(done: &[Done]) -> Vec<Row> {
         let note = Some("of GB-P's energy".to_string());
         rows.push(Row {
             paper,
-            ours: Some(rounded(saving)),
+            ours: Some(thousandths(saving)),
             note,
             ..row(done, Who::GreenbagE, "energy_saving", "%")
         });
@@ -200,7 +187,7 @@ fn wifi_alone(done: &Done) -> Vec<Row> {
     let (Some(wifi), Some((least, most))) = (time(Who::WifiOnly), stats::range(&others)) else { return Vec::new() };
     let of = |metric: &str, paper: f64, ours: f64| Row {
         paper: Some(paper),
-        ours: Some(rounded(ours)),
+        ours: Some(thousandths(ours)),
         note: Some("than the others of the paper".into()),
         ..row(done, Who::WifiOnly, metric, "s")
     };
@@ -238,11 +225,6 @@ fn best_segments(done: &[Done], artefact: &'static str, families: &[&str], paper
 
 /// The paper's confidence intervals are about 1 % (§V-A1).
 const AS_GOOD: f64 = 1.01;
-
-/// To a thousandth.
-fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
-}
 
 #[cfg(test)]
 pub(super) mod tests {

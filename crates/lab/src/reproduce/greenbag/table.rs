@@ -1,6 +1,5 @@
 //! GreenBag's figures for people: one table per artefact, then what the paper's text says, then the floors.
 
-use super::floors::Floor;
 use crate::evidence::Row;
 use crate::page::Table;
 
@@ -95,29 +94,6 @@ pub(super) fn said(rows: &[Row], beside: Option<&[Row]>) -> Option<Table> {
     (!lines.is_empty()).then_some(Table { head, rows: lines, note: None })
 }
 
-/// The floors.
-pub(super) fn floors(floors: &[Floor]) -> Option<Table> {
-    let line = |floor: &Floor| {
-        let met = if floor.met() { "met" } else { "NOT MET" };
-        vec![
-            floor.artefact.into(),
-            floor.case.clone(),
-            floor.metric.into(),
-            floor.says.into(),
-            format!("{:.2}", floor.ours),
-            format!("{:.2}", floor.most),
-            met.into(),
-        ]
-    };
-    let missed = floors.iter().filter(|floor| !floor.met()).count();
-    let head = ["artefact", "case", "metric", "marline is to need", "ours", "at most", ""];
-    (!floors.is_empty()).then(|| Table {
-        head: head.map(String::from).into(),
-        rows: floors.iter().map(line).collect(),
-        note: Some(format!("{} of {} floors are met.", floors.len() - missed, floors.len())),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::rows::{
@@ -141,6 +117,6 @@ mod tests {
         assert_eq!(beside.head.len(), beside.rows[0].len());
         assert_eq!(beside.rows[0][2..4], ["125.6", "125.2"]);
         assert_eq!(beside.rows[0][10..12], ["104.0", "103.0"]);
-        assert!(said(&real, None).is_none() && floors(&[]).is_none());
+        assert!(said(&real, None).is_none());
     }
 }

@@ -70,8 +70,8 @@ impl Drop for Held {
 ///
 /// # Errors
 /// The kernel does not tell.
-pub(in crate::paths) fn there(socket: &RouteSocket) -> io::Result<usize> {
-    let (rules, routes) = found(socket, &HOST)?;
+pub(in crate::paths) fn there(socket: &RouteSocket, lane: &Lane) -> io::Result<usize> {
+    let (rules, routes) = found(socket, lane)?;
     Ok(rules.len() + routes.len())
 }
 

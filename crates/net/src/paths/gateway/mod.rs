@@ -4,26 +4,29 @@
 //!
 //! ```text
 //!  LAN ──▶ prerouting: TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener     ──▶ a flow of the edge
-//!                  all else ──▶ the host's own routes ──▶ masquerade       ──▶ the link of the default route
+//!                  all else ──▶ rules 20002, 20003 ──▶ masquerade          ──▶ the link that is led over, or the host's own
 //! ```
 //!
 //! 1. Everything is looked at before anything is changed: privilege, interfaces, nft, the kernel.
-//! 2. What is changed is undone in the other order at the end: table, routing rule, settings. After `kill -9` the table ends by
-//!    itself (its owner's pipe does), the rule means nobody any more, and the settings are in a ledger: the next start, or
-//!    `marline paths restore`, puts them back. What belongs to a gateway that runs is never taken away, whatever its run directory:
-//!    its table says that it is there.
+//! 2. What is changed is undone in the other order at the end: table, routing rules, settings. After `kill -9` the table ends by
+//!    itself (its owner's pipe does), the detour's rule means nobody any more, and the settings are in a ledger: the next start, or
+//!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number. What belongs to a
+//!    gateway that runs is never taken away, whatever its run directory: its table says that it is there.
 //! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
 //! 4. An interface that is this host's way to the Internet is no LAN.
 
+mod beyond;
 mod rules;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 use marline_sys::netlink::RouteSocket;
 use tokio::net::{TcpListener, TcpStream};
 
+pub use beyond::Beyond;
 pub use rules::Lan;
 
 use super::PathsError;
@@ -71,6 +74,7 @@ pub enum GatewayError {
 pub struct Gateway {
     // The first is undone first.
     table: nft::Held,
+    beyond: Arc<Beyond>,
     _detour: detour::Held,
     listeners: Vec<(IpAddr, TcpListener)>,
     forwarding: Forwarding,
@@ -96,15 +100,22 @@ impl Gateway {
             PathsError::NotPermitted { .. } => GatewayError::NotPermitted,
             error => GatewayError::Host(error),
         })?;
-        let detour = detour::Held::new(&detour::LAN, Families::of(&addresses));
-        let detour = detour.map_err(|error| kernel("a routing rule", error))?;
+        let families = Families::of(&addresses);
+        let refused = |error| kernel("a routing rule", error);
+        let detour = detour::Held::new(&detour::LAN, families).map_err(refused)?;
+        let beyond = Arc::new(Beyond::new(lan, families).map_err(refused)?);
         let table = nft::Held::new(&rules::table(lan, port, forwarding.switched), rules::TABLE).await?;
-        Ok(Self { table, _detour: detour, listeners, forwarding })
+        Ok(Self { table, beyond, _detour: detour, listeners, forwarding })
     }
 
     /// What was changed on this host, a line each.
     pub fn changes(&self) -> &[String] {
         &self.forwarding.lines
+    }
+
+    /// The way of what is not led here. It ends with the last who holds it: nobody should for longer than the gateway is there.
+    pub fn beyond(&self) -> Arc<Beyond> {
+        Arc::clone(&self.beyond)
     }
 
     /// The next connection, and where it was going. What no rule has led here is closed.
@@ -158,17 +169,24 @@ pub(super) fn restore(run_dir: &Path) -> Restored {
     if matches!(nft::check(&rules::nothing()), Err(NftError::Taken)) {
         return Restored { lines, left };
     }
-    match RouteSocket::open().and_then(|socket| detour::clear(&socket, &detour::LAN)) {
+    let clear = |socket: RouteSocket| Ok(detour::clear(&socket, &detour::LAN)? + beyond::clear(&socket)?);
+    match RouteSocket::open().and_then(clear) {
         Ok(0) => {}
         Ok(count) => lines.push(format!("{count} rules and routes of a LAN's gateway removed")),
-        Err(error) => left.push(format!("the detour of a LAN's gateway cannot be removed: {error}")),
+        Err(error) => left.push(format!("rules and routes of a LAN's gateway cannot be removed: {error}")),
     }
     Restored { lines, left }
 }
 
 /// What such a gateway has left, a word for each; nothing while one runs.
 pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
-    forwarding::leftovers(run_dir)
+    let Some(mut left) = forwarding::leftovers(run_dir) else { return Vec::new() };
+    let count =
+        RouteSocket::open().and_then(|socket| Ok(detour::there(&socket, &detour::LAN)? + beyond::there(&socket)?));
+    if let Some(count) = count.ok().filter(|count| *count > 0) {
+        left.push(format!("{count} rules and routes of a LAN's gateway"));
+    }
+    left
 }
 
 /// For a table that is never in force.

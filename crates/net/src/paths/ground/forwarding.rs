@@ -143,14 +143,14 @@ pub(in crate::paths) fn restore(run_dir: &Path) -> Option<(Vec<String>, Vec<Stri
     })
 }
 
-/// What such a run has changed and not put back; nothing while it runs.
-pub(in crate::paths) fn leftovers(run_dir: &Path) -> Vec<String> {
+/// What such a run has changed and not put back; none: one runs.
+pub(in crate::paths) fn leftovers(run_dir: &Path) -> Option<Vec<String>> {
     if Claim::held(run_dir, Role::Gateway).is_some() {
-        return Vec::new();
+        return None;
     }
     let ledger = Ledger::open_of(run_dir, LEDGER);
     let changes = ledger.map(|ledger| ledger.changes().clone()).unwrap_or_default();
-    changes.settings.iter().map(|entry| format!("{}={}", entry.name, entry.set)).collect()
+    Some(changes.settings.iter().map(|entry| format!("{}={}", entry.name, entry.set)).collect())
 }
 
 /// The ledger's name.

@@ -252,7 +252,7 @@ impl Kernel {
     /// What is there cannot be read.
     pub(super) fn count(&self) -> io::Result<usize> {
         let (rules, routes) = self.ours()?;
-        Ok(rules.len() + routes.len() + detour::there(&self.socket)?)
+        Ok(rules.len() + routes.len() + detour::there(&self.socket, &detour::HOST)?)
     }
 
     /// What bears our number, in our places; the detour of a forwarder is the forwarder's.

@@ -346,6 +346,20 @@ fn a_relay_is_told_its_edges_when_they_change_and_only_then() {
 }
 
 #[test]
+fn what_another_one_has_told_a_relay_in_our_epoch_is_not_taken_for_ours() {
+    let mut world = World::with(&[("fra", 100), ("ams", 100)]);
+    world.beat("fra", beat(100, 100));
+    world.ask("a", wish(10, &[("fra", 50)]));
+    world.pass(SECOND);
+    world.ask("b", wish(10, &[("ams", 50)]));
+    world.pass(SECOND);
+    // Both lead in one epoch, and the other one's versions have gone as far; of our edges it knows nothing.
+    let told = world.beat("fra", Beat { seen: world.machine.mark(), ..beat(100, 100) });
+    assert_eq!(told.assignments.map(|edges| edges.len()), Some(1));
+    assert_eq!(world.beat("fra", Beat { seen: told.mark, ..beat(100, 100) }).assignments, None);
+}
+
+#[test]
 fn a_later_epoch_that_a_relay_has_seen_is_overtaken_and_a_wild_one_is_not() {
     let mut world = World::new();
     world.beat("fra", Beat { seen: Mark { epoch: u64::MAX, version: 0 }, ..beat(100, 100) });

@@ -1,4 +1,4 @@
-//! Uploads through edge and relay over all links, over each of them alone, and without either.
+//! Uploads and downloads through edge and relay over all links, over each of them alone, and without either.
 //!
 //! | who | what |
 //! |---|---|
@@ -6,20 +6,20 @@
 //! | `edge:LINK` | edge and relay, this link alone |
 //! | `tcp:LINK` | plain TCP over this link, to the same server |
 //!
-//! Each takes what its links carry in the same time. In all, an upload counts from before its connection; `from 3 s on` is
-//! beside it, for windows that open.
+//! Each takes what its links carry in the same time. In all, it counts from before its connection; `from 3 s on` is beside it,
+//! for windows that open.
 
 use std::time::Duration;
 
-use marline_sim::spec::{LinkSpec, Uplink};
+use marline_sim::spec::LinkSpec;
 
 use super::super::sheet::{Floor, Sheet};
 use super::{Bench, is_stopped, link};
 use crate::fleet::Fleet;
-use crate::fleet::flow::{Way, upload};
+use crate::fleet::flow::{Direction, Way, transfer};
 use crate::{Lab, LabError, LabSpec};
 
-/// Links of a row: Mbit/s from the client and round trip in milliseconds.
+/// Links of a row: Mbit/s the way that is measured, and round trip in milliseconds.
 struct Row {
     name: &'static str,
     links: &'static [(u32, u32)],
@@ -42,31 +42,46 @@ const ROWS: [Row; 5] = [
     Row { name: "20+2 120/20 ms", links: &[(20, 120), (2, 20)], asked: Asked::Best(0.97) },
 ];
 
-/// As modems do: much more towards the client.
-fn links(row: &Row) -> Vec<LinkSpec> {
-    let one = |(at, (up, rtt)): (usize, &(u32, u32))| {
+/// So long the edge is up before. chosen: its connections to the relay are ready, over all links; a box is on before its stream.
+const UP: Duration = Duration::from_secs(3);
+
+/// As modems do: much more towards the client, when that is not what is measured.
+fn links(row: &Row, direction: Direction) -> Vec<LinkSpec> {
+    let one = |(at, (rate, rtt)): (usize, &(u32, u32))| {
         let kind = if at == 0 { "wifi" } else { "lte" };
-        link(&format!("l{at},kind={kind},rate=40Mbit/s,up={up}Mbit/s,rtt={rtt}ms"))
+        let rates = match direction {
+            Direction::Up => format!("rate=40Mbit/s,up={rate}Mbit/s"),
+            Direction::Down => format!("rate={rate}Mbit/s,up=2Mbit/s"),
+        };
+        link(&format!("l{at},kind={kind},{rates},rtt={rtt}ms"))
     };
     row.links.iter().enumerate().map(one).collect()
 }
 
-pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
-    for row in ROWS.iter().filter(|row| bench.wants("upload", row.name)) {
-        let links = links(row);
+pub(super) fn run(bench: &Bench, sheet: &mut Sheet, direction: Direction) -> Result<(), LabError> {
+    for row in ROWS.iter().filter(|row| bench.wants(case(direction), row.name)) {
+        let links = links(row, direction);
         for run in 0..bench.runs {
             for way in ways(links.len(), run) {
                 if is_stopped() {
                     return Ok(());
                 }
-                one(bench, sheet, (row, &links), (way, run))?;
+                one(bench, sheet, direction, (row, &links), (way, run))?;
             }
         }
     }
     Ok(())
 }
 
-/// Who uploads.
+/// The case's name.
+fn case(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Up => "upload",
+        Direction::Down => "download",
+    }
+}
+
+/// Over what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
     All,
@@ -86,17 +101,22 @@ fn ways(links: usize, run: u32) -> Vec<Who> {
 fn one(
     bench: &Bench,
     sheet: &mut Sheet,
+    direction: Direction,
     (row, links): (&Row, &[LinkSpec]),
     (who, run): (Who, u32),
 ) -> Result<(), LabError> {
-    let case = format!("upload {}", row.name);
+    let case = format!("{} {}", case(direction), row.name);
     let used: Vec<LinkSpec> = match who {
         Who::All => links.to_vec(),
         Who::Edge(at) | Who::Tcp(at) => links.get(at).cloned().into_iter().collect(),
     };
-    let bytes = volume(&used, bench.upload);
-    let limit = Duration::from_secs(u64::from(bench.upload) * 5 + 30);
-    let (uploaded, suspect) = match who {
+    let rates = |at: usize| row.links.get(at).map_or(0, |(rate, _)| *rate);
+    let bytes = match who {
+        Who::All => volume(row.links.iter().map(|(rate, _)| *rate), bench.transfer),
+        Who::Edge(at) | Who::Tcp(at) => volume([rates(at)], bench.transfer),
+    };
+    let limit = Duration::from_secs(u64::from(bench.transfer) * 5 + 30);
+    let (arrived, suspect) = match who {
         Who::Tcp(_) => {
             let lab = Lab::start(&LabSpec {
                 congestion: bench.congestion,
@@ -104,19 +124,20 @@ fn one(
                 ..LabSpec::new(used.clone())
             })?;
             lab.begin()?;
-            (upload(&lab, Way::Plain, bytes, limit)?, lab.emulation()?.suspect())
+            (transfer(&lab, Way::Plain, direction, bytes, limit)?, lab.emulation()?.suspect())
         }
         _ => {
             let fleet = Fleet::start(&bench.setting(&used, 1, run))?;
-            (upload(fleet.lab(), Way::Edge, bytes, limit)?, fleet.lab().emulation()?.suspect())
+            std::thread::sleep(UP);
+            (transfer(fleet.lab(), Way::Edge, direction, bytes, limit)?, fleet.lab().emulation()?.suspect())
         }
     };
     let name = name(who, links);
-    match uploaded {
+    match arrived {
         Err(why) => sheet.problem(&case, &name, run, &why),
-        Ok(uploaded) => {
-            sheet.add(&case, "Mbit/s in all", ("marline", &floor(row, links)), &name, uploaded.mbps());
-            sheet.add(&case, "Mbit/s from 3 s on", ("marline", &Floor::Stated), &name, uploaded.later / 1e6);
+        Ok(arrived) => {
+            sheet.add(&case, "Mbit/s in all", ("marline", &floor(row, links)), &name, arrived.mbps());
+            sheet.add(&case, "Mbit/s from 3 s on", ("marline", &Floor::Stated), &name, arrived.later / 1e6);
         }
     }
     if let Some(why) = suspect {
@@ -142,13 +163,9 @@ fn floor(row: &Row, links: &[LinkSpec]) -> Floor {
     }
 }
 
-/// What these links carry from the client in so many seconds.
-fn volume(links: &[LinkSpec], seconds: u32) -> u64 {
-    let rate = |link: &LinkSpec| match &link.up {
-        Uplink::Rate(rate) => rate.bits_per_sec(),
-        _ => 0,
-    };
-    links.iter().map(rate).sum::<u64>() / 8 * u64::from(seconds)
+/// The bytes that so many Mbit/s carry in so many seconds.
+fn volume(rates: impl IntoIterator<Item = u32>, seconds: u32) -> u64 {
+    rates.into_iter().map(u64::from).sum::<u64>() * 125_000 * u64::from(seconds)
 }
 
 #[cfg(test)]
@@ -156,10 +173,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_uploads_what_its_links_carry_in_the_same_time() {
-        let all = links(&ROWS[2]);
-        assert_eq!(volume(&all, 20), 18_000_000 / 8 * 20);
-        assert_eq!(volume(&all[1..2], 20), 10_000_000 / 8 * 20);
+    fn everybody_takes_what_its_links_carry_in_the_same_time() {
+        let all = links(&ROWS[2], Direction::Up);
+        assert_eq!(volume([5, 10, 3], 20), 18_000_000 / 8 * 20);
         let names: Vec<String> = ways(3, 0).into_iter().map(|who| name(who, &all)).collect();
         assert_eq!(names, ["marline", "edge:l0", "tcp:l0", "edge:l1", "tcp:l1", "edge:l2", "tcp:l2"]);
         assert_eq!(ways(3, 8)[0], ways(3, 1)[0]);
@@ -168,7 +184,7 @@ mod tests {
     #[test]
     fn floors_are_about_the_links_alone() {
         let names = vec!["edge:l0".to_owned(), "edge:l1".to_owned()];
-        let floor = |row: &Row| format!("{:?}", floor(row, &links(row)));
+        let floor = |row: &Row| format!("{:?}", floor(row, &links(row, Direction::Up)));
         assert_eq!(floor(&ROWS[0]), format!("{:?}", Floor::AtLeastSum(0.92, names.clone())));
         assert_eq!(floor(&ROWS[3]), format!("{:?}", Floor::AtLeastTimes(0.97, names)));
     }

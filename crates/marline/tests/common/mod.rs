@@ -1,0 +1,160 @@
+//! A fleet of processes, for tests: members' files, programs that say where they listen, a server, tunnels.
+//!
+//! In: a directory and the words of a command. Out: a process that ends with the value that stands for it. Nothing listens beyond
+//! the loopback.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+pub(crate) const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+/// For waiting; nothing is judged by it.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
+
+/// `marline` with these words, in `dir`.
+pub(crate) fn command(dir: &Path, words: &str) -> Command {
+    let mut command = Command::new(MARLINE);
+    command.current_dir(dir).args(words.split(' ')).stdin(Stdio::null());
+    command
+}
+
+/// What it says to the end.
+pub(crate) fn marline(dir: &Path, words: &str) -> Output {
+    command(dir, words).output().unwrap()
+}
+
+/// An authority, a relay's files and an edge's, all in one directory.
+pub(crate) fn members() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    for words in [
+        "fleet ca init --dir ca --name test",
+        "fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out .",
+        "fleet ca issue edge e1 --dir ca --out .",
+    ] {
+        let made = marline(dir.path(), words);
+        assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    dir
+}
+
+/// A process that says where it listens; it is killed with this.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) address: SocketAddr,
+    lines: BufReader<ChildStderr>,
+}
+
+impl Running {
+    pub(crate) fn start(dir: &Path, words: &str) -> Self {
+        Self::of(&mut command(dir, words))
+    }
+
+    /// Waits until it says where it listens.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap());
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut running = Self { child, address: nowhere, lines };
+        let mut said = String::new();
+        while running.address == nowhere {
+            let line = running.line();
+            assert!(!line.is_empty(), "{command:?} has ended: {said}");
+            if let Some((_, rest)) = line.split_once("listens on ") {
+                running.address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
+            }
+            said += &line;
+        }
+        running
+    }
+
+    /// What it says next; nothing when it has ended.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// The next line with this in it, and what came before.
+    pub(crate) fn line_with(&mut self, words: &str) -> String {
+        let mut said = String::new();
+        while !said.contains(words) {
+            let line = self.line();
+            assert!(!line.is_empty(), "never `{words}`: {said}");
+            said += &line;
+        }
+        said
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// Its exit code and what it has said, after this signal.
+    pub(crate) fn stop(mut self, signal: &str) -> (Option<i32>, String) {
+        self.signal(signal);
+        let mut said = String::new();
+        self.lines.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server at this address that says back what it hears.
+pub(crate) fn echo(listener: TcpListener) {
+    for socket in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut &socket, &mut &socket);
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+        });
+    }
+}
+
+/// One of this process, at a port of its own.
+pub(crate) fn server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || echo(listener));
+    address
+}
+
+/// A tunnel by CONNECT through an edge, and the status line of its answer.
+pub(crate) fn tunnel(edge: SocketAddr, server: SocketAddr) -> (String, TcpStream) {
+    let mut program = TcpStream::connect(edge).unwrap();
+    program.set_read_timeout(Some(LONG)).unwrap();
+    program.write_all(format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n").as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        program.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap();
+    (head.lines().next().unwrap().to_owned(), program)
+}
+
+/// The status line of a tunnel that stands.
+pub(crate) const STANDS: &str = "HTTP/1.1 200 Connection established";
+
+/// Many bytes there and back again.
+pub(crate) fn says_back(program: &mut TcpStream) -> std::io::Result<()> {
+    let sent: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
+    let (mut writer, copy) = (program.try_clone()?, sent.clone());
+    let writing = std::thread::spawn(move || writer.write_all(&copy));
+    let mut heard = vec![0; sent.len()];
+    program.read_exact(&mut heard)?;
+    writing.join().unwrap()?;
+    assert!(heard == sent);
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! The first block of `docs/fleet.md`, pasted into a shell line by line: from nothing to a stream.
+//!
+//! In: the document. Out: each line ends well, the edge says what stands below the block, and edge, service and recording agree that the
+//! relay has carried.
+//!
+//! 1. The words are those of the document; only its pauses are replaced: as a person would, the test goes on when a program says
+//!    where it listens, and when the edge has its relay.
+//! 2. In a network of its own where that can be had, so that the document's ports are free; elsewhere over the machine's loopback,
+//!    which is said.
+//! 3. What was started ends with the shell, which `timeout` ends.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const HEADING: &str = "## From nothing to a stream";
+const LONG: Duration = Duration::from_secs(60);
+/// For network, mounts and processes of its own; the first one as root.
+const OWN: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
+const ALL: [&str; 6] = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
+
+/// The first block of this kind below this heading.
+fn block<'a>(document: &'a str, heading: &str, kind: &str) -> &'a str {
+    let below = document.split_once(heading).unwrap().1;
+    below.split_once(&format!("```{kind}\n")).unwrap().1.split_once("\n```").unwrap().0
+}
+
+/// Its commands; those that go on in the next line are one.
+fn commands(block: &str) -> Vec<String> {
+    let lines = block.replace("\\\n", " ");
+    lines.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(Into::into).collect()
+}
+
+/// A shell, and what it and all that it starts have said.
+struct Shell<'a> {
+    child: Child,
+    words: ChildStdin,
+    dir: &'a Path,
+    lines: usize,
+}
+
+impl<'a> Shell<'a> {
+    fn start(dir: &'a Path) -> Self {
+        let can = |own: &[&str]| {
+            let tried = Command::new("unshare").args(own).args(ALL).args(["ip", "link"]).output();
+            tried.is_ok_and(|output| output.status.success())
+        };
+        let mut words = vec!["180", "bash"];
+        match OWN.into_iter().find(|own| can(own)) {
+            Some(own) => words = [&["180", "unshare"][..], own, &ALL[..], &["bash"][..]].concat(),
+            None => eprintln!("over the machine's loopback: there can be no network of its own here"),
+        }
+        let said = std::fs::File::create(dir.join("said")).unwrap();
+        let mut command = Command::new("timeout");
+        command.args(&words).current_dir(dir.join("work")).stdin(Stdio::piped());
+        command.stdout(said.try_clone().unwrap()).stderr(said);
+        command
+            .env("HOME", dir)
+            .env("STATE_DIRECTORY", dir)
+            .env("XDG_RUNTIME_DIR", dir)
+            .env_remove("XDG_CONFIG_HOME");
+        command
+            .env("PATH", format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", dir.display()));
+        let mut child = command.spawn().unwrap();
+        let words_in = child.stdin.take().unwrap();
+        let mut shell = Self { child, words: words_in, dir, lines: 0 };
+        if words.contains(&"unshare") {
+            shell.paste("ip link set lo up && mount -t tmpfs none /run");
+        }
+        shell
+    }
+
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.dir.join("said")).unwrap()).into_owned()
+    }
+
+    fn until(&self, what: &str, is: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
+        loop {
+            let said = self.said();
+            if is(&said) {
+                return said;
+            }
+            assert!(begun.elapsed() < LONG, "never {what}:\n{said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What this line says by its end, which must be a good one.
+    fn paste(&mut self, line: &str) -> String {
+        let (before, listening) = (self.said().len(), self.said().matches("listens on").count());
+        self.lines += 1;
+        let end = format!("== {} 0 ==\n", self.lines);
+        // On a line of its own, whatever was said before.
+        writeln!(self.words, "{line}\necho; echo == {} $? ==", self.lines).unwrap();
+        let said =
+            self.until(&format!("the end of `{line}`"), |said| said.contains(&format!("== {} ", self.lines)));
+        assert!(said.contains(&end), "`{line}` does not end well:\n{said}");
+        if line.starts_with("marline") && line.ends_with('&') {
+            self.until(&format!("that `{line}` listens"), |said| said.matches("listens on").count() > listening);
+        }
+        said[before..].to_owned()
+    }
+}
+
+impl Drop for Shell<'_> {
+    fn drop(&mut self) {
+        let _ = writeln!(self.words, "kill $(jobs -rp); exit");
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_is_pasted_from_the_document_brings_a_stream_to_its_server() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fleet.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let lines = commands(block(&document, HEADING, "sh"));
+    let place = tempfile::tempdir().unwrap();
+    std::fs::create_dir(place.path().join("work")).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_marline"), place.path().join("marline")).unwrap();
+    let mut shell = Shell::start(place.path());
+    let (mut edge, mut fleet) = (String::new(), String::new());
+    for line in &lines {
+        if line.starts_with("marline edge status") {
+            // The recording has begun.
+            shell.paste("until [ -s received.flv ]; do sleep 0.1; done");
+        }
+        if line.starts_with("ls ") {
+            shell.paste("until [ $(jobs -r | grep -c ffmpeg) = 0 ]; do sleep 0.1; done");
+        }
+        if line.starts_with("kill ") {
+            break;
+        }
+        let said = if line.starts_with("sleep ") { String::new() } else { shell.paste(line) };
+        match line.split(" --").next().unwrap() {
+            // A server or a listener that says nothing.
+            words if words.starts_with("python3") => {
+                drop(shell.paste("until curl -so /dev/null http://127.0.0.1:8000/; do sleep 0.1; done"));
+            }
+            words if words.starts_with("socat") => {
+                drop(shell.paste("until grep -q ':0790 .* 0A ' /proc/net/tcp && grep -q ':078F .* 0A ' /proc/net/tcp; do sleep 0.1; done"));
+            }
+            "marline edge" => {
+                drop(shell.paste(
+                    "until marline edge status --json | grep -q '\"reservation_bps\": 8000000'; do sleep 0.2; done",
+                ));
+            }
+            "curl -s" => assert!(said.contains("it has come\n"), "{said}"),
+            "marline edge status" => edge = said,
+            "marline fleet status" => fleet = said,
+            _ => {}
+        }
+    }
+    for line in block(&document, HEADING, "text").lines() {
+        assert!(edge.contains(&format!("{line}\n")), "never `{line}`: {edge}");
+    }
+    let row = |name: &str| {
+        fleet.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{fleet}")).to_owned()
+    };
+    assert!(row("fra-1 ").contains("  ok  ") && row("cam-7 ").contains("  fra-1  8.0Mbit/s  "), "{fleet}");
+    // All pictures: 12 s at the 25 a second of ffmpeg's test source.
+    let count = ["-v", "fatal", "-count_packets", "-show_entries", "stream=nb_read_packets", "-of", "csv=p=0"];
+    let counted = Command::new("ffprobe").args(count).arg(place.path().join("work/received.flv")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&counted.stdout).trim(), "300");
+}
