@@ -62,7 +62,7 @@ impl<'a> Packet<'a> {
         self.envelope
     }
 
-    /// What its body is: one of [`protocol`], or another number of IANA's list.
+    /// What its body is: one of [`protocol`](super::protocol), or another number of IANA's list.
     pub const fn protocol(&self) -> u8 {
         self.layout.protocol
     }
