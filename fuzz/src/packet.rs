@@ -74,6 +74,12 @@ fn changed(segment: &Segment<'_>, decisions: &mut Bytes<'_>) {
     Rewrite::of_unfilled(&mut bytes).expect("it was read").fill();
     let after = how.check(&bytes, segment);
     assert_eq!((after.checksum(), after.is_header_right()), (Checksum::Right, right.1));
+
+    // Hardly any input has a right checksum by itself.
+    let mut bytes = packet.bytes().to_vec();
+    Rewrite::of(&mut bytes).expect("it was read").fill();
+    how.make(Rewrite::of(&mut bytes).expect("it was read"), segment);
+    assert_eq!(how.check(&bytes, segment).checksum(), Checksum::Right, "{how:?}");
 }
 
 #[derive(Debug)]
