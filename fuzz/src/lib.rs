@@ -17,6 +17,7 @@ pub mod fleet;
 pub mod http;
 pub mod kernel;
 pub mod names;
+pub mod packet;
 pub mod proxy;
 pub mod replay;
 pub mod stored;
@@ -32,7 +33,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 26] = [
+pub const TARGETS: [Target; 27] = [
     Target { name: "http_answers", run: http::answers },
     Target { name: "http_chunks", run: http::chunks },
     Target { name: "http_fields", run: http::fields },
@@ -42,6 +43,7 @@ pub const TARGETS: [Target; 26] = [
     Target { name: "netlink", run: kernel::netlink },
     Target { name: "mptcp", run: kernel::mptcp },
     Target { name: "diag", run: kernel::diag },
+    Target { name: "packet", run: packet::packet },
     Target { name: "dbus", run: kernel::dbus },
     Target { name: "journal", run: stored::journal },
     Target { name: "replay", run: replay::log },

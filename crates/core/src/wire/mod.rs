@@ -4,3 +4,4 @@
 
 pub mod journal;
 pub mod netlink;
+pub mod packet;

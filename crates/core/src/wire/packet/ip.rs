@@ -1,0 +1,280 @@
+//! IP: what a packet says before its protocol begins.
+//!
+//! In: the bytes of one packet. Out: [`Packet`], or the [`Refusal`] that keeps hands off it.
+//!
+//! 1. IPv4 as RFC 791 §3.1 has it, its options passed over; IPv6 as RFC 8200 §3, its extension headers walked (§4).
+//! 2. The length in the header counts, not that of the buffer: short frames of Ethernet are padded. A length of zero
+//!    (jumbograms, and what the kernel calls BIG TCP) is not read.
+//! 3. A fragment is refused, be it the first one; a fragment header that fragments nothing (RFC 6946) is none.
+//! 4. A packet with another destination than the one in its header is refused: the pseudo header under its checksum
+//!    has the last one (RFC 8200 §8.1). Those are routing headers with segments left, and IPv4's source routes.
+//! 5. AH and ESP end the walk: what they protect is neither read nor changed.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use super::{EXTENSIONS_MAX, Envelope, Pair, Refusal};
+
+/// Where the parts of a packet are: numbers only, so that they outlive a borrow of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// What the body is.
+    pub(super) protocol: u8,
+    /// Where the body begins.
+    pub(super) body: usize,
+    /// Where the packet ends.
+    pub(super) end: usize,
+}
+
+/// A whole IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    bytes: &'a [u8],
+    pub(super) layout: Layout,
+    pair: Pair,
+    envelope: Envelope,
+}
+
+impl<'a> Packet<'a> {
+    /// Reads the packet at the beginning of `bytes`.
+    ///
+    /// # Errors
+    /// What it is instead of a whole, directly addressed packet.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
+        match bytes.first().ok_or(Refusal::Short)? >> 4 {
+            4 => Self::v4(bytes),
+            6 => Self::v6(bytes),
+            other => Err(Refusal::Version(other)),
+        }
+    }
+
+    /// All of it, and nothing that came behind it.
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Its addresses.
+    pub const fn pair(&self) -> Pair {
+        self.pair
+    }
+
+    /// How it travels; a packet made with the same one looks like a sister of it.
+    pub const fn envelope(&self) -> Envelope {
+        self.envelope
+    }
+
+    /// What its body is: one of [`protocol`](super::protocol), or another number of IANA's list.
+    pub const fn protocol(&self) -> u8 {
+        self.layout.protocol
+    }
+
+    /// What follows the headers of IP.
+    pub fn body(&self) -> &'a [u8] {
+        self.bytes.get(self.layout.body..).unwrap_or(&[])
+    }
+
+    /// The body, if it is of this protocol.
+    pub(super) fn body_of(&self, wanted: u8) -> Result<&'a [u8], Refusal> {
+        if self.layout.protocol == wanted { Ok(self.body()) } else { Err(Refusal::Protocol(self.layout.protocol)) }
+    }
+
+    fn v4(bytes: &'a [u8]) -> Result<Self, Refusal> {
+        let fixed = bytes.first_chunk::<20>().ok_or(Refusal::Short)?;
+        let body = usize::from(fixed[0] & 0xf) * 4;
+        let end = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+        if body < fixed.len() || end < body {
+            return Err(Refusal::Malformed);
+        }
+        let bytes = bytes.get(..end).ok_or(Refusal::Short)?;
+        if u16::from_be_bytes([fixed[6], fixed[7]]) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0 {
+            return Err(Refusal::Fragment);
+        }
+        if is_source_routed(bytes.get(fixed.len()..body).unwrap_or(&[])) {
+            return Err(Refusal::Routed);
+        }
+        let from = Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15]);
+        let to = Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19]);
+        Ok(Self {
+            bytes,
+            layout: Layout { protocol: fixed[9], body, end },
+            pair: Pair::V4(from, to),
+            envelope: Envelope { class: fixed[1], hops: fixed[8], label: 0 },
+        })
+    }
+
+    fn v6(bytes: &'a [u8]) -> Result<Self, Refusal> {
+        let fixed = bytes.first_chunk::<40>().ok_or(Refusal::Short)?;
+        let end = fixed.len() + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+        let bytes = bytes.get(..end).ok_or(Refusal::Short)?;
+        let (protocol, body) = walk(bytes, fixed[6], fixed.len())?;
+        let class = fixed[0] << 4 | fixed[1] >> 4;
+        let label = u32::from_be_bytes([0, fixed[1], fixed[2], fixed[3]]) & Envelope::LABEL_MAX;
+        let (mut from, mut to) = ([0; 16], [0; 16]);
+        from.copy_from_slice(&fixed[8..24]);
+        to.copy_from_slice(&fixed[24..40]);
+        Ok(Self {
+            bytes,
+            layout: Layout { protocol, body, end },
+            pair: Pair::V6(Ipv6Addr::from(from), Ipv6Addr::from(to)),
+            envelope: Envelope { class, hops: fixed[7], label },
+        })
+    }
+}
+
+/// `MF` and the fragment's offset (RFC 791 §3.1).
+const MORE_FRAGMENTS: u16 = 0x2000;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+
+/// Whether IPv4's options have a loose or a strict source route (RFC 791 §3.1). A broken option ends the search.
+fn is_source_routed(options: &[u8]) -> bool {
+    let mut rest = options;
+    loop {
+        match rest {
+            [] | [0, ..] => return false,
+            [1, after @ ..] => rest = after,
+            [131 | 137, ..] => return true,
+            [_, length, ..] if *length >= 2 => rest = rest.get(usize::from(*length)..).unwrap_or(&[]),
+            _ => return false,
+        }
+    }
+}
+
+/// Over the extension headers of IPv6: which protocol begins where.
+fn walk(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize), Refusal> {
+    let (mut next, mut at) = (first, fixed);
+    // One turn more than there may be headers: the last one is the protocol's.
+    for _ in 0..=EXTENSIONS_MAX {
+        if !is_extension(next) {
+            return Ok((next, at));
+        }
+        let rest = bytes.get(at..).unwrap_or(&[]);
+        let header = rest.first_chunk::<8>().ok_or(Refusal::Short)?;
+        let length = match next {
+            FRAGMENT if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 => return Err(Refusal::Fragment),
+            FRAGMENT => 8,
+            ROUTING if header[3] != 0 => return Err(Refusal::Routed),
+            _ => (usize::from(header[1]) + 1) * 8,
+        };
+        if length > rest.len() {
+            return Err(Refusal::Short);
+        }
+        (next, at) = (header[0], at + length);
+    }
+    Err(Refusal::Extensions)
+}
+
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+
+/// Those of IANA's list of extension headers that are written as RFC 8200 §4 and RFC 6564 have it: hop-by-hop options,
+/// routing, fragment, destination options, mobility, HIP, shim6.
+const fn is_extension(protocol: u8) -> bool {
+    matches!(protocol, 0 | ROUTING | FRAGMENT | 60 | 135 | 139 | 140)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::packet::protocol;
+    use alloc::vec::Vec;
+
+    /// An IPv6 packet of these extension headers and eight bytes of a protocol.
+    fn v6(first: u8, headers: &[&[u8]]) -> Vec<u8> {
+        let body = headers.concat();
+        let mut bytes = alloc::vec![0x60, 0, 0, 0, 0, u8::try_from(body.len() + 8).unwrap(), first, 64];
+        bytes.resize(40, 0xfd);
+        bytes.extend_from_slice(&body);
+        bytes.extend_from_slice(&[0xee; 8]);
+        bytes
+    }
+
+    fn v4(options: &[u8], fragment: [u8; 2]) -> Vec<u8> {
+        let words = u8::try_from(5 + options.len() / 4).unwrap();
+        let mut bytes = alloc::vec![0x40 | words, 0, 0, words * 4 + 8, 0, 0, fragment[0], fragment[1], 64, 6, 0, 0];
+        bytes.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend_from_slice(options);
+        bytes.extend_from_slice(&[0xee; 8]);
+        bytes
+    }
+
+    #[test]
+    fn extension_headers_are_walked() {
+        let bytes = v6(
+            0,
+            &[
+                &[60, 0, 1, 4, 0, 0, 0, 0],
+                &[43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                &[6, 0, 4, 0, 0, 0, 0, 0],
+            ],
+        );
+        let packet = Packet::parse(&bytes).unwrap();
+        assert_eq!((packet.protocol(), packet.body()), (protocol::TCP, &[0xee; 8][..]));
+        let ends = v6(50, &[]);
+        assert_eq!(Packet::parse(&ends).unwrap().protocol(), 50, "ESP ends the walk");
+    }
+
+    #[test]
+    fn a_header_that_reaches_beyond_the_end_is_cut_off() {
+        assert_eq!(Packet::parse(&v6(60, &[&[6, 2, 1, 4, 0, 0, 0, 0]])), Err(Refusal::Short));
+        assert_eq!(Packet::parse(&v6(60, &[&[0; 0]])), Err(Refusal::Short), "a body of another thing");
+    }
+
+    #[test]
+    fn the_walk_has_a_bound() {
+        let header: &[u8] = &[60, 0, 1, 4, 0, 0, 0, 0];
+        let last: &[u8] = &[6, 0, 1, 4, 0, 0, 0, 0];
+        let mut headers = alloc::vec![header; EXTENSIONS_MAX - 1];
+        headers.push(last);
+        assert!(Packet::parse(&v6(60, &headers)).is_ok());
+        headers.insert(0, header);
+        assert_eq!(Packet::parse(&v6(60, &headers)), Err(Refusal::Extensions));
+    }
+
+    #[test]
+    fn fragments_are_not_whole() {
+        for (fragment, whole) in [([0x40, 0], true), ([0x20, 0], false), ([0, 1], false), ([0x80, 0], true)] {
+            let bytes = v4(&[], fragment);
+            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(Refusal::Fragment), "{fragment:?}");
+        }
+        for (fragment, whole) in [([0, 0], true), ([0, 1], false), ([0, 8], false), ([0, 6], true)] {
+            let bytes = v6(44, &[&[6, 0, fragment[0], fragment[1], 0, 0, 0, 1]]);
+            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(Refusal::Fragment), "{fragment:?}");
+        }
+    }
+
+    #[test]
+    fn a_packet_on_a_detour_is_refused() {
+        assert_eq!(Packet::parse(&v6(43, &[&[6, 0, 4, 1, 0, 0, 0, 0]])), Err(Refusal::Routed));
+        assert_eq!(Packet::parse(&v4(&[131, 7, 4, 10, 0, 0, 9, 0], [0, 0])), Err(Refusal::Routed));
+        assert_eq!(Packet::parse(&v4(&[1, 137, 3, 4], [0, 0])), Err(Refusal::Routed));
+        // Router alert; a broken option; another's data that looks like a route.
+        for options in [[148, 4, 0, 0], [7, 1, 131, 3], [7, 4, 131, 3], [0, 131, 3, 4]] {
+            let bytes = v4(&options, [0, 0]);
+            assert_eq!(Packet::parse(&bytes).map(|packet| packet.body().len()), Ok(8), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn the_length_in_the_header_counts() {
+        for whole in [v4(&[], [0, 0]), v6(6, &[])] {
+            let mut padded = whole.clone();
+            padded.extend_from_slice(&[0; 6]);
+            assert_eq!(Packet::parse(&padded), Packet::parse(&whole));
+            for end in 0..whole.len() {
+                assert_eq!(Packet::parse(&whole[..end]), Err(Refusal::Short));
+            }
+        }
+        let mut contradicts = v4(&[], [0, 0]);
+        contradicts[3] = 19;
+        assert_eq!(Packet::parse(&contradicts), Err(Refusal::Malformed));
+        contradicts[0] = 0x44;
+        assert_eq!(Packet::parse(&contradicts), Err(Refusal::Malformed));
+        assert_eq!(Packet::parse(&[0x70; 60]), Err(Refusal::Version(7)));
+    }
+
+    #[test]
+    fn class_and_label_are_apart() {
+        let mut bytes = v6(6, &[]);
+        bytes[..4].copy_from_slice(&0x6b8a_bcde_u32.to_be_bytes());
+        assert_eq!(Packet::parse(&bytes).unwrap().envelope(), Envelope { class: 0xb8, hops: 64, label: 0xabcde });
+    }
+}

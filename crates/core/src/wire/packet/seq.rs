@@ -1,0 +1,211 @@
+//! Numbers that go round: sequence numbers and timestamps of TCP, both of 32 bits.
+//!
+//! In: two numbers of one connection. Out: which comes first, and how far they are apart.
+//!
+//! 1. Arithmetic is modulo 2³² (RFC 9293 §3.4; for timestamps RFC 7323 §5.2): nothing overflows.
+//! 2. What is less than half the circle ahead is later. Of two numbers exactly half a circle apart each is before
+//!    the other, as in the kernel; no window of TCP is that large (RFC 7323 §2.2).
+//! 3. So the order is one of neighbours and no more: there is no `Ord`, and nothing here may be a sorted map's key.
+
+/// A sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Seq(u32);
+
+impl Seq {
+    /// The number as it stands in a header.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number for a header.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// So many bytes further on.
+    pub const fn plus(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+
+    /// So many bytes back.
+    pub const fn minus(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_sub(bytes))
+    }
+
+    /// Bytes from `earlier` to here, going forward only: of a later number nearly the whole circle.
+    pub const fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0)
+    }
+
+    /// Bytes from `origin` to here, the short way: negative if this is before it.
+    pub const fn offset_from(self, origin: Self) -> i32 {
+        self.since(origin).cast_signed()
+    }
+
+    /// Whether this comes before `other`.
+    pub const fn is_before(self, other: Self) -> bool {
+        self.offset_from(other) < 0
+    }
+
+    /// Whether this comes after `other`.
+    pub const fn is_after(self, other: Self) -> bool {
+        other.is_before(self)
+    }
+
+    /// The later of two.
+    pub const fn later(self, other: Self) -> Self {
+        if self.is_before(other) { other } else { self }
+    }
+
+    /// The earlier of two.
+    pub const fn earlier(self, other: Self) -> Self {
+        if other.is_before(self) { other } else { self }
+    }
+}
+
+/// A stretch of sequence numbers, its end not included: a segment's bytes, a SACK block, a hole.
+///
+/// One whose end is not after its start is empty, whatever the numbers are: hostile SACK blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Span {
+    /// The first number.
+    pub start: Seq,
+    /// One past the last number.
+    pub end: Seq,
+}
+
+impl Span {
+    /// From `start` up to `end`.
+    pub const fn new(start: Seq, end: Seq) -> Self {
+        Self { start, end }
+    }
+
+    /// `bytes` from `start` on.
+    pub const fn at(start: Seq, bytes: u32) -> Self {
+        Self { start, end: start.plus(bytes) }
+    }
+
+    /// How many numbers it has.
+    pub const fn bytes(&self) -> u32 {
+        if self.start.is_before(self.end) && !self.end.is_before(self.start) {
+            self.end.since(self.start)
+        } else {
+            0
+        }
+    }
+
+    /// Whether it has none.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes() == 0
+    }
+
+    /// Whether `seq` is one of its numbers.
+    pub const fn contains(&self, seq: Seq) -> bool {
+        seq.since(self.start) < self.bytes()
+    }
+
+    /// Whether all numbers of `inner` are its own. An empty one is nowhere.
+    pub const fn encloses(&self, inner: &Self) -> bool {
+        !inner.is_empty() && self.contains(inner.start) && self.contains(inner.end.minus(1))
+    }
+
+    /// Whether both have a number in common.
+    pub const fn overlaps(&self, other: &Self) -> bool {
+        !self.is_empty() && !other.is_empty() && (self.contains(other.start) || other.contains(self.start))
+    }
+}
+
+/// A timestamp of TCP (RFC 7323 §3): ticks of the clock of the host that wrote it. How long a tick is, it does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Stamp(u32);
+
+impl Stamp {
+    /// The number as it stands in an option.
+    pub const fn new(ticks: u32) -> Self {
+        Self(ticks)
+    }
+
+    /// The number for an option.
+    pub const fn ticks(self) -> u32 {
+        self.0
+    }
+
+    /// So many ticks later.
+    pub const fn plus(self, ticks: u32) -> Self {
+        Self(self.0.wrapping_add(ticks))
+    }
+
+    /// Ticks since `earlier`, the short way: negative if this is older.
+    pub const fn since(self, earlier: Self) -> i32 {
+        self.0.wrapping_sub(earlier.0).cast_signed()
+    }
+
+    /// Whether this is older than `other`, as PAWS means it (RFC 7323 §5.2).
+    pub const fn is_before(self, other: Self) -> bool {
+        self.since(other) < 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HALF: u32 = 1 << 31;
+
+    #[test]
+    fn the_circle_closes() {
+        let last = Seq::new(u32::MAX);
+        assert!(last.is_before(Seq::new(0)) && Seq::new(0).is_after(last));
+        assert_eq!(last.plus(1), Seq::new(0));
+        assert_eq!(Seq::new(5).since(last), 6);
+        assert_eq!(last.offset_from(Seq::new(5)), -6);
+        assert_eq!((last.later(Seq::new(3)), last.earlier(Seq::new(3))), (Seq::new(3), last));
+        assert!(Stamp::new(u32::MAX).is_before(Stamp::new(1)));
+    }
+
+    #[test]
+    fn half_a_circle_apart_each_is_before_the_other() {
+        let (here, there) = (Seq::new(7), Seq::new(7).plus(HALF));
+        assert!(here.is_before(there) && there.is_before(here));
+        assert!(here.is_before(there.minus(1)) && !there.minus(1).is_before(here));
+        assert!(Span::new(here, there).is_empty());
+    }
+
+    #[test]
+    fn a_span_over_the_seam_is_a_span() {
+        let span = Span::new(Seq::new(u32::MAX - 1), Seq::new(2));
+        assert_eq!(span.bytes(), 4);
+        assert!(span.contains(Seq::new(0)) && !span.contains(Seq::new(2)));
+        assert!(span.encloses(&Span::at(Seq::new(0), 2)) && !span.encloses(&Span::at(Seq::new(0), 3)));
+        assert!(span.overlaps(&Span::at(Seq::new(1), 9)) && !span.overlaps(&Span::at(Seq::new(2), 9)));
+    }
+
+    #[test]
+    fn a_span_turned_round_is_empty() {
+        let span = Span::new(Seq::new(9), Seq::new(3));
+        assert!(span.is_empty() && !span.contains(Seq::new(5)) && !span.encloses(&span) && !span.overlaps(&span));
+    }
+
+    proptest! {
+        #[test]
+        fn order_and_distance_agree(start: u32, by in 1..HALF) {
+            let (a, b) = (Seq::new(start), Seq::new(start).plus(by));
+            prop_assert!(a.is_before(b) && b.is_after(a) && !b.is_before(a) && !a.is_after(b));
+            prop_assert_eq!((b.since(a), b.minus(by)), (by, a));
+            prop_assert_eq!((a.later(b), b.later(a), a.earlier(b), b.earlier(a)), (b, b, a, a));
+            prop_assert_eq!(Span::new(a, b).bytes(), by);
+        }
+
+        #[test]
+        fn spans_are_sets_of_their_numbers(start: u32, a in 0_u32..40, n in 0_u32..40, b in 0_u32..40, m in 0_u32..40) {
+            let at = |from: u32, bytes: u32| Span::at(Seq::new(start).plus(from), bytes);
+            let (one, two) = (at(a, n), at(b, m));
+            let holds = |span: Span| (0_u32..80).filter(|i| span.contains(Seq::new(start).plus(*i))).collect::<alloc::vec::Vec<_>>();
+            let (first, second) = (holds(one), holds(two));
+            prop_assert_eq!(first.len(), n as usize);
+            prop_assert_eq!(one.overlaps(&two), first.iter().any(|i| second.contains(i)));
+            prop_assert_eq!(one.encloses(&two), m > 0 && second.iter().all(|i| first.contains(i)));
+        }
+    }
+}
