@@ -114,3 +114,19 @@ fn what_was_sent_over_a_link_that_is_lost_is_sent_again_at_once() {
         assert!(world.joins(LTE) > ends, "{:#?}", world.notes);
     }
 }
+
+#[test]
+fn a_pause_is_no_slowness_of_what_a_relay_sends_and_is_of_an_upload() {
+    for (short_queues, upload, left_out) in [(true, false, false), (true, true, true), (false, false, true)] {
+        let mut world = World::new(Config { profile: Profile::Throughput, short_queues, ..config() });
+        world.rate(WIFI, 10.0);
+        world.rate(LTE, 8.0);
+        world.uploads.extend(upload.then_some(ConnId(1)));
+        world.open(1, WIFI, 64 << 20);
+        world.run(5.0);
+        world.rate(LTE, 0.0);
+        world.run(1.2);
+        let says = world.notes.iter().any(|note| note.contains("would hold it up"));
+        assert_eq!(says, left_out, "{short_queues} {upload}: {:#?}", world.notes);
+    }
+}
