@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws survey smoke bench build static install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test laws survey load smoke bench build static install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -34,6 +34,11 @@ laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes
 
 survey: need-build ## Play the policies through thousands of drawn histories and links (long; not in CI, which plays fixed seeds)
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
+
+load: need-test build ## Put the fleet's service and a relay under load, and print what they bear (long; decides no test)
+	$(CARGO) test --release --locked -p marline-fleet --test service heartbeats -- --ignored --nocapture
+	$(CARGO) test --release --locked -p marline-fleet --test service come_back -- --ignored --nocapture
+	MARLINE="$(abspath $(MARLINE))" $(CARGO) test --release --locked -p marline-fleet --test tunnels -- --ignored --nocapture load
 
 smoke: need-lab build ## Run the program itself, small: what CI does after the tests
 	"$(MARLINE)" --version

@@ -10,26 +10,43 @@ use super::*;
 /// What it has said of the service.
 type Said = Arc<std::sync::Mutex<Vec<String>>>;
 
+/// A relay of 100 Mbit/s that listens, and what it announces itself with.
+pub(super) struct Station {
+    pub(super) relay: Arc<Relay>,
+    pub(super) doors: Doors,
+    pub(super) trust: Trust,
+    pub(super) terms: Terms,
+    pub(super) client: Client,
+}
+
+impl Station {
+    /// With its list of the revoked in this file.
+    pub(super) fn new(place: &Place, revoked: &Path) -> Self {
+        let own = place.member("marline://relay/r1");
+        std::fs::copy(place.authority().revocations_path(), revoked).unwrap();
+        let client = place.client_of(&own);
+        let trust = Trust::new(own, revoked).unwrap();
+        let config = relay::Config {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            limits: relay::Limits { capacity: Some(mbps(100)), ..relay::Limits::default() },
+            ..relay::Config::default()
+        };
+        let relay = Relay::new(config, trust.newest()).unwrap();
+        let doors = Doors::open(&relay).unwrap();
+        let terms = Terms {
+            capacity: mbps(100),
+            addresses: vec![doors.addresses()[0].to_string().parse().unwrap()],
+            server_name: "127.0.0.1".parse().unwrap(),
+            position: None,
+        };
+        Self { relay, doors, trust, terms, client }
+    }
+}
+
 /// A relay that has announced itself, and the file of its list.
 async fn announced(place: &Place) -> (Arc<Relay>, PathBuf, Said) {
-    let own = place.member("marline://relay/r1");
     let revoked = place.path("revoked-of-r1.pem");
-    std::fs::copy(place.authority().revocations_path(), &revoked).unwrap();
-    let client = place.client_of(&own);
-    let trust = Trust::new(own, &revoked).unwrap();
-    let config = relay::Config {
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        limits: relay::Limits { capacity: Some(mbps(100)), ..relay::Limits::default() },
-        ..relay::Config::default()
-    };
-    let relay = Relay::new(config, trust.newest()).unwrap();
-    let doors = Doors::open(&relay).unwrap();
-    let terms = Terms {
-        capacity: mbps(100),
-        addresses: vec![doors.addresses()[0].to_string().parse().unwrap()],
-        server_name: "127.0.0.1".parse().unwrap(),
-        position: None,
-    };
+    let Station { relay, terms, client, .. } = Station::new(place, &revoked);
     let announcing = Arc::clone(&relay);
     let said = Said::default();
     let lines = Arc::clone(&said);

@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 use marline_fleet::ca::NewKey;
-use marline_fleet::relay::announce::{Terms, announce};
-use marline_fleet::relay::{self, Doors, Relay};
+use marline_fleet::relay::announce::announce;
 use marline_fleet::service::words::{RelayRow, Standing};
 use marline_fleet::service::{Drain, Drained, Enrol};
 use rustls::pki_types::ServerName;
@@ -15,6 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::announce::Station;
 use super::*;
 
 const SMALL: &str = "MARLINE_TEST_SMALL_DISK";
@@ -76,24 +76,8 @@ fn a_full_disk_stops_no_relay_and_lets_in_nobody_who_was_revoked() {
         let mut place = Place::bare();
         place.start(Limits::default(), |_| Box::new(Embedded::open(&disk.join("fleet.redb")).unwrap())).await;
         let revoked = disk.join("revoked.pem");
-        std::fs::copy(place.authority().revocations_path(), &revoked).unwrap();
-        let own = place.member("marline://relay/r1");
-        let client = place.client_of(&own);
-        let trust = Trust::new(own, &revoked).unwrap();
-        let config = relay::Config {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            limits: relay::Limits { capacity: Some(mbps(100)), ..relay::Limits::default() },
-            ..relay::Config::default()
-        };
-        let relay = Relay::new(config, trust.newest()).unwrap();
-        let doors = Doors::open(&relay).unwrap();
+        let Station { relay, doors, trust, terms, client } = Station::new(&place, &revoked);
         let address = doors.addresses()[0];
-        let terms = Terms {
-            capacity: mbps(100),
-            addresses: vec![address.to_string().parse().unwrap()],
-            server_name: "127.0.0.1".parse().unwrap(),
-            position: None,
-        };
         let (carries, announces) = (Arc::clone(&relay), Arc::clone(&relay));
         tokio::spawn(async move { doors.attend(&carries).await.map(|never| match never {}) });
         tokio::spawn(async move { match trust.keep().await {} });
