@@ -7,11 +7,13 @@
 //!
 //! The rooms form a ladder; each may use only those named before it:
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
-//! [`stream`]; [`paths`] stands on `energy`, and [`assign`] on `units` alone.
+//! [`stream`]; [`paths`] stands on `energy`, [`accel`] on `wire` and `link`, and [`assign`] on
+//! `units` alone.
 #![no_std]
 
 extern crate alloc;
 
+pub mod accel;
 pub mod assign;
 pub mod energy;
 pub mod fetch;

@@ -1,0 +1,189 @@
+//! What the accelerator is told before it starts: which links there are, and what it may do.
+
+use alloc::collections::BTreeSet;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::link::LinkId;
+use crate::units::{Bitrate, UnknownWord};
+
+/// Everything that shapes the decisions, apart from what happens. A log begins with it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The link whose flows are helped.
+    pub primary: LinkId,
+    /// The links that help, the best first for each part ([`super::Roles`]); there may be none.
+    pub helpers: Vec<Helper>,
+    /// What may be done.
+    pub mechanisms: Mechanisms,
+}
+
+impl Config {
+    /// One link, and one or no other that helps it; everything that is on by default.
+    pub fn new(primary: LinkId, helper: Option<LinkId>) -> Self {
+        Self { primary, helpers: helper.into_iter().map(Helper::new).collect(), mechanisms: Mechanisms::default() }
+    }
+}
+
+/// A link that helps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Helper {
+    /// Which one.
+    pub link: LinkId,
+    /// What it carries from here, where that is known; else it is found out.
+    pub up: Option<Bitrate>,
+    /// What it carries to here, where that is known; else it is found out.
+    pub down: Option<Bitrate>,
+}
+
+impl Helper {
+    /// A link of which nothing is known.
+    pub const fn new(link: LinkId) -> Self {
+        Self { link, up: None, down: None }
+    }
+}
+
+/// One thing that can be done for a flow.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mechanism {
+    /// Pure ACKs go over the second link, the newest in place of older ones (§3.1, with in-place thinning).
+    Offload,
+    /// ACKs that close a hole echo the timestamp from before it, so that the sender takes back its reduction (RFC 3522);
+    /// only for losses that the delay gate calls random.
+    Undo,
+    /// One byte stays unacknowledged, and is acknowledged when a blackout ends, which restarts the sender at once.
+    Reserve,
+    /// ACKs go past holes, and the bytes are fetched elsewhere (§3.3); only where the stream can be fetched.
+    Hide,
+    /// When a blackout ends, what was lost in it is acknowledged and fetched; only where the stream can be fetched.
+    LateHide,
+    /// §3.1 as published: what the second link cannot bear goes over the first.
+    OffloadAsPublished,
+    /// §3.2 as published: a zero window over the second link while the first is dark.
+    Freeze,
+    /// §3.2's last paragraph: the same, and everything on its way is acknowledged first.
+    FreezeFlight,
+    /// §3.3 as published: holes are filled from a replayed connection that is acknowledged ahead.
+    FastFetch,
+}
+
+impl Mechanism {
+    /// All of them, in the order in which they are listed.
+    pub const ALL: [Self; 9] = [
+        Self::Offload,
+        Self::Undo,
+        Self::Reserve,
+        Self::Hide,
+        Self::LateHide,
+        Self::OffloadAsPublished,
+        Self::Freeze,
+        Self::FreezeFlight,
+        Self::FastFetch,
+    ];
+
+    /// Its word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Offload => "offload",
+            Self::Undo => "undo",
+            Self::Reserve => "reserve",
+            Self::Hide => "hide",
+            Self::LateHide => "late-hide",
+            Self::OffloadAsPublished => "offload-as-published",
+            Self::Freeze => "freeze",
+            Self::FreezeFlight => "freeze-flight",
+            Self::FastFetch => "fast-fetch",
+        }
+    }
+
+    /// Whether it is on unless switched off.
+    pub const fn is_default(self) -> bool {
+        matches!(self, Self::Offload | Self::Undo | Self::Reserve | Self::Hide | Self::LateHide)
+    }
+
+    /// Whether it needs a second link.
+    pub const fn needs_helper(self) -> bool {
+        matches!(
+            self,
+            Self::Offload | Self::OffloadAsPublished | Self::Freeze | Self::FreezeFlight | Self::FastFetch
+        )
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mechanism {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        let known = Self::ALL.into_iter().find(|mechanism| mechanism.name() == word);
+        known.ok_or_else(|| UnknownWord {
+            word: word.to_string(),
+            what: "mechanism",
+            words: "offload, undo, reserve, hide, late-hide, offload-as-published, freeze, freeze-flight, fast-fetch",
+        })
+    }
+}
+
+/// A set of mechanisms.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Mechanisms(BTreeSet<Mechanism>);
+
+impl Mechanisms {
+    /// These.
+    pub fn of(these: &[Mechanism]) -> Self {
+        Self(these.iter().copied().collect())
+    }
+
+    /// Whether this one is on.
+    pub fn has(&self, mechanism: Mechanism) -> bool {
+        self.0.contains(&mechanism)
+    }
+
+    /// Whether one of these is on.
+    pub fn has_any(&self, these: &[Mechanism]) -> bool {
+        these.iter().any(|mechanism| self.has(*mechanism))
+    }
+
+    /// Switches one on or off.
+    pub fn set(&mut self, mechanism: Mechanism, on: bool) {
+        if on {
+            self.0.insert(mechanism);
+        } else {
+            self.0.remove(&mechanism);
+        }
+    }
+
+    /// Those that are on, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Mechanism> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl Default for Mechanisms {
+    /// What is safe: see [`Mechanism::is_default`].
+    fn default() -> Self {
+        Self(Mechanism::ALL.into_iter().filter(|mechanism| mechanism.is_default()).collect())
+    }
+}
+
+impl fmt::Display for Mechanisms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, mechanism) in self.iter().enumerate() {
+            write!(f, "{}{mechanism}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}

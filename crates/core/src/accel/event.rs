@@ -1,0 +1,155 @@
+//! What the accelerator is told, and what it asks for.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::fetcher::{Fetch, FetchId};
+use crate::link::LinkId;
+
+/// The bytes of a packet from its IP header on; in a log they stand as hexadecimal digits.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Bytes(pub Vec<u8>);
+
+/// What the driver reports.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// The own stack sends this over the primary link. It is held: exactly one [`Output::Leave`] or [`Output::Hold`] of the
+    /// same drain says what becomes of it.
+    Leaving(Bytes),
+    /// This packet passed the primary link, either way, and was not held. It may be cut after [`super::SIGHT`] bytes
+    /// unless whole ones were asked for.
+    Seen {
+        /// Its beginning.
+        packet: Bytes,
+        /// How long it really is.
+        length: u32,
+    },
+    /// How many packets a link has brought so far: the answer to [`Output::Count`].
+    Counted {
+        /// Which link.
+        link: LinkId,
+        /// Since it exists.
+        packets: u64,
+    },
+    /// A link's gateway answers [`Output::Ask`].
+    Answered {
+        /// Which link.
+        link: LinkId,
+        /// Which question.
+        sequence: u16,
+    },
+    /// A link's carrier came or went.
+    Carrier {
+        /// Which link.
+        link: LinkId,
+        /// Whether it is there now.
+        is_up: bool,
+    },
+    /// What became of a part of [`Output::Fetch`]: each of its ranges is answered once.
+    Fetched {
+        /// Which fetch.
+        fetch: FetchId,
+        /// Which of its ranges, from zero.
+        range: u32,
+        /// The bytes; none: they cannot be had.
+        bytes: Option<Bytes>,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// The packet that was handed in leaves over the primary link, perhaps changed.
+    Leave(Bytes),
+    /// The packet that was handed in does not leave. What it says leaves later, or in another packet.
+    Hold,
+    /// A packet more, over this link, whatever the routes say.
+    Send {
+        /// Which link.
+        link: LinkId,
+        /// The packet.
+        packet: Bytes,
+    },
+    /// A packet for the own stack, as if it had come.
+    Deliver(Bytes),
+    /// How many packets has this link brought?
+    Count {
+        /// Which link.
+        link: LinkId,
+    },
+    /// Ask this link's gateway whether it is there.
+    Ask {
+        /// Which link.
+        link: LinkId,
+        /// Comes back with the answer.
+        sequence: u16,
+    },
+    /// Show the packets of the primary link that are not held, from now on, or no more.
+    Watch(Sight),
+    /// Get these bytes of a resource.
+    Fetch(Fetch),
+    /// Give this fetch up: no answer is wanted any more.
+    Cancel(FetchId),
+}
+
+/// How much of the packets that pass is to be shown.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sight {
+    /// Nothing.
+    #[default]
+    None,
+    /// The first [`super::SIGHT`] bytes of each.
+    Heads,
+    /// All of each.
+    Whole,
+}
+
+/// Why the machine wants to be woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// A flow has something to say that it kept.
+    Flow,
+    /// The second link has room again.
+    Room,
+    /// A link is to be looked at.
+    Link,
+    /// A fetch is late.
+    Fetch,
+    /// Figures are due.
+    Figures,
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{self:?}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom("a packet: expected pairs of hexadecimal digits");
+        let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(wrong());
+        }
+        let byte = |[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
+        pairs.iter().map(byte).collect::<Option<Vec<u8>>>().map(Bytes).ok_or_else(wrong)
+    }
+}
