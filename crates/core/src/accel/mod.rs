@@ -20,11 +20,13 @@ mod flow;
 mod gain;
 mod gate;
 mod handler;
+mod helpers;
 mod holes;
 mod interface;
 mod offloader;
 mod pace;
 mod reserve;
+mod roles;
 #[cfg(test)]
 mod tests;
 mod trip;
@@ -42,12 +44,13 @@ use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Segment};
 pub use config::{Config, Helper, Mechanism, Mechanisms};
 pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
+pub use roles::{Roles, Traits};
 pub use view::{FlowView, LinkView};
 
 use detector::{Detector, Turn};
 use flow::Flow;
-use interface::Interface;
-use offloader::{Fate, Offloader};
+use helpers::Helpers;
+use offloader::Fate;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
@@ -61,8 +64,7 @@ pub struct Accelerator {
     flows: BTreeMap<Key, Flow>,
     wakes: BTreeSet<(Instant, Key)>,
     detector: Detector,
-    helper: Option<Interface>,
-    offloader: Offloader,
+    helpers: Helpers,
     sight: Sight,
     watch_until: Option<Instant>,
     swept: Instant,
@@ -77,8 +79,7 @@ impl Accelerator {
             flows: BTreeMap::new(),
             wakes: BTreeSet::new(),
             detector: Detector::new(config.primary),
-            helper: config.helpers.first().copied().map(Interface::new),
-            offloader: Offloader::default(),
+            helpers: Helpers::new(&config),
             sight: Sight::None,
             watch_until: None,
             swept: Instant::ZERO,
@@ -110,18 +111,7 @@ impl Accelerator {
             sent: DataSize::ZERO,
             fetched: DataSize::ZERO,
         };
-        let helper = self.helper.iter().map(|helper| LinkView {
-            link: helper.link(),
-            is_dark: false,
-            blackouts: 0,
-            dark: Duration::ZERO,
-            rtt: helper.rtt(),
-            up: Some(helper.allowance()),
-            down: helper.terms().down,
-            sent: helper.sent(),
-            fetched: DataSize::ZERO,
-        });
-        core::iter::once(primary).chain(helper).collect()
+        core::iter::once(primary).chain(self.helpers.views()).collect()
     }
 
     fn on_leaving(&mut self, packet: Bytes) {
@@ -143,7 +133,7 @@ impl Accelerator {
             return self.on_ack(key, packet, (ack, envelope));
         } else if let Some(flow) = self.flows.get_mut(&key) {
             flow.on_other(now, segment.ack());
-            self.offloader.withdraw(&key);
+            self.helpers.withdraw(&key);
         }
         self.outputs.push_back(Output::Leave(packet));
     }
@@ -163,7 +153,7 @@ impl Accelerator {
         }
         if let Some(packet) = self.offload(key, packet) {
             // What waits elsewhere says less than this.
-            if self.offloader.withdraw(&key).is_some()
+            if self.helpers.withdraw(&key)
                 && let Some(flow) = self.flows.get_mut(&key)
             {
                 flow.counts_mut().replaced += 1;
@@ -178,41 +168,32 @@ impl Accelerator {
         self.watch();
     }
 
-    /// Sends an ACK over the helping link, now or soon; gives it back if it is to leave as ever.
+    /// Sends an ACK over a helping link, now or soon; gives it back if it is to leave as ever.
     fn offload(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
         let now = self.now;
         let published = self.config.mechanisms.has(Mechanism::OffloadAsPublished);
         if !published && !self.config.mechanisms.has(Mechanism::Offload) {
             return Some(packet);
         }
-        let (Some(helper), Some(flow)) = (self.helper.as_mut(), self.flows.get_mut(&key)) else {
-            return Some(packet);
-        };
+        let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_dark()) else { return Some(packet) };
         if !flow.may_offload(now, !published) {
             return Some(packet);
         }
-        helper.want(now);
-        if !helper.is_alive(now) {
-            return Some(packet);
-        }
-        let at = self.outputs.len();
-        if published {
-            let back = Offloader::spill(now, helper, packet.0, &mut self.outputs);
-            flow.counts_mut().offloaded += u64::from(back.is_none());
-            if let Some(packet) = back {
-                return Some(Bytes(packet));
-            }
+        let (scale, at) = (flow.scale(), self.outputs.len());
+        let fate = if published {
+            self.helpers.spill(now, packet.0, &mut self.outputs).map_or(Ok(Fate::Alone), Err)
         } else {
             // What is to be compared with older ones is what the packet says now.
             let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
                 return Some(packet);
             };
-            let fate = self.offloader.offer(now, helper, key, (ack, packet.0), flow.scale(), &mut self.outputs);
-            match fate {
-                Fate::Alone => flow.counts_mut().offloaded += 1,
-                Fate::Replaced => flow.counts_mut().replaced += 1,
-            }
-            self.offloader.flush(now, helper, &mut self.outputs);
+            self.helpers.offer(now, key, (ack, packet.0), scale, &mut self.outputs)
+        };
+        let Some(flow) = self.flows.get_mut(&key) else { return None };
+        match fate {
+            Ok(Fate::Alone) => flow.counts_mut().offloaded += 1,
+            Ok(Fate::Replaced) => flow.counts_mut().replaced += 1,
+            Err(packet) => return Some(Bytes(packet)),
         }
         self.outputs.insert(at, Output::Hold);
         None
@@ -230,8 +211,8 @@ impl Accelerator {
         if link == self.config.primary {
             let turn = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
             self.turn(turn);
-        } else if let Some(helper) = self.helper.as_mut().filter(|helper| helper.link() == link) {
-            helper.on_carrier(is_up);
+        } else {
+            self.helpers.on_carrier(link, is_up);
         }
     }
 
@@ -239,19 +220,16 @@ impl Accelerator {
         if link == self.config.primary {
             let turn = self.detector.on_answer(self.now, sequence);
             self.turn(turn);
-        } else if let Some(helper) = self.helper.as_mut().filter(|helper| helper.link() == link) {
-            helper.on_answer(self.now, sequence);
+        } else {
+            self.helpers.on_answer(self.now, link, sequence);
         }
     }
 
     /// The primary link went dark, or came back.
     fn turn(&mut self, turn: Option<Turn>) {
         let (now, primary) = (self.now, self.config.primary);
-        let frozen_over = self
-            .helper
-            .as_ref()
-            .filter(|_| self.config.mechanisms.has_any(&[Mechanism::Freeze, Mechanism::FreezeFlight]))
-            .map(Interface::link);
+        let freezes = self.config.mechanisms.has_any(&[Mechanism::Freeze, Mechanism::FreezeFlight]);
+        let frozen_over = self.helpers.freeze().filter(|_| freezes);
         let Some(turn) = turn else { return };
         let keys: Vec<Key> = self.flows.keys().copied().collect();
         for key in keys {
@@ -298,7 +276,7 @@ impl Accelerator {
             if let Some(at) = flow.deadline() {
                 self.wakes.remove(&(at, *key));
             }
-            self.offloader.withdraw(key);
+            self.helpers.withdraw(key);
         }
     }
 
@@ -327,17 +305,7 @@ impl Accelerator {
         }
         let turn = self.detector.tick(now, &mut self.outputs);
         self.turn(turn);
-        if let Some(helper) = &mut self.helper {
-            helper.tick(now, &mut self.outputs);
-            if helper.is_alive(now) {
-                self.offloader.flush(now, helper, &mut self.outputs);
-            } else {
-                // The link that they waited for is gone.
-                let link = primary;
-                let late = self.offloader.drain().into_iter().map(Bytes);
-                self.outputs.extend(late.map(|packet| Output::Send { link, packet }));
-            }
-        }
+        self.helpers.tick(now, primary, &mut self.outputs);
         self.watch();
         self.sweep();
     }
@@ -379,9 +347,8 @@ impl Machine for Accelerator {
     fn deadline(&self) -> Option<(Instant, Wake)> {
         let flow = self.wakes.first().map(|(at, _)| (*at, Wake::Flow));
         let detector = self.detector.deadline().map(|at| (at, Wake::Link));
-        let helper = self.helper.as_ref();
-        let question = helper.and_then(Interface::deadline).map(|at| (at, Wake::Link));
-        let room = helper.and_then(|helper| self.offloader.deadline(self.now, helper)).map(|at| (at, Wake::Room));
+        let question = self.helpers.next_question().map(|at| (at, Wake::Link));
+        let room = self.helpers.next_room(self.now).map(|at| (at, Wake::Room));
         let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
         [flow, detector, question, room, watch].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
