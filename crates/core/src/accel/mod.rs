@@ -48,7 +48,7 @@ pub use roles::{Roles, Traits};
 pub use view::{FlowView, LinkView};
 
 use detector::{Detector, Turn};
-use flow::Flow;
+use flow::{Flow, News, Way};
 use helpers::Helpers;
 use offloader::Fate;
 
@@ -125,7 +125,7 @@ impl Accelerator {
             self.forget(&key);
         } else if flags.contains(Flags::SYN) {
             if !flags.contains(Flags::ACK) && self.has_room(&key) {
-                let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
+                let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Down));
                 flow.on_syn(now, &segment);
             }
         } else if let Some(ack) = segment.pure_ack() {
@@ -138,18 +138,15 @@ impl Accelerator {
         self.outputs.push_back(Output::Leave(packet));
     }
 
-    fn on_ack(&mut self, key: Key, mut packet: Bytes, (ack, envelope): (Ack, Envelope)) {
-        let now = self.now;
-        if !self.has_room(&key) {
+    /// An ACK of the own stack.
+    fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, Envelope)) {
+        let Some(news) = self.mark(key, Way::Down, &mut packet, ack) else {
             self.outputs.push_back(Output::Leave(packet));
             return;
-        }
-        let is_watched = self.sight != Sight::None;
-        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
-        let woken = flow.deadline();
-        let news = flow.on_ack(now, &mut packet.0, (ack, envelope), &self.config.mechanisms, is_watched);
+        };
         if news.has_holes && self.config.mechanisms.has(Mechanism::Undo) {
-            self.watch_until = self.watch_until.max(flow.watch_until());
+            let until = self.flows.get(&key).and_then(Flow::watch_until);
+            self.watch_until = self.watch_until.max(until);
         }
         if let Some(packet) = self.offload(key, packet) {
             // What waits elsewhere says less than this.
@@ -160,12 +157,40 @@ impl Accelerator {
             }
             self.outputs.push_back(Output::Leave(packet));
         }
-        self.rearm(key, woken);
         if news.has_data {
-            let turn = self.detector.on_sign(now, &mut self.outputs);
-            self.turn(turn);
+            self.sign();
         }
         self.watch();
+    }
+
+    /// A packet of the other end, held: if it is a pure ACK, one for what the own stack sends (§3.5).
+    fn on_arriving(&mut self, mut packet: Bytes) {
+        let parsed = Segment::parse(&packet.0).ok();
+        let parsed = parsed.map(|segment| (segment.flow(), segment.packet().envelope(), segment.pure_ack()));
+        if let Some((key, envelope, Some(ack))) = parsed {
+            self.mark(key, Way::Up, &mut packet, (ack, envelope));
+        }
+        self.outputs.push_back(Output::Leave(packet));
+        self.sign();
+    }
+
+    /// Puts a flow's marks on an ACK; none where there is no room for another flow.
+    fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, Envelope)) -> Option<News> {
+        if !self.has_room(&key) {
+            return None;
+        }
+        let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
+        let woken = flow.deadline();
+        let news = flow.on_ack(now, &mut packet.0, ack, &self.config.mechanisms, is_watched);
+        self.rearm(key, woken);
+        Some(news)
+    }
+
+    /// The primary link has brought something.
+    fn sign(&mut self) {
+        let turn = self.detector.on_sign(self.now, &mut self.outputs);
+        self.turn(turn);
     }
 
     /// Sends an ACK over a helping link, now or soon; gives it back if it is to leave as ever.
@@ -189,7 +214,7 @@ impl Accelerator {
             };
             self.helpers.offer(now, key, (ack, packet.0), scale, &mut self.outputs)
         };
-        let Some(flow) = self.flows.get_mut(&key) else { return None };
+        let flow = self.flows.get_mut(&key)?;
         match fate {
             Ok(Fate::Alone) => flow.counts_mut().offloaded += 1,
             Ok(Fate::Replaced) => flow.counts_mut().replaced += 1,
@@ -203,8 +228,7 @@ impl Accelerator {
         let Ok(segment) = Segment::parse_head(&packet.0) else { return };
         let Some(flow) = self.flows.get_mut(&segment.flow().reversed()) else { return };
         flow.on_arrival(self.now, &segment);
-        let turn = self.detector.on_sign(self.now, &mut self.outputs);
-        self.turn(turn);
+        self.sign();
     }
 
     fn on_carrier(&mut self, link: LinkId, is_up: bool) {
@@ -324,6 +348,7 @@ impl Machine for Accelerator {
         self.advance(now);
         match input {
             Input::Leaving(packet) => self.on_leaving(packet),
+            Input::Arriving(packet) => self.on_arriving(packet),
             Input::Seen { packet, .. } => self.on_seen(&packet),
             Input::Counted { link, packets } if link == self.config.primary => {
                 let turn = self.detector.on_count(self.now, packets, &mut self.outputs);

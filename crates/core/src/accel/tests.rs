@@ -252,3 +252,35 @@ fn a_flow_with_holes_keeps_its_acks_on_the_first_link() {
     assert!(all.filter(|(_, ack)| ack.ack == Seq::new(download.ack)).all(|(link, _)| link == WIFI));
     assert!(download.run(1500).contains(&Output::Hold), "and not for ever");
 }
+
+#[test]
+fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
+    let mut upload = Download::new(&[Mechanism::Reserve]);
+    let arrive = |upload: &mut Download| {
+        upload.wait(1);
+        upload.stamp = upload.millis() - 50;
+        upload.ack += 2 * SEGMENT;
+        let packet = upload.packet(&[]);
+        upload.machine.handle(upload.now, Input::Arriving(packet));
+        upload.drain()
+    };
+    let mut last = vec![];
+    for _ in 0..500 {
+        last = arrive(&mut upload);
+    }
+    assert_eq!(acks(&last)[0].1.ack, Seq::new(upload.ack - 1));
+    upload.answers = false;
+    let delivered =
+        |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Deliver(_))).count();
+    let dark = upload.wait(380);
+    assert!(upload.machine.links(upload.now)[0].is_dark);
+    let later = upload.wait(3000);
+    assert_eq!((delivered(&dark), delivered(&later)), (0, 0), "a kick in the dark would be spent");
+    upload.answers = true;
+    let light = upload.wait(200);
+    assert!((1..=3).contains(&delivered(&light)), "{light:?}");
+    let Some(Output::Deliver(packet)) = light.iter().find(|output| matches!(output, Output::Deliver(_))) else {
+        panic!()
+    };
+    assert_eq!(Segment::parse(&packet.0).unwrap().ack(), Some(Seq::new(upload.ack)));
+}
