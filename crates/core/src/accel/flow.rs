@@ -23,6 +23,7 @@ use super::handler::Handler;
 use super::holes::Holes;
 use super::pace::Pace;
 use super::reserve::{self, Reserve};
+use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
 use super::view::FlowView;
@@ -53,6 +54,7 @@ pub(super) struct Flow {
     holes: Holes,
     gate: Gate,
     undo: Undo,
+    sender: Sender,
     reserve: Reserve,
     handler: Handler,
     pace: Pace,
@@ -93,6 +95,7 @@ impl Flow {
             holes: Holes::default(),
             gate: Gate::default(),
             undo: Undo::default(),
+            sender: Sender::default(),
             reserve: Reserve::default(),
             handler: Handler::default(),
             pace: Pace::default(),
@@ -151,6 +154,10 @@ impl Flow {
         }
         let new = self.holes.on_ack(now, &ack);
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
+            let is_random = new > 0 && self.gate.is_random(now);
+            let is_busy = self.holes.is_open() || self.undo.is_armed();
+            let (queue, rtt) = (self.gate.queue(now), self.trip.assumed());
+            let is_helped = self.sender.is_helped(now, &Moment { is_random, is_busy, queue, rtt });
             let shown = Shown {
                 new,
                 ack: ack.ack,
@@ -158,8 +165,8 @@ impl Flow {
                 is_open: self.holes.is_open(),
                 echo: stamps.echo,
                 newest: self.gate.clock().newest().unwrap_or(stamps.echo),
-                is_random: new > 0 && self.gate.is_random(now),
-                rtt: self.trip.assumed(),
+                is_random: is_random && is_helped,
+                rtt,
             };
             self.undo.on_ack(now, &shown)
         });
@@ -189,6 +196,7 @@ impl Flow {
         if self.way == Way::Up {
             return;
         }
+        self.sender.on_arrival(segment.payload_length());
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
@@ -281,7 +289,7 @@ impl Flow {
         let segment = DataSize::from_bytes(u64::from(self.segment));
         let stamps = self.last.is_some_and(|(last, _)| last.timestamps.is_some());
         let mut in_force = Vec::new();
-        if mechanisms.has(Mechanism::Undo) && stamps {
+        if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
             in_force.push(Mechanism::Undo);
         }
         if self.reserve.may_restart() {
@@ -315,6 +323,8 @@ impl Flow {
     fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
         let why = if mechanisms.has(Mechanism::Undo) && !stamps && self.last.is_some() {
             "it has no timestamps, which undo needs"
+        } else if self.sender.is_unmoved() {
+            "its sender does not slow down when something is lost"
         } else if self.trial.is_in_vain() {
             "it runs no better with its ACKs elsewhere"
         } else {

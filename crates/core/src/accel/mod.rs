@@ -27,6 +27,7 @@ mod offloader;
 mod pace;
 mod reserve;
 mod roles;
+mod sender;
 #[cfg(test)]
 mod tests;
 mod trip;
