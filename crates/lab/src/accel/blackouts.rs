@@ -50,17 +50,13 @@ pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Blackout> 
 /// What the lab is to do.
 pub(crate) fn events(link: &str, blackouts: &[Blackout]) -> Vec<Event> {
     let event = |at, change| Event { at, link: link.to_owned(), change };
-    blackouts
-        .iter()
-        .flat_map(|dark| [event(dark.from, Change::Down), event(dark.end(), Change::Back)])
-        .collect()
+    blackouts.iter().flat_map(|dark| [event(dark.from, Change::Down), event(dark.end(), Change::Back)]).collect()
 }
 
 /// The share of the time from `from` to `to` that was not dark.
 pub(crate) fn availability(blackouts: &[Blackout], from: Duration, to: Duration) -> Ratio {
     let whole = to.saturating_sub(from);
-    let dark: Duration =
-        blackouts.iter().map(|dark| dark.end().min(to).saturating_sub(dark.from.max(from))).sum();
+    let dark: Duration = blackouts.iter().map(|dark| dark.end().min(to).saturating_sub(dark.from.max(from))).sum();
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     if whole.is_zero() { Ratio::ONE } else { Ratio::of(nanos(whole.saturating_sub(dark)), nanos(whole)) }
 }

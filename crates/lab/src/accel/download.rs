@@ -151,12 +151,9 @@ fn follow(mut output: impl Read, file: &Path, zero: Instant) -> io::Result<Recei
     loop {
         match output.read(&mut buffer) {
             Ok(0) => return Ok(received),
-            Ok(length) => received.take(
-                zero.elapsed(),
-                buffer.get(..length).unwrap_or_default(),
-                &file,
-                &mut held,
-            )?,
+            Ok(length) => {
+                received.take(zero.elapsed(), buffer.get(..length).unwrap_or_default(), &file, &mut held)?
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

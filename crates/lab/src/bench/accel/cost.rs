@@ -18,9 +18,9 @@ use super::super::sheet::{Floor, Sheet};
 use super::super::turns::is_stopped;
 use super::Bench;
 use super::paired::{self, Asked, Row};
+use crate::LabError;
 use crate::accel::{Air, Stream, Taken, Trial, Who, World};
 use crate::runner::command::say;
-use crate::LabError;
 
 pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
     if bench.ours && bench.wants("cost", "user") {

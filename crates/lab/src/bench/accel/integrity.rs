@@ -67,7 +67,8 @@ pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
         let drawn = draw(run);
         let streams = [Stream::new(drawn.secure)];
         let (world, program) = (&drawn.world, bench.program.as_path());
-        let trial = Trial { world, who: &who, streams: &streams, length: LIMIT, look: None, payload: &payload, program };
+        let trial =
+            Trial { world, who: &who, streams: &streams, length: LIMIT, look: None, payload: &payload, program };
         let taken = match trial.run() {
             Err(why) => {
                 sheet.problem(CASE, who.name(), run, &why);

@@ -113,8 +113,8 @@ mod tests {
         let mut sheet = Sheet::default();
         judge(&mut sheet, "offload 11g", &[("udp", 20.0), ("plain", 15.0), ("ours", 19.2)]);
         let lines: Vec<String> = sheet.table().rows.iter().map(|cells| cells.join("|")).collect();
-        assert_eq!(lines[0], "offload 11g|of udp|0.96|0.96–0.96|plain 0.75|≥ 0.95|met|1");
-        assert_eq!(lines[1], "offload 11g|of plain|1.28|1.28–1.28||≥ 1.15|met|1");
+        assert_eq!(lines[0], "offload 11g|of udp|0.960|0.960–0.960|plain 0.750|≥ 0.950|met|1");
+        assert_eq!(lines[1], "offload 11g|of plain|1.280|1.280–1.280||≥ 1.150|met|1");
         assert_eq!(turns(0, false).len(), 2);
     }
 }

@@ -231,8 +231,12 @@ mod tests {
         let mut sheet = Sheet::default();
         pair.judge(&mut sheet, &row);
         let lines: Vec<String> = sheet.table().rows.iter().map(|cells| cells.join("|")).collect();
-        assert_eq!(lines[0], "blackout 10s|of plain|1.42|1.42–1.42||≥ 4.00|MISSED|1");
-        assert!(lines[1].starts_with("blackout 10s|of ideal|0.96|") && lines[1].contains("plain 0.67"), "{}", lines[1]);
+        assert_eq!(lines[0], "blackout 10s|of plain|1.420|1.420–1.420||≥ 4.000|MISSED|1");
+        assert!(
+            lines[1].starts_with("blackout 10s|of ideal|0.958|") && lines[1].contains("plain 0.675"),
+            "{}",
+            lines[1]
+        );
         assert!(lines[1].contains("met"));
         assert_eq!(row.longest(), Duration::from_secs(15));
     }

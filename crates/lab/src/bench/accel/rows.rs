@@ -5,8 +5,8 @@ use std::time::Duration;
 use marline_core::units::Ratio;
 
 use super::super::sheet::Sheet;
-use super::paired::{self, Asked, Row};
 use super::Bench;
+use super::paired::{self, Asked, Row};
 use crate::LabError;
 use crate::accel::{Who, World};
 
