@@ -1,13 +1,17 @@
 //! The accelerator in random histories.
 //!
-//! `HISTORY_SEED=n` runs one history and prints what came of it; `HISTORY_CASES=n` runs more than usual,
-//! `PROPTEST_RNG_SEED=n` other ones.
+//! `HISTORY_SEED=n` runs one history and prints what came of it, and if it is wrong which mechanisms it takes; with
+//! `HISTORY_FLOW=n` also how that flow goes on, every `HISTORY_STEP=100` milliseconds. `HISTORY_CASES=n` runs more than
+//! usual, `PROPTEST_RNG_SEED=n` other ones.
 //! `cargo test --release -p marline-sim --test accel_history survey -- --ignored --nocapture` runs ten thousand, sorts what
 //! it finds by what is wrong, and names the smallest scene of each sort; `HISTORY_FIRST=n` begins with another seed.
 
 use std::collections::BTreeMap;
 
-use marline_sim::accel::history::{Defect, draw, gain, play};
+use marline_core::accel::Mechanism;
+use marline_core::units::Instant;
+use marline_sim::accel::history::{Bounds, Defect, draw, gain, judge, play};
+use marline_sim::accel::{Scene, World};
 use proptest::prelude::*;
 
 fn number(variable: &str) -> Option<u64> {
@@ -24,7 +28,34 @@ fn a_named_history_runs_again() {
     println!("{:#?}", draw(seed));
     match play(seed) {
         Ok(report) => println!("seed {seed}: good: {report:#?}"),
-        Err(defect) => panic!("{defect}"),
+        Err(defect) => {
+            println!("{defect}");
+            blame(seed);
+            panic!("{defect}");
+        }
+    }
+}
+
+/// Which mechanisms it takes: each one is left out if the history stays wrong without it. Then what happens, step by step.
+fn blame(seed: u64) {
+    let mut scene = draw(seed);
+    let wrong = |scene: &Scene| judge(scene, Bounds::default()).err();
+    let all: Vec<Mechanism> = scene.config.iter().flat_map(|config| config.mechanisms.iter()).collect();
+    for mechanism in all {
+        let mut fewer = scene.clone();
+        fewer.config.iter_mut().for_each(|config| config.mechanisms.set(mechanism, false));
+        scene = if wrong(&fewer).is_some() { fewer } else { scene };
+    }
+    let needed: Vec<String> = scene.config.iter().map(|config| config.mechanisms.to_string()).collect();
+    println!("it takes: {needed:?}: {:?}", wrong(&scene));
+    let Some(n) = number("HISTORY_FLOW").and_then(|n| usize::try_from(n).ok()) else { return };
+    for (name, scene) in [("without", scene.plain()), ("with", scene)] {
+        println!("{name}");
+        let mut world = World::new(scene);
+        for step in 0..number("HISTORY_STEPS").unwrap_or(200) {
+            world.run_until(Instant::from_millis(step * number("HISTORY_STEP").unwrap_or(100)));
+            println!("{}", world.line(n));
+        }
     }
 }
 

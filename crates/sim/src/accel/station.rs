@@ -48,7 +48,7 @@ impl Station {
             config,
             asked: 0,
             answered: 0,
-            ask_at: Some(Instant::ZERO),
+            ask_at: None,
             read: (0, Instant::ZERO),
             stall: (Duration::ZERO, Instant::ZERO),
             finished: None,
@@ -119,6 +119,21 @@ impl Station {
         self.server.as_ref().map_or(0, Socket::acknowledged)
     }
 
+    /// The server's end, as a line.
+    pub(super) fn server_line(&self) -> String {
+        let Some(server) = &self.server else { return "not called".into() };
+        let info = server.info();
+        format!(
+            "read {}, server {:?}: acknowledged {}, unsent {}, window {}, smoothed {:?}",
+            self.read.0,
+            server.state(),
+            server.acknowledged(),
+            server.unsent().bytes(),
+            info.window,
+            info.rtt
+        )
+    }
+
     /// What the client has told its application.
     pub(super) const fn read(&self) -> u64 {
         self.read.0
@@ -165,6 +180,9 @@ impl Station {
         }
         self.note_progress(now);
         let Some(client) = self.client.as_mut().filter(|client| client.state() == State::Open) else { return };
+        if self.asked == 0 && self.ask_at.is_none() {
+            self.ask_at = self.plan.exchanges.first().map(|first| now + first.pause);
+        }
         let ends = |k: Option<usize>| k.and_then(|k| self.content.requests().get(k)).copied();
         let read = self.read.0;
         if self.ask_at.is_some_and(|at| at <= now) {
@@ -174,7 +192,10 @@ impl Station {
                 self.asked += 1;
                 self.read.1 = now;
             }
-        } else if self.ask_at.is_none() && self.content.answers().get(self.asked - 1) <= Some(&read) {
+        } else if self.asked > 0
+            && self.ask_at.is_none()
+            && self.content.answers().get(self.asked - 1) <= Some(&read)
+        {
             match self.plan.exchanges.get(self.asked) {
                 Some(next) => self.ask_at = Some(now + next.pause),
                 None => {

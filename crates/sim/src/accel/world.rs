@@ -81,6 +81,7 @@ pub struct World {
     hostile: Hostile,
     reset: BTreeSet<usize>,
     robbed: BTreeSet<usize>,
+    ticks: u64,
     outcome: Outcome,
 }
 
@@ -118,6 +119,7 @@ impl World {
             hostile: Hostile::new(scene.seed),
             reset: BTreeSet::new(),
             robbed: BTreeSet::new(),
+            ticks: 0,
             outcome: Outcome::default(),
             stations,
             scene,
@@ -151,16 +153,29 @@ impl World {
             self.now = self.now.max(until);
         }
         self.outcome.ended = self.now;
-        self.run_until(self.now + AFTERWARDS);
-        let now = self.now + AFTERWARDS;
-        if let Some(machine) = &self.machine {
-            let kept = machine.machine().flows(now).len();
-            let over = self.stations.iter().filter(|station| station.is_over()).count();
-            if over == self.stations.len() && kept > 0 {
-                self.wrong(format!("{kept} flows are kept {AFTERWARDS:?} after the last one's end"));
-            }
-        }
+        let (end, ticks) = (self.now + AFTERWARDS, self.ticks);
+        self.run_until(end);
+        self.now = self.now.max(end);
+        self.look_after_the_end(self.ticks - ticks);
         self.outcome()
+    }
+
+    /// What may still be there long after the last flow's end.
+    fn look_after_the_end(&mut self, ticks: u64) {
+        let Some(machine) = &mut self.machine else { return };
+        machine.tick(self.now);
+        self.carry_out(None);
+        if !self.stations.iter().all(Station::is_over) {
+            return;
+        }
+        let kept = self.accelerator().map(|machine| machine.flows(self.now)).unwrap_or_default();
+        if let Some(first) = kept.first() {
+            let first = format!("{:?} with {} ACKs", first.flow, first.acks);
+            self.wrong(format!("{} flows are kept {AFTERWARDS:?} after the last one's end: {first}", kept.len()));
+        }
+        if ticks > IDLE_TICKS {
+            self.wrong(format!("woken {ticks} times after the last flow's end"));
+        }
     }
 
     /// What has become of everything by now.
@@ -185,6 +200,11 @@ impl World {
     /// Bytes that the n-th flow's client has read.
     pub fn read(&self, n: usize) -> u64 {
         self.stations.get(n).map_or(0, Station::read)
+    }
+
+    /// How the n-th flow stands, as a line for people.
+    pub fn line(&self, n: usize) -> String {
+        self.stations.get(n).map_or_else(String::new, |station| format!("{}: {}", self.now, station.server_line()))
     }
 
     /// What the machine says of its flows, and everything that it has been through.
@@ -230,6 +250,7 @@ impl World {
             && machine.deadline().is_some_and(|(at, _)| at <= self.now)
         {
             machine.tick(self.now);
+            self.ticks += 1;
             self.carry_out(None);
             self.pump();
         }
@@ -484,6 +505,8 @@ const SPINS: u32 = 100_000;
 const DEFECTS: usize = 8;
 /// How often it is asked whether all is over.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+/// Chosen: questions every 20 ms for ten seconds where a link stays dark, then fewer; and some figures.
+const IDLE_TICKS: u64 = 2500;
 /// Chosen: longer than any silence after which a flow may still come back.
 const AFTERWARDS: Duration = Duration::from_secs(1200);
 

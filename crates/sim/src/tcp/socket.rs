@@ -161,6 +161,8 @@ impl Socket {
             return;
         }
         match self.state {
+            // An ACK is not answered by an ACK.
+            State::Over(Ending::Finished) if self.exact => self.reset_owed |= segment.end() > segment.data.start,
             State::Over(_) => self.reset_owed |= !segment.flags.rst,
             State::Opening if segment.flags.rst => self.state = State::Over(Ending::Refused),
             _ if segment.flags.rst => self.state = State::Over(Ending::Reset),
