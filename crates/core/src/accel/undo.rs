@@ -13,7 +13,9 @@
 //! 3. A loss that the gate calls congestion ends the episode: its reduction stands, and no hole that opens before it
 //!    is repaired is helped.
 //! 4. ACKs get lost, too: the two that follow the closing one echo the same.
-//! 5. A blackout ends the episode (facts: a timestamp held over one multiplies the sender's timeout).
+//! 5. A blackout ends the episode (facts: a timestamp held over one multiplies the sender's timeout). So does a repair that
+//!    takes many round trips: a sender that was told of delay repairs a burst segment by segment, and each old timestamp is
+//!    a sample of all the time since the burst; its reduction stands then.
 
 use alloc::collections::VecDeque;
 
@@ -127,6 +129,9 @@ impl Undo {
             State::Barred { .. } => (None, State::Quiet),
             State::Closed { left: 0, .. } => (None, State::Quiet),
             State::Closed { echo, left } => (Some(echo), State::Closed { echo, left: left - 1 }),
+            State::Armed { began, .. } if now.since(began) >= shown.rtt * LONGEST => {
+                (None, State::Barred { until: shown.high })
+            }
             State::Armed { echo, .. } if !shown.is_open => {
                 self.undone += 1;
                 (Some(echo), State::Closed { echo, left: AGAIN })
@@ -146,6 +151,8 @@ impl Undo {
 
 /// ACKs behind the closing one. chosen: of three, all are lost once in a million at 1 %.
 const AGAIN: u8 = 2;
+/// Round trips. chosen: one until the repair is here, and two for a repair that was lost itself.
+const LONGEST: u32 = 4;
 /// chosen: more holes at a time are congestion, or nothing that a timestamp helps.
 const GAPS: usize = 64;
 
@@ -208,6 +215,16 @@ mod tests {
         assert_eq!(undo.on_ack(at(80), &shown(0, 500, 700, 70, 70)), None);
         assert_eq!(undo.on_ack(at(90), &shown(1, 700, 900, 80, 80)), Some(Stamp::new(80)));
         assert_eq!(undo.random(), 3);
+    }
+
+    #[test]
+    fn a_repair_that_takes_many_round_trips_ends_it() {
+        let mut undo = Undo::default();
+        undo.on_ack(at(0), &shown(1, 100, 1000, 10, 11));
+        assert_eq!(undo.on_ack(at(150), &shown(0, 300, 1000, 101, 101)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(200), &shown(0, 400, 1000, 151, 151)), None);
+        assert_eq!(undo.on_ack(at(250), &shown(0, 500, 1000, 201, 201)), None);
+        assert!(!undo.is_armed());
     }
 
     #[test]

@@ -71,11 +71,15 @@ impl Station {
         }
     }
 
-    /// Time has reached `now`; both applications do what is to be done.
-    pub(super) fn act(&mut self, now: Instant) {
+    /// Time has reached `now`.
+    pub(super) fn on_timers(&mut self, now: Instant) {
         for socket in [&mut self.client, &mut self.server].into_iter().flatten() {
             socket.on_timer(now);
         }
+    }
+
+    /// Both applications do what is to be done.
+    pub(super) fn act(&mut self, now: Instant) {
         self.act_at_client(now);
         self.act_at_server();
     }
@@ -90,7 +94,7 @@ impl Station {
         Some((Direction::Down, segment))
     }
 
-    /// When to call [`Self::act`] again.
+    /// When to call [`Self::on_timers`] and [`Self::act`] again.
     pub(super) fn next(&self) -> Option<Instant> {
         let timers = [&self.client, &self.server].map(|end| end.as_ref().and_then(Socket::timer));
         let wish = match self.state() {

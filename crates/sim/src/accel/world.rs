@@ -323,10 +323,19 @@ impl World {
         }
     }
 
-    /// Both ends of a flow do what is due, and say what they have to say.
+    /// Both ends of a flow do what is due, and say what they have to say: the stacks first, then what applications do
+    /// upon it, so that a handshake ends with an ACK of its own.
     fn attend(&mut self, n: usize) {
         let Some(station) = self.stations.get_mut(n) else { return };
-        station.act(self.now);
+        station.on_timers(self.now);
+        self.flush(n);
+        if let Some(station) = self.stations.get_mut(n) {
+            station.act(self.now);
+            self.flush(n);
+        }
+    }
+
+    fn flush(&mut self, n: usize) {
         while let Some((direction, segment)) = self.stations.get_mut(n).and_then(|station| station.poll(self.now)) {
             if direction == Direction::Down {
                 let carried = Carried::Segment { flow: n, segment };
