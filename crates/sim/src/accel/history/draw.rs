@@ -132,8 +132,9 @@ fn loss(chance: &mut Chance, most: f64) -> Loss {
         0 => Loss::NONE,
         1 | 2 => Loss::Each(ppm(chance.log(200.0, most))),
         _ => {
-            // Bursts of 2 to 20 packets of which half are lost.
-            let leave = chance.log(50_000.0, 500_000.0);
+            // Bursts of 2 to 6 packets of which half are lost. They last in packets, not in time: a longer one would hold a
+            // sender that has timed out for minutes.
+            let leave = chance.log(160_000.0, 500_000.0);
             let bad = 500_000.0;
             let mean = chance.log(200.0, most);
             Loss::Bursts { enter: ppm(leave * mean / (bad - mean)), leave: ppm(leave), bad: ppm(bad) }
