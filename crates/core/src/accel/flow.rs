@@ -128,6 +128,7 @@ impl Flow {
     /// Its own data, or the end of it, leaves, and acknowledges this.
     pub(super) fn on_other(&mut self, now: Instant, ack: Option<Seq>) {
         self.heard = now;
+        self.trip.on_open(now);
         if let Some(ack) = ack {
             self.reserve.on_said(ack);
         }
