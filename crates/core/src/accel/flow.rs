@@ -161,7 +161,7 @@ impl Flow {
             self.gate.on_loss(now);
         }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let is_random = new > 0 && self.gate.is_random(now);
+            let is_random = new > 0 && self.gate.is_random(now) && !self.holes.are_dense(self.segment);
             let moment = Moment {
                 is_congestion: new > 0 && !is_random,
                 rtt: self.trip.least(),
