@@ -182,7 +182,8 @@ impl Flow {
             };
             self.undo.on_ack(now, &shown)
         });
-        let is_plain = ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
+        // A duplicate tells of a hole, too, where there is no SACK.
+        let is_plain = advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
