@@ -124,7 +124,7 @@ fn compare(file: &str, table: &str) {
 fn the_floors_cases_are_as_reviewed() {
     let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve];
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
-    writeln!(table, "{:22}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain").expect("text");
+    writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain").expect("text");
     for case in CASES {
         let plain = median(case, None);
         let ours = median(case, Some(&tls));
@@ -133,7 +133,7 @@ fn the_floors_cases_are_as_reviewed() {
             format!("{} {:>3} ms {:>4}{dark}", format!("{:?}", case.algorithm).to_lowercase(), case.rtt, case.loss);
         let kernel = case.kernel.map_or(String::from("-"), |kernel| format!("{kernel:.1}"));
         println!("{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {ours:.3}, {:.2} times", ours / plain);
-        writeln!(table, "{name:22}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
+        writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
     }
     compare("accel.txt", &table);
 }
