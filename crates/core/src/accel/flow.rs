@@ -157,21 +157,28 @@ impl Flow {
             }
         }
         let new = self.holes.on_ack(now, &ack);
+        if new > 0 {
+            self.gate.on_loss(now);
+        }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let is_random = new > 0 && self.gate.is_random(now);
-            let is_busy = self.holes.is_open() || self.undo.is_armed();
-            let (queue, rtt) = (self.gate.queue(now), self.trip.assumed());
-            let plain = if is_random { self.plain() } else { None };
-            let is_helped = self.sender.is_helped(now, &Moment { is_random, is_busy, queue, rtt, plain });
+            let is_random = new > 0
+                && self.in_flight(now) >= WORTH
+                && !self.holes.are_dense(self.segment)
+                && self.gate.is_random(now);
+            let moment = Moment {
+                is_congestion: new > 0 && !is_random,
+                rtt: self.trip.least(),
+                plain: if new > 0 { self.plain() } else { None },
+            };
+            let is_helped = self.sender.is_helped(now, &moment);
             let shown = Shown {
                 new,
                 ack: ack.ack,
                 high: self.holes.high().unwrap_or(ack.ack),
                 is_open: self.holes.is_open(),
                 echo: stamps.echo,
-                newest: self.gate.clock().newest().unwrap_or(stamps.echo),
                 is_random: is_random && is_helped,
-                rtt,
+                rtt: self.trip.assumed(),
             };
             self.undo.on_ack(now, &shown)
         });
@@ -201,11 +208,11 @@ impl Flow {
         if self.way == Way::Up {
             return;
         }
-        self.sender.on_arrival(segment.payload_length());
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
         }
+        self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }
 
     /// The link is dark.
@@ -373,6 +380,9 @@ const USUAL_SEGMENT: u32 = 1448;
 const TIMESTAMPS: u32 = 12;
 /// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
 const SWING: u64 = 10;
+/// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
+/// and old timestamps make them longer.
+const WORTH: u64 = 8;
 /// Segments in flight (§3.1).
 const THRESHOLD: u32 = 20;
 /// chosen: where one loss was there will be others; a few seconds of looking cost little.

@@ -15,6 +15,7 @@ pub(super) struct Trip {
     opened: Option<Instant>,
     probe: Option<(Stamp, Instant)>,
     smoothed: Option<Duration>,
+    least: Option<Duration>,
 }
 
 impl Trip {
@@ -27,7 +28,7 @@ impl Trip {
     /// The first packet behind the SYN leaves, or any later one.
     pub(super) fn on_open(&mut self, now: Instant) {
         if let Some(opened) = self.opened.take() {
-            self.smoothed = Some(now.since(opened));
+            self.on_sample(now.since(opened));
         }
     }
 
@@ -45,14 +46,23 @@ impl Trip {
         if echo.is_before(value) {
             return;
         }
-        let sample = now.since(sent);
-        self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
+        self.on_sample(now.since(sent));
         self.probe = None;
+    }
+
+    fn on_sample(&mut self, sample: Duration) {
+        self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
+        self.least = Some(self.least.map_or(sample, |least| least.min(sample)));
     }
 
     /// None before the first measure.
     pub(super) const fn smoothed(&self) -> Option<Duration> {
         self.smoothed
+    }
+
+    /// The shortest there was: without waiting. Something usual before the first measure.
+    pub(super) fn least(&self) -> Duration {
+        self.least.unwrap_or(USUAL)
     }
 
     /// For decisions: something usual before the first measure.
