@@ -117,12 +117,11 @@ impl Names {
         };
         let mut sacks = Blocks::default();
         for block in packet.sacks().blocks() {
-            if let (Some(start), Some(end)) =
-                (self.near(other, block.start, at.una), self.near(other, block.end, at.una))
+            let ends = [block.start, block.end].map(|seq| self.near(other, seq, at.una));
+            if let [Some(start), Some(end)] = ends
+                && start < end
             {
-                if start < end {
-                    sacks.push(Seqs::new(start, end));
-                }
+                sacks.push(Seqs::new(start, end));
             }
         }
         if !packet.sacks().is_empty() && !self.sack {

@@ -206,3 +206,5 @@ fn reno_fills_a_short_link_too() {
     let taken = pair.run(Duration::from_secs(60)).expect("the body arrives").as_secs_f64();
     assert!(taken / (160.0 / 20.0 / 0.9653) < 1.08, "{taken}");
 }
+
+mod exact;
