@@ -9,22 +9,50 @@
 //! 2. What has come is what the own stack says: its ACKs and their SACK blocks. Packets that pass are only looked at for
 //!    their time and for the heads of HTTP, so that nothing of the downward way depends on this.
 //! 3. Each mechanism is a file, named as the component in the paper's figure 3; a flow puts them in their order (§3.4).
+//! 4. Nothing is asked and nobody is woken while nothing moves.
 
+mod calm;
+mod clock;
 mod config;
+mod detector;
 mod event;
 mod fetcher;
+mod flow;
+mod gain;
+mod gate;
+mod handler;
+mod helpers;
+mod holes;
+mod interface;
+mod offloader;
+mod pace;
+mod reserve;
+mod roles;
+mod sender;
+#[cfg(test)]
+mod tests;
+mod trip;
+mod undo;
 mod view;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use crate::link::LinkId;
 use crate::machine::Machine;
-use crate::units::Instant;
+use crate::units::{DataSize, Duration, Instant};
+use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Segment};
 
 pub use config::{Config, Helper, Mechanism, Mechanisms};
 pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
+pub use roles::{Roles, Traits};
 pub use view::{FlowView, LinkView};
+
+use detector::{Detector, Turn};
+use flow::{Flow, News, Way};
+use helpers::Helpers;
+use offloader::Fate;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
@@ -34,13 +62,32 @@ pub const SIGHT: usize = 160;
 #[derive(Debug)]
 pub struct Accelerator {
     config: Config,
+    now: Instant,
+    flows: BTreeMap<Key, Flow>,
+    wakes: BTreeSet<(Instant, Key)>,
+    detector: Detector,
+    helpers: Helpers,
+    sight: Sight,
+    watch_until: Option<Instant>,
+    swept: Instant,
     outputs: VecDeque<Output>,
 }
 
 impl Accelerator {
     /// A machine that knows no flow yet.
     pub fn new(config: Config) -> Self {
-        Self { config, outputs: VecDeque::new() }
+        Self {
+            now: Instant::ZERO,
+            flows: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            detector: Detector::new(config.primary),
+            helpers: Helpers::new(&config),
+            sight: Sight::None,
+            watch_until: None,
+            swept: Instant::ZERO,
+            outputs: VecDeque::new(),
+            config,
+        }
     }
 
     /// What it was told at the start.
@@ -48,14 +95,249 @@ impl Accelerator {
         &self.config
     }
 
-    /// All flows, those that are known longest first.
-    pub fn flows(&self, _now: Instant) -> Vec<FlowView> {
-        Vec::new()
+    /// All flows, in the order of their addresses.
+    pub fn flows(&self, now: Instant) -> Vec<FlowView> {
+        self.flows.values().map(|flow| flow.view(now, &self.config.mechanisms)).collect()
     }
 
     /// The links, the primary one first.
-    pub fn links(&self, _now: Instant) -> Vec<LinkView> {
-        Vec::new()
+    pub fn links(&self, now: Instant) -> Vec<LinkView> {
+        let primary = LinkView {
+            link: self.config.primary,
+            is_dark: self.detector.is_dark(),
+            blackouts: self.detector.blackouts(),
+            dark: self.detector.dark(now),
+            rtt: self.detector.rtt(),
+            up: None,
+            down: None,
+            sent: DataSize::ZERO,
+            fetched: DataSize::ZERO,
+        };
+        core::iter::once(primary).chain(self.helpers.views()).collect()
+    }
+
+    fn on_leaving(&mut self, packet: Bytes) {
+        let now = self.now;
+        let Ok(segment) = Segment::parse(&packet.0) else {
+            self.outputs.push_back(Output::Leave(packet));
+            return;
+        };
+        let (key, flags) = (segment.flow(), segment.flags());
+        if flags.contains(Flags::RST) {
+            self.forget(&key);
+        } else if flags.contains(Flags::SYN) {
+            if !flags.contains(Flags::ACK) && self.has_room(&key) {
+                let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Down));
+                flow.on_syn(now, &segment);
+            }
+        } else if let Some(ack) = segment.pure_ack() {
+            let envelope = segment.packet().envelope();
+            return self.on_ack(key, packet, (ack, envelope));
+        } else if let Some(flow) = self.flows.get_mut(&key) {
+            flow.on_other(now, segment.ack());
+            self.helpers.withdraw(&key);
+        }
+        self.outputs.push_back(Output::Leave(packet));
+    }
+
+    /// An ACK of the own stack.
+    fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, Envelope)) {
+        let Some(news) = self.mark(key, Way::Down, &mut packet, ack) else {
+            self.outputs.push_back(Output::Leave(packet));
+            return;
+        };
+        if news.has_holes && self.config.mechanisms.has(Mechanism::Undo) {
+            let until = self.flows.get(&key).and_then(Flow::watch_until);
+            self.watch_until = self.watch_until.max(until);
+        }
+        if let Some(packet) = self.offload(key, packet) {
+            // What waits elsewhere says less than this.
+            if self.helpers.withdraw(&key)
+                && let Some(flow) = self.flows.get_mut(&key)
+            {
+                flow.counts_mut().replaced += 1;
+            }
+            self.outputs.push_back(Output::Leave(packet));
+        }
+        if news.has_data {
+            self.sign();
+        }
+        self.watch();
+    }
+
+    /// A packet of the other end, held: if it is a pure ACK, one for what the own stack sends (§3.5).
+    fn on_arriving(&mut self, mut packet: Bytes) {
+        let parsed = Segment::parse(&packet.0).ok();
+        let parsed = parsed.map(|segment| (segment.flow(), segment.packet().envelope(), segment.pure_ack()));
+        if let Some((key, envelope, Some(ack))) = parsed {
+            self.mark(key, Way::Up, &mut packet, (ack, envelope));
+        }
+        self.outputs.push_back(Output::Leave(packet));
+        self.sign();
+    }
+
+    /// Puts a flow's marks on an ACK; none where there is no room for another flow.
+    fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, Envelope)) -> Option<News> {
+        if !self.has_room(&key) {
+            return None;
+        }
+        let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
+        let woken = flow.deadline();
+        let news = flow.on_ack(now, &mut packet.0, ack, &self.config.mechanisms, is_watched);
+        self.rearm(key, woken);
+        Some(news)
+    }
+
+    /// The primary link has brought something.
+    fn sign(&mut self) {
+        let turn = self.detector.on_sign(self.now, &mut self.outputs);
+        self.turn(turn);
+    }
+
+    /// Sends an ACK over a helping link, now or soon; gives it back if it is to leave as ever.
+    fn offload(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
+        let now = self.now;
+        let published = self.config.mechanisms.has(Mechanism::OffloadAsPublished);
+        if !published && !self.config.mechanisms.has(Mechanism::Offload) {
+            return Some(packet);
+        }
+        let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_dark()) else { return Some(packet) };
+        if !flow.may_offload(now, !published) {
+            return Some(packet);
+        }
+        let (scale, at) = (flow.scale(), self.outputs.len());
+        let fate = if published {
+            self.helpers.spill(now, packet.0, &mut self.outputs).map_or(Ok(Fate::Alone), Err)
+        } else {
+            // What is to be compared with older ones is what the packet says now.
+            let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
+                return Some(packet);
+            };
+            self.helpers.offer(now, key, (ack, packet.0), scale, &mut self.outputs)
+        };
+        let flow = self.flows.get_mut(&key)?;
+        match fate {
+            Ok(Fate::Alone) => flow.counts_mut().offloaded += 1,
+            Ok(Fate::Replaced) => flow.counts_mut().replaced += 1,
+            Err(packet) => return Some(Bytes(packet)),
+        }
+        self.outputs.insert(at, Output::Hold);
+        None
+    }
+
+    fn on_seen(&mut self, packet: &Bytes) {
+        let Ok(segment) = Segment::parse_head(&packet.0) else { return };
+        let Some(flow) = self.flows.get_mut(&segment.flow().reversed()) else { return };
+        flow.on_arrival(self.now, &segment);
+        self.sign();
+    }
+
+    fn on_carrier(&mut self, link: LinkId, is_up: bool) {
+        if link == self.config.primary {
+            let turn = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
+            self.turn(turn);
+        } else {
+            self.helpers.on_carrier(link, is_up);
+        }
+    }
+
+    fn on_answer(&mut self, link: LinkId, sequence: u16) {
+        if link == self.config.primary {
+            let turn = self.detector.on_answer(self.now, sequence);
+            self.turn(turn);
+        } else {
+            self.helpers.on_answer(self.now, link, sequence);
+        }
+    }
+
+    /// The primary link went dark, or came back.
+    fn turn(&mut self, turn: Option<Turn>) {
+        let (now, primary) = (self.now, self.config.primary);
+        let freezes = self.config.mechanisms.has_any(&[Mechanism::Freeze, Mechanism::FreezeFlight]);
+        let frozen_over = self.helpers.freeze().filter(|_| freezes);
+        let Some(turn) = turn else { return };
+        let keys: Vec<Key> = self.flows.keys().copied().collect();
+        for key in keys {
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            let woken = flow.deadline();
+            match turn {
+                Turn::Dark => flow.on_dark(now, frozen_over, &mut self.outputs),
+                Turn::Light => flow.on_light(now, primary, &mut self.outputs),
+            }
+            self.rearm(key, woken);
+        }
+    }
+
+    /// Asks for sight of what passes while that is of use, and no longer.
+    fn watch(&mut self) {
+        let sight = if self.watch_until.is_some_and(|until| self.now < until) { Sight::Heads } else { Sight::None };
+        if sight != self.sight {
+            self.sight = sight;
+            self.outputs.push_back(Output::Watch(sight));
+        }
+        if sight == Sight::None {
+            self.watch_until = None;
+        }
+    }
+
+    fn has_room(&self, key: &Key) -> bool {
+        self.flows.len() < FLOWS || self.flows.contains_key(key)
+    }
+
+    fn rearm(&mut self, key: Key, woken: Option<Instant>) {
+        let wanted = self.flows.get(&key).and_then(Flow::deadline);
+        if wanted != woken {
+            if let Some(at) = woken {
+                self.wakes.remove(&(at, key));
+            }
+            if let Some(at) = wanted {
+                self.wakes.insert((at, key));
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(flow) = self.flows.remove(key) {
+            if let Some(at) = flow.deadline() {
+                self.wakes.remove(&(at, *key));
+            }
+            self.helpers.withdraw(key);
+        }
+    }
+
+    /// Flows that have been silent for long are forgotten; one that goes on is known again.
+    fn sweep(&mut self) {
+        if self.now.since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = self.now;
+        let now = self.now;
+        let old: Vec<Key> =
+            self.flows.values().filter(|flow| now.since(flow.heard()) >= FORGOTTEN).map(Flow::key).collect();
+        for key in old {
+            self.forget(&key);
+        }
+    }
+
+    fn on_time(&mut self) {
+        let (now, primary) = (self.now, self.config.primary);
+        while let Some((at, key)) = self.wakes.first().copied().filter(|(at, _)| *at <= now) {
+            self.wakes.remove(&(at, key));
+            if let Some(flow) = self.flows.get_mut(&key) {
+                flow.tick(now, primary, &mut self.outputs);
+                self.rearm(key, None);
+            }
+        }
+        let turn = self.detector.tick(now, &mut self.outputs);
+        self.turn(turn);
+        self.helpers.tick(now, primary, &mut self.outputs);
+        self.watch();
+        self.sweep();
+    }
+
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
     }
 }
 
@@ -64,19 +346,43 @@ impl Machine for Accelerator {
     type Output = Output;
     type Reason = Wake;
 
-    fn handle(&mut self, _now: Instant, input: Input) {
-        if let Input::Leaving(packet) = input {
-            self.outputs.push_back(Output::Leave(packet));
+    fn handle(&mut self, now: Instant, input: Input) {
+        self.advance(now);
+        match input {
+            Input::Leaving(packet) => self.on_leaving(packet),
+            Input::Arriving(packet) => self.on_arriving(packet),
+            Input::Seen { packet, .. } => self.on_seen(&packet),
+            Input::Counted { link, packets } if link == self.config.primary => {
+                let turn = self.detector.on_count(self.now, packets, &mut self.outputs);
+                self.turn(turn);
+            }
+            Input::Answered { link, sequence } => self.on_answer(link, sequence),
+            Input::Carrier { link, is_up } => self.on_carrier(link, is_up),
+            Input::Counted { .. } | Input::Fetched { .. } => {}
         }
     }
 
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, now: Instant) {
+        self.advance(now);
+        self.on_time();
+    }
 
     fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
     fn deadline(&self) -> Option<(Instant, Wake)> {
-        None
+        let flow = self.wakes.first().map(|(at, _)| (*at, Wake::Flow));
+        let detector = self.detector.deadline().map(|at| (at, Wake::Link));
+        let question = self.helpers.next_question().map(|at| (at, Wake::Link));
+        let room = self.helpers.next_room(self.now).map(|at| (at, Wake::Room));
+        let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
+        [flow, detector, question, room, watch].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
+
+/// chosen: 10 MB of memory; flows beyond that leave as they came.
+const FLOWS: usize = 10_000;
+const SWEEP: Duration = Duration::from_secs(60);
+/// chosen: what comes after that begins anew, and is learned in a round trip.
+const FORGOTTEN: Duration = Duration::from_secs(300);
