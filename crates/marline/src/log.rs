@@ -5,7 +5,7 @@
 //! 1. A log is never held: one of any length needs one line of memory.
 //! 2. It begins with its version and configuration, and does so once.
 //! 3. A last line without a line end is where the run was killed; everything before it still counts.
-//! 4. The first line tells whether a download, a stream or MPTCP's policy wrote it. A download's lines are given as a
+//! 4. The first line tells whether a download, a stream, MPTCP's policy or the accelerator wrote it. A download's lines are given as a
 //!    stream's, of which they are a part.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use marline_core::replay::Record;
-use marline_core::{fetch, paths, stream};
+use marline_core::{accel, fetch, paths, stream};
 use marline_net::get::{FetchRecord, StreamRecord};
 use marline_net::paths::PathsRecord;
 use serde::Serialize;
@@ -33,6 +33,8 @@ pub(crate) enum Config {
     Stream(Box<stream::Config>),
     /// MPTCP's policy.
     Paths(Box<paths::Config>),
+    /// The accelerator of TCP.
+    Accel(Box<accel::Config>),
 }
 
 /// What the driver reported.
@@ -43,6 +45,8 @@ pub(crate) enum Input {
     Stream(stream::Input),
     /// Of MPTCP.
     Paths(paths::Input),
+    /// Of packets.
+    Accel(accel::Input),
 }
 
 /// What the machine asked for.
@@ -53,6 +57,8 @@ pub(crate) enum Output {
     Stream(stream::Output),
     /// Of MPTCP.
     Paths(paths::Output),
+    /// Of packets.
+    Accel(accel::Output),
 }
 
 /// Who wrote a log.
@@ -61,6 +67,7 @@ enum Writer {
     Fetch,
     Stream,
     Paths,
+    Accel,
 }
 
 /// The log in this file; `-` is standard input.
@@ -131,7 +138,7 @@ impl<R: BufRead> Log<R> {
             // What it is shows in the first line; the commonest one says what is wrong.
             None => {
                 let mut error = None;
-                for writer in [Writer::Fetch, Writer::Stream, Writer::Paths] {
+                for writer in [Writer::Fetch, Writer::Stream, Writer::Paths, Writer::Accel] {
                     match parse(writer, &self.text) {
                         Ok(line) => {
                             self.writer = Some(writer);
@@ -175,6 +182,12 @@ fn parse(writer: Writer, text: &[u8]) -> serde_json::Result<Line> {
             |config| Config::Paths(Box::new(config)),
             Input::Paths,
             Output::Paths,
+        ),
+        Writer::Accel => of(
+            serde_json::from_slice::<Record<accel::Config, accel::Input, accel::Output>>(text)?,
+            |config| Config::Accel(Box::new(config)),
+            Input::Accel,
+            Output::Accel,
         ),
     })
 }

@@ -11,6 +11,7 @@
 
 use std::io::{BufRead, Write};
 
+use marline_core::accel::Accelerator;
 use marline_core::fetch::Fetch;
 use marline_core::machine::Machine;
 use marline_core::paths::Paths;
@@ -87,6 +88,7 @@ enum Recorded {
     Fetch(Box<Fetch>),
     Stream(Box<Stream>),
     Paths(Box<Paths>),
+    Accel(Box<Accelerator>),
 }
 
 impl From<Config> for Recorded {
@@ -95,6 +97,7 @@ impl From<Config> for Recorded {
             Config::Fetch(config) => Self::Fetch(Box::new(Fetch::new(*config))),
             Config::Stream(config) => Self::Stream(Box::new(Stream::new(*config))),
             Config::Paths(config) => Self::Paths(Box::new(Paths::new(*config))),
+            Config::Accel(config) => Self::Accel(Box::new(Accelerator::new(*config))),
         }
     }
 }
@@ -109,6 +112,7 @@ impl Machine for Recorded {
             (Self::Fetch(fetch), Input::Stream(stream::Input::Fetch(input))) => fetch.handle(now, input),
             (Self::Stream(stream), Input::Stream(input)) => stream.handle(now, input),
             (Self::Paths(paths), Input::Paths(input)) => paths.handle(now, input),
+            (Self::Accel(accel), Input::Accel(input)) => accel.handle(now, input),
             // No log has a line of another machine: reading it has failed before.
             _ => {}
         }
@@ -119,6 +123,7 @@ impl Machine for Recorded {
             Self::Fetch(fetch) => fetch.tick(now),
             Self::Stream(stream) => stream.tick(now),
             Self::Paths(paths) => paths.tick(now),
+            Self::Accel(accel) => accel.tick(now),
         }
     }
 
@@ -127,6 +132,7 @@ impl Machine for Recorded {
             Self::Fetch(fetch) => fetch.poll().map(|output| Output::Stream(stream::Output::Fetch(output))),
             Self::Stream(stream) => stream.poll().map(Output::Stream),
             Self::Paths(paths) => paths.poll().map(Output::Paths),
+            Self::Accel(accel) => accel.poll().map(Output::Accel),
         }
     }
 
@@ -135,6 +141,7 @@ impl Machine for Recorded {
             Self::Fetch(fetch) => fetch.deadline().map(|(at, _)| (at, ())),
             Self::Stream(stream) => stream.deadline().map(|(at, _)| (at, ())),
             Self::Paths(paths) => paths.deadline().map(|(at, _)| (at, ())),
+            Self::Accel(accel) => accel.deadline().map(|(at, _)| (at, ())),
         }
     }
 }
@@ -146,7 +153,7 @@ mod tests {
     use marline_core::link::{LinkId, LinkKind, LinkProfile};
     use marline_core::units::Duration;
     use marline_core::units::Power;
-    use marline_core::{fetch, paths};
+    use marline_core::{accel, fetch, paths};
     use std::io::BufReader;
 
     /// The log of a run on one link that is up, with what the machine really does.
@@ -204,6 +211,14 @@ mod tests {
         let opened = paths::Input::Opened { conn: paths::ConnId(7), adopted: false, only_announced: false };
         let equal = replayed(&log_with(Config::Paths(Box::new(config)), Input::Paths(opened))).unwrap();
         assert!(equal.records > 2);
+    }
+
+    #[test]
+    fn a_log_of_the_accelerator_replays_equal_too() {
+        let config = accel::Config::new(LinkId(0), None);
+        let leaves = accel::Input::Leaving(accel::Bytes(vec![0x45, 0, 0, 1]));
+        let equal = replayed(&log_with(Config::Accel(Box::new(config)), Input::Accel(leaves))).unwrap();
+        assert!(equal.outputs > 0, "what is not understood leaves as it came");
     }
 
     #[test]

@@ -69,7 +69,11 @@ fn count(log: impl BufRead, models: Vec<Model>) -> Result<Counted, (u64, String)
                     let what = "this is a log of `marline paths`: `marline paths status` says what its run drew";
                     return Err((log.line(), what.to_owned()));
                 }
-                Record::Start { .. } | Record::In { input: Input::Paths(_), .. } => {}
+                Record::Start { config: Config::Accel(_), .. } => {
+                    let what = "this is a log of `marline accel`, which knows nothing of joules";
+                    return Err((log.line(), what.to_owned()));
+                }
+                Record::Start { .. } | Record::In { input: Input::Paths(_) | Input::Accel(_), .. } => {}
                 Record::In { at, input: Input::Stream(stream::Input::Fetch(input)) } => joules.input(*at, input),
                 Record::In { at, input: Input::Stream(stream::Input::Viewer(_)) } | Record::Tick { at } => {
                     joules.tick(*at);

@@ -24,6 +24,8 @@ mod road;
 mod rules;
 mod sight;
 pub mod status;
+#[cfg(test)]
+mod tests;
 mod works;
 
 pub use engine::{Bell, Engine, Setup};

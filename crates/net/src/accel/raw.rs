@@ -5,15 +5,18 @@
 //! 1. What leaves has the mark that the queue's rules pass over: nothing is intercepted twice.
 //! 2. Over a link: the socket is bound to the device, so that no route says otherwise; the packet's own source stays.
 //! 3. Into the own stack: a packet for an address of this machine has a route of the kind `local`, goes over the loopback,
-//!    and is taken there with that very route: reverse-path filters are not asked, whosever source it has. A TCP socket
-//!    that is bound to a device does not take what comes over the loopback.
+//!    and is taken there with that very route. So reverse-path filters are not asked, whosever source it has, and it counts
+//!    as come over the device that has the address: sockets that are bound to one take it, too.
+//! 4. Of IPv6 the kernel makes the header then, for a source that is not ours (`IPV6_FREEBIND`). A header of our own would have
+//!    the kernel make a route for this one packet, which the socket that takes it keeps, and which keeps a device that is
+//!    unplugged from going as long (seen on Linux 6.18).
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use marline_core::wire::packet::{Packet, Pair};
 use marline_sys::device::bind_to_device;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use super::AccelError;
 
@@ -29,7 +32,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// Over the device of this name; without one, to wherever routes lead.
+    /// Over the device of this name; without one, where routes lead.
     pub(super) fn open(device: Option<&str>) -> Result<Self, AccelError> {
         let open = |domain| -> io::Result<Socket> {
             let socket = Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(WHOLE)))?;
@@ -56,7 +59,7 @@ impl Raw {
     /// # Errors
     /// No whole packet; no room or no way now: it is lost, as packets are.
     pub(super) fn send(&self, packet: &[u8]) -> io::Result<()> {
-        let read = Packet::parse(packet).map_err(|refusal| io::Error::new(io::ErrorKind::InvalidInput, refusal))?;
+        let read = whole(packet)?;
         let (socket, to) = match read.pair() {
             Pair::V4(_, to) => (&self.v4, SocketAddr::from((to, 0))),
             Pair::V6(_, to) => (self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?, SocketAddr::from((to, 0))),
@@ -65,6 +68,51 @@ impl Raw {
     }
 }
 
+/// Gives packets to the own stack, as if they had come.
+#[derive(Debug)]
+pub(super) struct Inward {
+    v4: Raw,
+    /// None: this kernel has no IPv6.
+    v6: Option<Socket>,
+}
+
+impl Inward {
+    pub(super) fn open() -> Result<Self, AccelError> {
+        let v4 = Raw::open(None)?;
+        let open = || -> io::Result<Socket> {
+            let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::TCP))?;
+            // It would hear all TCP of this machine.
+            socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
+            socket.set_freebind_v6(true)?;
+            socket.bind(&SockAddr::from(NOWHERE))?;
+            socket.set_mark(MARK)?;
+            Ok(socket)
+        };
+        let v6 = v4.v6.is_some().then(open).transpose();
+        Ok(Self { v6: v6.map_err(AccelError::kernel("a raw socket of IPv6"))?, v4 })
+    }
+
+    /// Gives one, of TCP.
+    ///
+    /// # Errors
+    /// As [`Raw::send`].
+    pub(super) fn give(&self, packet: &[u8]) -> io::Result<()> {
+        let read = whole(packet)?;
+        let Pair::V6(from, to) = read.pair() else { return self.v4.send(packet) };
+        let socket = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        socket.bind(&SockAddr::from(SocketAddr::from((from, 0))))?;
+        socket.send_to(read.body(), &SockAddr::from(SocketAddr::from((to, 0)))).map(drop)
+    }
+}
+
+fn whole(packet: &[u8]) -> io::Result<Packet<'_>> {
+    Packet::parse(packet).map_err(|refusal| io::Error::new(io::ErrorKind::InvalidInput, refusal))
+}
+
+/// An address that nobody has (RFC 6666): what is bound to it hears nothing.
+const NOWHERE: SocketAddrV6 = SocketAddrV6::new(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1), 0, 0, 0);
+/// A filter's instruction that passes no bytes (`BPF_RET`).
+const DROP: u16 = 0x06;
 /// `IPPROTO_RAW`: packets come with their header, in both families.
 const WHOLE: i32 = 255;
 const NO_FAMILY: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();

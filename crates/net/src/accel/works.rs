@@ -22,7 +22,7 @@ use super::AccelError;
 use super::log::Logged;
 use super::ping::Pinger;
 use super::queue::Fate;
-use super::raw::Raw;
+use super::raw::{Inward, Raw};
 use super::road::Road;
 use super::sight::Eye;
 use super::status::Counts;
@@ -61,7 +61,7 @@ pub(super) struct Works {
     pub(super) counts: Counts,
     /// What the clock said when the machine's time began.
     begun: u64,
-    local: Raw,
+    local: Inward,
     counters: RouteSocket,
     errands: Option<UnboundedSender<Errand>>,
     later: VecDeque<Input>,
@@ -83,7 +83,7 @@ impl Works {
             eye: None,
             counts: Counts::default(),
             begun: clock::now(),
-            local: Raw::open(None)?,
+            local: Inward::open()?,
             counters: RouteSocket::open().map_err(AccelError::kernel("a socket for counters"))?,
             errands,
             later: VecDeque::new(),
@@ -244,7 +244,7 @@ impl Works {
                 self.count(sent.is_some_and(|sent| sent.is_ok()), |counts| &mut counts.sent);
             }
             Output::Deliver(packet) => {
-                let sent = self.local.send(&packet.0);
+                let sent = self.local.give(&packet.0);
                 self.count(sent.is_ok(), |counts| &mut counts.delivered);
             }
             Output::Count { link } => {

@@ -1,0 +1,145 @@
+//! `marline accel`: what it refuses, and a real curl over a link of a lab whose packets pass it, while it comes, is killed and
+//! ends.
+//!
+//! No timed figure decides: bytes, rules and exit codes do. Where the machine permits no lab, or has no iptables, the reason is
+//! printed and the test is passed over.
+#![cfg(all(feature = "accel", feature = "lab"))]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn marline(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).output().unwrap()
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
+    for (words, code, says) in [
+        ("", 64, "--primary <IFACE>"),
+        ("--primary lo", 64, "link lo: it is the loopback"),
+        ("--primary lo --secondary lo", 64, "link lo: it is named twice"),
+        ("--primary nosuch0", 69, "link nosuch0: no such interface; `marline links` lists"),
+        ("--primary lo --enable offlod", 64, "`offlod` is no mechanism: offload, undo"),
+        (
+            "--primary lo --enable offload",
+            64,
+            "--enable offload: it needs a second link; name one with --secondary",
+        ),
+        ("--primary lo --secondary x --enable undo --disable undo", 64, "--enable undo: it is in --disable, too"),
+        ("--primary lo --disable undo,reserve,hide,late-hide", 64, "nothing is left to be done"),
+        ("--primary lo --flows tcp~dst~prot~443", 64, "`prot`: expected `port N`"),
+        ("--primary lo --flows port~443~or", 64, "it ends where"),
+        ("--primary lo --secondary x --secondary-up 5", 64, "a rate such as 20Mbit/s"),
+        ("--primary lo --secondary x --secondary-down 0bit/s", 64, "helps nobody"),
+        ("--primary lo --secondary-up 5Mbit/s", 64, "--secondary-up: it is there 1 times, and --secondary 0 times"),
+        ("--primary lo --primary-gateway here", 64, "invalid value 'here'"),
+        ("status --run-dir /nonexistent/marline", 1, "no `marline accel` runs here"),
+    ] {
+        let words: Vec<String> = words.split_whitespace().map(|word| word.replace('~', " ")).collect();
+        let words: Vec<&str> = std::iter::once("accel").chain(words.iter().map(String::as_str)).collect();
+        let output = marline(&words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{words:?}: {said}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+/// Ends with a code of its own at whatever is wrong.
+const CLIENT: &str = r#"
+cd "$PLACE"
+rules() { iptables -t mangle -S 2>/dev/null; ip6tables -t mangle -S 2>/dev/null; }
+ours() { rules | grep -c marline; }
+start() {
+    "$MARLINE" accel --primary wifi --secondary lte --run-dir run "$@" >last.json 2>>daemon.log & daemon=$!
+    until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
+        kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
+        sleep 0.1
+    done
+}
+whole() { [ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ]; }
+rules >before
+# A run from beginning to end.
+start --json
+[ $(ours) = 6 ] || exit 11
+curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" || exit 12
+whole || exit 13
+"$MARLINE" accel status --run-dir run --json >status.json || exit 14
+"$MARLINE" accel status --run-dir run >status.txt || exit 14
+"$MARLINE" accel --primary wifi --run-dir run 2>second.log && exit 15
+[ $(ours) = 6 ] || exit 16
+"$MARLINE" accel stop --run-dir run 2>stop.log || exit 17
+wait $daemon || exit 18
+mv last.json first.json
+rules | cmp -s before - || exit 19
+# One that is killed while it is at work: the download goes on.
+start
+rm -f got
+curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" & curl=$!
+until [ -s got ]; do kill -0 $curl || exit 21; sleep 0.1; done
+kill -9 $daemon; wait $daemon
+[ $(ours) = 6 ] || exit 22
+wait $curl || exit 23
+whole || exit 24
+# The next start takes their place, and a signal ends it.
+start --flows 'tcp dst port 1'
+[ $(ours) = 6 ] || exit 31
+curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" || exit 32
+whole || exit 33
+"$MARLINE" accel status --run-dir run --json >unmeant.json || exit 34
+kill -INT $daemon; wait $daemon || exit 35
+rules | cmp -s before - || exit 36
+# What is left behind is removed by `stop` as well.
+start
+kill -9 $daemon; wait $daemon
+"$MARLINE" accel stop --run-dir run 2>swept.log || exit 41
+rules | cmp -s before - || exit 42
+"$MARLINE" accel stop --run-dir run 2>again.log || exit 43
+exit 0
+"#;
+
+#[test]
+fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
+    if Command::new("iptables").arg("--version").output().is_err()
+        || Command::new("curl").arg("-V").output().is_err()
+    {
+        eprintln!("skipped: needs the programs iptables and curl");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(["lab", "exec", "--serve", "6MB", "--link", "wifi,rate=30Mbit/s,rtt=30ms"]);
+    command.args(["--link", "lte,rate=2Mbit/s,rtt=80ms", "--", "bash", "-c", CLIENT]);
+    command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place.path()).env("HOME", place.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let read = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
+    match output.status.code() {
+        Some(77) => return eprintln!("skipped: {said}"),
+        Some(99) if ["not permitted", "NFQUEUE"].iter().any(|word| said.contains(word)) => {
+            return eprintln!("skipped: marline accel: {said}");
+        }
+        code => assert_eq!(code, Some(0), "{said}\nthe daemon: {}", read("daemon.log")),
+    }
+    let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap();
+    let status = &json("status.json")[0];
+    let names: Vec<&str> =
+        status["links"].as_array().unwrap().iter().map(|l| l["name"].as_str().unwrap()).collect();
+    assert_eq!((names, &status["links"][0]["gateway"]), (vec!["wifi", "lte"], &Value::from("10.1.0.1")));
+    assert_eq!(json("unmeant.json")[0]["counts"]["queued"], 0, "what is not meant does not pass");
+    let first = json("first.json");
+    assert!(first["counts"]["queued"].as_u64().unwrap() > 100, "{first}");
+    assert_eq!(first["mechanisms"].as_array().unwrap().len(), 5);
+    assert_eq!(read("last.json"), "", "only who asks for it is told how it stood");
+    assert!(read("second.log").contains("another `marline accel` helps it already"), "{}", read("second.log"));
+    assert!(read("stop.log").contains("wifi: stopped; everything is as it was before"), "{}", read("stop.log"));
+    assert!(
+        read("swept.log").contains("wifi: rules that a run had left behind are removed"),
+        "{}",
+        read("swept.log")
+    );
+    assert!(read("again.log").contains("no `marline accel` runs here"), "{}", read("again.log"));
+    assert!(read("status.txt").contains("wifi  primary"), "{}", read("status.txt"));
+}

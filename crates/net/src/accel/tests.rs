@@ -1,0 +1,350 @@
+//! The drivers on a real kernel, in a network of their own: the other end of each link is a TUN device's file.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use marline_core::accel::{Config, Sight};
+use marline_core::link::LinkId;
+use marline_core::wire::packet::{Echo, Envelope, Flags, Flow, NewSegment, Packet, Segment, Seq};
+use marline_sys::tun::Tun;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use socket2::{Domain, Socket, Type};
+
+use super::ping::Pinger;
+use super::raw::{Inward, Raw};
+use super::rules::{self, Rules};
+use super::sight::Eye;
+use super::{Engine, Flows, Setup, Wanted, control, restore, roads};
+use crate::links::live::{cable, in_a_network, ip};
+use crate::links::survey;
+
+/// A link whose other end is in a test's hands. Strict reverse-path filters are on.
+struct Line {
+    tun: Tun,
+    index: u32,
+}
+
+impl Line {
+    fn new(name: &str, v4: &str, v6: &str, metric: u32) -> Self {
+        for filter in ["all", "default"] {
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/{filter}/rp_filter"), "1").unwrap();
+        }
+        let tun = Tun::create(name).unwrap();
+        ip(&format!("link set {name} up"));
+        ip(&format!("address add {v4} dev {name}"));
+        ip(&format!("address add {v6} dev {name} nodad"));
+        ip(&format!("route add default dev {name} metric {metric}"));
+        ip(&format!("-6 route add default dev {name} metric {metric}"));
+        Self { tun, index: survey().unwrap().named(name).unwrap().index }
+    }
+
+    /// The next packet that leaves and is asked for, within a second.
+    fn next(&self, wanted: impl Fn(&Packet<'_>) -> bool) -> Option<Vec<u8>> {
+        let begun = Instant::now();
+        let mut bytes = vec![0; 65_536];
+        while begun.elapsed() < Duration::from_secs(1) {
+            match self.tun.receive(&mut bytes) {
+                Ok(length) => {
+                    if Packet::parse(&bytes[..length]).is_ok_and(|packet| wanted(&packet)) {
+                        return Some(bytes[..length].to_vec());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait(&self.tun),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        None
+    }
+
+    /// The next segment of TCP that leaves for this server.
+    fn segment(&self, server: SocketAddr) -> Option<Vec<u8>> {
+        self.next(|packet| Segment::of(*packet).is_ok_and(|segment| segment.flow().destination() == server))
+    }
+}
+
+fn wait(on: impl AsFd) {
+    let _ = poll(&mut [PollFd::new(&on, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 }));
+}
+
+/// A connection of this host's stack, and what its server knows of it.
+struct Session {
+    stream: TcpStream,
+    /// From the server to here.
+    flow: Flow,
+    /// What the server sends next, and what it has received.
+    next: Seq,
+    received: Seq,
+}
+
+/// Connects to a server that is played here.
+fn connect(line: &Line, server: SocketAddr, device: Option<&str>) -> Session {
+    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).unwrap();
+    if let Some(device) = device {
+        marline_sys::device::bind_to_device(&socket, device).unwrap();
+    }
+    socket.set_nonblocking(true).unwrap();
+    let _ = socket.connect(&server.into());
+    let is_first = |packet: &Packet<'_>| {
+        Segment::of(*packet).is_ok_and(|s| s.flow().destination() == server && s.flags().contains(Flags::SYN))
+    };
+    let syn = line.next(is_first).unwrap();
+    let syn = Segment::of(Packet::parse(&syn).unwrap()).unwrap();
+    let (flow, received) = (syn.flow().reversed(), syn.seq().plus(1));
+    let answer = NewSegment {
+        flags: Flags::SYN | Flags::ACK,
+        ..NewSegment::data(&flow, Seq::new(1000), received, 60_000, None, &[])
+    };
+    line.tun.send(&answer.emit().unwrap()).unwrap();
+    assert!(line.segment(server).is_some(), "the connection is acknowledged");
+    socket.set_nonblocking(false).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    Session { stream: socket.into(), flow, next: Seq::new(1001), received }
+}
+
+impl Session {
+    fn data(&self, payload: &[u8]) -> Vec<u8> {
+        NewSegment::data(&self.flow, self.next, self.received, 60_000, None, payload).emit().unwrap()
+    }
+
+    fn heard(&mut self) -> String {
+        let mut bytes = [0; 100];
+        self.stream.read(&mut bytes).map_or_else(
+            |error| error.kind().to_string(),
+            |length| String::from_utf8_lossy(&bytes[..length]).into_owned(),
+        )
+    }
+}
+
+const SERVERS: [&str; 2] = ["198.51.100.1:443", "[2001:db8:9::1]:443"];
+
+fn server(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_socket_takes_a_segment_that_is_delivered_here_and_acknowledges_it_to_the_server() {
+    in_a_network(|| {
+        let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        let inward = Inward::open().unwrap();
+        for (address, device) in SERVERS.into_iter().flat_map(|address| [(address, None), (address, Some("wlan0"))])
+        {
+            let mut session = connect(&line, server(address), device);
+            inward.give(&session.data(b"from the side")).unwrap();
+            assert_eq!(session.heard(), "from the side", "{address} {device:?}");
+            let answer = line.segment(server(address)).unwrap();
+            let answer = Segment::of(Packet::parse(&answer).unwrap()).unwrap();
+            assert_eq!(
+                (answer.flow(), answer.ack()),
+                (session.flow.reversed(), Some(Seq::new(1001 + 13))),
+                "{address}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_packet_leaves_over_the_link_that_is_named_whatever_the_routes_say() {
+    in_a_network(|| {
+        let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
+        for (source, address) in [("10.1.0.2:5000", SERVERS[0]), ("[fd00:1::2]:5000", SERVERS[1])] {
+            let flow = Flow::new(source.parse().unwrap(), server(address)).unwrap();
+            let packet = NewSegment::data(&flow, Seq::new(7), Seq::new(9), 100, None, b"x").emit().unwrap();
+            Raw::open(Some("wwan0")).unwrap().send(&packet).unwrap();
+            let came = wwan.segment(server(address)).unwrap();
+            let came = Segment::of(Packet::parse(&came).unwrap()).unwrap();
+            assert_eq!((came.flow(), came.payload()), (flow, &b"x"[..]));
+            assert_eq!(wlan.segment(server(address)), None);
+        }
+        let error = Raw::open(None).unwrap().send(b"no packet").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn a_gateway_that_answers_is_heard_and_others_are_not() {
+    in_a_network(|| {
+        let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        for gateway in ["10.1.0.1", "fd00:1::1"] {
+            let gateway: IpAddr = gateway.parse().unwrap();
+            let mut pinger = Pinger::open("wlan0", line.index, gateway).unwrap();
+            pinger.ask(7).unwrap();
+            let question = line
+                .next(|packet| {
+                    packet.pair().destination() == gateway && Echo::of(*packet).is_ok_and(|echo| !echo.is_reply)
+                })
+                .unwrap();
+            let question = Packet::parse(&question).unwrap();
+            let pair = question.pair().reversed();
+            let echo = Echo { is_reply: true, ..Echo::of(question).unwrap() };
+            let wrong = [
+                Echo { id: echo.id ^ 1, ..echo }.emit(&pair, Envelope::default()),
+                Echo { data: b"other", ..echo }.emit(&pair, Envelope::default()),
+                Echo { is_reply: false, ..echo }.emit(&pair, Envelope::default()),
+            ];
+            for packet in wrong {
+                line.tun.send(&packet.unwrap()).unwrap();
+            }
+            assert!(pinger.answers().is_empty());
+            line.tun.send(&echo.emit(&pair, Envelope::default()).unwrap()).unwrap();
+            wait(&pinger);
+            assert_eq!(pinger.answers(), [7], "{gateway}");
+        }
+    });
+}
+
+#[test]
+fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
+    in_a_network(|| {
+        let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        for address in SERVERS {
+            let mut session = connect(&line, server(address), None);
+            let mut eye = Eye::open("wlan0", line.index, Sight::Heads).unwrap().unwrap();
+            line.tun.send(&session.data(&[7; 1000])).unwrap();
+            assert!(line.segment(server(address)).is_some(), "a small acknowledgement leaves");
+            session.stream.write_all(&[8; 500]).unwrap();
+            assert!(line.segment(server(address)).is_some(), "and much data");
+            Raw::open(Some("wlan0"))
+                .unwrap()
+                .send(
+                    &NewSegment::data(&session.flow.reversed(), Seq::new(0), Seq::new(0), 9, None, &[9; 300])
+                        .emit()
+                        .unwrap(),
+                )
+                .unwrap();
+            assert!(line.segment(server(address)).is_some(), "and a packet of our own");
+            assert!(eye.receive().unwrap());
+            let header = if server(address).is_ipv4() { 40 } else { 60 };
+            let seen: Vec<(usize, u32)> = eye.packets().map(|(packet, length)| (packet.len(), length)).collect();
+            assert_eq!(seen, [(160, header + 1000), (160, header + 500)], "{address}");
+            assert!(!eye.receive().unwrap());
+            assert_eq!(eye.drops(), 0);
+            let mut whole = Eye::open("wlan0", line.index, Sight::Whole).unwrap().unwrap();
+            session.next = session.next.plus(1000);
+            line.tun.send(&session.data(&[7; 1000])).unwrap();
+            assert!(whole.receive().unwrap());
+            assert_eq!(
+                whole.packets().map(|(packet, _)| packet.len()).collect::<Vec<_>>(),
+                [1000 + header as usize]
+            );
+        }
+        assert!(Eye::open("wlan0", line.index, Sight::None).unwrap().is_none());
+    });
+}
+
+/// Whether rules can be set here; if not, why, on standard error.
+fn has_rules() -> bool {
+    let has = Command::new("iptables").arg("--version").output().is_ok();
+    if !has {
+        eprintln!("skipped: needs the program iptables");
+    }
+    has
+}
+
+fn setup(flows: &str) -> Setup {
+    let gateway = Some("10.1.0.1".parse().unwrap());
+    let wanted = [Wanted { name: "wlan0".into(), gateway }];
+    let roads = roads(&survey().unwrap(), &wanted).unwrap();
+    let flows: Flows = flows.parse().unwrap();
+    Setup { config: Config::new(LinkId(0), None), roads, flows, trace: None, errands: None }
+}
+
+fn rules_there() -> usize {
+    let count = |program: &str| {
+        let listed = Command::new(program).args(["-t", "mangle", "-S"]).output().unwrap();
+        String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.contains("marline")).count()
+    };
+    count("iptables") + count("ip6tables")
+}
+
+fn status(engine: &Engine) -> super::status::Status {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(engine.bell().status()).unwrap()
+}
+
+#[test]
+fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_before_at_the_end() {
+    if !has_rules() {
+        return;
+    }
+    in_a_network(|| {
+        let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        let engine = Engine::start(setup("port 443")).unwrap();
+        assert_eq!(rules_there(), 6);
+        let mut session = connect(&line, server(SERVERS[0]), None);
+        let _v6 = connect(&line, server(SERVERS[1]), None);
+        assert_eq!(status(&engine).counts.queued, 4, "SYN and acknowledgement of both");
+        let _other = connect(&line, server("198.51.100.1:80"), None);
+        session.stream.write_all(&[1; 400]).unwrap();
+        assert!(line.segment(server(SERVERS[0])).is_some());
+        let counts = status(&engine).counts;
+        assert_eq!((counts.queued, counts.changed, counts.held, counts.sent), (4, 0, 0, 0));
+        let second = Engine::start(setup("port 443")).unwrap_err().to_string();
+        assert!(second.contains("another `marline accel` helps it already"), "{second}");
+        assert_eq!(rules_there(), 6, "and the first one goes on");
+        drop(engine);
+        assert_eq!(rules_there(), 0);
+    });
+}
+
+#[test]
+fn rules_of_a_run_that_was_killed_let_packets_pass_and_are_found_and_removed() {
+    if !has_rules() {
+        return;
+    }
+    in_a_network(|| {
+        let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        // Its queue went with it.
+        std::mem::forget(Rules::set("wlan0", &Flows::default(), 27_906).unwrap());
+        std::mem::forget(Rules::set("wwan0", &Flows::default(), 27_907).unwrap());
+        drop(connect(&line, server(SERVERS[0]), None));
+        let engine = Engine::start(setup("tcp")).unwrap();
+        assert_eq!(rules::left_behind(), ["wwan0"], "a run begins with its own link swept");
+        assert_eq!(restore().unwrap(), ["wwan0"]);
+        assert_eq!(rules_there(), 6, "what is in use stays");
+        drop(engine);
+        assert_eq!((rules_there(), restore().unwrap()), (0, Vec::new()));
+    });
+}
+
+#[test]
+fn what_cannot_be_a_link_is_refused_in_one_line() {
+    in_a_network(|| {
+        let _line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        ip("link add off0 type veth peer name off0x");
+        cable("eth0", "10.7.0.2/24");
+        let refused = |names: &[&str]| {
+            let wanted: Vec<Wanted> =
+                names.iter().map(|name| Wanted { name: (*name).into(), gateway: None }).collect();
+            roads(&survey().unwrap(), &wanted).unwrap_err().to_string()
+        };
+        for (names, says) in [
+            (&["wlan0", "wlan0"][..], "link wlan0: it is named twice"),
+            (&["wlan1"], "link wlan1: no such interface"),
+            (&["lo"], "link lo: it is the loopback"),
+            (&["off0"], "link off0: it is down"),
+            (&["eth0"], "link eth0: it has no gateway, as no default route leads over it"),
+            (
+                &["wlan0"],
+                "link wlan0: its default route names no gateway, and 10.1.0.1, the likeliest, does not answer",
+            ),
+        ] {
+            let line = refused(names);
+            assert!(line.starts_with(says) && !line.contains('\n'), "{line}");
+        }
+    });
+}
+
+#[test]
+fn a_socket_file_names_its_link() {
+    let place = tempfile::tempdir().unwrap();
+    for name in ["accel-wwan0.sock", "accel-wlan0.sock", "paths.sock", "accel-x.lock"] {
+        std::fs::write(place.path().join(name), "").unwrap();
+    }
+    assert_eq!(control::primaries(place.path()), ["wlan0", "wwan0"]);
+    assert_eq!(control::socket(place.path(), "wlan0"), place.path().join("accel-wlan0.sock"));
+}
