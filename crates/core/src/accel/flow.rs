@@ -128,6 +128,7 @@ impl Flow {
     /// Its own data, or the end of it, leaves, and acknowledges this.
     pub(super) fn on_other(&mut self, now: Instant, ack: Option<Seq>) {
         self.heard = now;
+        self.trip.on_open(now);
         if let Some(ack) = ack {
             self.reserve.on_said(ack);
         }
@@ -156,21 +157,25 @@ impl Flow {
             }
         }
         let new = self.holes.on_ack(now, &ack);
+        if new > 0 {
+            self.gate.on_loss(now);
+        }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
             let is_random = new > 0 && self.gate.is_random(now);
-            let is_busy = self.holes.is_open() || self.undo.is_armed();
-            let (queue, rtt) = (self.gate.queue(now), self.trip.assumed());
-            let plain = if is_random { self.plain() } else { None };
-            let is_helped = self.sender.is_helped(now, &Moment { is_random, is_busy, queue, rtt, plain });
+            let moment = Moment {
+                is_congestion: new > 0 && !is_random,
+                rtt: self.trip.least(),
+                plain: if new > 0 { self.plain() } else { None },
+            };
+            let is_helped = self.sender.is_helped(now, &moment);
             let shown = Shown {
                 new,
                 ack: ack.ack,
                 high: self.holes.high().unwrap_or(ack.ack),
                 is_open: self.holes.is_open(),
                 echo: stamps.echo,
-                newest: self.gate.clock().newest().unwrap_or(stamps.echo),
                 is_random: is_random && is_helped,
-                rtt,
+                rtt: self.trip.assumed(),
             };
             self.undo.on_ack(now, &shown)
         });
@@ -200,11 +205,11 @@ impl Flow {
         if self.way == Way::Up {
             return;
         }
-        self.sender.on_arrival(segment.payload_length());
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
         }
+        self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }
 
     /// The link is dark.
