@@ -161,7 +161,10 @@ impl Flow {
             self.gate.on_loss(now);
         }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let is_random = new > 0 && self.gate.is_random(now);
+            let is_random = new > 0
+                && self.in_flight(now) >= WORTH
+                && !self.holes.are_dense(self.segment)
+                && self.gate.is_random(now);
             let moment = Moment {
                 is_congestion: new > 0 && !is_random,
                 rtt: self.trip.least(),
@@ -377,6 +380,9 @@ const USUAL_SEGMENT: u32 = 1448;
 const TIMESTAMPS: u32 = 12;
 /// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
 const SWING: u64 = 10;
+/// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
+/// and old timestamps make them longer.
+const WORTH: u64 = 8;
 /// Segments in flight (§3.1).
 const THRESHOLD: u32 = 20;
 /// chosen: where one loss was there will be others; a few seconds of looking cost little.

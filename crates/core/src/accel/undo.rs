@@ -12,6 +12,8 @@
 //! 3. A loss that the gate calls congestion bars the chain: the reduction stands. The sender's episode ends when all is
 //!    acknowledged that it had sent when it began, about one round trip after the hole showed; what is open behind that
 //!    is helped again.
+//!    So does an episode that takes many round trips: a sender that was told of delay repairs a burst segment by segment,
+//!    and each old timestamp is a sample of all the time since.
 //! 4. ACKs get lost, too: the two that follow the closing one echo the same.
 //! 5. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
 
@@ -32,13 +34,16 @@ pub(super) struct Undo {
 struct Chain {
     echo: Stamp,
     began: Instant,
-    bar: Option<Bar>,
+    episode: Episode,
+    /// Whether the reduction of this episode stands.
+    is_barred: bool,
 }
 
-/// A congestion that stands.
+/// What the sender repairs at a time.
 #[derive(Clone, Copy, Debug)]
-struct Bar {
-    found: Instant,
+struct Episode {
+    began: Instant,
+    /// What it had sent by then; known one round trip later.
     until: Option<Seq>,
 }
 
@@ -100,11 +105,12 @@ impl Undo {
 
     fn on_gap(&mut self, now: Instant, shown: &Shown) {
         self.closed = None;
-        let chain = self.chain.get_or_insert(Chain { echo: shown.echo, began: now, bar: None });
+        let episode = Episode { began: now, until: None };
+        let chain = self.chain.get_or_insert(Chain { echo: shown.echo, began: now, episode, is_barred: false });
         if shown.is_random {
             self.random += u64::from(shown.new);
         } else {
-            chain.bar = Some(Bar { found: now, until: None });
+            (chain.episode, chain.is_barred) = (episode, true);
         }
     }
 
@@ -117,14 +123,14 @@ impl Undo {
 
 impl Chain {
     fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
-        if let Some(bar) = &mut self.bar {
-            if bar.until.is_none() && now.since(bar.found) >= shown.rtt {
-                bar.until = Some(shown.high);
-            }
-            if bar.until.is_some_and(|until| !shown.ack.is_before(until)) {
-                self.bar = None;
-            }
-            // The ACK that ends the sender's episode is its own, too.
+        let was_barred = self.is_barred;
+        if self.episode.has_ended(now, shown) {
+            (self.episode, self.is_barred) = (Episode { began: now, until: None }, false);
+        } else if now.since(self.episode.began) >= shown.rtt * LONGEST {
+            self.is_barred = true;
+        }
+        // The ACK that ends the sender's episode is its own, too.
+        if was_barred || self.is_barred {
             return None;
         }
         if now.since(self.began) >= shown.rtt * AGE {
@@ -134,10 +140,23 @@ impl Chain {
     }
 }
 
+impl Episode {
+    fn has_ended(&mut self, now: Instant, shown: &Shown) -> bool {
+        if self.until.is_none() && now.since(self.began) >= shown.rtt {
+            self.until = Some(shown.high);
+        }
+        self.until.is_some_and(|until| !shown.ack.is_before(until))
+    }
+}
+
 /// ACKs behind the closing one. chosen: of three, all are lost once in a million at 1 %.
 const AGAIN: u8 = 2;
 /// In round trips. chosen: sixteen times its round trip is the most that the sender may take for one.
 const AGE: u32 = 16;
+
+/// In round trips. chosen: one until what it had sent is known, one until the repair is here, and two for a repair that
+/// was lost itself.
+const LONGEST: u32 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -155,6 +174,11 @@ mod tests {
             is_random: true,
             rtt: RTT,
         }
+    }
+
+    /// What is acknowledged after so many round trips.
+    fn number(rtts: u64) -> u32 {
+        u32::try_from(rtts * 300).unwrap()
     }
 
     fn at(millis: u64) -> Instant {
@@ -179,8 +203,13 @@ mod tests {
     fn a_chain_echoes_one_timestamp_until_it_is_old() {
         let mut undo = Undo::default();
         undo.on_ack(at(0), &shown(1, 100, 300, 10));
-        assert_eq!(undo.on_ack(at(60), &shown(1, 450, 950, 70)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(700), &shown(1, 5000, 6000, 700)), Some(Stamp::new(10)));
+        for n in 1..16 {
+            assert_eq!(
+                undo.on_ack(at(n * 50), &shown(1, number(n), number(n + 1), 99)),
+                Some(Stamp::new(10)),
+                "{n}"
+            );
+        }
         assert_eq!(undo.on_ack(at(801), &shown(1, 6000, 7000, 790)), Some(Stamp::new(790)));
         assert_eq!(undo.on_ack(at(900), &shown(0, 7000, 7000, 890)), Some(Stamp::new(790)));
     }
@@ -206,6 +235,16 @@ mod tests {
         assert_eq!(undo.on_ack(at(51), &shown(0, 500, 500, 60)), None);
         assert_eq!(undo.on_ack(at(52), &shown(0, 600, 600, 61)), None);
         assert_eq!(undo.undone(), 0);
+    }
+
+    #[test]
+    fn a_repair_that_takes_many_round_trips_bars_it() {
+        let mut undo = Undo::default();
+        undo.on_ack(at(0), &shown(1, 100, 1000, 10));
+        assert_eq!(undo.on_ack(at(150), &shown(0, 300, 1000, 101)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(200), &shown(0, 400, 1000, 151)), None);
+        assert_eq!(undo.on_ack(at(250), &shown(0, 500, 1000, 201)), None);
+        assert_eq!(undo.on_ack(at(300), &shown(0, 1000, 1000, 251)), None);
     }
 
     #[test]
