@@ -25,7 +25,7 @@ struct Program {
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 17] = [
+const TESTS: [Test; 18] = [
     (
         "a_download_arrives_whole_over_the_link_that_was_chosen",
         a_download_arrives_whole_over_the_link_that_was_chosen,
@@ -54,6 +54,7 @@ const TESTS: [Test; 17] = [
         "places_behind_the_server_are_reached_over_their_own_segments",
         places_behind_the_server_are_reached_over_their_own_segments,
     ),
+    ("the_server_may_stand_behind_its_gateways", the_server_may_stand_behind_its_gateways),
     ("what_cannot_be_served_is_said", what_cannot_be_served_is_said),
     ("exit_codes_are_those_of_a_shell", exit_codes_are_those_of_a_shell),
     ("nothing_is_left_after_kill_9", nothing_is_left_after_kill_9),
@@ -398,6 +399,25 @@ fn places_behind_the_server_are_reached_over_their_own_segments() {
     assert_eq!(knock("10.99.0.2"), ["wifi", "near"]);
     assert_eq!(knock("10.99.0.3"), ["wifi", "far"]);
     assert_eq!(knock("10.99.0.1"), ["wifi"]);
+}
+
+fn the_server_may_stand_behind_its_gateways() {
+    if !has("nginx") || !has("curl") || !has("ip") {
+        return;
+    }
+    let payload = Payload::new(DataSize::from_kib(300)).unwrap();
+    let onward = Segment { from: 0, to: 1, link: "onward,rate=100Mbit/s,rtt=20ms".parse().unwrap() };
+    let spec = LabSpec { segments: vec![onward], place: 1, ..spec(&TWO, Service::Files(payload.path())) };
+    let lab = Lab::start(&spec).unwrap();
+    assert!(lab.urls().unwrap().0.starts_with("http://10.99.0.2/"));
+    // The gateway is the link's other end; behind it stands the server, whose certificate names its place.
+    let script = "ip -4 route show default; curl -sf --cacert {ca} {urls} | sha256sum";
+    let run = lab.run(&Task::new("sh").args(["-c", script]).output(Output::Capture)).unwrap();
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success() && said.contains(payload.sha256()), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("default via 10.1.0.1 dev")), "{said}");
+    let passed = |link: usize| run.emulation.links[link].down.delivered.size.bytes();
+    assert!(passed(0) > 300 * 1024 && passed(2) > 300 * 1024 && passed(1) == 0);
 }
 
 fn what_cannot_be_served_is_said() {

@@ -147,8 +147,9 @@ fn note(in_force: &mut Vec<String>, status: &Value) {
 
 /// How often something may be due.
 const TURN: Duration = Duration::from_millis(10);
-/// How often the accelerator is asked. chosen: asking is a process of its own, and costs what is measured.
-const ASK: Duration = Duration::from_secs(2);
+/// How often the accelerator is asked. chosen: half of the shortest blackout, so that what is in force only then is seen;
+/// asking is a process of its own, and costs what is measured.
+const ASK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

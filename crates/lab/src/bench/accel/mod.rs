@@ -66,7 +66,7 @@ pub(super) struct AccelArgs {
 }
 
 const AFTER: &str = "\
-A run of a row takes one to three minutes, all rows with the usual repetitions about eight hours; `--quick` a quarter of an
+A run of a row takes one to three minutes, all rows with the usual repetitions about six hours; `--quick` a quarter of an
 hour. Ctrl-C ends it and shows what there is. Needs root, nginx, curl, ip and ss (iproute2).
 docs/benchmarks.md tells what each case is.";
 

@@ -1,0 +1,87 @@
+//! `marline lab bench accel` and `marline lab reproduce super`: the accelerator between a stock kernel's TCP and curl, in a lab.
+//!
+//! No timed figure decides: that there are figures, whose, and that each byte was the file's, does (a wrong one is a failed run,
+//! and the exit code says so). Where the machine permits no lab the reason is printed and the test is passed over.
+#![cfg(all(feature = "lab", feature = "accel"))]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn marline(words: &[&str], place: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).env("HOME", place).current_dir(place).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+/// Why nothing of this can be done here, if so.
+fn refusal(place: &Path) -> Option<String> {
+    let check = marline(&["accel", "check"], place);
+    if !check.status.success() {
+        return Some(said(&check));
+    }
+    let lab = marline(&["lab", "check"], place);
+    (!lab.status.success()).then(|| said(&lab))
+}
+
+#[test]
+fn a_lossy_link_has_figures_of_plain_and_of_ours() {
+    let place = tempfile::tempdir().unwrap();
+    if let Some(why) = refusal(place.path()) {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let words = ["lab", "bench", "accel", "--quick", "--case", "loss 50ms", "--json", "record.json"];
+    let output = marline(&words, place.path());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
+    let record: Value = serde_json::from_str(&record).unwrap();
+    let rows = record["rows"].as_array().unwrap();
+    let row = |what: &str| rows.iter().find(|row| row["row"]["what"] == what).unwrap();
+    let figures = row("Mbit/s")["row"]["figures"].as_array().unwrap();
+    let mut who: Vec<&str> = figures.iter().map(|figure| figure[0].as_str().unwrap()).collect();
+    who.sort_unstable();
+    assert_eq!(who, ["ours", "plain"]);
+    assert!(figures.iter().all(|figure| figure[1][0].as_f64().unwrap() > 0.0), "{figures:?}");
+    assert_eq!(row("of plain")["bound"], 4.0);
+}
+
+#[test]
+fn a_cell_has_figures_of_tcp_and_of_udp_beside_the_papers() {
+    let place = tempfile::tempdir().unwrap();
+    let words = ["lab", "reproduce", "super", "--quick", "--case", "F2a 11b-paper", "--json"];
+    let output = marline(&words, place.path());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    if let Some(why) = said(&output).lines().find(|line| line.starts_with("skipped: the lab")) {
+        eprintln!("{why}");
+        return;
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let gain = rows.iter().find(|row| row["policy"] == "cubic udp" && row["metric"] == "gain").unwrap();
+    assert_eq!((&gain["paper"], &gain["by"]), (&70.0.into(), &"lab".into()));
+    assert!(gain["ours"].is_f64(), "{text}");
+    assert!(!place.path().join("evidence").exists(), "a look is not kept");
+}
+
+#[test]
+fn what_is_written_wrongly_is_said_before_anything_is_made() {
+    let place = tempfile::tempdir().unwrap();
+    for (words, expected) in [
+        (&["bench", "accel", "--case", "los"][..], "no case `los` of the accelerator; there are: loss, loss-http"),
+        (&["bench", "accel", "--quick", "--runs", "2"], "--runs"),
+        (&["reproduce", "super", "--case", "F3"], "no artefact `F3` of Super-aggregation"),
+        (&["reproduce", "super", "--sim"], "super has no --sim"),
+        (&["reproduce", "super", "--sender", "vegas"], "`vegas` is none of cubic, bbr, reno"),
+        (&["reproduce", "bass", "--sender", "reno"], "--sender changes nothing of bass"),
+    ] {
+        let output = marline(&[&["lab"], words].concat(), place.path());
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {}", said(&output));
+        assert!(said(&output).contains(expected), "{words:?}: {}", said(&output));
+    }
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
