@@ -9,22 +9,45 @@
 //! 2. What has come is what the own stack says: its ACKs and their SACK blocks. Packets that pass are only looked at for
 //!    their time and for the heads of HTTP, so that nothing of the downward way depends on this.
 //! 3. Each mechanism is a file, named as the component in the paper's figure 3; a flow puts them in their order (§3.4).
+//! 4. Nothing is asked and nobody is woken while nothing moves.
 
+mod clock;
 mod config;
+mod detector;
 mod event;
 mod fetcher;
+mod flow;
+mod gain;
+mod gate;
+mod handler;
+mod holes;
+mod interface;
+mod offloader;
+mod pace;
+mod reserve;
+#[cfg(test)]
+mod tests;
+mod trip;
+mod undo;
 mod view;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use crate::link::LinkId;
 use crate::machine::Machine;
-use crate::units::Instant;
+use crate::units::{DataSize, Duration, Instant};
+use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Segment};
 
 pub use config::{Config, Helper, Mechanism, Mechanisms};
 pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
 pub use view::{FlowView, LinkView};
+
+use detector::{Detector, Turn};
+use flow::Flow;
+use interface::Interface;
+use offloader::{Fate, Offloader};
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
@@ -34,13 +57,34 @@ pub const SIGHT: usize = 160;
 #[derive(Debug)]
 pub struct Accelerator {
     config: Config,
+    now: Instant,
+    flows: BTreeMap<Key, Flow>,
+    wakes: BTreeSet<(Instant, Key)>,
+    detector: Detector,
+    helper: Option<Interface>,
+    offloader: Offloader,
+    sight: Sight,
+    watch_until: Option<Instant>,
+    swept: Instant,
     outputs: VecDeque<Output>,
 }
 
 impl Accelerator {
     /// A machine that knows no flow yet.
     pub fn new(config: Config) -> Self {
-        Self { config, outputs: VecDeque::new() }
+        Self {
+            now: Instant::ZERO,
+            flows: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            detector: Detector::new(config.primary),
+            helper: config.helpers.first().copied().map(Interface::new),
+            offloader: Offloader::default(),
+            sight: Sight::None,
+            watch_until: None,
+            swept: Instant::ZERO,
+            outputs: VecDeque::new(),
+            config,
+        }
     }
 
     /// What it was told at the start.
@@ -48,14 +92,258 @@ impl Accelerator {
         &self.config
     }
 
-    /// All flows, those that are known longest first.
-    pub fn flows(&self, _now: Instant) -> Vec<FlowView> {
-        Vec::new()
+    /// All flows, in the order of their addresses.
+    pub fn flows(&self, now: Instant) -> Vec<FlowView> {
+        self.flows.values().map(|flow| flow.view(now, &self.config.mechanisms)).collect()
     }
 
     /// The links, the primary one first.
-    pub fn links(&self, _now: Instant) -> Vec<LinkView> {
-        Vec::new()
+    pub fn links(&self, now: Instant) -> Vec<LinkView> {
+        let primary = LinkView {
+            link: self.config.primary,
+            is_dark: self.detector.is_dark(),
+            blackouts: self.detector.blackouts(),
+            dark: self.detector.dark(now),
+            rtt: self.detector.rtt(),
+            up: None,
+            down: None,
+            sent: DataSize::ZERO,
+            fetched: DataSize::ZERO,
+        };
+        let helper = self.helper.iter().map(|helper| LinkView {
+            link: helper.link(),
+            is_dark: false,
+            blackouts: 0,
+            dark: Duration::ZERO,
+            rtt: helper.rtt(),
+            up: Some(helper.allowance()),
+            down: helper.terms().down,
+            sent: helper.sent(),
+            fetched: DataSize::ZERO,
+        });
+        core::iter::once(primary).chain(helper).collect()
+    }
+
+    fn on_leaving(&mut self, packet: Bytes) {
+        let now = self.now;
+        let Ok(segment) = Segment::parse(&packet.0) else {
+            self.outputs.push_back(Output::Leave(packet));
+            return;
+        };
+        let (key, flags) = (segment.flow(), segment.flags());
+        if flags.contains(Flags::RST) {
+            self.forget(&key);
+        } else if flags.contains(Flags::SYN) {
+            if !flags.contains(Flags::ACK) && self.has_room(&key) {
+                let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
+                flow.on_syn(now, &segment);
+            }
+        } else if let Some(ack) = segment.pure_ack() {
+            let envelope = segment.packet().envelope();
+            return self.on_ack(key, packet, (ack, envelope));
+        } else if let Some(flow) = self.flows.get_mut(&key) {
+            flow.on_other(now, segment.ack());
+            self.offloader.withdraw(&key);
+        }
+        self.outputs.push_back(Output::Leave(packet));
+    }
+
+    fn on_ack(&mut self, key: Key, mut packet: Bytes, (ack, envelope): (Ack, Envelope)) {
+        let now = self.now;
+        if !self.has_room(&key) {
+            self.outputs.push_back(Output::Leave(packet));
+            return;
+        }
+        let is_watched = self.sight != Sight::None;
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
+        let woken = flow.deadline();
+        let news = flow.on_ack(now, &mut packet.0, (ack, envelope), &self.config.mechanisms, is_watched);
+        if news.has_holes && self.config.mechanisms.has(Mechanism::Undo) {
+            self.watch_until = self.watch_until.max(flow.watch_until());
+        }
+        if let Some(packet) = self.offload(key, packet) {
+            // What waits elsewhere says less than this.
+            if self.offloader.withdraw(&key).is_some()
+                && let Some(flow) = self.flows.get_mut(&key)
+            {
+                flow.counts_mut().replaced += 1;
+            }
+            self.outputs.push_back(Output::Leave(packet));
+        }
+        self.rearm(key, woken);
+        if news.has_data {
+            let turn = self.detector.on_sign(now, &mut self.outputs);
+            self.turn(turn);
+        }
+        self.watch();
+    }
+
+    /// Sends an ACK over the helping link, now or soon; gives it back if it is to leave as ever.
+    fn offload(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
+        let now = self.now;
+        let published = self.config.mechanisms.has(Mechanism::OffloadAsPublished);
+        if !published && !self.config.mechanisms.has(Mechanism::Offload) {
+            return Some(packet);
+        }
+        let (Some(helper), Some(flow)) = (self.helper.as_mut(), self.flows.get_mut(&key)) else {
+            return Some(packet);
+        };
+        if !flow.may_offload(now, !published) {
+            return Some(packet);
+        }
+        helper.want(now);
+        if !helper.is_alive(now) {
+            return Some(packet);
+        }
+        let at = self.outputs.len();
+        if published {
+            let back = Offloader::spill(now, helper, packet.0, &mut self.outputs);
+            flow.counts_mut().offloaded += u64::from(back.is_none());
+            if let Some(packet) = back {
+                return Some(Bytes(packet));
+            }
+        } else {
+            // What is to be compared with older ones is what the packet says now.
+            let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
+                return Some(packet);
+            };
+            let fate = self.offloader.offer(now, helper, key, (ack, packet.0), flow.scale(), &mut self.outputs);
+            match fate {
+                Fate::Alone => flow.counts_mut().offloaded += 1,
+                Fate::Replaced => flow.counts_mut().replaced += 1,
+            }
+            self.offloader.flush(now, helper, &mut self.outputs);
+        }
+        self.outputs.insert(at, Output::Hold);
+        None
+    }
+
+    fn on_seen(&mut self, packet: &Bytes) {
+        let Ok(segment) = Segment::parse_head(&packet.0) else { return };
+        let Some(flow) = self.flows.get_mut(&segment.flow().reversed()) else { return };
+        flow.on_arrival(self.now, &segment);
+        let turn = self.detector.on_sign(self.now, &mut self.outputs);
+        self.turn(turn);
+    }
+
+    fn on_carrier(&mut self, link: LinkId, is_up: bool) {
+        if link == self.config.primary {
+            let turn = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
+            self.turn(turn);
+        } else if let Some(helper) = self.helper.as_mut().filter(|helper| helper.link() == link) {
+            helper.on_carrier(is_up);
+        }
+    }
+
+    fn on_answer(&mut self, link: LinkId, sequence: u16) {
+        if link == self.config.primary {
+            let turn = self.detector.on_answer(self.now, sequence);
+            self.turn(turn);
+        } else if let Some(helper) = self.helper.as_mut().filter(|helper| helper.link() == link) {
+            helper.on_answer(self.now, sequence);
+        }
+    }
+
+    /// The primary link went dark, or came back.
+    fn turn(&mut self, turn: Option<Turn>) {
+        let (now, primary) = (self.now, self.config.primary);
+        let frozen_over = self
+            .helper
+            .as_ref()
+            .filter(|_| self.config.mechanisms.has_any(&[Mechanism::Freeze, Mechanism::FreezeFlight]))
+            .map(Interface::link);
+        let Some(turn) = turn else { return };
+        let keys: Vec<Key> = self.flows.keys().copied().collect();
+        for key in keys {
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            let woken = flow.deadline();
+            match turn {
+                Turn::Dark => flow.on_dark(now, frozen_over, &mut self.outputs),
+                Turn::Light => flow.on_light(now, primary, &mut self.outputs),
+            }
+            self.rearm(key, woken);
+        }
+    }
+
+    /// Asks for sight of what passes while that is of use, and no longer.
+    fn watch(&mut self) {
+        let sight = if self.watch_until.is_some_and(|until| self.now < until) { Sight::Heads } else { Sight::None };
+        if sight != self.sight {
+            self.sight = sight;
+            self.outputs.push_back(Output::Watch(sight));
+        }
+        if sight == Sight::None {
+            self.watch_until = None;
+        }
+    }
+
+    fn has_room(&self, key: &Key) -> bool {
+        self.flows.len() < FLOWS || self.flows.contains_key(key)
+    }
+
+    fn rearm(&mut self, key: Key, woken: Option<Instant>) {
+        let wanted = self.flows.get(&key).and_then(Flow::deadline);
+        if wanted != woken {
+            if let Some(at) = woken {
+                self.wakes.remove(&(at, key));
+            }
+            if let Some(at) = wanted {
+                self.wakes.insert((at, key));
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(flow) = self.flows.remove(key) {
+            if let Some(at) = flow.deadline() {
+                self.wakes.remove(&(at, *key));
+            }
+            self.offloader.withdraw(key);
+        }
+    }
+
+    /// Flows that have been silent for long are forgotten; one that goes on is known again.
+    fn sweep(&mut self) {
+        if self.now.since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = self.now;
+        let now = self.now;
+        let old: Vec<Key> =
+            self.flows.values().filter(|flow| now.since(flow.heard()) >= FORGOTTEN).map(Flow::key).collect();
+        for key in old {
+            self.forget(&key);
+        }
+    }
+
+    fn on_time(&mut self) {
+        let (now, primary) = (self.now, self.config.primary);
+        while let Some((at, key)) = self.wakes.first().copied().filter(|(at, _)| *at <= now) {
+            self.wakes.remove(&(at, key));
+            if let Some(flow) = self.flows.get_mut(&key) {
+                flow.tick(now, primary, &mut self.outputs);
+                self.rearm(key, None);
+            }
+        }
+        let turn = self.detector.tick(now, &mut self.outputs);
+        self.turn(turn);
+        if let Some(helper) = &mut self.helper {
+            helper.tick(now, &mut self.outputs);
+            if helper.is_alive(now) {
+                self.offloader.flush(now, helper, &mut self.outputs);
+            } else {
+                // The link that they waited for is gone.
+                let link = primary;
+                let late = self.offloader.drain().into_iter().map(Bytes);
+                self.outputs.extend(late.map(|packet| Output::Send { link, packet }));
+            }
+        }
+        self.watch();
+        self.sweep();
+    }
+
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
     }
 }
 
@@ -64,19 +352,43 @@ impl Machine for Accelerator {
     type Output = Output;
     type Reason = Wake;
 
-    fn handle(&mut self, _now: Instant, input: Input) {
-        if let Input::Leaving(packet) = input {
-            self.outputs.push_back(Output::Leave(packet));
+    fn handle(&mut self, now: Instant, input: Input) {
+        self.advance(now);
+        match input {
+            Input::Leaving(packet) => self.on_leaving(packet),
+            Input::Seen { packet, .. } => self.on_seen(&packet),
+            Input::Counted { link, packets } if link == self.config.primary => {
+                let turn = self.detector.on_count(self.now, packets, &mut self.outputs);
+                self.turn(turn);
+            }
+            Input::Answered { link, sequence } => self.on_answer(link, sequence),
+            Input::Carrier { link, is_up } => self.on_carrier(link, is_up),
+            Input::Counted { .. } | Input::Fetched { .. } => {}
         }
     }
 
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, now: Instant) {
+        self.advance(now);
+        self.on_time();
+    }
 
     fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
     fn deadline(&self) -> Option<(Instant, Wake)> {
-        None
+        let flow = self.wakes.first().map(|(at, _)| (*at, Wake::Flow));
+        let detector = self.detector.deadline().map(|at| (at, Wake::Link));
+        let helper = self.helper.as_ref();
+        let question = helper.and_then(Interface::deadline).map(|at| (at, Wake::Link));
+        let room = helper.and_then(|helper| self.offloader.deadline(self.now, helper)).map(|at| (at, Wake::Room));
+        let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
+        [flow, detector, question, room, watch].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
+
+/// chosen: 10 MB of memory; flows beyond that leave as they came.
+const FLOWS: usize = 10_000;
+const SWEEP: Duration = Duration::from_secs(60);
+/// chosen: what comes after that begins anew, and is learned in a round trip.
+const FORGOTTEN: Duration = Duration::from_secs(300);

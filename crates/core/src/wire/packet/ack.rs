@@ -32,7 +32,7 @@ impl Segment<'_> {
     /// Whether it acknowledges and does nothing else.
     pub const fn is_pure_ack(&self) -> bool {
         let flags = self.flags();
-        flags.contains(Flags::ACK) && !flags.has_any(Flags::CONTROL) && self.payload().is_empty()
+        flags.contains(Flags::ACK) && !flags.has_any(Flags::CONTROL) && self.payload_length() == 0
     }
 
     /// What it says, if it is a pure acknowledgement.

@@ -21,11 +21,11 @@ pub(super) struct Layout {
     pub(super) protocol: u8,
     /// Where the body begins.
     pub(super) body: usize,
-    /// Where the packet ends.
+    /// Where the packet ends, be it there or not.
     pub(super) end: usize,
 }
 
-/// A whole IP packet.
+/// An IP packet, or the beginning of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
@@ -40,6 +40,15 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// What it is instead of a whole, directly addressed packet.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
+        let packet = Self::parse_head(bytes)?;
+        if packet.is_cut() { Err(Refusal::Short) } else { Ok(packet) }
+    }
+
+    /// Reads a packet of which only the beginning may be there, as a packet socket shows it. Headers must be whole.
+    ///
+    /// # Errors
+    /// As for [`Self::parse`].
+    pub fn parse_head(bytes: &'a [u8]) -> Result<Self, Refusal> {
         match bytes.first().ok_or(Refusal::Short)? >> 4 {
             4 => Self::v4(bytes),
             6 => Self::v6(bytes),
@@ -47,7 +56,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// All of it, and nothing that came behind it.
+    /// Whether its end is not there.
+    pub const fn is_cut(&self) -> bool {
+        self.bytes.len() < self.layout.end
+    }
+
+    /// All of it that is there, and nothing that came behind it.
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -84,7 +98,7 @@ impl<'a> Packet<'a> {
         if body < fixed.len() || end < body {
             return Err(Refusal::Malformed);
         }
-        let bytes = bytes.get(..end).ok_or(Refusal::Short)?;
+        let bytes = bytes.get(..end).unwrap_or(bytes);
         if u16::from_be_bytes([fixed[6], fixed[7]]) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0 {
             return Err(Refusal::Fragment);
         }
@@ -104,7 +118,7 @@ impl<'a> Packet<'a> {
     fn v6(bytes: &'a [u8]) -> Result<Self, Refusal> {
         let fixed = bytes.first_chunk::<40>().ok_or(Refusal::Short)?;
         let end = fixed.len() + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-        let bytes = bytes.get(..end).ok_or(Refusal::Short)?;
+        let bytes = bytes.get(..end).unwrap_or(bytes);
         let (protocol, body) = walk(bytes, fixed[6], fixed.len())?;
         let class = fixed[0] << 4 | fixed[1] >> 4;
         let label = u32::from_be_bytes([0, fixed[1], fixed[2], fixed[3]]) & Envelope::LABEL_MAX;
@@ -269,6 +283,17 @@ mod tests {
         contradicts[0] = 0x44;
         assert_eq!(Packet::parse(&contradicts), Err(Refusal::Malformed));
         assert_eq!(Packet::parse(&[0x70; 60]), Err(Refusal::Version(7)));
+    }
+
+    #[test]
+    fn the_head_of_a_packet_is_enough_to_look_at_it() {
+        for whole in [v4(&[], [0, 0]), v6(6, &[])] {
+            let (all, cut) = (Packet::parse(&whole).unwrap(), whole.len() - 3);
+            let head = Packet::parse_head(&whole[..cut]).unwrap();
+            assert!(head.is_cut() && !all.is_cut());
+            assert_eq!((head.pair(), head.layout, head.body().len()), (all.pair(), all.layout, 5));
+        }
+        assert_eq!(Packet::parse_head(&v4(&[], [0, 0])[..19]), Err(Refusal::Short));
     }
 
     #[test]

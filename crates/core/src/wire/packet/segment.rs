@@ -105,6 +105,15 @@ impl<'a> Segment<'a> {
         Self::of(Packet::parse(bytes)?)
     }
 
+    /// Reads a packet of which only the beginning may be there: the payload then ends early, and [`Self::span`] says
+    /// where it really ends.
+    ///
+    /// # Errors
+    /// As for [`Self::parse`].
+    pub fn parse_head(bytes: &'a [u8]) -> Result<Self, Refusal> {
+        Self::of(Packet::parse_head(bytes)?)
+    }
+
     /// Reads a packet's body.
     ///
     /// # Errors
@@ -186,7 +195,7 @@ impl<'a> Segment<'a> {
         each.last().unwrap_or_default()
     }
 
-    /// Its data.
+    /// Its data, as far as it is there.
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
@@ -194,7 +203,13 @@ impl<'a> Segment<'a> {
     /// The numbers of its data.
     pub fn payload_span(&self) -> Span {
         let syn = u32::from(self.flags().contains(Flags::SYN));
-        Span::at(self.seq().plus(syn), u32::try_from(self.payload.len()).unwrap_or(u32::MAX))
+        Span::at(self.seq().plus(syn), u32::try_from(self.payload_length()).unwrap_or(u32::MAX))
+    }
+
+    /// How long its data is, be it there or not.
+    pub const fn payload_length(&self) -> usize {
+        let layout = self.packet.layout;
+        layout.end.saturating_sub(layout.body + FIXED + self.options.len())
     }
 
     /// The numbers that it takes: of its data, its SYN and its FIN.

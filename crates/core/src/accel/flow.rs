@@ -1,0 +1,337 @@
+//! One TCP flow: what its ACKs show, and what leaves in their place.
+//!
+//! In: its packets as they leave and as they pass, the link's turns, the time. Out: each ACK as it is to leave, and
+//! packets more.
+//!
+//! 1. What the own stack has said last is kept: every packet made here says that, with another number or window.
+//! 2. Order of the marks on an ACK: holes are counted, then the timestamp (`undo`), then the number (`reserve`), which
+//!    is exact while a hole is open or its closing is still to be believed.
+//! 3. Without timestamps there is no undo; without the SYN seen, windows count as shifted by the most there is, which
+//!    replaces fewer ACKs and breaks nothing.
+
+use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::event::{Bytes, Output};
+use super::gain::{Trial, plain};
+use super::gate::Gate;
+use super::handler::Handler;
+use super::holes::Holes;
+use super::pace::Pace;
+use super::reserve::Reserve;
+use super::trip::Trip;
+use super::undo::{Shown, Undo};
+use super::view::FlowView;
+use super::{Mechanism, Mechanisms};
+use crate::link::LinkId;
+use crate::units::{DataSize, Duration, Instant};
+use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Sacks, Segment, Seq, TcpOption, Timestamps};
+
+/// A flow that is known.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    key: Key,
+    opened: Instant,
+    heard: Instant,
+    scale: Option<u8>,
+    segment: u32,
+    last: Option<(Ack, Envelope)>,
+    holes: Holes,
+    gate: Gate,
+    undo: Undo,
+    reserve: Reserve,
+    handler: Handler,
+    pace: Pace,
+    trip: Trip,
+    trial: Trial,
+    is_offloaded: bool,
+    is_frozen: bool,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) acks: u64,
+    pub(super) offloaded: u64,
+    pub(super) replaced: u64,
+}
+
+/// What an ACK has shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct News {
+    /// Data has come since the one before.
+    pub(super) has_data: bool,
+    /// Holes showed for the first time.
+    pub(super) has_holes: bool,
+}
+
+impl Flow {
+    /// Known from now on.
+    pub(super) fn new(now: Instant, key: Key) -> Self {
+        Self {
+            key,
+            opened: now,
+            heard: now,
+            scale: None,
+            segment: USUAL_SEGMENT,
+            last: None,
+            holes: Holes::default(),
+            gate: Gate::default(),
+            undo: Undo::default(),
+            reserve: Reserve::default(),
+            handler: Handler::default(),
+            pace: Pace::default(),
+            trip: Trip::default(),
+            trial: Trial::default(),
+            is_offloaded: false,
+            is_frozen: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Its own SYN leaves.
+    pub(super) fn on_syn(&mut self, now: Instant, syn: &Segment<'_>) {
+        self.heard = now;
+        self.trip.on_syn(now);
+        // Without the option windows are not shifted (RFC 7323 §2.2).
+        self.scale = Some(0);
+        for option in syn.options() {
+            match option {
+                TcpOption::WindowScale(shift) => self.scale = Some(shift),
+                TcpOption::Mss(most) => self.segment = u32::from(most).saturating_sub(TIMESTAMPS).max(1),
+                _ => {}
+            }
+        }
+    }
+
+    /// Its own data, or the end of it, leaves, and acknowledges this.
+    pub(super) fn on_other(&mut self, now: Instant, ack: Option<Seq>) {
+        self.heard = now;
+        if let Some(ack) = ack {
+            self.reserve.on_said(ack);
+        }
+    }
+
+    /// A pure ACK of the own stack. `packet` becomes what is to leave.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        packet: &mut [u8],
+        (ack, envelope): (Ack, Envelope),
+        mechanisms: &Mechanisms,
+        is_watched: bool,
+    ) -> News {
+        let before = self.last.replace((ack, envelope)).map(|(ack, _)| ack);
+        let advance = before.map_or(0, |before| u32::try_from(ack.ack.offset_from(before.ack)).unwrap_or(0));
+        self.heard = now;
+        self.counts.acks += 1;
+        self.pace.on_bytes(now, advance);
+        if let Some(stamps) = ack.timestamps {
+            self.trip.on_leaving(now, stamps.value);
+            let fresh =
+                before.and_then(|before| before.timestamps).is_none_or(|old| old.echo.is_before(stamps.echo));
+            if fresh && !is_watched {
+                self.gate.on_stamp(now, stamps.echo);
+            }
+        }
+        let new = self.holes.on_ack(now, &ack);
+        let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
+            let shown = Shown {
+                new,
+                ack: ack.ack,
+                high: self.holes.high().unwrap_or(ack.ack),
+                is_open: self.holes.is_open(),
+                echo: stamps.echo,
+                newest: self.gate.clock().newest().unwrap_or(stamps.echo),
+                is_random: new > 0 && self.gate.is_random(now),
+                rtt: self.trip.assumed(),
+            };
+            self.undo.on_ack(now, &shown)
+        });
+        let is_plain = ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
+        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
+        let says = self.reserve.on_ack(now, ack.ack, keep);
+        if let Ok(mut rewrite) = Rewrite::of(packet) {
+            if says != ack.ack {
+                rewrite.set_ack(says);
+            }
+            if let (Some(echo), Some(stamps)) = (echo, ack.timestamps)
+                && echo != stamps.echo
+            {
+                rewrite.set_echo(echo);
+            }
+        }
+        let has_data = advance > 0 || new > 0 || before.is_some_and(|before| before.sacks != ack.sacks);
+        if has_data {
+            self.handler.on_data();
+        }
+        News { has_data, has_holes: new > 0 }
+    }
+
+    /// A packet of the other end came.
+    pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>) {
+        if let Some(stamps) = segment.timestamps() {
+            self.gate.on_stamp(now, stamps.value);
+            self.trip.on_echo(now, stamps.echo);
+        }
+    }
+
+    /// The link is dark.
+    pub(super) fn on_dark(&mut self, now: Instant, frozen_over: Option<LinkId>, outputs: &mut VecDeque<Output>) {
+        self.undo.clear();
+        if self.pace.rate(now).is_zero() {
+            return;
+        }
+        self.handler.on_dark(now);
+        if let (Some(link), Some((last, envelope))) = (frozen_over, self.last) {
+            self.is_frozen = true;
+            let packet = Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope);
+            outputs.push_back(Output::Send { link, packet: Bytes(packet) });
+        }
+    }
+
+    /// The link is back.
+    pub(super) fn on_light(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+        self.handler.on_light(now);
+        if core::mem::take(&mut self.is_frozen) {
+            self.say(now, primary, outputs);
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+        if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out().is_some() {
+            self.say(now, primary, outputs);
+        }
+        if self.handler.tick(now) && self.reserve.may_restart() {
+            self.say(now, primary, outputs);
+        }
+    }
+
+    /// When to tick next.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        [self.reserve.due(), self.handler.deadline()].into_iter().flatten().min()
+    }
+
+    /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
+    pub(super) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
+        let rtt = self.trip.assumed();
+        let clean = self.holes.closed_for(now, rtt.max(CLEAN)) && !self.undo.is_armed();
+        // One who is below is not let in again before he is well above.
+        let least = if self.is_offloaded { THRESHOLD / 2 } else { THRESHOLD };
+        let fits = clean && self.in_flight(now) >= u64::from(least);
+        let is_on = !on_trial || self.trial.is_on(now, self.pace.total(), fits);
+        self.is_offloaded = fits && is_on;
+        self.is_offloaded
+    }
+
+    /// Books what became of an ACK that was offered to a helping link.
+    pub(super) const fn counts_mut(&mut self) -> &mut Counts {
+        &mut self.counts
+    }
+
+    /// By how many bits its windows are shifted: the most there is, while that is not known.
+    pub(super) fn scale(&self) -> u8 {
+        self.scale.unwrap_or(14)
+    }
+
+    /// From here to its other end.
+    pub(super) const fn key(&self) -> Key {
+        self.key
+    }
+
+    /// When something of it was heard last.
+    pub(super) const fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// Until when its packets are worth a look.
+    pub(super) fn watch_until(&self) -> Option<Instant> {
+        self.holes.last_open().map(|last| last + WATCHED)
+    }
+
+    /// As it stands.
+    pub(super) fn view(&self, now: Instant, mechanisms: &Mechanisms) -> FlowView {
+        let received = self.pace.total();
+        let segments = received.bytes() / u64::from(self.segment);
+        let rtt = self.trip.smoothed();
+        let segment = DataSize::from_bytes(u64::from(self.segment));
+        let stamps = self.last.is_some_and(|(last, _)| last.timestamps.is_some());
+        let mut in_force = Vec::new();
+        if mechanisms.has(Mechanism::Undo) && stamps {
+            in_force.push(Mechanism::Undo);
+        }
+        if self.reserve.may_restart() {
+            in_force.push(Mechanism::Reserve);
+        }
+        if self.is_offloaded {
+            in_force.push(Mechanism::Offload);
+        }
+        FlowView {
+            flow: self.key,
+            opened: self.opened,
+            left_alone: self.left_alone(mechanisms, stamps),
+            in_force,
+            received,
+            goodput: self.pace.rate(now),
+            plain: plain(segment, rtt.unwrap_or_default(), segments, self.holes.count()),
+            holes: self.holes.count(),
+            random: self.undo.random(),
+            undone: self.undo.undone(),
+            hidden: DataSize::ZERO,
+            missing: DataSize::ZERO,
+            acks: self.counts.acks,
+            offloaded: self.counts.offloaded,
+            replaced: self.counts.replaced,
+            kicks: self.handler.kicks(),
+            queue: self.gate.queue(now),
+            rtt,
+        }
+    }
+
+    fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
+        let why = if mechanisms.has(Mechanism::Undo) && !stamps && self.last.is_some() {
+            "it has no timestamps, which undo needs"
+        } else if self.trial.is_in_vain() {
+            "it runs no better with its ACKs elsewhere"
+        } else {
+            return None;
+        };
+        Some(why.to_string())
+    }
+
+    /// Sends what the own stack has said last, over this link.
+    fn say(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
+        let Some((last, envelope)) = self.last else { return };
+        // Not the timestamp of before the silence, which would make it a round trip.
+        let shows = self.gate.clock().shows(now);
+        let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
+        let ack = Ack { timestamps: last.timestamps.map(fresh), sacks: Sacks::default(), ..last };
+        outputs.push_back(Output::Send { link, packet: Bytes(ack.emit(&self.key, envelope)) });
+    }
+
+    /// Whether it brings as many segments as a download does that fills a link.
+    fn is_in_swing(&self, now: Instant) -> bool {
+        self.pace.lately(now).bytes() >= u64::from(self.segment) * SWING
+    }
+
+    /// Segments on their way, by its pace and its round trip.
+    fn in_flight(&self, now: Instant) -> u64 {
+        let bytes = self.pace.rate(now) * self.trip.assumed();
+        bytes.bytes() / u64::from(self.segment)
+    }
+}
+
+/// An Ethernet's with timestamps.
+const USUAL_SEGMENT: u32 = 1448;
+/// What the option takes of each segment (RFC 7323 appendix A).
+const TIMESTAMPS: u32 = 12;
+/// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
+const SWING: u64 = 10;
+/// Segments in flight (§3.1).
+const THRESHOLD: u32 = 20;
+/// chosen: longer than a burst of losses.
+const CLEAN: Duration = Duration::from_millis(200);
+/// chosen: where one loss was there will be others; a few seconds of looking cost little.
+const WATCHED: Duration = Duration::from_secs(10);

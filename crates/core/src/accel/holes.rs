@@ -1,0 +1,126 @@
+//! What is missing, as the own stack says it.
+//!
+//! In: its pure ACKs. Out: how many holes they show for the first time, and whether one is open.
+//!
+//! 1. A hole is new if it lies above everything that was reported before: below that, blocks only merge.
+//! 2. A block that was received twice (RFC 2883) is no hole.
+//! 3. Reordering looks the same at first; it closes by itself.
+
+use crate::units::{Duration, Instant};
+use crate::wire::packet::{Ack, Seq, Span};
+
+/// One flow's holes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holes {
+    /// One past the highest number that is known to have come.
+    high: Option<Seq>,
+    is_open: bool,
+    last_open: Option<Instant>,
+    count: u64,
+}
+
+impl Holes {
+    /// How many holes this ACK shows for the first time.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack) -> u32 {
+        let twice = ack.duplicate_span();
+        let ahead = |block: &&Span| !block.is_empty() && block.start.is_after(ack.ack) && Some(**block) != twice;
+        let mut high = self.high.map_or(ack.ack, |high| high.later(ack.ack));
+        let (mut new, mut open) = (0, false);
+        let blocks = ack.sacks.blocks();
+        // At most four: the lowest of those that are left, again and again.
+        let mut from = ack.ack;
+        while let Some(block) = lowest(blocks.iter().filter(ahead).filter(|block| !block.start.is_before(from))) {
+            open = true;
+            if block.start.is_after(high) {
+                new += 1;
+            }
+            high = high.later(block.end);
+            from = block.start.plus(1);
+        }
+        self.high = Some(high);
+        self.is_open = open;
+        if open {
+            self.last_open = Some(now);
+        }
+        self.count += u64::from(new);
+        new
+    }
+
+    /// One past the highest number that is known to have come.
+    pub(super) const fn high(&self) -> Option<Seq> {
+        self.high
+    }
+
+    /// Whether something is missing.
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether nothing has been missing for so long.
+    pub(super) fn closed_for(&self, now: Instant, time: Duration) -> bool {
+        !self.is_open && self.last_open.is_none_or(|last| now.since(last) >= time)
+    }
+
+    /// When something was missing last.
+    pub(super) const fn last_open(&self) -> Option<Instant> {
+        self.last_open
+    }
+
+    /// How many there were.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+fn lowest<'a>(blocks: impl Iterator<Item = &'a Span>) -> Option<Span> {
+    blocks.copied().reduce(|a, b| if b.start.is_before(a.start) { b } else { a })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::packet::{Flags, Sacks};
+
+    fn ack(number: u32, blocks: &[(u32, u32)]) -> Ack {
+        let spans: alloc::vec::Vec<Span> =
+            blocks.iter().map(|(a, b)| Span::new(Seq::new(*a), Seq::new(*b))).collect();
+        let (seq, ack) = (Seq::new(1), Seq::new(number));
+        Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sacks: Sacks::of(&spans) }
+    }
+
+    #[test]
+    fn a_hole_is_counted_when_it_shows_first() {
+        let mut holes = Holes::default();
+        let now = Instant::ZERO;
+        assert_eq!(holes.on_ack(now, &ack(100, &[])), 0);
+        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 300)])), 1);
+        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 400)])), 0, "the same, and more behind it");
+        assert_eq!(holes.on_ack(now, &ack(100, &[(600, 700), (500, 550), (200, 400)])), 2);
+        assert_eq!(holes.on_ack(now, &ack(400, &[(500, 700)])), 0, "the first and the third are filled");
+        assert!(holes.is_open());
+        assert_eq!(holes.on_ack(now, &ack(700, &[])), 0);
+        assert!(!holes.is_open());
+        assert_eq!((holes.count(), holes.high()), (3, Some(Seq::new(700))));
+    }
+
+    #[test]
+    fn what_came_twice_is_no_hole() {
+        let mut holes = Holes::default();
+        assert_eq!(holes.on_ack(Instant::ZERO, &ack(400, &[(300, 350)])), 0);
+        assert_eq!(
+            holes.on_ack(Instant::ZERO, &ack(400, &[(520, 530), (500, 600)])),
+            1,
+            "the first is part of the second"
+        );
+        assert_eq!(holes.count(), 1);
+    }
+
+    #[test]
+    fn it_counts_over_the_seam() {
+        let mut holes = Holes::default();
+        let start = u32::MAX - 100;
+        holes.on_ack(Instant::ZERO, &ack(start, &[]));
+        assert_eq!(holes.on_ack(Instant::ZERO, &ack(start, &[(50, 90)])), 1);
+        assert_eq!(holes.on_ack(Instant::ZERO, &ack(start, &[(50, 120)])), 0);
+    }
+}

@@ -1,0 +1,283 @@
+//! Interface Characterizer: what does a helping link bear, and is it there? (Super-aggregation §4.2)
+//!
+//! In: what is sent over it, its gateway's answers, the time. Out: how many bytes may go now, its round trip, whether it
+//! lives, and questions.
+//!
+//! 1. Nothing is asked of a link that is not used: its radio may sleep. While it is, its gateway is asked five times a
+//!    second, and that question waits in the same queue as everything else that leaves.
+//! 2. Where the uplink's rate was told, nine tenths of it may be used. Else the allowance grows by a quarter with each
+//!    answer that did not wait, as long as it is used, and shrinks by three tenths with one that has waited for long.
+//! 3. A link that owes answers for a second is dead until it answers.
+//!
+//! Its capacity by a burst of packets was not measured: on a radio that costs more than all ACKs of a minute.
+
+use alloc::collections::VecDeque;
+
+use super::config::Helper;
+use super::event::Output;
+use crate::link::LinkId;
+use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+
+/// One helping link.
+#[derive(Clone, Debug)]
+pub(super) struct Interface {
+    terms: Helper,
+    allowance: Bitrate,
+    /// What may go at once, in nanoseconds of the allowance; negative after something that could not wait.
+    credit: i64,
+    credited: Instant,
+    used: u64,
+    sent: DataSize,
+    wanted: Option<Instant>,
+    next_question: Option<Instant>,
+    next_sequence: u16,
+    asked: VecDeque<(u16, Instant)>,
+    base: Option<Duration>,
+    rtt: Option<Duration>,
+    heard: Option<Instant>,
+    is_down: bool,
+}
+
+impl Interface {
+    /// On these terms.
+    pub(super) fn new(terms: Helper) -> Self {
+        Self {
+            terms,
+            allowance: terms.up.map_or(FIRST, |up| up.share(USABLE)),
+            credit: 0,
+            credited: Instant::ZERO,
+            used: 0,
+            sent: DataSize::ZERO,
+            wanted: None,
+            next_question: None,
+            next_sequence: 0,
+            asked: VecDeque::new(),
+            base: None,
+            rtt: None,
+            heard: None,
+            is_down: false,
+        }
+    }
+
+    /// Which link.
+    pub(super) const fn link(&self) -> LinkId {
+        self.terms.link
+    }
+
+    /// Something is to be sent over it soon.
+    pub(super) fn want(&mut self, now: Instant) {
+        self.wanted = Some(now);
+        if self.next_question.is_none() {
+            self.next_question = Some(now);
+            self.asked.clear();
+        }
+    }
+
+    /// Whether it answers.
+    pub(super) fn is_alive(&self, now: Instant) -> bool {
+        let owes = self.asked.front().is_some_and(|(_, asked)| now.since(*asked) >= DEAD);
+        !self.is_down && !owes && self.heard.is_some_and(|heard| now.since(heard) < STALE)
+    }
+
+    /// So many bytes go over it now, whether there is room or not.
+    pub(super) fn spend(&mut self, now: Instant, bytes: usize) {
+        self.credit = self.credit_at(now) - self.cost(bytes);
+        self.credited = self.credited.max(now);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.used += bytes;
+        self.sent += DataSize::from_bytes(bytes);
+    }
+
+    /// When there is room for so many bytes: `now`, or later.
+    pub(super) fn room_at(&self, now: Instant, bytes: usize) -> Instant {
+        let lacks = self.cost(bytes).min(BURST) - self.credit_at(now);
+        now + Duration::from_nanos(u64::try_from(lacks).unwrap_or(0))
+    }
+
+    /// The gateway answers.
+    pub(super) fn on_answer(&mut self, now: Instant, sequence: u16) {
+        let Some(at) = self.asked.iter().position(|(asked, _)| *asked == sequence) else { return };
+        let Some((_, asked)) = self.asked.drain(..=at).next_back() else { return };
+        let rtt = now.since(asked);
+        self.heard = Some(now);
+        self.rtt = Some(rtt);
+        let base = *self.base.insert(self.base.map_or(rtt, |base| base.min(rtt)));
+        if self.terms.up.is_none() {
+            self.adapt(rtt.saturating_sub(base));
+        }
+        self.used = 0;
+    }
+
+    /// The carrier came or went.
+    pub(super) fn on_carrier(&mut self, is_up: bool) {
+        self.is_down = !is_up;
+        if !is_up {
+            self.heard = None;
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
+        if self.next_question.is_none_or(|due| now < due) {
+            return;
+        }
+        if self.wanted.is_none_or(|wanted| now.since(wanted) >= REST) {
+            self.next_question = None;
+            self.asked.clear();
+            return;
+        }
+        self.next_sequence = self.next_sequence.wrapping_add(1);
+        if self.asked.len() == REMEMBERED {
+            self.asked.pop_back();
+        }
+        self.asked.push_back((self.next_sequence, now));
+        self.next_question = Some(now + RHYTHM);
+        outputs.push_back(Output::Ask { link: self.terms.link, sequence: self.next_sequence });
+    }
+
+    /// When to tick next.
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        self.next_question
+    }
+
+    /// The last round trip to its gateway.
+    pub(super) const fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// What may be sent over it.
+    pub(super) const fn allowance(&self) -> Bitrate {
+        self.allowance
+    }
+
+    /// On what terms it is used.
+    pub(super) const fn terms(&self) -> &Helper {
+        &self.terms
+    }
+
+    /// All that was sent over it.
+    pub(super) const fn sent(&self) -> DataSize {
+        self.sent
+    }
+
+    fn adapt(&mut self, waited: Duration) {
+        let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
+        if waited >= LONG {
+            self.allowance = self.allowance.share(Ratio::from_percent(70)).max(LEAST);
+        } else if waited < SHORT && is_used {
+            self.allowance =
+                Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(MOST);
+        }
+    }
+
+    fn credit_at(&self, now: Instant) -> i64 {
+        let passed = i64::try_from(now.since(self.credited).as_nanos()).unwrap_or(i64::MAX);
+        self.credit.saturating_add(passed).min(BURST)
+    }
+
+    /// Nanoseconds of the allowance.
+    fn cost(&self, bytes: usize) -> i64 {
+        let bits = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(8_000_000_000);
+        i64::try_from(bits / self.allowance.bits_per_sec().max(1)).unwrap_or(i64::MAX)
+    }
+}
+
+/// Facts, D.
+const USABLE: Ratio = Ratio::from_percent(90);
+/// chosen: the least link that is worth it has 50 kbit/s.
+const FIRST: Bitrate = Bitrate::from_bits_per_sec(50_000);
+/// chosen: two ACKs a round trip.
+const LEAST: Bitrate = Bitrate::from_bits_per_sec(16_000);
+/// chosen: more ACKs than that change nothing.
+const MOST: Bitrate = Bitrate::from_mbps(2);
+/// In nanoseconds. chosen: two ACKs in one at 100 kbit/s.
+const BURST: i64 = 10_000_000;
+const RHYTHM: Duration = Duration::from_millis(200);
+/// chosen: less is the radio's scheduling.
+const SHORT: Duration = Duration::from_millis(30);
+const LONG: Duration = Duration::from_millis(80);
+/// chosen: longer than any round trip of a link that is worth it.
+const DEAD: Duration = Duration::from_secs(1);
+const STALE: Duration = Duration::from_millis(1500);
+/// chosen: a link that nothing was wanted of for so long may sleep.
+const REST: Duration = Duration::from_secs(1);
+const REMEMBERED: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(up: Option<Bitrate>) -> Interface {
+        Interface::new(Helper { up, ..Helper::new(LinkId(1)) })
+    }
+
+    /// A minute of 52-byte ACKs, each sent as soon as there is room, over a link of this rate with 75 ms each way.
+    fn send(interface: &mut Interface, rate: u64) -> (u64, Duration) {
+        let (mut queue_ends, mut bytes, mut worst) = (Instant::ZERO, 0, Duration::ZERO);
+        let mut outputs = VecDeque::new();
+        let mut answers: VecDeque<(Instant, u16)> = VecDeque::new();
+        let mut pass = |now: Instant, size: u64| {
+            queue_ends = queue_ends.max(now) + Duration::from_nanos(size * 8_000_000_000 / rate);
+            queue_ends
+        };
+        for ms in 0..60_000 {
+            let now = Instant::from_millis(ms);
+            interface.want(now);
+            interface.tick(now, &mut outputs);
+            for output in outputs.drain(..) {
+                if let Output::Ask { sequence, .. } = output {
+                    let left = pass(now, 60);
+                    worst = worst.max(left.since(now));
+                    answers.push_back((left + Duration::from_millis(150), sequence));
+                }
+            }
+            while answers.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, sequence) = answers.pop_front().unwrap();
+                interface.on_answer(now, sequence);
+            }
+            while interface.is_alive(now) && interface.room_at(now, 52) <= now {
+                interface.spend(now, 52);
+                pass(now, 52);
+                bytes += 52;
+            }
+        }
+        (bytes * 8 / 60, worst)
+    }
+
+    #[test]
+    fn a_rate_that_was_told_is_used_to_nine_tenths() {
+        let (rate, worst) = send(&mut cell(Some(Bitrate::from_bits_per_sec(400_000))), 400_000);
+        assert!((350_000..=361_000).contains(&rate), "{rate}");
+        assert!(worst < Duration::from_millis(20), "{worst:?}");
+    }
+
+    #[test]
+    fn an_unknown_rate_is_found_without_a_long_queue() {
+        for real in [50_000, 100_000, 400_000] {
+            let mut interface = cell(None);
+            let (rate, worst) = send(&mut interface, real);
+            assert!(rate > real * 6 / 10 && rate <= real, "{rate} of {real}");
+            assert!(worst < Duration::from_millis(900), "{worst:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_owes_answers_is_dead_and_one_that_is_not_used_is_not_asked() {
+        let (mut interface, mut outputs) = (cell(None), VecDeque::new());
+        let at = Instant::from_millis;
+        assert_eq!(interface.deadline(), None);
+        interface.want(at(0));
+        interface.tick(at(0), &mut outputs);
+        assert!(!interface.is_alive(at(0)), "it has not answered yet");
+        interface.on_answer(at(150), 1);
+        assert!(interface.is_alive(at(150)));
+        interface.want(at(200));
+        interface.tick(at(200), &mut outputs);
+        assert!(interface.is_alive(at(1100)) && !interface.is_alive(at(1200)));
+        for n in 1..20 {
+            interface.tick(at(200 * n), &mut outputs);
+        }
+        assert_eq!(interface.deadline(), None, "a second after the last wish");
+        assert!(outputs.len() < 9);
+    }
+}

@@ -1,0 +1,111 @@
+//! Offloader: pure ACKs over the second link, no more than it bears (Super-aggregation §3.1, §4.2).
+//!
+//! In: ACKs that may go there. Out: those that go now, and when the next may.
+//!
+//! 1. One place for each flow. An ACK that comes while the one before it still waits takes its place, if whoever gets
+//!    only the newer one misses nothing ([`Ack::says_all_of`]): so a link of 100 kbit/s carries what matters of the
+//!    ACKs of any rate. The paper has no such place and lets the rest go over the first link ([`Offloader::spill`]).
+//! 2. Flows take turns.
+//! 3. One that cannot be replaced leaves at once, ahead of the newer one: order within a flow stays.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use super::event::{Bytes, Output};
+use super::interface::Interface;
+use crate::units::Instant;
+use crate::wire::packet::{Ack, Flow};
+
+/// What waits for one helping link.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Offloader {
+    places: BTreeMap<Flow, (Ack, Vec<u8>)>,
+    turns: VecDeque<Flow>,
+}
+
+/// What became of an ACK that waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It had a free place.
+    Alone,
+    /// It took an older one's place.
+    Replaced,
+}
+
+impl Offloader {
+    /// This ACK may go over the link. `scale`: how the flow's windows are shifted.
+    pub(super) fn offer(
+        &mut self,
+        now: Instant,
+        to: &mut Interface,
+        flow: Flow,
+        new: (Ack, Vec<u8>),
+        scale: u8,
+        outputs: &mut VecDeque<Output>,
+    ) -> Fate {
+        let replaces = self.places.get(&flow).map(|(old, _)| new.0.says_all_of(old, scale));
+        let old = self.places.insert(flow, new);
+        match (replaces, old) {
+            (Some(true), _) => Fate::Replaced,
+            (Some(false), Some((_, packet))) => {
+                send(now, to, packet, outputs);
+                Fate::Alone
+            }
+            _ => {
+                self.turns.push_back(flow);
+                Fate::Alone
+            }
+        }
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn flush(&mut self, now: Instant, to: &mut Interface, outputs: &mut VecDeque<Output>) {
+        while let Some(flow) = self.turns.front() {
+            let size = self.places.get(flow).map_or(0, |(_, packet)| packet.len());
+            if to.room_at(now, size) > now {
+                return;
+            }
+            if let Some((_, packet)) = self.turns.pop_front().and_then(|flow| self.places.remove(&flow)) {
+                send(now, to, packet, outputs);
+            }
+        }
+    }
+
+    /// As published: the ACK goes over the link if there is room now; else it is given back.
+    pub(super) fn spill(
+        now: Instant,
+        to: &mut Interface,
+        packet: Vec<u8>,
+        outputs: &mut VecDeque<Output>,
+    ) -> Option<Vec<u8>> {
+        if to.room_at(now, packet.len()) > now {
+            return Some(packet);
+        }
+        send(now, to, packet, outputs);
+        None
+    }
+
+    /// What waits of this flow, if anything; it waits no more.
+    pub(super) fn withdraw(&mut self, flow: &Flow) -> Option<(Ack, Vec<u8>)> {
+        let waiting = self.places.remove(flow)?;
+        self.turns.retain(|turn| turn != flow);
+        Some(waiting)
+    }
+
+    /// When the first of those that wait may go.
+    pub(super) fn deadline(&self, now: Instant, to: &Interface) -> Option<Instant> {
+        let (_, packet) = self.places.get(self.turns.front()?)?;
+        Some(to.room_at(now, packet.len()))
+    }
+
+    /// Everything that waits, in its order; nothing waits any more.
+    pub(super) fn drain(&mut self) -> Vec<Vec<u8>> {
+        let turns = core::mem::take(&mut self.turns);
+        turns.iter().filter_map(|flow| self.places.remove(flow)).map(|(_, packet)| packet).collect()
+    }
+}
+
+fn send(now: Instant, to: &mut Interface, packet: Vec<u8>, outputs: &mut VecDeque<Output>) {
+    to.spend(now, packet.len());
+    outputs.push_back(Output::Send { link: to.link(), packet: Bytes(packet) });
+}

@@ -1,0 +1,103 @@
+//! A byte kept back, to restart the sender with when a blackout ends.
+//!
+//! In: what the own stack acknowledges. Out: what is said instead, and when the rest must be said.
+//!
+//! 1. Anything that moves the sender's left edge restarts it at once, however long its timeout has become (measured on
+//!    6.18; a repeated ACK or a window update does not). So while bytes flow in order, one byte less is acknowledged,
+//!    and that byte when the link is back. It has come: nothing is acknowledged that is not here.
+//! 2. The byte is given out after [`PATIENCE`] without another ACK, so that nobody waits for it, and with every ACK that
+//!    tells of holes, else the sender takes the segment for lost. Giving it out over a dark link costs nothing.
+//! 3. What was said is never taken back.
+
+use crate::units::{Duration, Instant};
+use crate::wire::packet::Seq;
+
+/// One flow's byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reserve {
+    said: Option<Seq>,
+    /// When the last ACK left that kept a byte back, and what is to be acknowledged.
+    kept: Option<(Instant, Seq)>,
+    /// It was given out, and nothing came since: perhaps it did not arrive.
+    is_out: bool,
+}
+
+impl Reserve {
+    /// The own stack acknowledges this; `keep`: one byte may be kept back. The answer is what leaves.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: bool) -> Seq {
+        let less = self.said.map_or(ack.minus(1), |said| ack.minus(1).later(said));
+        let says = if keep && less.is_before(ack) { less } else { ack };
+        self.kept = says.is_before(ack).then_some((now, ack));
+        self.is_out = false;
+        self.said = Some(self.said.map_or(says, |said| said.later(says)));
+        says
+    }
+
+    /// Something else has acknowledged this.
+    pub(super) fn on_said(&mut self, ack: Seq) {
+        self.said = Some(self.said.map_or(ack, |said| said.later(ack)));
+        if self.kept.is_some_and(|(_, kept)| !kept.is_after(ack)) {
+            self.kept = None;
+        }
+    }
+
+    /// When it is to be given out, for nothing came behind it.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.kept.map(|(since, _)| since + PATIENCE)
+    }
+
+    /// It is given out, if there is one.
+    pub(super) fn give_out(&mut self) -> Option<Seq> {
+        let (_, ack) = self.kept.take()?;
+        self.is_out = true;
+        self.on_said(ack);
+        Some(ack)
+    }
+
+    /// Whether acknowledging all that is here may restart the sender: it may never have heard of the last byte.
+    pub(super) const fn may_restart(&self) -> bool {
+        self.kept.is_some() || self.is_out
+    }
+}
+
+/// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
+const PATIENCE: Duration = Duration::from_millis(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+
+    #[test]
+    fn one_byte_less_is_said_while_the_stream_moves() {
+        let mut reserve = Reserve::default();
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), true), Seq::new(999));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(2000), true), Seq::new(1999));
+        assert!(reserve.may_restart());
+        assert_eq!(reserve.due(), Some(NOW + PATIENCE));
+    }
+
+    #[test]
+    fn what_was_said_is_never_taken_back() {
+        let mut reserve = Reserve::default();
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), false), Seq::new(1000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), true), Seq::new(1000));
+        assert!(!reserve.may_restart() && reserve.due().is_none());
+        reserve.on_said(Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3000), true), Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3001), true), Seq::new(3000));
+    }
+
+    #[test]
+    fn it_is_given_out_once() {
+        let mut reserve = Reserve::default();
+        reserve.on_ack(NOW, Seq::new(1000), true);
+        assert_eq!(reserve.give_out(), Some(Seq::new(1000)));
+        assert_eq!((reserve.give_out(), reserve.due()), (None, None));
+        assert!(reserve.may_restart(), "it may be lost");
+        reserve.on_ack(NOW, Seq::new(2000), true);
+        reserve.on_said(Seq::new(2000));
+        assert!(!reserve.may_restart());
+    }
+}

@@ -1,0 +1,234 @@
+//! The machine as a whole, one flow at a time.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::units::Bitrate;
+use crate::wire::packet::{Sacks, Seq, Span, Stamp, Timestamps};
+
+const WIFI: LinkId = LinkId(0);
+const CELL: LinkId = LinkId(1);
+const SEGMENT: u32 = 1448;
+
+/// A download with 20 Mbit/s and no losses, whose ACKs leave every second segment.
+struct Download {
+    machine: Accelerator,
+    now: Instant,
+    ack: u32,
+    /// The server's clock, 25 ms behind what has come.
+    stamp: u32,
+    answers: bool,
+}
+
+fn key() -> Key {
+    let pair = crate::wire::packet::Pair::V4([10, 0, 0, 2].into(), [10, 99, 0, 1].into());
+    Key { pair, source_port: 4000, destination_port: 443 }
+}
+
+impl Download {
+    fn new(mechanisms: &[Mechanism]) -> Self {
+        let mut config = Config::new(WIFI, Some(CELL));
+        config.mechanisms = Mechanisms::of(mechanisms);
+        let machine = Accelerator::new(config);
+        Self { machine, now: Instant::from_millis(1000), ack: 1000, stamp: 0, answers: true }
+    }
+
+    fn packet(&self, blocks: &[(u32, u32)]) -> Bytes {
+        let spans: Vec<Span> = blocks.iter().map(|(a, b)| Span::new(Seq::new(*a), Seq::new(*b))).collect();
+        let ack = Ack {
+            seq: Seq::new(7),
+            ack: Seq::new(self.ack),
+            window: 1000,
+            flags: Flags::ACK,
+            timestamps: Some(Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(self.stamp) }),
+            sacks: Sacks::of(&spans),
+        };
+        Bytes(ack.emit(&key(), Envelope::default()))
+    }
+
+    fn millis(&self) -> u32 {
+        u32::try_from(self.now.since(Instant::ZERO).as_millis()).unwrap()
+    }
+
+    /// Everything that comes of an ACK that leaves now; gateways answer at once.
+    fn leave(&mut self, blocks: &[(u32, u32)]) -> Vec<Output> {
+        let packet = self.packet(blocks);
+        self.machine.handle(self.now, Input::Leaving(packet));
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Vec<Output> {
+        let mut all = vec![];
+        while let Some(output) = self.machine.poll() {
+            all.push(output);
+        }
+        for output in all.clone() {
+            if let Output::Ask { link, sequence } = output
+                && (self.answers || link == CELL)
+            {
+                self.machine.handle(self.now, Input::Answered { link, sequence });
+                all.extend(self.drain());
+            }
+        }
+        all
+    }
+
+    /// Data comes for so long, and each two segments are acknowledged.
+    fn run(&mut self, millis: u64) -> Vec<Output> {
+        let (mut all, end) = (vec![], self.now + Duration::from_millis(millis));
+        while self.now < end {
+            all.extend(self.wait(1));
+            self.stamp = self.millis() - 25;
+            self.ack = self.ack.wrapping_add(2 * SEGMENT);
+            all.extend(self.leave(&[]));
+        }
+        all
+    }
+
+    /// Nothing comes for so long.
+    fn wait(&mut self, millis: u64) -> Vec<Output> {
+        let (mut all, end) = (vec![], self.now + Duration::from_millis(millis));
+        while let Some((at, _)) = self.machine.deadline().filter(|(at, _)| *at <= end) {
+            self.now = self.now.max(at);
+            self.machine.tick(self.now);
+            all.extend(self.drain());
+        }
+        self.now = end;
+        all
+    }
+}
+
+/// The pure ACKs that these outputs send, with the link of each.
+fn acks(outputs: &[Output]) -> Vec<(LinkId, Ack)> {
+    let packets = outputs.iter().filter_map(|output| match output {
+        Output::Leave(packet) => Some((WIFI, packet)),
+        Output::Send { link, packet } => Some((*link, packet)),
+        _ => None,
+    });
+    packets.map(|(link, packet)| (link, Segment::parse(&packet.0).unwrap().pure_ack().unwrap())).collect()
+}
+
+#[test]
+fn what_is_not_understood_leaves_as_it_came() {
+    let mut download = Download::new(&Mechanism::ALL);
+    for bytes in [vec![], vec![0x45], vec![0xff; 60], vec![0x45; 1500]] {
+        download.machine.handle(download.now, Input::Leaving(Bytes(bytes.clone())));
+        assert_eq!(download.drain(), [Output::Leave(Bytes(bytes))]);
+    }
+    download.machine.handle(download.now, Input::Seen { packet: Bytes(vec![0x45; 40]), length: 40 });
+    assert_eq!(download.drain(), []);
+}
+
+#[test]
+fn each_ack_is_answered_once_and_leaves_untouched_where_nothing_is_on() {
+    let mut download = Download::new(&[]);
+    download.run(500);
+    download.ack += 2 * SEGMENT;
+    let packet = download.packet(&[]);
+    let outputs = download.leave(&[]);
+    assert_eq!(outputs, [Output::Leave(packet)]);
+}
+
+#[test]
+fn in_full_swing_a_byte_is_kept_and_given_out_when_nothing_follows() {
+    let mut download = Download::new(&[Mechanism::Reserve]);
+    let first = acks(&download.run(4));
+    assert_eq!(first.last().unwrap().1.ack, Seq::new(download.ack), "not yet");
+    let later = acks(&download.run(500));
+    assert_eq!(later.last().unwrap().1.ack, Seq::new(download.ack - 1));
+    let pause = acks(&download.wait(59));
+    assert_eq!(pause, []);
+    let pause = acks(&download.wait(100));
+    assert_eq!(
+        pause.iter().map(|(link, ack)| (*link, ack.ack)).collect::<Vec<_>>(),
+        [(WIFI, Seq::new(download.ack))]
+    );
+}
+
+#[test]
+fn an_ack_with_holes_is_exact_and_the_one_that_closes_them_echoes_what_was_before() {
+    let mut download = Download::new(&[Mechanism::Reserve, Mechanism::Undo]);
+    download.run(1000);
+    let (before, ack) = (download.stamp, download.ack);
+    let hole = ack + SEGMENT;
+    let outputs = download.leave(&[(hole, hole + SEGMENT)]);
+    assert_eq!(acks(&outputs).last().unwrap().1.ack, Seq::new(ack));
+    assert!(outputs.contains(&Output::Watch(Sight::Heads)), "{outputs:?}");
+    download.wait(50);
+    (download.ack, download.stamp) = (hole + 20 * SEGMENT, download.millis() - 25);
+    let closing = acks(&download.leave(&[])).last().unwrap().1;
+    assert_eq!((closing.ack, closing.timestamps.unwrap().echo), (Seq::new(download.ack), Stamp::new(before)));
+    assert!(download.wait(20_000).contains(&Output::Watch(Sight::None)));
+    let view = &download.machine.flows(download.now)[0];
+    assert_eq!((view.holes, view.random, view.undone), (1, 1, 1));
+}
+
+#[test]
+fn a_dark_link_is_kicked_until_data_comes() {
+    let mut download = Download::new(&[Mechanism::Reserve]);
+    download.run(1000);
+    download.answers = false;
+    let dark = download.wait(1000);
+    assert!(download.machine.links(download.now)[0].is_dark);
+    let kicks = acks(&dark);
+    assert!((15..=20).contains(&kicks.len()), "{}", kicks.len());
+    assert!(kicks.iter().all(|(link, ack)| *link == WIFI && ack.ack == Seq::new(download.ack)));
+    let echo = kicks.last().unwrap().1.timestamps.unwrap().echo;
+    assert!(echo.since(Stamp::new(download.stamp)) > 800, "the sender's clock has gone on: {echo:?}");
+    download.answers = true;
+    download.run(100);
+    assert!(!download.machine.links(download.now)[0].is_dark);
+    assert_eq!(acks(&download.wait(50)), [], "no kick any more");
+}
+
+#[test]
+fn a_blackout_freezes_as_published_over_the_second_link() {
+    let mut download = Download::new(&[Mechanism::Freeze]);
+    download.run(1000);
+    download.answers = false;
+    let dark = acks(&download.wait(1000));
+    assert_eq!(dark.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(CELL, 0)]);
+    download.answers = true;
+    let light = acks(&download.wait(30));
+    assert_eq!(light.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(WIFI, 1000)]);
+}
+
+#[test]
+fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives() {
+    let mut download = Download::new(&[Mechanism::Offload]);
+    download.machine.helper =
+        Some(Interface::new(Helper { up: Some(Bitrate::from_bits_per_sec(100_000)), ..Helper::new(CELL) }));
+    download.run(500);
+    let second = download.run(1000);
+    let (mut over_cell, mut bytes) = (vec![], 0);
+    for output in &second {
+        if let Output::Send { link: CELL, packet } = output {
+            over_cell.push(packet);
+            bytes += packet.0.len();
+        }
+    }
+    assert!((10_000..=11_400).contains(&bytes), "{bytes} of 11250 bytes");
+    let held = second.iter().filter(|output| **output == Output::Hold).count();
+    assert_eq!(held, 1000, "each of them");
+    let rest = acks(&download.wait(50));
+    let newest = rest.last().or(acks(&second).last()).unwrap().1.ack;
+    assert_eq!(newest, Seq::new(download.ack));
+}
+
+#[test]
+fn a_flow_with_holes_keeps_its_acks_on_the_first_link() {
+    let mut download = Download::new(&[Mechanism::Offload]);
+    download.run(1000);
+    let hole = download.ack + SEGMENT;
+    for n in 1..20 {
+        let outputs = download.leave(&[(hole, hole + n * SEGMENT)]);
+        assert!(matches!(outputs.last(), Some(Output::Leave(_))), "{outputs:?}");
+        download.wait(1);
+    }
+    download.ack = hole + 20 * SEGMENT;
+    let (closing, late) = (download.leave(&[]), download.wait(100));
+    let all = acks(&closing).into_iter().chain(acks(&late));
+    assert!(all.filter(|(_, ack)| ack.ack == Seq::new(download.ack)).all(|(link, _)| link == WIFI));
+    assert!(download.run(1500).contains(&Output::Hold), "and not for ever");
+}

@@ -1,0 +1,88 @@
+//! A flow's round trip, as seen from the receiving end.
+//!
+//! In: its SYN and its ACKs as they leave, timestamps echoed by what comes. Out: the smoothed round trip.
+//!
+//! 1. The first measure is the handshake's: from the SYN to the ACK of its answer.
+//! 2. Later ones are from an ACK to the first packet that echoes its timestamp; they are there only while packets are
+//!    shown ([`super::Sight`]).
+
+use crate::units::{Duration, Instant};
+use crate::wire::packet::Stamp;
+
+/// One flow's round trip.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trip {
+    opened: Option<Instant>,
+    probe: Option<(Stamp, Instant)>,
+    smoothed: Option<Duration>,
+}
+
+impl Trip {
+    /// The own SYN leaves.
+    pub(super) fn on_syn(&mut self, now: Instant) {
+        // One that is sent again has no measure: which of the two was answered is not known.
+        self.opened = if self.opened.is_some() { None } else { Some(now) };
+    }
+
+    /// An ACK leaves with this timestamp of the own clock.
+    pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp) {
+        if let Some(opened) = self.opened.take() {
+            self.smoothed = Some(now.since(opened));
+        }
+        if self.probe.is_none_or(|(_, sent)| now.since(sent) >= LOST) {
+            self.probe = Some((value, now));
+        }
+    }
+
+    /// A packet comes that echoes this one.
+    pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp) {
+        let Some((value, sent)) = self.probe else { return };
+        if echo.is_before(value) {
+            return;
+        }
+        let sample = now.since(sent);
+        self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
+        self.probe = None;
+    }
+
+    /// None before the first measure.
+    pub(super) const fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// For decisions: something usual before the first measure.
+    pub(super) fn assumed(&self) -> Duration {
+        self.smoothed.unwrap_or(USUAL)
+    }
+}
+
+/// chosen: between a cable and a mobile link.
+const USUAL: Duration = Duration::from_millis(80);
+/// chosen: a probe whose echo did not come by then is gone.
+const LOST: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handshake_is_the_first_measure_and_echoes_are_the_next() {
+        let (mut trip, at) = (Trip::default(), Instant::from_millis);
+        assert_eq!(trip.assumed(), USUAL);
+        trip.on_syn(at(0));
+        trip.on_leaving(at(50), Stamp::new(7));
+        assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
+        trip.on_echo(at(60), Stamp::new(6));
+        trip.on_echo(at(108), Stamp::new(7));
+        assert_eq!(trip.smoothed(), Some(Duration::from_millis(51)));
+    }
+
+    #[test]
+    fn a_syn_that_is_sent_again_has_no_measure() {
+        let mut trip = Trip::default();
+        trip.on_syn(Instant::ZERO);
+        trip.on_syn(Instant::from_millis(1000));
+        trip.on_leaving(Instant::from_millis(1050), Stamp::new(7));
+        assert_eq!(trip.smoothed(), None);
+    }
+}
