@@ -31,7 +31,7 @@ use crate::units::{DataSize, Duration, Instant};
 use open::{Open, Part};
 use road::Lane;
 
-pub use road::Road;
+pub(super) use road::Road;
 
 /// Which fetch: counted from one, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -60,26 +60,26 @@ pub struct Fetch {
 
 /// Bytes that a flow misses.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Want {
+pub(super) struct Want {
     /// Whose: the caller's number.
-    pub flow: u64,
+    pub(super) flow: u64,
     /// Which, in the flow's sequence.
-    pub stretch: Stretch,
+    pub(super) stretch: Stretch,
     /// Which, in their resource.
-    pub place: Place,
+    pub(super) place: Place,
     /// Where they can be had.
-    pub server: SocketAddr,
+    pub(super) server: SocketAddr,
 }
 
 /// Bytes that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Got {
+pub(super) struct Got {
     /// Whose.
-    pub flow: u64,
+    pub(super) flow: u64,
     /// Where in the flow's sequence they begin.
-    pub start: u64,
+    pub(super) start: u64,
     /// They.
-    pub bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// What waits to be asked for.
@@ -96,7 +96,7 @@ struct Waiting {
 
 /// All fetches of a host.
 #[derive(Clone, Debug, Default)]
-pub struct Fetcher {
+pub(super) struct Fetcher {
     lanes: Vec<Lane>,
     waiting: Vec<Waiting>,
     open: BTreeMap<FetchId, Open>,
@@ -106,7 +106,7 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// The links, those that help first and the primary one last.
-    pub fn set_roads(&mut self, roads: &[Road]) {
+    pub(super) fn set_roads(&mut self, roads: &[Road]) {
         self.lanes.retain(|lane| roads.iter().any(|road| road.link == lane.road.link));
         for (at, road) in roads.iter().enumerate() {
             match self.lanes.iter().position(|lane| lane.road.link == road.link) {
@@ -120,7 +120,7 @@ impl Fetcher {
     }
 
     /// A flow misses bytes.
-    pub fn want(&mut self, now: Instant, want: Want) {
+    pub(super) fn want(&mut self, now: Instant, want: Want) {
         // In pieces, so that one that is lost on the way costs no more than a piece.
         let mut start = want.stretch.start;
         while start < want.stretch.end {
@@ -134,7 +134,7 @@ impl Fetcher {
     }
 
     /// What became of one range of a fetch; none, if nobody waits for it any more.
-    pub fn fetched(&mut self, now: Instant, fetch: FetchId, range: u32, bytes: Option<Vec<u8>>) -> Option<Got> {
+    pub(super) fn fetched(&mut self, now: Instant, fetch: FetchId, range: u32, bytes: Option<Vec<u8>>) -> Option<Got> {
         let open = self.open.get_mut(&fetch)?;
         let part = open.close(range)?;
         let link = open.link;
@@ -161,13 +161,13 @@ impl Fetcher {
     }
 
     /// Nothing of this flow is wanted any more.
-    pub fn forget(&mut self, flow: u64) {
+    pub(super) fn forget(&mut self, flow: u64) {
         self.waiting.retain(|waiting| waiting.want.flow != flow);
         self.drop_parts(|part| part.flow == flow);
     }
 
     /// Asks for what is due. `missing` says what of a stretch its flow still misses.
-    pub fn tick(&mut self, now: Instant, missing: impl Fn(u64, Stretch) -> Vec<Stretch>) {
+    pub(super) fn tick(&mut self, now: Instant, missing: impl Fn(u64, Stretch) -> Vec<Stretch>) {
         self.give_back(now);
         let due = self.waiting.iter().any(|waiting| waiting.due <= now);
         if due {
@@ -177,12 +177,12 @@ impl Fetcher {
     }
 
     /// What is to be done.
-    pub fn outputs(&mut self) -> Vec<Output> {
+    pub(super) fn outputs(&mut self) -> Vec<Output> {
         core::mem::take(&mut self.outputs)
     }
 
     /// When to call [`tick`](Self::tick) next.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|waiting| waiting.due);
         let late = self.open.values().filter_map(Open::deadline);
         waiting.chain(late).min()
@@ -190,8 +190,9 @@ impl Fetcher {
 
     /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
     /// in [`HIDDEN`], less what is wanted already.
-    pub fn room(&self) -> u64 {
-        let bring: DataSize = self.lanes.iter().filter(|lane| !lane.road.is_dark).map(|lane| lane.rate() * HIDDEN).sum();
+    pub(super) fn room(&self) -> u64 {
+        let bring: DataSize =
+            self.lanes.iter().filter(|lane| !lane.road.is_dark).map(|lane| lane.rate() * HIDDEN).sum();
         let helped = self.lanes.iter().any(|lane| !lane.road.is_primary && !lane.road.is_dark);
         // Beside a helping link the primary one is kept for what that one loses.
         let bring = if helped {
@@ -206,18 +207,19 @@ impl Fetcher {
     }
 
     /// Bytes that came over each link, what answers say around them included.
-    pub fn fetched_over(&self, link: LinkId) -> DataSize {
+    pub(super) fn fetched_over(&self, link: LinkId) -> DataSize {
         self.lanes.iter().find(|lane| lane.road.link == link).map_or(DataSize::ZERO, |lane| lane.total)
     }
 
     /// What a link was found to bring, if that was not told.
-    pub fn found_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
+    pub(super) fn found_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
         self.lanes.iter().find(|lane| lane.road.link == link).and_then(|lane| lane.found)
     }
 
     /// What has waited too long is asked for again.
     fn give_back(&mut self, now: Instant) {
-        let late: Vec<FetchId> = self.open.iter().filter(|(_, open)| open.is_late(now)).map(|(id, _)| *id).collect();
+        let late: Vec<FetchId> =
+            self.open.iter().filter(|(_, open)| open.is_late(now)).map(|(id, _)| *id).collect();
         for id in late {
             let Some(open) = self.open.get_mut(&id) else { continue };
             let (link, parts) = (open.link, open.ask_again());
@@ -245,14 +247,16 @@ impl Fetcher {
             for stretch in missing(waiting.want.flow, waiting.want.stretch) {
                 let offset = waiting.want.place.offset + (stretch.start - waiting.want.stretch.start);
                 let place = Place { offset, ..waiting.want.place.clone() };
-                self.waiting.push(Waiting { want: Want { stretch, place, ..waiting.want.clone() }, ..waiting.clone() });
+                self.waiting
+                    .push(Waiting { want: Want { stretch, place, ..waiting.want.clone() }, ..waiting.clone() });
             }
         }
     }
 
     /// One fetch more, if there is what is due and a link for it.
     fn ask(&mut self, now: Instant) -> bool {
-        let Some(first) = self.waiting.iter().filter(|waiting| waiting.due <= now).min_by_key(|waiting| waiting.due)
+        let Some(first) =
+            self.waiting.iter().filter(|waiting| waiting.due <= now).min_by_key(|waiting| waiting.due)
         else {
             return false;
         };
@@ -293,7 +297,8 @@ impl Fetcher {
         let id = FetchId(self.last);
         let due = now + lane.wait() + PATIENCE;
         lane.asked(now, road::cost(bytes, parts.len() as u64));
-        let ranges = parts.iter().map(|part| (part.place.offset, part.place.offset + part.stretch.bytes())).collect();
+        let ranges =
+            parts.iter().map(|part| (part.place.offset, part.place.offset + part.stretch.bytes())).collect();
         self.outputs.push(Output::Fetch(Fetch {
             id,
             link: lane.road.link,
@@ -343,7 +348,7 @@ impl Fetcher {
 }
 
 /// The paper's prototype gives no time; facts "Fast Fetcher" gathers 20 ms of holes.
-pub const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(20);
 /// Facts "Fast Fetcher": asked again after 600 ms and two round trips.
 const PATIENCE: Duration = Duration::from_millis(600);
 /// chosen: after an answer that has nothing, so long until the next question.

@@ -68,7 +68,9 @@ impl fmt::Display for Refusal {
             Self::Target => f.write_str("a request to a proxy is not sent twice"),
             Self::Status(status) => write!(f, "an answer with status {status}"),
             Self::Coded => f.write_str("an answer in a coding that has no ranges"),
-            Self::NoValidator => f.write_str("an answer without a strong ETag: a second one could be of another file"),
+            Self::NoValidator => {
+                f.write_str("an answer without a strong ETag: a second one could be of another file")
+            }
             Self::NoRanges => f.write_str("the server gives no ranges"),
             Self::Differs => f.write_str("fetched a second time, it was not the same"),
             Self::Short => f.write_str("short answers are left to TCP"),
@@ -78,35 +80,35 @@ impl fmt::Display for Refusal {
 
 /// What a request asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Request {
+pub(super) struct Request {
     /// Whether its answer has no body, whatever it says.
-    pub is_head: bool,
+    pub(super) is_head: bool,
     /// Bytes of its own body.
-    pub body: u64,
+    pub(super) body: u64,
     /// The request to be sent again, as [`Fetch`](super::Fetch) has it.
-    pub again: Result<String, Refusal>,
+    pub(super) again: Result<String, Refusal>,
 }
 
 /// What an answer says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub(super) struct Answer {
     /// Whether another answer to the same request follows (1xx).
-    pub is_interim: bool,
+    pub(super) is_interim: bool,
     /// Bytes of its body, unless the request was a HEAD.
-    pub body: u64,
+    pub(super) body: u64,
     /// Which bytes of what these are.
-    pub part: Result<Part, Refusal>,
+    pub(super) part: Result<Part, Refusal>,
 }
 
 /// Bytes of a resource.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub(super) struct Part {
     /// Where in the resource the body begins.
-    pub offset: u64,
+    pub(super) offset: u64,
     /// How long the resource is.
-    pub length: u64,
+    pub(super) length: u64,
     /// Its strong validator, quotes included.
-    pub etag: String,
+    pub(super) etag: String,
 }
 
 impl Request {
@@ -114,7 +116,7 @@ impl Request {
     ///
     /// # Errors
     /// It cannot be said where the next one begins.
-    pub fn parse(head: &[u8]) -> Result<Self, Refusal> {
+    pub(super) fn parse(head: &[u8]) -> Result<Self, Refusal> {
         let (first, fields) = lines(head)?;
         let mut words = first.split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -156,7 +158,7 @@ impl Answer {
     ///
     /// # Errors
     /// It cannot be said where the next one begins.
-    pub fn parse(head: &[u8]) -> Result<Self, Refusal> {
+    pub(super) fn parse(head: &[u8]) -> Result<Self, Refusal> {
         let (first, fields) = lines(head)?;
         let mut words = first.splitn(3, ' ');
         let version = words.next().filter(|version| is_version(version));
@@ -291,7 +293,8 @@ mod tests {
         let head = "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nRange: bytes=5-\r\nIf-Range: \"x\"\r\n\
                     Connection: keep-alive\r\nAccept-Encoding: gzip\r\nAccept: */*\r\n\r\n";
         let request = Request::parse(head.as_bytes()).expect("read");
-        let again = "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nAccept: */*\r\nAccept-Encoding: identity\r\n";
+        let again =
+            "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nAccept: */*\r\nAccept-Encoding: identity\r\n";
         assert_eq!(request, Request { is_head: false, body: 0, again: Ok(again.into()) });
     }
 
@@ -333,7 +336,8 @@ mod tests {
         ] {
             assert_eq!(part(fields), Ok((9, Err(refusal))), "{fields}");
         }
-        for fields in ["ETag: \"x\"", "Transfer-Encoding: chunked", "Transfer-Encoding: gzip\r\nContent-Length: 9"] {
+        for fields in ["ETag: \"x\"", "Transfer-Encoding: chunked", "Transfer-Encoding: gzip\r\nContent-Length: 9"]
+        {
             assert_eq!(part(fields), Err(Refusal::NoLength), "{fields}");
         }
         assert_eq!(part("Content-Length: +9"), Err(Refusal::NotHttp));
@@ -343,12 +347,14 @@ mod tests {
     #[test]
     fn a_part_is_one_range_of_a_known_whole() {
         let part = |range: &str| {
-            let head =
-                format!("HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag: \"x\"\r\nContent-Range: {range}\r\n\r\n");
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag: \"x\"\r\nContent-Range: {range}\r\n\r\n"
+            );
             Answer::parse(head.as_bytes()).expect("followed").part
         };
         assert_eq!(part("bytes 5-9/20"), Ok(Part { offset: 5, length: 20, etag: "\"x\"".into() }));
-        for range in ["bytes 5-9/*", "bytes 5-8/20", "bytes 9-5/20", "bytes 18-22/20", "bytes */20", "items 5-9/20"] {
+        for range in ["bytes 5-9/*", "bytes 5-8/20", "bytes 9-5/20", "bytes 18-22/20", "bytes */20", "items 5-9/20"]
+        {
             assert_eq!(part(range), Err(Refusal::Coded), "{range}");
         }
     }

@@ -29,11 +29,11 @@ use alloc::vec::Vec;
 use super::mirror::Mirror;
 use super::stretch::{Stretch, Stretches, near, number};
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Ack, Rewrite, Seq, Span, Stamp};
+use crate::wire::packet::{Ack, Rewrite, Sacks, Seq, Span, Stamp, Timestamps};
 
 /// A flow's holes.
 #[derive(Clone, Debug)]
-pub struct Hider {
+pub(super) struct Hider {
     /// What the own stack has acknowledged.
     here: u64,
     /// The end of what it has room for.
@@ -69,20 +69,20 @@ struct Hole {
 
 /// What a decision rests on, beside the flow itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
+pub(super) struct Terms<'a> {
     /// Where bytes can be had.
-    pub mirror: &'a Mirror,
+    pub(super) mirror: &'a Mirror,
     /// Whether a new hole may be hidden: the mechanism is on, and the delay gate calls the loss random.
-    pub may_hide: bool,
+    pub(super) may_hide: bool,
     /// How many bytes more may be missing at the same time.
-    pub room: u64,
+    pub(super) room: u64,
     /// The newest timestamp of the other end.
-    pub newest: Option<Stamp>,
+    pub(super) newest: Option<Stamp>,
 }
 
 /// What becomes of a segment that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// It leaves as it is.
     Leave,
     /// It says this instead.
@@ -93,18 +93,18 @@ pub enum Verdict {
 
 /// What an acknowledgement says instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Said {
+pub(super) struct Said {
     /// Its number; SACK blocks that do not begin after it go.
-    pub ack: Seq,
+    pub(super) ack: Seq,
     /// Its window, as it stands in the header.
-    pub window: u16,
+    pub(super) window: u16,
     /// The timestamp that it echoes, if another.
-    pub echo: Option<Stamp>,
+    pub(super) echo: Option<Stamp>,
 }
 
 impl Said {
     /// Writes it into the packet. The length does not change.
-    pub fn write(&self, packet: &mut [u8]) {
+    pub(super) fn write(&self, packet: &mut [u8]) {
         let Ok(mut rewrite) = Rewrite::of(packet) else { return };
         rewrite.set_ack(self.ack);
         rewrite.set_window(self.window);
@@ -114,15 +114,24 @@ impl Said {
         }
     }
 
+    /// What `ack` says then.
+    #[must_use]
+    pub(super) fn said(&self, ack: &Ack) -> Ack {
+        let blocks: Vec<Span> = ack.sacks.blocks().iter().filter(|block| self.keeps(block)).copied().collect();
+        let fresh = |stamps: Timestamps| Timestamps { echo: self.echo.unwrap_or(stamps.echo), ..stamps };
+        let timestamps = ack.timestamps.map(fresh);
+        Ack { ack: self.ack, window: self.window, timestamps, sacks: Sacks::of(&blocks), ..*ack }
+    }
+
     /// Whether a SACK block stays.
-    pub fn keeps(&self, block: &Span) -> bool {
+    pub(super) fn keeps(&self, block: &Span) -> bool {
         block.start.is_after(self.ack)
     }
 }
 
 impl Hider {
     /// Of a flow whose own stack has acknowledged up to here.
-    pub fn new(here: u64) -> Self {
+    pub(super) fn new(here: u64) -> Self {
         Self {
             here,
             edge: here,
@@ -140,7 +149,7 @@ impl Hider {
     }
 
     /// The own stack says this; `carries` data of its own, or not. `scale` is that of its SYN.
-    pub fn leaving(&mut self, now: Instant, ack: &Ack, carries: bool, scale: u8, terms: &Terms<'_>) -> Verdict {
+    pub(super) fn leaving(&mut self, now: Instant, ack: &Ack, carries: bool, scale: u8, terms: &Terms<'_>) -> Verdict {
         self.hear(ack, scale);
         let end = self.walk(now, terms);
         if end == self.here {
@@ -169,7 +178,7 @@ impl Hider {
 
     /// The other end is at this number: it begins a segment that came, or is that of a bare acknowledgement. After a
     /// ladder it says how much of it was believed.
-    pub fn came(&mut self, now: Instant, seq: Seq, terms: &Terms<'_>) {
+    pub(super) fn came(&mut self, now: Instant, seq: Seq, terms: &Terms<'_>) {
         let Some(top) = self.ladder else { return };
         let at = near(self.here, seq).min(top);
         if at > self.told {
@@ -183,7 +192,7 @@ impl Hider {
     ///
     /// What lies before bytes that came is hidden at once; what lies behind them as soon as the other end shows where it
     /// stands ([`came`](Self::came)).
-    pub fn ladder(&mut self, now: Instant, top: u64, step: u32, terms: &Terms<'_>) -> Vec<Seq> {
+    pub(super) fn ladder(&mut self, now: Instant, top: u64, step: u32, terms: &Terms<'_>) -> Vec<Seq> {
         let step = u64::from(step.max(1));
         let top = top.min(self.edge).max(self.told);
         self.ladder = Some(top);
@@ -194,53 +203,48 @@ impl Hider {
     }
 
     /// The window to be said with this number, so that the right edge stays where it is.
-    pub fn window_at(&self, ack: Seq, scale: u8) -> u16 {
+    pub(super) fn window_at(&self, ack: Seq, scale: u8) -> u16 {
         self.window(near(self.here, ack), scale)
     }
 
     /// Stretches that are to be fetched, each told once.
-    pub fn wanted(&mut self) -> Vec<Stretch> {
+    pub(super) fn wanted(&mut self) -> Vec<Stretch> {
         core::mem::take(&mut self.wanted)
     }
 
     /// What of this stretch is still hidden and not here.
-    pub fn missing(&self, stretch: Stretch) -> Vec<Stretch> {
+    pub(super) fn missing(&self, stretch: Stretch) -> Vec<Stretch> {
         let parts = self.hidden.iter().map(|hole| hole.stretch.common(&stretch));
         parts.filter(|part| !part.is_empty()).collect()
     }
 
     /// What the own stack has acknowledged.
-    pub const fn here(&self) -> u64 {
+    pub(super) const fn here(&self) -> u64 {
         self.here
     }
 
     /// What was acknowledged to the other end, as far as is known.
-    pub const fn told(&self) -> u64 {
+    pub(super) const fn told(&self) -> u64 {
         self.told
     }
 
-    /// The end of what the own stack has room for.
-    pub const fn edge(&self) -> u64 {
-        self.edge
-    }
-
     /// Whether nothing is hidden, and nothing may have been acknowledged that is not here.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.hidden.is_empty() && self.told <= self.here && self.ladder.is_none()
     }
 
     /// Bytes that are acknowledged and not here.
-    pub fn missing_bytes(&self) -> u64 {
+    pub(super) fn missing_bytes(&self) -> u64 {
         self.hidden.iter().map(|hole| hole.stretch.bytes()).sum()
     }
 
     /// Bytes that were ever hidden.
-    pub const fn total(&self) -> u64 {
+    pub(super) const fn total(&self) -> u64 {
         self.total
     }
 
     /// When the connection is to be ended unless something comes.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.hidden.iter().map(|hole| hole.since + DEADLINE).min()
     }
 

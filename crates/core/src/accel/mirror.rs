@@ -163,6 +163,23 @@ impl Mirror {
         true
     }
 
+    /// Nobody has asked anything, and nobody looks any longer: what comes now cannot be followed.
+    pub fn give_up(&mut self) {
+        if self.is_silent() {
+            self.refuse(Refusal::NotSeen);
+        }
+    }
+
+    /// Whether no request was seen, and one still may be.
+    pub fn is_silent(&self) -> bool {
+        self.taps.is_none() && self.refusal.is_none()
+    }
+
+    /// Whether the bytes from here on are being fetched for a comparison.
+    pub fn awaits(&self, start: u64) -> bool {
+        self.bodies.iter().any(|body| matches!(&body.proof, Proof::Asked(at, _) if *at == start))
+    }
+
     /// Up to where the flow is known to carry data: the end of the last body. A FIN cannot lie before it.
     pub fn end(&self) -> Option<u64> {
         self.bodies.back().map(|body| body.stretch.end)
@@ -192,9 +209,9 @@ impl Mirror {
 
     /// Why nothing can be fetched of what comes now; none while it can, or may be found out yet.
     pub fn refusal(&self) -> Option<Refusal> {
-        let last = self.bodies.back().filter(|body| self.taps.as_ref().is_some_and(|taps| {
-            body.stretch.contains(taps.down.front().saturating_sub(1))
-        }));
+        let last = self.bodies.back().filter(|body| {
+            self.taps.as_ref().is_some_and(|taps| body.stretch.contains(taps.down.front().saturating_sub(1)))
+        });
         last.and_then(|body| body.resource.as_ref().err().copied()).or(self.refusal)
     }
 
@@ -279,7 +296,9 @@ impl Mirror {
         for body in self.bodies.iter_mut().filter(|body| body.proof == Proof::Wanted && body.resource.is_ok()) {
             let common = body.stretch.common(&shown);
             let from = usize::try_from(common.start - at).unwrap_or(usize::MAX);
-            if let Some(bytes) = payload.get(from..).and_then(|rest| rest.get(..SAMPLE)).filter(|_| common.bytes() >= SAMPLE as u64) {
+            if let Some(bytes) =
+                payload.get(from..).and_then(|rest| rest.get(..SAMPLE)).filter(|_| common.bytes() >= SAMPLE as u64)
+            {
                 body.proof = Proof::Sample(common.start, bytes.to_vec());
             }
         }
@@ -298,7 +317,8 @@ impl Mirror {
 /// Whether these bytes can begin a request: capital letters, then a blank.
 fn could_be_request(bytes: &[u8]) -> bool {
     let word = bytes.iter().position(|b| !b.is_ascii_uppercase());
-    word.is_none_or(|end| (3..=16).contains(&end) && bytes.get(end) == Some(&b' ')) && (word.is_some() || bytes.len() <= 16)
+    word.is_none_or(|end| (3..=16).contains(&end) && bytes.get(end) == Some(&b' '))
+        && (word.is_some() || bytes.len() <= 16)
 }
 
 /// chosen: more than clients pipeline.

@@ -20,11 +20,18 @@ mod flow;
 mod gain;
 mod gate;
 mod handler;
+mod heads;
+mod hider;
+mod hiding;
 mod holes;
 mod interface;
+mod mirror;
+mod mirrored;
 mod offloader;
 mod pace;
 mod reserve;
+mod stretch;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod trip;
@@ -42,10 +49,15 @@ use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Segment};
 pub use config::{Config, Helper, Mechanism, Mechanisms};
 pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
+pub use heads::Refusal;
+pub use mirror::{Mirror, Place, Resource, Seen};
+pub use stretch::{Stretch, Stretches};
 pub use view::{FlowView, LinkView};
 
 use detector::{Detector, Turn};
-use flow::Flow;
+use fetcher::Fetcher;
+use flow::{Flow, May};
+use hiding::Hiding;
 use interface::Interface;
 use offloader::{Fate, Offloader};
 
@@ -63,6 +75,10 @@ pub struct Accelerator {
     detector: Detector,
     helper: Option<Interface>,
     offloader: Offloader,
+    fetcher: Fetcher,
+    /// Flows that may be mirrored, by the number under which the fetcher knows them, and what they need to be shown.
+    mirrored: BTreeMap<u64, (Key, Sight)>,
+    numbers: u64,
     sight: Sight,
     watch_until: Option<Instant>,
     swept: Instant,
@@ -79,6 +95,9 @@ impl Accelerator {
             detector: Detector::new(config.primary),
             helper: config.helpers.first().copied().map(Interface::new),
             offloader: Offloader::default(),
+            fetcher: Fetcher::default(),
+            mirrored: BTreeMap::new(),
+            numbers: 0,
             sight: Sight::None,
             watch_until: None,
             swept: Instant::ZERO,
@@ -108,7 +127,7 @@ impl Accelerator {
             up: None,
             down: None,
             sent: DataSize::ZERO,
-            fetched: DataSize::ZERO,
+            fetched: self.fetcher.fetched_over(self.config.primary),
         };
         let helper = self.helper.iter().map(|helper| LinkView {
             link: helper.link(),
@@ -117,14 +136,14 @@ impl Accelerator {
             dark: Duration::ZERO,
             rtt: helper.rtt(),
             up: Some(helper.allowance()),
-            down: helper.terms().down,
+            down: helper.terms().down.or_else(|| self.fetcher.found_rate(helper.link())),
             sent: helper.sent(),
-            fetched: DataSize::ZERO,
+            fetched: self.fetcher.fetched_over(helper.link()),
         });
         core::iter::once(primary).chain(helper).collect()
     }
 
-    fn on_leaving(&mut self, packet: Bytes) {
+    fn on_leaving(&mut self, mut packet: Bytes) {
         let now = self.now;
         let Ok(segment) = Segment::parse(&packet.0) else {
             self.outputs.push_back(Output::Leave(packet));
@@ -137,13 +156,20 @@ impl Accelerator {
             if !flags.contains(Flags::ACK) && self.has_room(&key) {
                 let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
                 flow.on_syn(now, &segment);
+                self.mirror(key);
             }
         } else if let Some(ack) = segment.pure_ack() {
             let envelope = segment.packet().envelope();
             return self.on_ack(key, packet, (ack, envelope));
         } else if let Some(flow) = self.flows.get_mut(&key) {
-            flow.on_other(now, segment.ack());
+            let woken = flow.deadline();
+            let room = self.fetcher.room();
+            let may = May { mechanisms: &self.config.mechanisms, is_watched: self.sight != Sight::None, room };
+            flow.on_other(now, &mut packet.0, &may);
             self.offloader.withdraw(&key);
+            self.outputs.push_back(Output::Leave(packet));
+            self.after(key, woken);
+            return;
         }
         self.outputs.push_back(Output::Leave(packet));
     }
@@ -154,14 +180,17 @@ impl Accelerator {
             self.outputs.push_back(Output::Leave(packet));
             return;
         }
-        let is_watched = self.sight != Sight::None;
+        let room = self.fetcher.room();
+        let may = May { mechanisms: &self.config.mechanisms, is_watched: self.sight != Sight::None, room };
         let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
         let woken = flow.deadline();
-        let news = flow.on_ack(now, &mut packet.0, (ack, envelope), &self.config.mechanisms, is_watched);
+        let news = flow.on_ack(now, &mut packet.0, (ack, envelope), &may);
         if news.has_holes && self.config.mechanisms.has(Mechanism::Undo) {
             self.watch_until = self.watch_until.max(flow.watch_until());
         }
-        if let Some(packet) = self.offload(key, packet) {
+        if news.is_held {
+            self.outputs.push_back(Output::Hold);
+        } else if let Some(packet) = self.offload(key, packet) {
             // What waits elsewhere says less than this.
             if self.offloader.withdraw(&key).is_some()
                 && let Some(flow) = self.flows.get_mut(&key)
@@ -170,7 +199,7 @@ impl Accelerator {
             }
             self.outputs.push_back(Output::Leave(packet));
         }
-        self.rearm(key, woken);
+        self.after(key, woken);
         if news.has_data {
             let turn = self.detector.on_sign(now, &mut self.outputs);
             self.turn(turn);
@@ -218,10 +247,20 @@ impl Accelerator {
         None
     }
 
-    fn on_seen(&mut self, packet: &Bytes) {
+    fn on_seen(&mut self, packet: &Bytes, length: u32) {
         let Ok(segment) = Segment::parse_head(&packet.0) else { return };
-        let Some(flow) = self.flows.get_mut(&segment.flow().reversed()) else { return };
-        flow.on_arrival(self.now, &segment);
+        let cut = (length as usize).saturating_sub(packet.0.len());
+        let payload = u32::try_from(segment.payload().len() + cut).unwrap_or(u32::MAX);
+        if let Some(flow) = self.flows.get_mut(&segment.flow()) {
+            let woken = flow.deadline();
+            flow.on_asked(self.now, &segment, payload);
+            return self.after(segment.flow(), woken);
+        }
+        let key = segment.flow().reversed();
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let woken = flow.deadline();
+        flow.on_arrival(self.now, &segment, payload);
+        self.after(key, woken);
         let turn = self.detector.on_sign(self.now, &mut self.outputs);
         self.turn(turn);
     }
@@ -259,20 +298,22 @@ impl Accelerator {
             let woken = flow.deadline();
             match turn {
                 Turn::Dark => flow.on_dark(now, frozen_over, &mut self.outputs),
-                Turn::Light => flow.on_light(now, primary, &mut self.outputs),
+                Turn::Light => flow.on_light(now, primary, &self.config.mechanisms, &mut self.outputs),
             }
-            self.rearm(key, woken);
+            self.after(key, woken);
         }
     }
 
     /// Asks for sight of what passes while that is of use, and no longer.
     fn watch(&mut self) {
-        let sight = if self.watch_until.is_some_and(|until| self.now < until) { Sight::Heads } else { Sight::None };
+        let wanted =
+            if self.watch_until.is_some_and(|until| self.now < until) { Sight::Heads } else { Sight::None };
+        let sight = self.mirrored.values().map(|(_, sight)| *sight).fold(wanted, Sight::max);
         if sight != self.sight {
             self.sight = sight;
             self.outputs.push_back(Output::Watch(sight));
         }
-        if sight == Sight::None {
+        if wanted == Sight::None {
             self.watch_until = None;
         }
     }
@@ -298,6 +339,10 @@ impl Accelerator {
             if let Some(at) = flow.deadline() {
                 self.wakes.remove(&(at, *key));
             }
+            if let Some(number) = flow.hiding().map(Hiding::number) {
+                self.mirrored.remove(&number);
+                self.fetcher.forget(number);
+            }
             self.offloader.withdraw(key);
         }
     }
@@ -322,7 +367,7 @@ impl Accelerator {
             self.wakes.remove(&(at, key));
             if let Some(flow) = self.flows.get_mut(&key) {
                 flow.tick(now, primary, &mut self.outputs);
-                self.rearm(key, None);
+                self.after(key, None);
             }
         }
         let turn = self.detector.tick(now, &mut self.outputs);
@@ -338,6 +383,7 @@ impl Accelerator {
                 self.outputs.extend(late.map(|packet| Output::Send { link, packet }));
             }
         }
+        self.fetch();
         self.watch();
         self.sweep();
     }
@@ -356,14 +402,15 @@ impl Machine for Accelerator {
         self.advance(now);
         match input {
             Input::Leaving(packet) => self.on_leaving(packet),
-            Input::Seen { packet, .. } => self.on_seen(&packet),
+            Input::Seen { packet, length } => self.on_seen(&packet, length),
             Input::Counted { link, packets } if link == self.config.primary => {
                 let turn = self.detector.on_count(self.now, packets, &mut self.outputs);
                 self.turn(turn);
             }
             Input::Answered { link, sequence } => self.on_answer(link, sequence),
             Input::Carrier { link, is_up } => self.on_carrier(link, is_up),
-            Input::Counted { .. } | Input::Fetched { .. } => {}
+            Input::Fetched { fetch, range, bytes } => self.on_fetched(fetch, range, bytes),
+            Input::Counted { .. } => {}
         }
     }
 
@@ -383,7 +430,8 @@ impl Machine for Accelerator {
         let question = helper.and_then(Interface::deadline).map(|at| (at, Wake::Link));
         let room = helper.and_then(|helper| self.offloader.deadline(self.now, helper)).map(|at| (at, Wake::Room));
         let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
-        [flow, detector, question, room, watch].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
+        [flow, detector, question, room, watch, fetch].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 

@@ -14,17 +14,17 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// What is known of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Road {
+pub(in crate::accel) struct Road {
     /// Which.
-    pub link: LinkId,
+    pub(in crate::accel) link: LinkId,
     /// Whether it is the one that is helped.
-    pub is_primary: bool,
+    pub(in crate::accel) is_primary: bool,
     /// Whether it brings nothing at all now.
-    pub is_dark: bool,
+    pub(in crate::accel) is_dark: bool,
     /// What it brings, if that is known.
-    pub down: Option<Bitrate>,
+    pub(in crate::accel) down: Option<Bitrate>,
     /// Its round trip, if that is known.
-    pub rtt: Option<Duration>,
+    pub(in crate::accel) rtt: Option<Duration>,
 }
 
 /// A link, and what it was asked for.
