@@ -51,7 +51,7 @@ impl Lab {
         let events = spec.events.iter().map(|event| (event.at, place(&event.link), event.change)).collect();
         let (emulator, room) = Emulator::start(links, events, spec.seed)?;
         let mut lab = Self { server: None, emulator, room, networks, links: all, started: Duration::ZERO };
-        lab.server = Server::start(&spec.service, spec.sender.mptcp, &lab.networks, &lab.room)?;
+        lab.server = Server::start(&spec.service, spec.sender.mptcp, spec.place, &lab.networks, &lab.room)?;
         lab.started = Duration::from_nanos(clock::now() - before);
         Ok(lab)
     }
@@ -166,9 +166,7 @@ impl Lab {
     }
 
     fn at(&self, place: usize) -> io::Result<&Network> {
-        let behind = || self.networks.places.get(place.checked_sub(1)?);
-        let network = if place == 0 { Some(&self.networks.server) } else { behind() };
-        network.ok_or_else(|| io::Error::other(format!("there is no place {place}")))
+        self.networks.at(place).ok_or_else(|| io::Error::other(format!("there is no place {place}")))
     }
 
     /// The same at the server's end.

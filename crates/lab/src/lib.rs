@@ -19,6 +19,7 @@
 //!    processes are born in a room that dies with the lab ([`marline_sys::process::Room`]).
 //! 3. A figure from a machine that was too busy is not hidden but marked ([`Emulation::suspect`]).
 
+mod accel;
 mod access;
 mod bench;
 pub mod check;

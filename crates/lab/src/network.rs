@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | link i (from 0) | `10.(i+1).0.2/24`, `fd00:0:0:i+1::2/64` | `10.(i+1).0.1/24`, `fd00:0:0:i+1::1/64` |
 //! | loopback | | `10.99.0.1`, `fd99::1`: where servers are reached over every link |
-//! | routes | a default route per link, metric 100 + i; the same alone in table 1000 + i | the link's network |
+//! | routes | a default route per link by way of its other end, metric 100 + i; the same alone in table 1000 + i | the link's network |
 //! | rules | from the link's address by table 1000 + i | |
 //!
 //! 1. A client chooses its link by binding its socket to the device, or to the device's address; else it gets link 0.
@@ -75,6 +75,16 @@ pub(crate) struct Networks {
     /// From place 1 on ([`crate::places`]).
     pub(crate) places: Vec<Network>,
     pub(crate) congestion: CongestionReport,
+}
+
+impl Networks {
+    /// The network of a place ([`crate::places`]); none: there is no such place.
+    pub(crate) fn at(&self, place: usize) -> Option<&Network> {
+        match place.checked_sub(1) {
+            None => Some(&self.server),
+            Some(behind) => self.places.get(behind),
+        }
+    }
 }
 
 /// The two ends of one link, for the emulator.
@@ -249,6 +259,9 @@ impl End {
             Route { destination: Some((network_of(address), prefix)), source: Some(source), ..route.clone() },
         )?;
         if self.side == Side::Client {
+            let (v4, v6) = Side::Server.addresses(at);
+            let gateway = if address.is_ipv4() { v4.into() } else { v6.into() };
+            let route = Route { gateway: Some(gateway), ..route };
             self.route(step, Route { metric: 100 + number, ..route.clone() })?;
             self.route(step, Route { table: 1000 + number, ..route })?;
         }

@@ -79,6 +79,9 @@ pub struct LabSpec {
     pub sender: Sender,
     /// What lies behind the server's end.
     pub segments: Vec<Segment>,
+    /// The place of what stands at the other end: 0 is the server's end itself, else one behind `segments`, so that the
+    /// links' other ends are gateways that are nearer than the server.
+    pub place: usize,
 }
 
 /// The server's TCP, as far as a lab may choose.
@@ -102,6 +105,7 @@ impl LabSpec {
             service: Service::None,
             sender: Sender::default(),
             segments: Vec::new(),
+            place: 0,
         }
     }
 
@@ -139,6 +143,10 @@ impl LabSpec {
             let (from, to) = (segment.from, segment.to);
             return Err(LabError::Spec(format!("segment {}: no two places: {from} and {to}", segment.link.name)));
         }
+        let farthest = self.segments.iter().map(|segment| segment.from.max(segment.to)).max().unwrap_or(0);
+        if self.place > farthest {
+            return Err(LabError::Spec(format!("there is no place {} for the server", self.place)));
+        }
         match self.events.iter().find(|event| self.link(&event.link).is_none()) {
             Some(event) => Err(LabError::Spec(format!("event `{event}`: there is no link `{}`", event.link))),
             None => Ok(()),
@@ -173,6 +181,8 @@ mod tests {
             LabSpec { segments: vec![Segment { from, to, link }], ..spec(&[wifi], &["3s:onward=down"]) }
         };
         assert!(behind(0, 1, "onward").validate().is_ok());
+        assert!(LabSpec { place: 1, ..behind(0, 1, "onward") }.validate().is_ok());
+        assert!(LabSpec { place: 2, ..behind(0, 1, "onward") }.validate().is_err());
         assert!(behind(1, 1, "onward").validate().is_err());
         assert!(behind(0, MOST_PLACES + 1, "onward").validate().is_err());
         assert!(behind(0, 1, "wifi").validate().is_err());

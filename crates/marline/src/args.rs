@@ -79,6 +79,10 @@ pub enum Verb {
     #[cfg(feature = "fleet")]
     #[command(after_help = crate::edge::AFTER_HELP)]
     Edge(Box<crate::edge::EdgeArgs>),
+    /// Make TCP on one link faster, with a thin second link beside it.
+    #[cfg(feature = "accel")]
+    #[command(after_help = crate::accel::AFTER_HELP)]
+    Accel(Box<crate::accel::AccelArgs>),
     /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
     #[cfg(feature = "lab")]
     Lab(marline_lab::cli::LabArgs),

@@ -11,6 +11,8 @@
 //!
 //! Programs that want the download and not the command line use [`get`] directly.
 
+#[cfg(feature = "accel")]
+mod accel;
 mod args;
 mod config;
 #[cfg(feature = "fleet")]
@@ -62,6 +64,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Relay(args) => relay::run(*args),
             #[cfg(feature = "fleet")]
             Verb::Edge(args) => edge::run(*args, cli.config.as_deref()),
+            #[cfg(feature = "accel")]
+            Verb::Accel(args) => accel::run(*args),
             #[cfg(feature = "lab")]
             Verb::Lab(lab) => args::run_lab(lab),
         }

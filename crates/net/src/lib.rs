@@ -3,6 +3,8 @@
 //! Everything that touches the operating system during a transfer is here, and nothing here decides what goes over
 //! which link, or when: that is core's.
 
+#[cfg(feature = "accel")]
+pub mod accel;
 pub mod control;
 pub mod descriptors;
 pub mod dns;

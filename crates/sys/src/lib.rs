@@ -3,6 +3,7 @@
 //! One small file per subject, no policy: what to do with a namespace, a TUN or a TCP counter is decided elsewhere.
 //! Whatever `std`, `rustix` or `socket2` offers safely is used from there and not wrapped again.
 
+pub mod batch;
 pub mod clock;
 pub mod detached;
 pub mod device;
@@ -10,6 +11,7 @@ pub mod early;
 pub mod mptcp;
 pub mod namespace;
 pub mod netlink;
+pub mod packet;
 pub mod process;
 pub mod queue;
 pub mod sched;

@@ -39,6 +39,8 @@ pub enum Protocol {
     SockDiag,
     /// Families that have names (`NETLINK_GENERIC`).
     Generic,
+    /// Packets that wait for a verdict (`NETLINK_NETFILTER`).
+    Netfilter,
 }
 
 /// A netlink socket in the network namespace of the thread that opened it.
@@ -80,6 +82,7 @@ impl Socket {
             Protocol::Route => None,
             Protocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
             Protocol::Generic => Some(rustix::net::netlink::GENERIC),
+            Protocol::Netfilter => Some(rustix::net::netlink::NETFILTER),
         };
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
@@ -104,6 +107,23 @@ impl Socket {
             set_socket_recv_buffer_size(&self.fd, bytes)?;
         }
         Ok(socket_recv_buffer_size(&self.fd)?)
+    }
+
+    /// Sends messages that are not answered, as they are.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub fn tell(&self, messages: &[u8]) -> io::Result<()> {
+        send(&self.fd, messages, SendFlags::empty())?;
+        Ok(())
+    }
+
+    /// From now on a read says `WouldBlock` when there is nothing; for requests it is of no use any more.
+    ///
+    /// # Errors
+    /// None that a correct kernel gives.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
     }
 
     /// Sends one request and gives the messages of its reply, without the final acknowledgement.

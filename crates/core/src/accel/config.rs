@@ -17,7 +17,7 @@ use crate::units::{Bitrate, UnknownWord};
 pub struct Config {
     /// The link whose flows are helped.
     pub primary: LinkId,
-    /// The links that help, the best first for each part ([`super::Roles`]); there may be none.
+    /// The links that help; there may be none. Who of them does what, [`super::Roles`] says.
     pub helpers: Vec<Helper>,
     /// What may be done.
     pub mechanisms: Mechanisms,

@@ -20,6 +20,8 @@ pub enum Input {
     /// The own stack sends this over the primary link. It is held: exactly one [`Output::Leave`] or [`Output::Hold`] of the
     /// same drain says what becomes of it.
     Leaving(Bytes),
+    /// This came over the primary link for the own stack, and is held likewise: pure ACKs, for what the own stack sends.
+    Arriving(Bytes),
     /// This packet passed the primary link, either way, and was not held. It may be cut after [`super::SIGHT`] bytes
     /// unless whole ones were asked for.
     Seen {
@@ -64,9 +66,9 @@ pub enum Input {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
-    /// The packet that was handed in leaves over the primary link, perhaps changed.
+    /// The packet that was handed in goes on, perhaps changed: over the primary link, or into the own stack.
     Leave(Bytes),
-    /// The packet that was handed in does not leave. What it says leaves later, or in another packet.
+    /// The packet that was handed in does not go on. What it says goes later, or in another packet.
     Hold,
     /// A packet more, over this link, whatever the routes say.
     Send {

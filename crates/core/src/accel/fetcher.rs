@@ -134,7 +134,13 @@ impl Fetcher {
     }
 
     /// What became of one range of a fetch; none, if nobody waits for it any more.
-    pub(super) fn fetched(&mut self, now: Instant, fetch: FetchId, range: u32, bytes: Option<Vec<u8>>) -> Option<Got> {
+    pub(super) fn fetched(
+        &mut self,
+        now: Instant,
+        fetch: FetchId,
+        range: u32,
+        bytes: Option<Vec<u8>>,
+    ) -> Option<Got> {
         let open = self.open.get_mut(&fetch)?;
         let part = open.close(range)?;
         let link = open.link;

@@ -6,7 +6,10 @@
 //! 1. What the own stack has said last is kept: every packet made here says that, with another number or window.
 //! 2. Order of the marks on an ACK: holes are counted, then the timestamp (`undo`), then the number (`reserve`), which
 //!    is exact while a hole is open or its closing is still to be believed.
-//! 3. Without timestamps there is no undo; without the SYN seen, windows count as shifted by the most there is, which
+//! 3. Upward (§3.5) all is the same with the ends changed: the far end's ACKs are marked on their way into the own
+//!    stack, which is the sender. Its own timestamps come back in them, so that the gate judges by the round trip; and a
+//!    kick waits until the link is back, for it would be spent in the dark.
+//! 4. Without timestamps there is no undo; without the SYN seen, windows count as shifted by the most there is, which
 //!    replaces fewer ACKs and breaks nothing.
 
 use alloc::collections::VecDeque;
@@ -22,7 +25,8 @@ use super::hider::Verdict;
 use super::hiding::{Allowed, Hiding};
 use super::holes::Holes;
 use super::pace::Pace;
-use super::reserve::Reserve;
+use super::reserve::{self, Reserve};
+use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
 use super::view::FlowView;
@@ -31,10 +35,20 @@ use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Sacks, Segment, TcpOption, Timestamps};
 
+/// Where a flow's data goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// To here: the own stack acknowledges.
+    Down,
+    /// From here: the far end acknowledges.
+    Up,
+}
+
 /// A flow that is known.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
     key: Key,
+    way: Way,
     opened: Instant,
     heard: Instant,
     scale: Option<u8>,
@@ -43,6 +57,7 @@ pub(super) struct Flow {
     holes: Holes,
     gate: Gate,
     undo: Undo,
+    sender: Sender,
     reserve: Reserve,
     handler: Handler,
     hiding: Option<Hiding>,
@@ -86,9 +101,10 @@ pub(super) struct May<'a> {
 
 impl Flow {
     /// Known from now on.
-    pub(super) fn new(now: Instant, key: Key) -> Self {
+    pub(super) fn new(now: Instant, key: Key, way: Way) -> Self {
         Self {
             key,
+            way,
             opened: now,
             heard: now,
             scale: None,
@@ -97,6 +113,7 @@ impl Flow {
             holes: Holes::default(),
             gate: Gate::default(),
             undo: Undo::default(),
+            sender: Sender::default(),
             reserve: Reserve::default(),
             handler: Handler::default(),
             hiding: None,
@@ -175,6 +192,10 @@ impl Flow {
         }
         let new = self.holes.on_ack(now, &ack);
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
+            let is_random = new > 0 && self.gate.is_random(now);
+            let is_busy = self.holes.is_open() || self.undo.is_armed();
+            let (queue, rtt) = (self.gate.queue(now), self.trip.assumed());
+            let is_helped = self.sender.is_helped(now, &Moment { is_random, is_busy, queue, rtt });
             let shown = Shown {
                 new,
                 ack: ack.ack,
@@ -182,14 +203,15 @@ impl Flow {
                 is_open: self.holes.is_open(),
                 echo: stamps.echo,
                 newest: self.gate.clock().newest().unwrap_or(stamps.echo),
-                is_random: new > 0 && self.gate.is_random(now),
-                rtt: self.trip.assumed(),
+                is_random: is_random && is_helped,
+                rtt,
             };
             self.undo.on_ack(now, &shown)
         });
         let is_plain = ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
-        let says = self.reserve.on_ack(now, ack.ack, keep);
+        let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
+        let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);
@@ -210,9 +232,13 @@ impl Flow {
 
     /// A packet of the other end came.
     pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+        if self.way == Way::Up {
+            return;
+        }
         if let Some(hiding) = &mut self.hiding {
             hiding.on_arrival(now, segment, length);
         }
+        self.sender.on_arrival(segment.payload_length());
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
@@ -226,11 +252,15 @@ impl Flow {
             return;
         }
         self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
-        self.handler.on_dark(now);
+        self.reserve.put_aside();
+        self.handler.on_dark(now, self.way == Way::Down);
         if let (Some(link), Some((last, envelope))) = (frozen_over, self.last) {
             self.is_frozen = true;
-            let packet = Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope);
-            outputs.push_back(Output::Send { link, packet: Bytes(packet) });
+            let packet = Bytes(Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope));
+            outputs.push_back(match self.way {
+                Way::Down => Output::Send { link, packet },
+                Way::Up => Output::Deliver(packet),
+            });
         }
     }
 
@@ -340,7 +370,7 @@ impl Flow {
         in_force.extend(
             [Mechanism::Hide, Mechanism::LateHide].into_iter().filter(|m| is_mirrored && mechanisms.has(*m)),
         );
-        if mechanisms.has(Mechanism::Undo) && stamps {
+        if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
             in_force.push(Mechanism::Undo);
         }
         if self.reserve.may_restart() {
@@ -375,6 +405,8 @@ impl Flow {
     fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
         let why = if mechanisms.has(Mechanism::Undo) && !stamps && self.last.is_some() {
             "it has no timestamps, which undo needs"
+        } else if self.sender.is_unmoved() {
+            "its sender does not slow down when something is lost"
         } else if self.trial.is_in_vain() {
             "it runs no better with its ACKs elsewhere"
         } else {
@@ -413,8 +445,13 @@ impl Flow {
         // Not the timestamp of before the silence, which would make it a round trip.
         let shows = self.gate.clock().shows(now);
         let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
+        let fresh = |stamps| if self.way == Way::Down { fresh(stamps) } else { stamps };
         let ack = Ack { timestamps: last.timestamps.map(fresh), sacks: Sacks::default(), ..last };
-        outputs.push_back(Output::Send { link, packet: Bytes(ack.emit(&self.key, envelope)) });
+        let packet = Bytes(ack.emit(&self.key, envelope));
+        outputs.push_back(match self.way {
+            Way::Down => Output::Send { link, packet },
+            Way::Up => Output::Deliver(packet),
+        });
     }
 
     /// Whether it brings as many segments as a download does that fills a link.

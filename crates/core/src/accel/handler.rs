@@ -31,9 +31,9 @@ enum State {
 }
 
 impl Handler {
-    /// The link is dark.
-    pub(super) fn on_dark(&mut self, now: Instant) {
-        self.state = State::Dark { since: now, next: Some(now + RHYTHM) };
+    /// The link is dark; `early`: kicks may be sent before it is back.
+    pub(super) fn on_dark(&mut self, now: Instant, early: bool) {
+        self.state = State::Dark { since: now, next: early.then_some(now + RHYTHM) };
     }
 
     /// The link is back.
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn kicks_come_in_the_dark_and_thrice_in_the_light() {
         let mut handler = Handler::default();
-        handler.on_dark(Instant::ZERO);
+        handler.on_dark(Instant::ZERO, true);
         let mut sent = 0;
         while let Some(at) = handler.deadline() {
             sent += u32::from(handler.tick(at));
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn data_ends_them() {
         let mut handler = Handler::default();
-        handler.on_dark(Instant::ZERO);
+        handler.on_dark(Instant::ZERO, true);
         handler.on_data();
         assert_eq!(handler.deadline(), None);
         handler.on_light(Instant::from_millis(10));

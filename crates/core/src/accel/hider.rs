@@ -149,7 +149,14 @@ impl Hider {
     }
 
     /// The own stack says this; `carries` data of its own, or not. `scale` is that of its SYN.
-    pub(super) fn leaving(&mut self, now: Instant, ack: &Ack, carries: bool, scale: u8, terms: &Terms<'_>) -> Verdict {
+    pub(super) fn leaving(
+        &mut self,
+        now: Instant,
+        ack: &Ack,
+        carries: bool,
+        scale: u8,
+        terms: &Terms<'_>,
+    ) -> Verdict {
         self.hear(ack, scale);
         let end = self.walk(now, terms);
         if end == self.here {

@@ -48,20 +48,14 @@ impl Accelerator {
         }
         self.rearm(key, woken);
         if is_wanted {
-            if let Some(helper) = &mut self.helper {
-                helper.want(now);
-            }
+            self.helpers.want(now);
             self.fetch();
         }
     }
 
     /// Asks for missing bytes that are due.
     pub(super) fn fetch(&mut self) {
-        let mut roads = Vec::new();
-        if let Some(helper) = &self.helper {
-            let (link, is_dark) = (helper.link(), helper.is_dark(self.now));
-            roads.push(Road { link, is_primary: false, is_dark, down: helper.terms().down, rtt: helper.rtt() });
-        }
+        let mut roads: Vec<Road> = self.helpers.roads(self.now).collect();
         let (link, is_dark) = (self.config.primary, self.detector.is_dark());
         roads.push(Road { link, is_primary: true, is_dark, down: None, rtt: self.detector.rtt() });
         self.fetcher.set_roads(&roads);

@@ -21,6 +21,7 @@ mod gain;
 mod gate;
 mod handler;
 mod heads;
+mod helpers;
 mod hider;
 mod hiding;
 mod holes;
@@ -30,6 +31,8 @@ mod mirrored;
 mod offloader;
 mod pace;
 mod reserve;
+mod roles;
+mod sender;
 mod stretch;
 mod tap;
 #[cfg(test)]
@@ -51,15 +54,16 @@ pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
 pub use heads::Refusal;
 pub use mirror::{Mirror, Place, Resource, Seen};
+pub use roles::{Roles, Traits};
 pub use stretch::{Stretch, Stretches};
 pub use view::{FlowView, LinkView};
 
 use detector::{Detector, Turn};
 use fetcher::Fetcher;
-use flow::{Flow, May};
+use flow::{Flow, May, News, Way};
+use helpers::Helpers;
 use hiding::Hiding;
-use interface::Interface;
-use offloader::{Fate, Offloader};
+use offloader::Fate;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
@@ -73,8 +77,7 @@ pub struct Accelerator {
     flows: BTreeMap<Key, Flow>,
     wakes: BTreeSet<(Instant, Key)>,
     detector: Detector,
-    helper: Option<Interface>,
-    offloader: Offloader,
+    helpers: Helpers,
     fetcher: Fetcher,
     /// Flows that may be mirrored, by the number under which the fetcher knows them, and what they need to be shown.
     mirrored: BTreeMap<u64, (Key, Sight)>,
@@ -93,8 +96,7 @@ impl Accelerator {
             flows: BTreeMap::new(),
             wakes: BTreeSet::new(),
             detector: Detector::new(config.primary),
-            helper: config.helpers.first().copied().map(Interface::new),
-            offloader: Offloader::default(),
+            helpers: Helpers::new(&config),
             fetcher: Fetcher::default(),
             mirrored: BTreeMap::new(),
             numbers: 0,
@@ -127,20 +129,14 @@ impl Accelerator {
             up: None,
             down: None,
             sent: DataSize::ZERO,
-            fetched: self.fetcher.fetched_over(self.config.primary),
+            fetched: DataSize::ZERO,
         };
-        let helper = self.helper.iter().map(|helper| LinkView {
-            link: helper.link(),
-            is_dark: false,
-            blackouts: 0,
-            dark: Duration::ZERO,
-            rtt: helper.rtt(),
-            up: Some(helper.allowance()),
-            down: helper.terms().down.or_else(|| self.fetcher.found_rate(helper.link())),
-            sent: helper.sent(),
-            fetched: self.fetcher.fetched_over(helper.link()),
-        });
-        core::iter::once(primary).chain(helper).collect()
+        let fetched = |view: LinkView| LinkView {
+            fetched: self.fetcher.fetched_over(view.link),
+            down: view.down.or_else(|| self.fetcher.found_rate(view.link)),
+            ..view
+        };
+        core::iter::once(primary).chain(self.helpers.views()).map(fetched).collect()
     }
 
     fn on_leaving(&mut self, mut packet: Bytes) {
@@ -154,7 +150,7 @@ impl Accelerator {
             self.forget(&key);
         } else if flags.contains(Flags::SYN) {
             if !flags.contains(Flags::ACK) && self.has_room(&key) {
-                let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
+                let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Down));
                 flow.on_syn(now, &segment);
                 self.mirror(key);
             }
@@ -163,10 +159,10 @@ impl Accelerator {
             return self.on_ack(key, packet, (ack, envelope));
         } else if let Some(flow) = self.flows.get_mut(&key) {
             let woken = flow.deadline();
-            let room = self.fetcher.room();
-            let may = May { mechanisms: &self.config.mechanisms, is_watched: self.sight != Sight::None, room };
+            let is_watched = self.sight != Sight::None;
+            let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
             flow.on_other(now, &mut packet.0, &may);
-            self.offloader.withdraw(&key);
+            self.helpers.withdraw(&key);
             self.outputs.push_back(Output::Leave(packet));
             self.after(key, woken);
             return;
@@ -174,74 +170,90 @@ impl Accelerator {
         self.outputs.push_back(Output::Leave(packet));
     }
 
-    fn on_ack(&mut self, key: Key, mut packet: Bytes, (ack, envelope): (Ack, Envelope)) {
-        let now = self.now;
-        if !self.has_room(&key) {
+    /// An ACK of the own stack.
+    fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, Envelope)) {
+        let Some(news) = self.mark(key, Way::Down, &mut packet, ack) else {
             self.outputs.push_back(Output::Leave(packet));
             return;
-        }
-        let room = self.fetcher.room();
-        let may = May { mechanisms: &self.config.mechanisms, is_watched: self.sight != Sight::None, room };
-        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key));
-        let woken = flow.deadline();
-        let news = flow.on_ack(now, &mut packet.0, (ack, envelope), &may);
+        };
         if news.has_holes && self.config.mechanisms.has(Mechanism::Undo) {
-            self.watch_until = self.watch_until.max(flow.watch_until());
+            let until = self.flows.get(&key).and_then(Flow::watch_until);
+            self.watch_until = self.watch_until.max(until);
         }
         if news.is_held {
             self.outputs.push_back(Output::Hold);
         } else if let Some(packet) = self.offload(key, packet) {
             // What waits elsewhere says less than this.
-            if self.offloader.withdraw(&key).is_some()
+            if self.helpers.withdraw(&key)
                 && let Some(flow) = self.flows.get_mut(&key)
             {
                 flow.counts_mut().replaced += 1;
             }
             self.outputs.push_back(Output::Leave(packet));
         }
-        self.after(key, woken);
         if news.has_data {
-            let turn = self.detector.on_sign(now, &mut self.outputs);
-            self.turn(turn);
+            self.sign();
         }
         self.watch();
     }
 
-    /// Sends an ACK over the helping link, now or soon; gives it back if it is to leave as ever.
+    /// A packet of the other end, held: if it is a pure ACK, one for what the own stack sends (§3.5).
+    fn on_arriving(&mut self, mut packet: Bytes) {
+        let parsed = Segment::parse(&packet.0).ok();
+        let parsed = parsed.map(|segment| (segment.flow(), segment.packet().envelope(), segment.pure_ack()));
+        if let Some((key, envelope, Some(ack))) = parsed {
+            self.mark(key, Way::Up, &mut packet, (ack, envelope));
+        }
+        self.outputs.push_back(Output::Leave(packet));
+        self.sign();
+    }
+
+    /// Puts a flow's marks on an ACK; none where there is no room for another flow.
+    fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, Envelope)) -> Option<News> {
+        if !self.has_room(&key) {
+            return None;
+        }
+        let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
+        let woken = flow.deadline();
+        let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
+        let news = flow.on_ack(now, &mut packet.0, ack, &may);
+        self.after(key, woken);
+        Some(news)
+    }
+
+    /// The primary link has brought something.
+    fn sign(&mut self) {
+        let turn = self.detector.on_sign(self.now, &mut self.outputs);
+        self.turn(turn);
+    }
+
+    /// Sends an ACK over a helping link, now or soon; gives it back if it is to leave as ever.
     fn offload(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
         let now = self.now;
         let published = self.config.mechanisms.has(Mechanism::OffloadAsPublished);
         if !published && !self.config.mechanisms.has(Mechanism::Offload) {
             return Some(packet);
         }
-        let (Some(helper), Some(flow)) = (self.helper.as_mut(), self.flows.get_mut(&key)) else {
-            return Some(packet);
-        };
+        let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_dark()) else { return Some(packet) };
         if !flow.may_offload(now, !published) {
             return Some(packet);
         }
-        helper.want(now);
-        if !helper.is_alive(now) {
-            return Some(packet);
-        }
-        let at = self.outputs.len();
-        if published {
-            let back = Offloader::spill(now, helper, packet.0, &mut self.outputs);
-            flow.counts_mut().offloaded += u64::from(back.is_none());
-            if let Some(packet) = back {
-                return Some(Bytes(packet));
-            }
+        let (scale, at) = (flow.scale(), self.outputs.len());
+        let fate = if published {
+            self.helpers.spill(now, packet.0, &mut self.outputs).map_or(Ok(Fate::Alone), Err)
         } else {
             // What is to be compared with older ones is what the packet says now.
             let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
                 return Some(packet);
             };
-            let fate = self.offloader.offer(now, helper, key, (ack, packet.0), flow.scale(), &mut self.outputs);
-            match fate {
-                Fate::Alone => flow.counts_mut().offloaded += 1,
-                Fate::Replaced => flow.counts_mut().replaced += 1,
-            }
-            self.offloader.flush(now, helper, &mut self.outputs);
+            self.helpers.offer(now, key, (ack, packet.0), scale, &mut self.outputs)
+        };
+        let flow = self.flows.get_mut(&key)?;
+        match fate {
+            Ok(Fate::Alone) => flow.counts_mut().offloaded += 1,
+            Ok(Fate::Replaced) => flow.counts_mut().replaced += 1,
+            Err(packet) => return Some(Bytes(packet)),
         }
         self.outputs.insert(at, Output::Hold);
         None
@@ -251,26 +263,26 @@ impl Accelerator {
         let Ok(segment) = Segment::parse_head(&packet.0) else { return };
         let cut = (length as usize).saturating_sub(packet.0.len());
         let payload = u32::try_from(segment.payload().len() + cut).unwrap_or(u32::MAX);
-        if let Some(flow) = self.flows.get_mut(&segment.flow()) {
+        let own = segment.flow();
+        if let Some(flow) = self.flows.get_mut(&own) {
             let woken = flow.deadline();
             flow.on_asked(self.now, &segment, payload);
-            return self.after(segment.flow(), woken);
+            return self.after(own, woken);
         }
-        let key = segment.flow().reversed();
+        let key = own.reversed();
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let woken = flow.deadline();
         flow.on_arrival(self.now, &segment, payload);
         self.after(key, woken);
-        let turn = self.detector.on_sign(self.now, &mut self.outputs);
-        self.turn(turn);
+        self.sign();
     }
 
     fn on_carrier(&mut self, link: LinkId, is_up: bool) {
         if link == self.config.primary {
             let turn = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
             self.turn(turn);
-        } else if let Some(helper) = self.helper.as_mut().filter(|helper| helper.link() == link) {
-            helper.on_carrier(is_up);
+        } else {
+            self.helpers.on_carrier(link, is_up);
         }
     }
 
@@ -278,19 +290,16 @@ impl Accelerator {
         if link == self.config.primary {
             let turn = self.detector.on_answer(self.now, sequence);
             self.turn(turn);
-        } else if let Some(helper) = self.helper.as_mut().filter(|helper| helper.link() == link) {
-            helper.on_answer(self.now, sequence);
+        } else {
+            self.helpers.on_answer(self.now, link, sequence);
         }
     }
 
     /// The primary link went dark, or came back.
     fn turn(&mut self, turn: Option<Turn>) {
         let (now, primary) = (self.now, self.config.primary);
-        let frozen_over = self
-            .helper
-            .as_ref()
-            .filter(|_| self.config.mechanisms.has_any(&[Mechanism::Freeze, Mechanism::FreezeFlight]))
-            .map(Interface::link);
+        let freezes = self.config.mechanisms.has_any(&[Mechanism::Freeze, Mechanism::FreezeFlight]);
+        let frozen_over = self.helpers.freeze().filter(|_| freezes);
         let Some(turn) = turn else { return };
         let keys: Vec<Key> = self.flows.keys().copied().collect();
         for key in keys {
@@ -343,7 +352,7 @@ impl Accelerator {
                 self.mirrored.remove(&number);
                 self.fetcher.forget(number);
             }
-            self.offloader.withdraw(key);
+            self.helpers.withdraw(key);
         }
     }
 
@@ -372,17 +381,7 @@ impl Accelerator {
         }
         let turn = self.detector.tick(now, &mut self.outputs);
         self.turn(turn);
-        if let Some(helper) = &mut self.helper {
-            helper.tick(now, &mut self.outputs);
-            if helper.is_alive(now) {
-                self.offloader.flush(now, helper, &mut self.outputs);
-            } else {
-                // The link that they waited for is gone.
-                let link = primary;
-                let late = self.offloader.drain().into_iter().map(Bytes);
-                self.outputs.extend(late.map(|packet| Output::Send { link, packet }));
-            }
-        }
+        self.helpers.tick(now, primary, &mut self.outputs);
         self.fetch();
         self.watch();
         self.sweep();
@@ -402,6 +401,7 @@ impl Machine for Accelerator {
         self.advance(now);
         match input {
             Input::Leaving(packet) => self.on_leaving(packet),
+            Input::Arriving(packet) => self.on_arriving(packet),
             Input::Seen { packet, length } => self.on_seen(&packet, length),
             Input::Counted { link, packets } if link == self.config.primary => {
                 let turn = self.detector.on_count(self.now, packets, &mut self.outputs);
@@ -426,9 +426,8 @@ impl Machine for Accelerator {
     fn deadline(&self) -> Option<(Instant, Wake)> {
         let flow = self.wakes.first().map(|(at, _)| (*at, Wake::Flow));
         let detector = self.detector.deadline().map(|at| (at, Wake::Link));
-        let helper = self.helper.as_ref();
-        let question = helper.and_then(Interface::deadline).map(|at| (at, Wake::Link));
-        let room = helper.and_then(|helper| self.offloader.deadline(self.now, helper)).map(|at| (at, Wake::Room));
+        let question = self.helpers.next_question().map(|at| (at, Wake::Link));
+        let room = self.helpers.next_room(self.now).map(|at| (at, Wake::Room));
         let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
         let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
         [flow, detector, question, room, watch, fetch].into_iter().flatten().min_by_key(|(at, _)| *at)

@@ -92,6 +92,11 @@ impl Offloader {
         Some(waiting)
     }
 
+    /// Whether something of this flow waits.
+    pub(super) fn holds(&self, flow: &Flow) -> bool {
+        self.places.contains_key(flow)
+    }
+
     /// When the first of those that wait may go.
     pub(super) fn deadline(&self, now: Instant, to: &Interface) -> Option<Instant> {
         let (_, packet) = self.places.get(self.turns.front()?)?;

@@ -5,7 +5,7 @@
 //! 1. Anything that moves the sender's left edge restarts it at once, however long its timeout has become (measured on
 //!    6.18; a repeated ACK or a window update does not). So while bytes flow in order, one byte less is acknowledged,
 //!    and that byte when the link is back. It has come: nothing is acknowledged that is not here.
-//! 2. The byte is given out after [`PATIENCE`] without another ACK, so that nobody waits for it, and with every ACK that
+//! 2. The byte is given out after some time without another ACK, so that nobody waits for it, and with every ACK that
 //!    tells of holes, else the sender takes the segment for lost. Giving it out over a dark link costs nothing.
 //! 3. What was said is never taken back.
 
@@ -16,18 +16,18 @@ use crate::wire::packet::Seq;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reserve {
     said: Option<Seq>,
-    /// When the last ACK left that kept a byte back, and what is to be acknowledged.
+    /// Until when a byte is kept back, and what is to be acknowledged then.
     kept: Option<(Instant, Seq)>,
-    /// It was given out, and nothing came since: perhaps it did not arrive.
+    /// It was given out, and nothing came since, so that perhaps it did not arrive; or it is put aside.
     is_out: bool,
 }
 
 impl Reserve {
-    /// The own stack acknowledges this; `keep`: one byte may be kept back. The answer is what leaves.
-    pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: bool) -> Seq {
+    /// This is acknowledged; `keep`: for so long one byte may be kept back. The answer is what goes on.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: Option<Duration>) -> Seq {
         let less = self.said.map_or(ack.minus(1), |said| ack.minus(1).later(said));
-        let says = if keep && less.is_before(ack) { less } else { ack };
-        self.kept = says.is_before(ack).then_some((now, ack));
+        self.kept = keep.filter(|_| less.is_before(ack)).map(|patience| (now + patience, ack));
+        let says = if self.kept.is_some() { less } else { ack };
         self.is_out = false;
         self.said = Some(self.said.map_or(says, |said| said.later(says)));
         says
@@ -43,7 +43,7 @@ impl Reserve {
 
     /// When it is to be given out, for nothing came behind it.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.kept.map(|(since, _)| since + PATIENCE)
+        self.kept.map(|(until, _)| until)
     }
 
     /// It is given out, if there is one.
@@ -54,6 +54,11 @@ impl Reserve {
         Some(ack)
     }
 
+    /// Nobody waits for it any more: the link is dark, and it is for the end of that.
+    pub(super) fn put_aside(&mut self) {
+        self.is_out |= self.kept.take().is_some();
+    }
+
     /// Whether acknowledging all that is here may restart the sender: it may never have heard of the last byte.
     pub(super) const fn may_restart(&self) -> bool {
         self.kept.is_some() || self.is_out
@@ -61,7 +66,10 @@ impl Reserve {
 }
 
 /// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
-const PATIENCE: Duration = Duration::from_millis(60);
+pub(super) const PATIENCE: Duration = Duration::from_millis(60);
+/// Towards the own stack, where a byte that is given out is spent, even in the dark: longer than a blackout takes to be
+/// noticed ([`super::detector`]).
+pub(super) const UPWARD: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {
@@ -72,8 +80,8 @@ mod tests {
     #[test]
     fn one_byte_less_is_said_while_the_stream_moves() {
         let mut reserve = Reserve::default();
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), true), Seq::new(999));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(2000), true), Seq::new(1999));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(999));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE)), Seq::new(1999));
         assert!(reserve.may_restart());
         assert_eq!(reserve.due(), Some(NOW + PATIENCE));
     }
@@ -81,22 +89,22 @@ mod tests {
     #[test]
     fn what_was_said_is_never_taken_back() {
         let mut reserve = Reserve::default();
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), false), Seq::new(1000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), true), Seq::new(1000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), None), Seq::new(1000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(1000));
         assert!(!reserve.may_restart() && reserve.due().is_none());
         reserve.on_said(Seq::new(3000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(3000), true), Seq::new(3000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(3001), true), Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3000), Some(PATIENCE)), Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3001), Some(PATIENCE)), Seq::new(3000));
     }
 
     #[test]
     fn it_is_given_out_once() {
         let mut reserve = Reserve::default();
-        reserve.on_ack(NOW, Seq::new(1000), true);
+        reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE));
         assert_eq!(reserve.give_out(), Some(Seq::new(1000)));
         assert_eq!((reserve.give_out(), reserve.due()), (None, None));
         assert!(reserve.may_restart(), "it may be lost");
-        reserve.on_ack(NOW, Seq::new(2000), true);
+        reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE));
         reserve.on_said(Seq::new(2000));
         assert!(!reserve.may_restart());
     }

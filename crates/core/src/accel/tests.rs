@@ -9,6 +9,7 @@ use crate::wire::packet::{Sacks, Seq, Span, Stamp, Timestamps};
 
 const WIFI: LinkId = LinkId(0);
 const CELL: LinkId = LinkId(1);
+const OTHER: LinkId = LinkId(2);
 const SEGMENT: u32 = 1448;
 
 /// A download with 20 Mbit/s and no losses, whose ACKs leave every second segment.
@@ -65,7 +66,7 @@ impl Download {
         }
         for output in all.clone() {
             if let Output::Ask { link, sequence } = output
-                && (self.answers || link == CELL)
+                && (self.answers || link != WIFI)
             {
                 self.machine.handle(self.now, Input::Answered { link, sequence });
                 all.extend(self.drain());
@@ -97,6 +98,24 @@ impl Download {
         self.now = end;
         all
     }
+}
+
+#[test]
+fn a_second_helper_sleeps_until_the_first_one_dies() {
+    let mut download = Download::new(&[Mechanism::Offload]);
+    let mut config = download.machine.config().clone();
+    let slow = Helper { up: Some(Bitrate::from_bits_per_sec(50_000)), ..Helper::new(CELL) };
+    config.helpers = vec![slow, Helper { link: OTHER, ..slow }];
+    download.machine = Accelerator::new(config);
+    download.run(500);
+    let both = acks(&download.run(1000));
+    let over = |link: LinkId, all: &[(LinkId, Ack)]| all.iter().filter(|(by, _)| *by == link).count();
+    assert!(over(CELL, &both) > 80 && over(OTHER, &both) == 0);
+    download.machine.handle(download.now, Input::Carrier { link: CELL, is_up: false });
+    download.drain();
+    download.run(20);
+    let one = acks(&download.run(1000));
+    assert!(over(CELL, &one) == 0 && over(OTHER, &one) > 80);
 }
 
 /// The pure ACKs that these outputs send, with the link of each.
@@ -197,8 +216,9 @@ fn a_blackout_freezes_as_published_over_the_second_link() {
 #[test]
 fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives() {
     let mut download = Download::new(&[Mechanism::Offload]);
-    download.machine.helper =
-        Some(Interface::new(Helper { up: Some(Bitrate::from_bits_per_sec(100_000)), ..Helper::new(CELL) }));
+    let mut config = download.machine.config().clone();
+    config.helpers[0].up = Some(Bitrate::from_bits_per_sec(100_000));
+    download.machine = Accelerator::new(config);
     download.run(500);
     let second = download.run(1000);
     let (mut over_cell, mut bytes) = (vec![], 0);
@@ -231,4 +251,36 @@ fn a_flow_with_holes_keeps_its_acks_on_the_first_link() {
     let all = acks(&closing).into_iter().chain(acks(&late));
     assert!(all.filter(|(_, ack)| ack.ack == Seq::new(download.ack)).all(|(link, _)| link == WIFI));
     assert!(download.run(1500).contains(&Output::Hold), "and not for ever");
+}
+
+#[test]
+fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
+    let mut upload = Download::new(&[Mechanism::Reserve]);
+    let arrive = |upload: &mut Download| {
+        upload.wait(1);
+        upload.stamp = upload.millis() - 50;
+        upload.ack += 2 * SEGMENT;
+        let packet = upload.packet(&[]);
+        upload.machine.handle(upload.now, Input::Arriving(packet));
+        upload.drain()
+    };
+    let mut last = vec![];
+    for _ in 0..500 {
+        last = arrive(&mut upload);
+    }
+    assert_eq!(acks(&last)[0].1.ack, Seq::new(upload.ack - 1));
+    upload.answers = false;
+    let delivered =
+        |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Deliver(_))).count();
+    let dark = upload.wait(380);
+    assert!(upload.machine.links(upload.now)[0].is_dark);
+    let later = upload.wait(3000);
+    assert_eq!((delivered(&dark), delivered(&later)), (0, 0), "a kick in the dark would be spent");
+    upload.answers = true;
+    let light = upload.wait(200);
+    assert!((1..=3).contains(&delivered(&light)), "{light:?}");
+    let Some(Output::Deliver(packet)) = light.iter().find(|output| matches!(output, Output::Deliver(_))) else {
+        panic!()
+    };
+    assert_eq!(Segment::parse(&packet.0).unwrap().ack(), Some(Seq::new(upload.ack)));
 }

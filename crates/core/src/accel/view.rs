@@ -23,7 +23,7 @@ pub struct FlowView {
     pub received: DataSize,
     /// What it brought in the last seconds.
     pub goodput: Bitrate,
-    /// What plain TCP would bring at this loss and this round trip, by the model of [`super::gain`]; none while there is no loss.
+    /// What plain TCP would bring at this loss and this round trip, by the model (`gain`); none while there is no loss.
     pub plain: Option<Bitrate>,
     /// Losses seen: holes that the own stack has reported.
     pub holes: u64,

@@ -10,11 +10,13 @@
 //! | `proxy` | what players and programs have of `marline proxy` |
 //! | `paths` | what is asked of `marline paths`, over kernel MPTCP |
 //! | `fleet` | what is asked of `marline edge` and `marline relay` |
+//! | `accel` | what is asked of `marline accel`, over links that lose, fall silent or share the air |
 //! | `assign` | how near the matching of boxes and relays comes to the best one |
 //!
 //! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
 //! busy one says nothing; suspect runs are named. The exit code is 1 only if a download failed.
 
+mod accel;
 mod assign;
 mod cpu;
 mod fleet;
@@ -38,6 +40,7 @@ use crate::runner::command::{begin, exit_code, line, print, record, resize, say,
 use crate::runner::{Plan, Results, rounded, summary};
 use crate::{LabError, scenarios};
 use judge::Verdict;
+pub(crate) use turns::is_stopped;
 
 /// `marline lab bench`.
 #[derive(Clone, Debug, Args)]
@@ -73,6 +76,8 @@ enum What {
     Paths(paths::PathsArgs),
     /// `marline edge` and `marline relay`: uploads, live video, links that fail, relays that die, processor time.
     Fleet(fleet::FleetArgs),
+    /// `marline accel`: losses, blackouts, ACKs in a shared cell, what it must not harm, what it costs.
+    Accel(accel::AccelArgs),
     /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
     Assign(assign::AssignArgs),
 }
@@ -121,6 +126,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         What::Proxy(args) => proxy::run(&args),
         What::Paths(args) => paths::run(&args),
         What::Fleet(args) => fleet::run(&args),
+        What::Accel(args) => accel::run(&args),
         What::Assign(args) => assign::run(&args),
     }
 }

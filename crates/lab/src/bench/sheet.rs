@@ -1,4 +1,4 @@
-//! The table of `bench paths` and `bench fleet`: a figure of ours, what others have beside it, and the bound that is asked for.
+//! The table of `bench paths`, `bench fleet` and `bench accel`: a figure of ours, what others have beside it, and the bound that is asked for.
 //!
 //! In: figures, one at a time. Out: a line for each kind of figure, and JSON.
 
@@ -16,6 +16,8 @@ pub(super) enum Floor {
     Stated,
     /// At most this.
     AtMost(f64),
+    /// At least this.
+    AtLeast(f64),
     /// At most so many times the least of these others.
     AtMostTimes(f64, Vec<String>),
     /// At least so many times the greatest of these others.
@@ -27,7 +29,7 @@ pub(super) enum Floor {
 impl Floor {
     /// Whether more is better.
     const fn is_least(&self) -> bool {
-        matches!(self, Self::AtLeastTimes(..) | Self::AtLeastSum(..))
+        matches!(self, Self::AtLeast(_) | Self::AtLeastTimes(..) | Self::AtLeastSum(..))
     }
 }
 
@@ -116,7 +118,7 @@ impl Row {
         let others = |names: &[String]| names.iter().filter_map(|name| self.median(name)).collect::<Vec<f64>>();
         match &self.floor {
             Floor::Stated => None,
-            Floor::AtMost(most) => Some(*most),
+            Floor::AtMost(bound) | Floor::AtLeast(bound) => Some(*bound),
             Floor::AtMostTimes(times, names) => Some(others(names).into_iter().reduce(f64::min)? * times),
             Floor::AtLeastTimes(times, names) => Some(others(names).into_iter().reduce(f64::max)? * times),
             // A sum of which one is missing is none.

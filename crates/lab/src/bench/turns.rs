@@ -1,4 +1,4 @@
-//! What `bench proxy`, `bench paths` and `bench fleet` have in common: which cases, one after the other, and what is printed and kept.
+//! What `bench proxy`, `bench paths`, `bench fleet` and `bench accel` have in common: which cases, one after the other, and what is printed and kept.
 //!
 //! In: the words of `--case`. Out: each wanted case in the order of the table; a table and a file at the end, and the exit code.
 //!
@@ -90,7 +90,7 @@ pub(super) fn end(
 }
 
 /// Whether the user wants an end.
-pub(super) fn is_stopped() -> bool {
+pub(crate) fn is_stopped() -> bool {
     marline_sys::signal::caught().is_some()
 }
 

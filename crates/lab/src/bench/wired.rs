@@ -60,7 +60,7 @@ impl Wired {
         });
         let room = room.recv().map_err(|_| LabError::Server("no room".into()))?;
         let room = room.map_err(LabError::at("PID namespace"))?;
-        let server = Server::start(service, false, &networks, &room)?;
+        let server = Server::start(service, false, 0, &networks, &room)?;
         let server = server.ok_or_else(|| LabError::Server("nothing to serve".into()))?;
         Ok(Self { server, networks, room: Some(room), _alive: alive, thread: Some(thread) })
     }

@@ -135,8 +135,7 @@ impl Member {
 
     /// Processor time that it has used so far, with its kernel's on its behalf.
     pub(crate) fn cpu(&self) -> Duration {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        ticks(&text).map_or(Duration::ZERO, |ticks| Duration::from_millis(ticks * 1000 / TICKS))
+        cpu_of(self.pid())
     }
 
     /// `kill -9`.
@@ -150,6 +149,12 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Processor time that a process has used so far, with its kernel's on its behalf; none of one that is gone.
+pub(crate) fn cpu_of(pid: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    ticks(&text).map_or(Duration::ZERO, |ticks| Duration::from_millis(ticks * 1000 / TICKS))
 }
 
 /// Fields 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)), counted after the name, which may hold anything.

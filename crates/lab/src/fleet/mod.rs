@@ -30,7 +30,7 @@ use crate::lan::{self, Lan};
 use crate::network::SERVER;
 use crate::server::Folder;
 use crate::{Congestion, Lab, LabError, LabSpec, Service};
-pub(crate) use member::{AUTHORITY, Member, Members, in_use, relay_name};
+pub(crate) use member::{AUTHORITY, Member, Members, cpu_of, in_use, relay_name};
 
 /// Who says which relay an edge uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -2,8 +2,8 @@
 //!
 //! In: the name of a paper. Out: tables for people, or one [`Row`] per line (`--json`).
 //!
-//! Four papers: the multi-link HTTP thesis ([`thesis`]), GreenBag ([`greenbag`]), eMPTCP ([`emptcp`]) and BASS ([`bass`]); the rules
-//! below are the thesis's.
+//! Five papers: the multi-link HTTP thesis ([`thesis`]), GreenBag ([`greenbag`]), eMPTCP ([`emptcp`]), BASS ([`bass`]) and
+//! Super-aggregation ([`superaggregation`]); the rules below are the thesis's.
 //!
 //! 1. In real time every download is kept in `evidence/NAME/lab.jsonl` as soon as it is done; `--continue` goes on there.
 //! 2. `--sim` does the same in virtual time, in a minute, and keeps nothing: it can be had again.
@@ -17,6 +17,7 @@ mod greenbag;
 mod paper;
 mod phone;
 mod store;
+mod superaggregation;
 mod thesis;
 
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ use store::Store;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
 pub struct ReproduceArgs {
-    /// Which paper: thesis, greenbag, emptcp, bass.
+    /// Which paper: thesis, greenbag, emptcp, bass, super.
     #[arg(value_name = "NAME")]
     name: String,
     /// In virtual time: a minute instead of hours.
@@ -53,10 +54,11 @@ pub struct ReproduceArgs {
     /// Print one JSON object per figure and line.
     #[arg(long)]
     json: bool,
-    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`; bass: `F11 origin 3`).
+    /// Only these cases (thesis: HS-S7) or artefacts (greenbag: F13; also `F13 80%`, `F13 80% marline`; bass: `F11 origin 3`; super:
+    /// `F6 2s, 50ms`).
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Only these clients, as the tables name them (emptcp in real time: mptcp,marline).
+    /// Only these clients, as the tables name them (emptcp in real time: mptcp,marline; super: plain,paper,ours).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<String>,
     /// Where results are kept.
@@ -72,6 +74,9 @@ pub struct ReproduceArgs {
     /// The server's congestion control (emptcp), or everybody's (bass): cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: crate::Congestion,
+    /// Only these senders' congestion controls (super): cubic, reno, bbr.
+    #[arg(long = "sender", value_name = "LIST", value_delimiter = ',')]
+    senders: Vec<crate::Congestion>,
     /// Download so much of large files (emptcp).
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     scale: f64,
@@ -89,15 +94,19 @@ Examples:
       BASS's figures 5 and 8 to 12 in virtual time: the paper's numbers beside ours.
   marline lab reproduce bass --case F11,F12 --parallel 4
       In real time: edge, relay and origin over emulated links, 60 origins three times; stop with Ctrl-C, go on with --continue.
+  marline lab reproduce super --case F6 --sender cubic
+      Super-aggregation's blackouts: plain TCP, the paper's freeze and ours.
   marline lab reproduce emptcp --scale 0.25 --runs 3 --case F5
 
-Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X-unequal, X-grid; bass F5 F8 to F12 X-upload.
+Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X-unequal, X-grid; bass F5 F8 to F12 X-upload;
+super F1 F2a F2b F2c F5 F6 F7 F8 S8.
 docs/benchmarks.md tells what each one is. A floor that is missed is said; the exit code is 1 only if something could not be done.";
 
 /// Refuses an option of another paper: it would change nothing.
 fn check(args: &ReproduceArgs) -> Result<(), LabError> {
-    let options: [(&str, bool, &[&str]); 7] = [
-        ("--clients", !args.clients.is_empty(), &["emptcp"]),
+    let options: [(&str, bool, &[&str]); 8] = [
+        ("--clients", !args.clients.is_empty(), &["emptcp", "super"]),
+        ("--sender", !args.senders.is_empty(), &["super"]),
         ("--traces", !args.traces.is_empty(), &["greenbag", "emptcp"]),
         ("--parallel", args.parallel.is_some(), &["greenbag", "emptcp", "bass"]),
         ("--cc", args.cc.name() != "cubic", &["emptcp", "bass"]),
@@ -117,7 +126,7 @@ fn share(word: &str) -> Result<f64, String> {
 }
 
 /// The papers that can be reproduced.
-const NAMES: [&str; 4] = ["thesis", "greenbag", "emptcp", "bass"];
+const NAMES: [&str; 5] = ["thesis", "greenbag", "emptcp", "bass", "super"];
 
 /// The lab case of `--quick`, and how much of its work is done: the case in which both links matter, a few seconds per
 /// download.
@@ -138,6 +147,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     if args.name == "bass" {
         return bass::run(args);
+    }
+    if args.name == "super" {
+        return superaggregation::run(args);
     }
     let paper = Paper::thesis()?;
     let mut scenario = scenarios::find("thesis")?;

@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 use crate::network::{SERVER, SERVER_V6};
+use crate::places;
+
+/// Where a server may stand beside [`SERVER`]: the first place behind it.
+const BEHIND: usize = 1;
 
 /// Where the three files are.
 #[derive(Clone, Debug)]
@@ -43,7 +47,8 @@ fn sign() -> Result<(String, String, String), rcgen::Error> {
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
-    let names = [SERVER.to_string(), SERVER_V6.to_string(), "server.lab".to_string()];
+    let names =
+        [SERVER.to_string(), places::address(BEHIND).to_string(), SERVER_V6.to_string(), "server.lab".to_string()];
     let mut server = CertificateParams::new(names.to_vec())?;
     server.distinguished_name.push(DnType::CommonName, "server.lab");
     let key = KeyPair::generate()?;

@@ -8,15 +8,17 @@ mod payload;
 
 use std::fs::{self, File};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use marline_sys::clock;
+use marline_sys::namespace::Network;
 use marline_sys::process::Room;
 
-use crate::network::{Networks, SERVER};
+use crate::network::Networks;
+use crate::places;
 use crate::{LabError, Service};
 use certificate::Certificate;
 pub use folder::Folder;
@@ -33,26 +35,30 @@ pub(crate) struct Server {
     /// Its files; none for a command.
     folder: Option<Folder>,
     authority: Option<PathBuf>,
+    address: Ipv4Addr,
     path: String,
 }
 
 impl Server {
     /// Starts what the description asks for, and waits until it listens.
-    /// `mptcp`: nginx's port 80 speaks it.
+    /// `mptcp`: nginx's port 80 speaks it. `place`: where it stands.
     pub(crate) fn start(
         service: &Service,
         mptcp: bool,
+        place: usize,
         networks: &Networks,
         room: &Room,
     ) -> Result<Option<Self>, LabError> {
+        let no_such = || LabError::Server(format!("there is no place {place}"));
+        let site = Site { network: networks.at(place).ok_or_else(no_such)?, address: places::address(place), room };
         match service {
             Service::None => Ok(None),
-            Service::Files(path) => Self::nginx(path, mptcp, networks, room).map(Some),
-            Service::Command(line) => Self::command(line, networks, room).map(Some),
+            Service::Files(path) => Self::nginx(path, mptcp.then_some(networks), &site).map(Some),
+            Service::Command(line) => Self::command(line, &site).map(Some),
         }
     }
 
-    fn nginx(path: &Path, mptcp: bool, networks: &Networks, room: &Room) -> Result<Self, LabError> {
+    fn nginx(path: &Path, mptcp: Option<&Networks>, site: &Site<'_>) -> Result<Self, LabError> {
         let program = find("nginx").ok_or(LabError::Missing { program: "nginx".into(), package: "nginx-light" })?;
         let step = || LabError::at(format!("serving {}", path.display()));
         let path = fs::canonicalize(path).map_err(step())?;
@@ -68,23 +74,25 @@ impl Server {
             (root, escaped(&name.to_string_lossy()))
         };
         let certificate = Certificate::create(folder.path()).map_err(step())?;
-        nginx::configure(folder.path(), &root, &certificate, mptcp).map_err(step())?;
+        nginx::configure(folder.path(), &root, &certificate, mptcp.is_some()).map_err(step())?;
         let log = folder.path().join("error.log");
         let mut command = Command::new(program);
         command.arg("-p").arg(folder.path()).arg("-c").arg(folder.path().join("nginx.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        if mptcp {
+        if let Some(networks) = mptcp {
             listener::hand_over(&mut command, networks).map_err(LabError::at("listening for MPTCP"))?;
         }
         command.stderr(File::create(folder.path().join("stderr.log")).map_err(step())?);
         let mut server = Self {
-            child: spawn(&mut command, networks, room).map_err(step())?,
+            child: spawn(&mut command, site).map_err(step())?,
             authority: Some(certificate.authority),
+            address: site.address,
             path: name,
             folder: Some(folder),
         };
-        let ready = server.wait(networks, || {
-            TcpStream::connect_timeout(&SocketAddr::from((SERVER, 443)), Duration::from_millis(500)).is_ok()
+        let address = site.address;
+        let ready = server.wait(site.network, || {
+            TcpStream::connect_timeout(&SocketAddr::from((address, 443)), Duration::from_millis(500)).is_ok()
         });
         match ready {
             Ok(true) => Ok(server),
@@ -93,14 +101,14 @@ impl Server {
         }
     }
 
-    fn command(line: &str, networks: &Networks, room: &Room) -> Result<Self, LabError> {
+    fn command(line: &str, site: &Site<'_>) -> Result<Self, LabError> {
         let mut command = Command::new("sh");
         // Standard output belongs to the client's command.
         command.arg("-c").arg(line).stdin(Stdio::null()).stdout(io::stderr());
-        let child = spawn(&mut command, networks, room);
+        let child = spawn(&mut command, site);
         let child = child.map_err(|source| LabError::Start { program: line.into(), source })?;
-        let mut server = Self { child, folder: None, authority: None, path: String::new() };
-        match server.wait(networks, anybody_listens) {
+        let mut server = Self { child, folder: None, authority: None, address: site.address, path: String::new() };
+        match server.wait(site.network, anybody_listens) {
             Ok(true) => Ok(server),
             Ok(false) => Err(server.failure(&format!("`{line}` does not listen on any port"))),
             Err(error) => Err(server.failure(&format!("`{line}`: {error}"))),
@@ -108,9 +116,9 @@ impl Server {
     }
 
     /// Waits until it is ready; false when it takes too long, an error when it ends.
-    fn wait(&mut self, networks: &Networks, ready: impl Fn() -> bool + Send) -> io::Result<bool> {
+    fn wait(&mut self, network: &Network, ready: impl Fn() -> bool + Send) -> io::Result<bool> {
         let child = &mut self.child;
-        networks.server.run(move || {
+        network.run(move || {
             let until = clock::now() + PATIENCE.as_nanos() as u64;
             while clock::now() < until {
                 if ready() {
@@ -138,12 +146,12 @@ impl Server {
 
     /// `http://` address of what is served.
     pub(crate) fn url(&self) -> String {
-        format!("http://{SERVER}/{}", self.path)
+        format!("http://{}/{}", self.address, self.path)
     }
 
     /// The same over TLS.
     pub(crate) fn secure_url(&self) -> String {
-        format!("https://{SERVER}/{}", self.path)
+        format!("https://{}/{}", self.address, self.path)
     }
 
     /// The certificate authority that vouches for it.
@@ -157,10 +165,17 @@ impl Server {
     }
 }
 
-/// Starts a program at the server's end.
-fn spawn(command: &mut Command, networks: &Networks, room: &Room) -> io::Result<Child> {
-    networks.server.run(|| {
-        room.enter()?;
+/// Where a server stands.
+struct Site<'a> {
+    network: &'a Network,
+    address: Ipv4Addr,
+    room: &'a Room,
+}
+
+/// Starts a program there.
+fn spawn(command: &mut Command, site: &Site<'_>) -> io::Result<Child> {
+    site.network.run(|| {
+        site.room.enter()?;
         command.spawn()
     })
 }

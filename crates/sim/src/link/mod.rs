@@ -80,6 +80,8 @@ pub struct Link<P> {
     medium: Option<Medium>,
     /// Whether the uplink's rate follows the downlink's.
     up_follows: bool,
+    /// Whether a change of the loss is only one towards the client.
+    up_loses_alone: bool,
     held: bool,
     /// Changes to come, in order.
     schedule: VecDeque<(Instant, Change)>,
@@ -123,11 +125,12 @@ impl<P: Packet> Link<P> {
                 QueueLimit::Size(size) => size,
             };
             let half = spec.rtt / 2;
+            let loss = spec.up_loss.filter(|_| direction == Direction::Up).unwrap_or(spec.loss);
             Lane::new(
                 spec.mtu,
                 Queue::new(limit.max(spec.mtu), spec.codel.then_some(spec.mtu)),
                 server,
-                LossProcess::new(spec.loss, seed, &spec.name, direction),
+                LossProcess::new(loss, seed, &spec.name, direction),
                 DelayLine::new(half, spec.jitter, spec.reorder, seed, &spec.name, direction),
             )
         };
@@ -135,6 +138,7 @@ impl<P: Packet> Link<P> {
             lanes: [lane(Direction::Down, down), lane(Direction::Up, up)],
             medium,
             up_follows: spec.up == Uplink::Same,
+            up_loses_alone: spec.up_loss.is_some(),
             held: false,
             schedule,
             on_air: None,
@@ -236,7 +240,10 @@ impl<P: Packet> Link<P> {
                 self.lanes.iter_mut().for_each(|lane| lane.set_vanishing(false));
                 self.set_held(false, now);
             }
-            Change::Loss(loss) => self.lanes.iter_mut().for_each(|lane| lane.set_loss(loss)),
+            Change::Loss(loss) => {
+                let lanes = if self.up_loses_alone { 1 } else { 2 };
+                self.lanes.iter_mut().take(lanes).for_each(|lane| lane.set_loss(loss));
+            }
             Change::Rtt(rtt) => self.lanes.iter_mut().for_each(|lane| lane.set_delay(rtt / 2)),
             Change::Jitter(jitter) => self.lanes.iter_mut().for_each(|lane| lane.set_jitter(jitter)),
         }

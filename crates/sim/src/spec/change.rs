@@ -7,7 +7,8 @@
 //! | `up` | the end of `down` and of `hold` |
 //! | `rate=` | towards the client, and from it too unless the link has an uplink of its own; ends a trace |
 //! | `up=` | the rate from the client; ends a trace |
-//! | `loss=`, `rtt=`, `jitter=` | as in the link's own line, from now on |
+//! | `loss=` | towards the client, and from it too unless the link has an `uploss=` |
+//! | `rtt=`, `jitter=` | as in the link's own line, from now on |
 //!
 //! On an 802.11 medium the rates are PHY rates. A rate of zero is a hold that another rate ends.
 

@@ -16,6 +16,7 @@
 //! | `jitter=` | each way's delay is off by up to this much, either way; order is kept | 0s |
 //! | `reorder` | jitter may change the order | |
 //! | `loss=` | each way, after the queue: `0.5%`, or `ge:1%/25%/50%` (see [`Loss`]) | 0% |
+//! | `uploss=` | the same from the client | as towards the client |
 //! | `queue=` | drop-tail limit: a time (bytes at the first rate) or a size | 50ms on Wi-Fi and Ethernet, else 100ms; with codel 1s |
 //! | `codel` | RFC 8289 where packets leave the queue | |
 //! | `mtu=` | the largest IP packet | 1500B |
@@ -134,8 +135,10 @@ pub struct LinkSpec {
     pub jitter: Duration,
     /// Whether jitter may change the order.
     pub reorder: bool,
-    /// Each way.
+    /// Towards the client, and from it too unless [`Self::up_loss`] says otherwise.
     pub loss: Loss,
+    /// From the client; none: as towards the client, and it follows when that changes.
+    pub up_loss: Option<Loss>,
     /// None: by kind, see [`LinkSpec::queue_limit`].
     pub queue: Option<QueueLimit>,
     /// Whether CoDel keeps the queue short.
@@ -156,6 +159,7 @@ impl LinkSpec {
             jitter: Duration::ZERO,
             reorder: false,
             loss: Loss::NONE,
+            up_loss: None,
             queue: None,
             codel: false,
             mtu: DataSize::from_bytes(1500),

@@ -48,6 +48,7 @@ fn each_form_prints_as_it_was_written() {
         "lte,rate=40Mbit/s,steps=3s:2Mbit/s+8500ms:40Mbit/s",
         "lte,trace=a.down,uptrace=b.up,rtt=50ms",
         "lte,trace=a.down,up=10Mbit/s,loss=ge:1%/25%/50%",
+        "wifi,rate=20Mbit/s,loss=1%,uploss=0%",
         "wifi,medium=11g-mixed,rtt=20ms",
         "wifi,medium=11b,rate=11Mbit/s,up=2Mbit/s",
         "x,rate=12345678bit/s,rtt=1ns",
@@ -215,6 +216,7 @@ proptest! {
             } else {
                 Loss::Each(share(losses.0))
             },
+            up_loss: (losses.1 % 2 == 0).then(|| Loss::Each(share(losses.2))),
             queue: queue.map(|(n, time)| match time {
                 true => QueueLimit::Time(Duration::from_nanos(n)),
                 false => QueueLimit::Size(DataSize::from_bytes(n)),

@@ -42,6 +42,8 @@ pub(super) struct Written {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     loss: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    uploss: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     queue: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mtu: Option<String>,
@@ -51,8 +53,8 @@ pub(super) struct Written {
     codel: bool,
 }
 
-const FIELDS: &str = "kind=, medium=, rate=, steps=, trace=, up=, uptrace=, rtt=, jitter=, loss=, queue=, mtu=, \
-                      reorder or codel";
+const FIELDS: &str = "kind=, medium=, rate=, steps=, trace=, up=, uptrace=, rtt=, jitter=, loss=, uploss=, queue=, \
+                      mtu=, reorder or codel";
 
 impl Written {
     /// Takes a line apart.
@@ -78,6 +80,7 @@ impl Written {
             ("rtt", &self.rtt),
             ("jitter", &self.jitter),
             ("loss", &self.loss),
+            ("uploss", &self.uploss),
             ("queue", &self.queue),
             ("mtu", &self.mtu),
         ];
@@ -105,6 +108,7 @@ impl Written {
             rtt: time(spec.rtt),
             jitter: time(spec.jitter),
             loss: (spec.loss != Loss::NONE).then(|| spec.loss.to_string()),
+            uploss: spec.up_loss.map(|loss| loss.to_string()),
             queue: spec.queue.map(|queue| match queue {
                 QueueLimit::Time(time) => print_duration(time),
                 QueueLimit::Size(size) => print_size(size),
@@ -153,6 +157,7 @@ impl Written {
             jitter: self.time("jitter", &self.jitter)?.unwrap_or_default(),
             reorder: self.reorder,
             loss: self.field("loss", &self.loss)?.unwrap_or(Loss::NONE),
+            up_loss: self.field("uploss", &self.uploss)?,
             queue: self.queue()?,
             codel: self.codel,
             mtu: self.field("mtu", &self.mtu)?.unwrap_or(DEFAULT_MTU),
@@ -288,6 +293,7 @@ impl Written {
             "rtt" => &mut self.rtt,
             "jitter" => &mut self.jitter,
             "loss" => &mut self.loss,
+            "uploss" => &mut self.uploss,
             "queue" => &mut self.queue,
             "mtu" => &mut self.mtu,
             _ => return Err(unknown),

@@ -2,7 +2,7 @@
 //!
 //! In: the bytes of a reply or of an event, as the kernel put them on a netlink socket. Out: of the routing table
 //! [`Link`], [`Address`], [`Route`]; of generic netlink a [`Family`] and MPTCP's path manager ([`mptcp`]); of
-//! sock_diag the state of other programs' sockets ([`diag`]). In the other direction a [`Request`] writes the bytes
+//! sock_diag the state of other programs' sockets ([`diag`]); of netfilter packets that wait ([`queue`]). In the other direction a [`Request`] writes the bytes
 //! that ask for them or change them.
 //!
 //! 1. Integers are in the byte order of the machine, as the kernel's are; only addresses are in network order.
@@ -23,6 +23,7 @@ mod generic;
 mod golden;
 mod link;
 pub mod mptcp;
+pub mod queue;
 mod route;
 mod rule;
 

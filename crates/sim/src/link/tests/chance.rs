@@ -25,6 +25,24 @@ fn each_loss_model_loses_its_mean_and_bursts_come_in_bursts() {
 }
 
 #[test]
+fn a_link_may_lose_nothing_of_what_its_client_sends() {
+    let lost = |link: &Link<Numbered>| {
+        [Direction::Down, Direction::Up].map(|direction| link.stats(direction).dropped_loss.packets)
+    };
+    let mut link = link("w,rate=1Gbit/s,loss=100%,uploss=0%");
+    for direction in [Direction::Down, Direction::Up] {
+        offer(&mut link, direction, Duration::from_millis(1), ms(100));
+    }
+    assert_eq!(lost(&link), [100, 0]);
+    link.change(&"loss=0%".parse().unwrap(), ms(200));
+    link.change(&"loss=50%".parse().unwrap(), ms(200));
+    for direction in [Direction::Down, Direction::Up] {
+        offer(&mut link, direction, Duration::from_millis(1), ms(400));
+    }
+    assert!(lost(&link)[0] > 100 && lost(&link)[1] == 0);
+}
+
+#[test]
 fn the_same_seed_loses_the_same_packets_whatever_else_changes() {
     let survivors = |written: &str, seed: u64, every: u64| {
         let mut link: Link<Numbered> = Link::new(&written.parse().unwrap(), seed);

@@ -1,0 +1,204 @@
+//! The links that help, each with what waits for it.
+//!
+//! In: ACKs that may go elsewhere, answers of gateways, the time. Out: ACKs over the link whose part they are, or over
+//! another one that has room; questions.
+//!
+//! 1. Parts are [`Roles`]', where the links' rates were told; else the order in which they were named.
+//! 2. Links take their turn: the second one is asked for only when the first has no room for [`LONG`], so that a radio
+//!    that is not needed sleeps.
+//! 3. A flow waits at one link at a time: a newer ACK takes the older one's place where that is.
+//! 4. What waited for a link that died leaves over the primary one.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::config::Config;
+use super::event::{Bytes, Output};
+use super::fetcher::Road;
+use super::interface::Interface;
+use super::offloader::{Fate, Offloader};
+use super::roles::{Roles, Traits};
+use super::view::LinkView;
+use crate::link::LinkId;
+use crate::units::{DataSize, Duration, Instant, Ratio};
+use crate::wire::packet::{Ack, Flow as Key};
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Helpers {
+    /// In the order in which ACKs are offered to them.
+    lanes: Vec<Lane>,
+    freeze: Option<LinkId>,
+    /// Over which bytes are fetched, in this order.
+    mirror: Vec<LinkId>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    interface: Interface,
+    offloader: Offloader,
+}
+
+impl Helpers {
+    /// Those that were told of.
+    pub(super) fn new(config: &Config) -> Self {
+        let named = || config.helpers.iter().map(|helper| helper.link).collect::<Vec<_>>();
+        let traits = config.helpers.iter().map(|helper| {
+            Some(Traits {
+                link: helper.link,
+                down: helper.down?,
+                up: helper.up?,
+                rtt: USUAL,
+                there: Ratio::from_percent(100),
+            })
+        });
+        let roles = traits.collect::<Option<Vec<_>>>().map(|traits| Roles::beside(config.primary, &traits));
+        let (acks, freeze, mirror) = match roles {
+            Some(roles) => (roles.acks, roles.freeze, roles.mirror),
+            None => (named(), named(), named()),
+        };
+        let lane = |link: &LinkId| {
+            let terms = config.helpers.iter().find(|helper| helper.link == *link)?;
+            Some(Lane { interface: Interface::new(*terms), offloader: Offloader::default() })
+        };
+        Self { lanes: acks.iter().filter_map(lane).collect(), freeze: freeze.first().copied(), mirror }
+    }
+
+    /// Over which one senders are frozen.
+    pub(super) const fn freeze(&self) -> Option<LinkId> {
+        self.freeze
+    }
+
+    /// An ACK that may go over one of them. It is given back if none can take it.
+    pub(super) fn offer(
+        &mut self,
+        now: Instant,
+        flow: Key,
+        (ack, packet): (Ack, Vec<u8>),
+        scale: u8,
+        outputs: &mut VecDeque<Output>,
+    ) -> Result<Fate, Vec<u8>> {
+        let Some(at) = self.choose(now, Some(&flow), packet.len()) else { return Err(packet) };
+        let Some(lane) = self.lanes.get_mut(at) else { return Err(packet) };
+        let fate = lane.offloader.offer(now, &mut lane.interface, flow, (ack, packet), scale, outputs);
+        lane.offloader.flush(now, &mut lane.interface, outputs);
+        Ok(fate)
+    }
+
+    /// As published: over the first that has room now; given back if none has.
+    pub(super) fn spill(
+        &mut self,
+        now: Instant,
+        packet: Vec<u8>,
+        outputs: &mut VecDeque<Output>,
+    ) -> Option<Vec<u8>> {
+        match self.choose(now, None, packet.len()).and_then(|at| self.lanes.get_mut(at)) {
+            Some(lane) => Offloader::spill(now, &mut lane.interface, packet, outputs),
+            None => Some(packet),
+        }
+    }
+
+    /// Nothing of this flow waits any more. Whether something did.
+    pub(super) fn withdraw(&mut self, flow: &Key) -> bool {
+        self.lanes.iter_mut().filter_map(|lane| lane.offloader.withdraw(flow)).count() > 0
+    }
+
+    /// A gateway answers.
+    pub(super) fn on_answer(&mut self, now: Instant, link: LinkId, sequence: u16) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.interface.link() == link) {
+            lane.interface.on_answer(now, sequence);
+        }
+    }
+
+    /// A carrier came or went.
+    pub(super) fn on_carrier(&mut self, link: LinkId, is_up: bool) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.interface.link() == link) {
+            lane.interface.on_carrier(is_up);
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+        for Lane { interface, offloader } in &mut self.lanes {
+            interface.tick(now, outputs);
+            if interface.is_alive(now) {
+                offloader.flush(now, interface, outputs);
+            } else {
+                let late = offloader.drain().into_iter().map(Bytes);
+                outputs.extend(late.map(|packet| Output::Send { link: primary, packet }));
+            }
+        }
+    }
+
+    /// When a gateway is to be asked.
+    pub(super) fn next_question(&self) -> Option<Instant> {
+        self.lanes.iter().filter_map(|lane| lane.interface.deadline()).min()
+    }
+
+    /// When there is room for something that waits.
+    pub(super) fn next_room(&self, now: Instant) -> Option<Instant> {
+        self.lanes.iter().filter_map(|lane| lane.offloader.deadline(now, &lane.interface)).min()
+    }
+
+    /// Bytes are to be fetched: the link whose part that is will be asked whether it is there.
+    pub(super) fn want(&mut self, now: Instant) {
+        let first = self.mirror.first().copied();
+        let lane = self.lanes.iter_mut().find(|lane| Some(lane.interface.link()) == first);
+        lane.into_iter().for_each(|lane| lane.interface.want(now));
+    }
+
+    /// Over which bytes are fetched, the best first.
+    pub(super) fn roads(&self, now: Instant) -> impl Iterator<Item = Road> + '_ {
+        let lane = |link: &LinkId| self.lanes.iter().find(|lane| lane.interface.link() == *link);
+        self.mirror.iter().filter_map(lane).map(move |Lane { interface, .. }| Road {
+            link: interface.link(),
+            is_primary: false,
+            is_dark: interface.is_dark(now),
+            down: interface.terms().down,
+            rtt: interface.rtt(),
+        })
+    }
+
+    /// As they stand.
+    pub(super) fn views(&self) -> impl Iterator<Item = LinkView> + '_ {
+        self.lanes.iter().map(|Lane { interface, .. }| LinkView {
+            link: interface.link(),
+            is_dark: false,
+            blackouts: 0,
+            dark: Duration::ZERO,
+            rtt: interface.rtt(),
+            up: Some(interface.allowance()),
+            down: interface.terms().down,
+            sent: interface.sent(),
+            fetched: DataSize::ZERO,
+        })
+    }
+
+    /// The lane for an ACK of this size: where its flow waits already, or the first with room soon, or the first.
+    fn choose(&mut self, now: Instant, flow: Option<&Key>, size: usize) -> Option<usize> {
+        let waits = |lane: &Lane| flow.is_some_and(|flow| lane.offloader.holds(flow));
+        if let Some(at) = self.lanes.iter().position(|lane| lane.interface.is_alive(now) && waits(lane)) {
+            if let Some(lane) = self.lanes.get_mut(at) {
+                lane.interface.want(now);
+            }
+            return Some(at);
+        }
+        let mut first = None;
+        for (at, Lane { interface, .. }) in self.lanes.iter_mut().enumerate() {
+            interface.want(now);
+            if !interface.is_alive(now) {
+                continue;
+            }
+            if interface.room_at(now, size) <= now + LONG {
+                return Some(at);
+            }
+            first = first.or(Some(at));
+        }
+        first
+    }
+}
+
+/// chosen: an ACK that waits no longer than that delays nothing that matters.
+const LONG: Duration = Duration::from_millis(20);
+/// Of a link whose round trip is not known yet.
+const USUAL: Duration = Duration::from_millis(100);

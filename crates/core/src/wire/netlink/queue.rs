@@ -1,0 +1,162 @@
+//! The packet queue of netfilter (NFQUEUE): packets that wait for a word, and the words.
+//!
+//! In: messages of the kernel. Out: [`Queued`]; and the other way round requests that open a queue, and verdicts.
+//!
+//! 1. A packet is held by the kernel until its number gets a verdict; each number gets one.
+//! 2. One request opens a queue with all that it is to have, because between two requests packets may come.
+//! 3. The kernel completes checksums before it hands a packet over, as long as nobody asks it not to
+//!    (`NFQA_CFG_F_GSO`, which is not asked for here).
+//!
+//! Numbers of messages and attributes are those of `linux/netfilter/nfnetlink_queue.h`; in this family of messages
+//! integers are in network order.
+
+use alloc::vec::Vec;
+
+use super::{Attributes, Message, Request, family};
+
+/// `NFNL_SUBSYS_QUEUE << 8`, and the kind of message below it.
+const PACKET: u16 = 3 << 8;
+const VERDICT: u16 = PACKET | 1;
+const CONFIG: u16 = PACKET | 2;
+/// `struct nfgenmsg`.
+const FIXED: usize = 4;
+const NF_DROP: u32 = 0;
+const NF_ACCEPT: u32 = 1;
+
+/// A packet that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued<'a> {
+    /// Its number in its queue.
+    pub id: u32,
+    /// All of it, from its IP header on; nothing of one that is longer than what is handed over.
+    pub packet: &'a [u8],
+}
+
+impl<'a> Queued<'a> {
+    /// Reads it; `None` for anything else.
+    pub fn parse(message: &Message<'a>) -> Option<Self> {
+        const PACKET_HDR: u16 = 1;
+        const PAYLOAD: u16 = 10;
+        /// The real length of one that was cut.
+        const CAP_LEN: u16 = 13;
+        if message.kind != PACKET {
+            return None;
+        }
+        let (mut id, mut packet, mut whole) = (None, None, true);
+        for attribute in Attributes::after(message.body, FIXED) {
+            match attribute.kind {
+                PACKET_HDR => id = attribute.value.first_chunk().map(|id| u32::from_be_bytes(*id)),
+                PAYLOAD => packet = Some(attribute.value),
+                CAP_LEN => whole = false,
+                _ => {}
+            }
+        }
+        Some(Self { id: id?, packet: packet.filter(|_| whole).unwrap_or_default() })
+    }
+}
+
+impl Request {
+    /// Opens queue `number` for packets of at most `longest` bytes; `waiting` of them may wait, and what comes beyond that
+    /// passes untouched.
+    pub fn open_queue(number: u16, longest: u32, waiting: u32) -> Self {
+        const CMD: u16 = 1;
+        const PARAMS: u16 = 2;
+        const MAXLEN: u16 = 3;
+        const MASK: u16 = 4;
+        const FLAGS: u16 = 5;
+        const BIND: u8 = 1;
+        const COPY_PACKET: u8 = 2;
+        /// A full queue lets packets pass instead of dropping them.
+        const FAIL_OPEN: u32 = 1;
+        let mut request = Self::new(CONFIG, Self::CHANGE, &fixed(number));
+        request.attribute(CMD, &[BIND, 0, 0, 0]);
+        let [a, b, c, d] = longest.to_be_bytes();
+        request.attribute(PARAMS, &[a, b, c, d, COPY_PACKET]);
+        request.attribute(MAXLEN, &waiting.to_be_bytes());
+        request.attribute(FLAGS, &FAIL_OPEN.to_be_bytes());
+        request.attribute(MASK, &FAIL_OPEN.to_be_bytes());
+        request
+    }
+}
+
+/// Writes the verdict on packet `id` of queue `number` behind `bytes`: gone (`None`), as it came (an empty packet), or
+/// changed into this one.
+pub fn verdict(bytes: &mut Vec<u8>, number: u16, id: u32, becomes: Option<&[u8]>) {
+    const VERDICT_HDR: u16 = 2;
+    const PAYLOAD: u16 = 10;
+    let word = if becomes.is_some() { NF_ACCEPT } else { NF_DROP };
+    let [[a, b, c, d], [e, f, g, h]] = [word, id].map(u32::to_be_bytes);
+    let mut request = Request::new(VERDICT, Request::ASK, &fixed(number));
+    request.attribute(VERDICT_HDR, &[a, b, c, d, e, f, g, h]);
+    if let Some(packet) = becomes.filter(|packet| !packet.is_empty()) {
+        request.attribute(PAYLOAD, packet);
+    }
+    bytes.extend_from_slice(&request.finish(0));
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
+/// `struct nfgenmsg`: family, version, number of the queue.
+const fn fixed(number: u16) -> [u8; FIXED] {
+    let [high, low] = number.to_be_bytes();
+    [family::UNSPECIFIED, 0, high, low]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::netlink::messages;
+
+    /// What the kernel sends for a packet of these bytes.
+    fn queued(id: u32, packet: &[u8]) -> Vec<u8> {
+        let mut request = Request::new(PACKET, 0, &fixed(7));
+        let [a, b, c, d] = id.to_be_bytes();
+        request.attribute(1, &[a, b, c, d, 8, 0, 3]);
+        request.attribute(6, &[0, 0, 0, 2]);
+        request.attribute(10, packet);
+        request.finish(0)
+    }
+
+    #[test]
+    fn a_packet_has_its_number_and_its_bytes() {
+        let bytes = queued(0x0102_0304, b"whole");
+        let message = messages(&bytes).next().unwrap();
+        assert_eq!(Queued::parse(&message), Some(Queued { id: 0x0102_0304, packet: b"whole" }));
+        for cut in 0..message.body.len() {
+            let _ = Queued::parse(&Message { body: &message.body[..cut], ..message });
+        }
+        assert_eq!(Queued::parse(&Message { kind: 2, ..message }), None);
+        assert_eq!(
+            Queued::parse(&Message { body: &[], ..message }),
+            None,
+            "one without a number cannot be answered"
+        );
+    }
+
+    #[test]
+    fn verdicts_stand_one_behind_the_other() {
+        let mut bytes = Vec::new();
+        verdict(&mut bytes, 7, 1, None);
+        verdict(&mut bytes, 7, 2, Some(&[]));
+        verdict(&mut bytes, 7, 3, Some(b"other"));
+        let read = |message: Message<'_>| {
+            let attributes = Attributes::after(message.body, FIXED);
+            attributes.map(|attribute| (attribute.kind, attribute.value.to_vec())).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = messages(&bytes).inspect(|message| assert_eq!(message.kind, 0x301)).map(read).collect();
+        let word = |word: u8, id: u8| (2, alloc::vec![0, 0, 0, word, 0, 0, 0, id]);
+        assert_eq!(
+            all,
+            [alloc::vec![word(0, 1)], alloc::vec![word(1, 2)], alloc::vec![word(1, 3), (10, b"other".to_vec())]]
+        );
+    }
+
+    #[test]
+    fn a_queue_is_opened_by_one_message() {
+        let bytes = Request::open_queue(0x1234, 2048, 8192).finish(1);
+        let all: Vec<_> = messages(&bytes).collect();
+        assert_eq!((all.len(), all[0].kind), (1, 0x302));
+        assert_eq!(all[0].body[..4], [0, 0, 0x12, 0x34]);
+        let kinds: Vec<u16> = Attributes::after(all[0].body, FIXED).map(|attribute| attribute.kind).collect();
+        assert_eq!(kinds, [1, 2, 3, 5, 4]);
+    }
+}

@@ -1,0 +1,189 @@
+//! The links of a trial, and how a lab of them is built.
+//!
+//! In: what carries, round trips, losses, blackouts, the sender's congestion control. Out: a running [`Lab`] in which the
+//! server stands behind two ways of different length.
+//!
+//! 1. Both links' other ends are one machine, the gateways; from there each link has a way of its own to the server, so that
+//!    either round trip can be chosen. Which way a packet takes is decided by the link that it came over, and back by the
+//!    address that it goes to: an ACK that leaves over the second link goes the second link's way, whatever its source.
+//! 2. The first link's queue towards the client holds 100 ms, as an access point's; the second link's 600 ms, as a base
+//!    station's.
+
+use std::process::Command;
+use std::time::Duration;
+
+use marline_core::units::Ratio;
+use marline_sim::spec::{Event, LinkSpec};
+
+use crate::server::{Payload, find};
+use crate::{Congestion, Lab, LabError, LabSpec, Segment, Service};
+
+/// The links' names.
+pub(crate) const PRIMARY: &str = "primary";
+pub(crate) const CELL: &str = "cell";
+/// The round trip to the first link's gateway. chosen: an access point that is idle.
+pub(crate) const NEAR: Duration = Duration::from_millis(4);
+/// The round trip to the second link's gateway. chosen: a base station.
+const NEAR_CELL: Duration = Duration::from_millis(30);
+/// Where the server stands.
+const PLACE: usize = 1;
+/// The routing table of the gateways for what came over the second link. chosen: any that is free.
+const TABLE: &str = "77";
+
+/// What carries the first link's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Air {
+    /// So many kbit/s each way.
+    Rate(u32),
+    /// An 802.11 cell, by the word of its preset.
+    Medium(&'static str),
+}
+
+/// See the [module](self).
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct World {
+    pub(crate) air: Air,
+    /// Of the first link, to the server.
+    pub(crate) rtt: Duration,
+    /// Of packets towards the client over the first link.
+    pub(crate) loss: Ratio,
+    /// The second link towards the client, in kbit/s; nothing: there is none.
+    pub(crate) cell: Option<(u32, u32)>,
+    /// Of the second link, to the server.
+    pub(crate) cell_rtt: Duration,
+    pub(crate) events: Vec<Event>,
+    pub(crate) congestion: Congestion,
+    /// The client acknowledges each segment, as Super-aggregation's user-space TCP did (§6.2).
+    pub(crate) each_acknowledged: bool,
+    /// Decides every loss.
+    pub(crate) seed: u64,
+}
+
+impl World {
+    /// What is asked for where nothing else is said: 20 Mbit/s, 50 ms, no loss; a second link of 900 kbit/s down and 400 up,
+    /// 150 ms; cubic.
+    pub(crate) fn usual(seed: u64) -> Self {
+        Self {
+            air: Air::Rate(20_000),
+            rtt: Duration::from_millis(50),
+            loss: Ratio::ZERO,
+            cell: Some((900, 400)),
+            cell_rtt: Duration::from_millis(150),
+            events: Vec::new(),
+            congestion: Congestion::Cubic,
+            each_acknowledged: false,
+            seed,
+        }
+    }
+
+    /// The client's links.
+    pub(crate) fn links(&self) -> Vec<LinkSpec> {
+        let carries = match self.air {
+            Air::Rate(kbps) => format!("rate={kbps}kbit/s"),
+            Air::Medium(preset) => format!("medium={preset}"),
+        };
+        let near = NEAR.min(self.rtt).as_millis();
+        let primary =
+            format!("{PRIMARY},{carries},rtt={near}ms,queue=100ms,kind=wifi,loss={},uploss=0%", self.loss);
+        let cell = self.cell.map(|(down, up)| {
+            let near = NEAR_CELL.min(self.cell_rtt).as_millis();
+            format!("{CELL},rate={down}kbit/s,up={up}kbit/s,rtt={near}ms,queue=600ms,kind=umts")
+        });
+        let read = |words: String| words.parse().expect("links that are written here are understood");
+        [Some(primary), cell].into_iter().flatten().map(read).collect()
+    }
+
+    /// From the gateways to the server; the one that other packets take is the last.
+    fn segments(&self) -> Vec<Segment> {
+        let way = |name: &str, rtt: Duration, near: Duration| {
+            let rest = rtt.saturating_sub(near).as_millis();
+            let words = format!("{name},rate=1Gbit/s,rtt={rest}ms,kind=ethernet");
+            let link = words.parse().expect("links that are written here are understood");
+            Segment { from: 0, to: PLACE, link }
+        };
+        let cell = self.cell.map(|_| way(WAN_CELL, self.cell_rtt, NEAR_CELL));
+        cell.into_iter().chain([way(WAN, self.rtt, NEAR)]).collect()
+    }
+
+    /// Builds it.
+    pub(crate) fn build(&self, payload: &Payload) -> Result<Lab, LabError> {
+        let lab = Lab::start(&LabSpec {
+            events: self.events.clone(),
+            congestion: self.congestion,
+            seed: self.seed,
+            service: Service::Files(payload.path()),
+            segments: self.segments(),
+            place: PLACE,
+            ..LabSpec::new(self.links())
+        })?;
+        let server = crate::places::address(PLACE).to_string();
+        let congestion = self.congestion.name();
+        if self.cell.is_some() {
+            let back = ["10.2.0.0/24", "dev", WAN_CELL, "src", &server, "congctl", congestion];
+            ip(&lab, Some(PLACE), &[&["route", "replace"], &back[..]].concat())?;
+            ip(&lab, Some(0), &["route", "add", &server, "dev", WAN_CELL, "table", TABLE])?;
+            ip(&lab, Some(0), &["rule", "add", "iif", CELL, "lookup", TABLE])?;
+        }
+        if self.each_acknowledged {
+            let over = ["default", "via", "10.1.0.1", "dev", PRIMARY, "src", "10.1.0.2"];
+            for more in [["metric", "100"], ["table", "1000"]] {
+                let route = [&["route", "replace"], &over[..], &more, &["congctl", congestion, "quickack", "1"]];
+                ip(&lab, None, &route.concat())?;
+            }
+        }
+        Ok(lab)
+    }
+}
+
+/// Runs `ip` at a place, or at the client's end.
+fn ip(lab: &Lab, place: Option<usize>, words: &[&str]) -> Result<(), LabError> {
+    let program = find("ip").ok_or(LabError::Missing { program: "ip".into(), package: "iproute2" })?;
+    let mut command = Command::new(program);
+    command.args(words);
+    let step = || format!("ip {}", words.join(" "));
+    let work = || command.output();
+    let output = match place {
+        Some(place) => lab.inside_at(place, work),
+        None => lab.inside(work),
+    };
+    let output = output.map_err(LabError::at(step()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(LabError::Setup { step: step(), source: std::io::Error::other(said) })
+        }
+    }
+}
+
+/// The place at which the server stands.
+pub(crate) const fn place() -> usize {
+    PLACE
+}
+
+const WAN: &str = "wan";
+const WAN_CELL: &str = "wan-cell";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_are_those_of_the_link_and_its_way() {
+        let world = World { rtt: Duration::from_millis(200), ..World::usual(1) };
+        let (links, ways) = (world.links(), world.segments());
+        assert_eq!(links[0].rtt + ways[1].link.rtt, world.rtt);
+        assert_eq!(links[1].rtt + ways[0].link.rtt, world.cell_rtt);
+        assert_eq!(ways[1].link.name, WAN);
+        let alone = World { cell: None, ..world };
+        assert_eq!((alone.links().len(), alone.segments().len()), (1, 1));
+    }
+
+    #[test]
+    fn loss_is_towards_the_client_alone() {
+        let world = World { loss: Ratio::from_percent(1), ..World::usual(1) };
+        let primary = &world.links()[0];
+        assert_eq!(primary.loss.mean(), Ratio::from_percent(1));
+        assert!(primary.up_loss.is_some_and(|loss| loss.mean() == Ratio::ZERO));
+    }
+}

@@ -1,0 +1,131 @@
+//! What the accelerator costs: processor time for each packet that it handles, and speed where it has nothing to do.
+//!
+//! | row | what |
+//! |---|---|
+//! | `user` | processor time of the accelerator over the ACKs that passed through it, 1 % loss, all mechanisms |
+//! | `bpf` | the kernel's own count of time in the accelerator's BPF programs, over their runs (`kernel.bpf_stats_enabled`) |
+//! | `300` | speed of a link of 300 Mbit/s, beside nobody |
+//! | `1000` | the same of 1 Gbit/s with ACK offload alone |
+//!
+//! 1. Processor time is the process's own with the kernel's on its behalf, from its start of work to the end of the download.
+//! 2. The emulator needs a quiet machine for 1 Gbit/s; what it cannot carry is named suspect.
+
+use std::time::Duration;
+
+use marline_core::units::Ratio;
+
+use super::super::sheet::{Floor, Sheet};
+use super::super::turns::is_stopped;
+use super::Bench;
+use super::paired::{self, Asked, Row};
+use crate::LabError;
+use crate::accel::{Air, Stream, Taken, Trial, Who, World};
+use crate::runner::command::say;
+
+pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+    if bench.ours && bench.wants("cost", "user") {
+        packets(bench, sheet, "cost user", 1, &Who::ours())?;
+    }
+    if bench.ours && bench.wants("cost", "bpf") {
+        packets(bench, sheet, "cost bpf", 0, &Who::only("ours", "offload"))?;
+    }
+    let speeds = [("300", 300_000, Who::ours()), ("1000", 1_000_000, Who::only("ours", "offload"))];
+    for (name, kbps, ours) in speeds {
+        if !bench.wants("cost", name) {
+            continue;
+        }
+        let (length, from) = bench.time(5, 2);
+        let row = Row {
+            name: format!("cost {name}"),
+            secure: false,
+            dark: None,
+            length,
+            from,
+            asked: vec![Asked::OfPlain(0.97)],
+            ours,
+        };
+        let world = |seed| World {
+            air: Air::Rate(kbps),
+            rtt: Duration::from_millis(10),
+            congestion: bench.congestion,
+            ..World::usual(seed)
+        };
+        paired::run(bench, sheet, &row, bench.runs(5), &world)?;
+    }
+    Ok(())
+}
+
+fn packets(bench: &Bench, sheet: &mut Sheet, case: &str, loss: u32, who: &Who) -> Result<(), LabError> {
+    let (length, _) = bench.time(30, 0);
+    let before = Counting::start();
+    if case == "cost bpf" && before.is_none() {
+        say(&format!("{case}: left out: the kernel does not count ({STATS})"));
+        return Ok(());
+    }
+    for run in 0..bench.runs(5) {
+        if is_stopped() {
+            break;
+        }
+        let world = World { loss: Ratio::from_percent(loss), ..World::usual(u64::from(run) + 1) };
+        let streams = [Stream::new(true)];
+        let (payload, program) = (&bench.payload, bench.program.as_path());
+        let taken = Trial { world: &world, who, streams: &streams, length, look: None, payload, program }.run();
+        match taken {
+            Err(why) => {
+                sheet.problem(case, "ours", run, &why);
+                break;
+            }
+            Ok(taken) => figures(sheet, case, &taken),
+        }
+    }
+    Ok(())
+}
+
+fn figures(sheet: &mut Sheet, case: &str, taken: &Taken) {
+    if let Some(why) = taken.emulation.suspect() {
+        sheet.suspect(case, &why);
+    }
+    if case == "cost bpf" {
+        match taken.bpf.filter(|(runs, _)| *runs > 0) {
+            None => say(&format!("{case}: the accelerator has no BPF program in the kernel")),
+            Some((runs, nanos)) => {
+                let each = nanos as f64 / runs as f64;
+                sheet.add(case, "ns a packet", ("ours", &Floor::AtMost(200.0)), "ours", each);
+            }
+        }
+        return;
+    }
+    // What left over the first link: ACKs nearly all. Those that were left out or went elsewhere are work as well.
+    let counted = |name: &str| {
+        let flows = taken.status.as_ref().and_then(|status| status["flows"].as_array().cloned());
+        flows.unwrap_or_default().iter().filter_map(|flow| flow[name].as_u64()).sum::<u64>()
+    };
+    let (acks, cpu) = (counted("acks"), taken.cpu.unwrap_or_default());
+    if acks == 0 {
+        say(&format!("{case}: no ACK passed through the accelerator"));
+        return;
+    }
+    let each = cpu.as_secs_f64() * 1e6 / acks as f64;
+    sheet.add(case, "µs a packet", ("ours", &Floor::AtMost(10.0)), "ours", each);
+}
+
+const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// The kernel counts the time of BPF programs as long as this lives, unless it did before.
+struct Counting(bool);
+
+impl Counting {
+    fn start() -> Option<Self> {
+        let was = std::fs::read_to_string(STATS).ok()?.trim() == "1";
+        std::fs::write(STATS, "1").ok()?;
+        Some(Self(was))
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        if !self.0 {
+            let _ = std::fs::write(STATS, "0");
+        }
+    }
+}

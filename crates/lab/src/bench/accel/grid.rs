@@ -1,0 +1,85 @@
+//! Each mechanism over second links from good to useless, and without loss and with much of it: none may cost throughput.
+//!
+//! | mechanism | second link, kbit/s each way | loss |
+//! |---|---|---|
+//! | `offload` | 50, 100, 400, 1000 | 0, 1, 3 % |
+//! | `hide` and `late-hide`, plain HTTP | 50, 100, 400, 1000 | 1, 3 % |
+//! | `undo` and `reserve`, which need no second link | 400 | 0, 1, 3 % |
+//! | all | 50 | 1 % |
+//!
+//! Nine pairs of each, and the median of their ratios.
+
+use marline_core::units::Ratio;
+
+use super::super::sheet::Sheet;
+use super::Bench;
+use super::paired::{self, Asked, Row};
+use crate::LabError;
+use crate::accel::{Who, World};
+
+/// One cell of the grid.
+#[derive(Clone, PartialEq, Debug)]
+struct Cell {
+    name: &'static str,
+    /// Everything if empty.
+    mechanisms: &'static str,
+    secure: bool,
+    kbps: u32,
+    loss: u32,
+}
+
+fn cells() -> Vec<Cell> {
+    let of = |name, mechanisms, secure, rates: &[u32], losses: &[u32]| {
+        let pairs = rates.iter().flat_map(|kbps| losses.iter().map(move |loss| (*kbps, *loss)));
+        pairs.map(|(kbps, loss)| Cell { name, mechanisms, secure, kbps, loss }).collect::<Vec<_>>()
+    };
+    let rates = [50, 100, 400, 1000];
+    let mut all = of("offload", "offload", true, &rates, &[0, 1, 3]);
+    all.extend(of("hide", "hide,late-hide", false, &rates, &[1, 3]));
+    all.extend(of("undo", "undo,reserve", true, &[400], &[0, 1, 3]));
+    all.extend(of("all", "", true, &[50], &[1]));
+    all
+}
+
+pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+    // chosen: at 3 % plain TCP needs some seconds for a figure; all cells together take less than two hours.
+    let (length, from) = bench.time(15, 3);
+    for cell in cells() {
+        let name = format!("{} {}k {}%", cell.name, cell.kbps, cell.loss);
+        if !bench.wants("grid", &name) {
+            continue;
+        }
+        let ours = if cell.mechanisms.is_empty() { Who::ours() } else { Who::only("ours", cell.mechanisms) };
+        let row = Row {
+            name: format!("grid {name}"),
+            secure: cell.secure,
+            dark: None,
+            length,
+            from,
+            asked: vec![Asked::OfPlain(0.97)],
+            ours,
+        };
+        let world = |seed| World {
+            loss: Ratio::from_percent(cell.loss),
+            cell: Some((cell.kbps, cell.kbps)),
+            congestion: bench.congestion,
+            ..World::usual(seed)
+        };
+        paired::run(bench, sheet, &row, bench.runs(9), &world)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_has_twenty_four_cells_and_none_twice() {
+        let all = cells();
+        assert_eq!(all.len(), 24);
+        for (at, cell) in all.iter().enumerate() {
+            assert!(!all[..at].contains(cell), "{cell:?}");
+        }
+    }
+}

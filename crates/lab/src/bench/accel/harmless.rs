@@ -1,0 +1,93 @@
+//! What must be left as it is: a clean link, a sender that loss does not slow down, loss that is congestion.
+//!
+//! | row | links and sender |
+//! |---|---|
+//! | `clean` | no loss, cubic |
+//! | `bbr` | 1 % loss, BBR |
+//! | `bbr clean` | no loss, BBR |
+//! | `congestion` | no loss, cubic; a flow that is not helped beside the one that is |
+//!
+//! In `congestion` only the flow over TLS is helped (`--flows`), and what is judged is the other one: segments that its sender
+//! sent again, and packets that the queue dropped, beside the same with two flows that nobody helps.
+
+use std::time::Duration;
+
+use marline_core::units::Ratio;
+
+use super::super::sheet::{Floor, Sheet};
+use super::super::turns::is_stopped;
+use super::Bench;
+use super::paired::{self, Asked, Row};
+use crate::accel::{Stream, Taken, Trial, Who, World};
+use crate::{Congestion, LabError};
+
+/// Rows with one flow: percent lost, and the sender.
+const ALONE: [(&str, u32, Congestion); 3] =
+    [("clean", 0, Congestion::Cubic), ("bbr", 1, Congestion::Bbr), ("bbr clean", 0, Congestion::Bbr)];
+
+pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+    let (length, from) = bench.time(33, 3);
+    for (name, loss, congestion) in ALONE.into_iter().filter(|(name, ..)| bench.wants("harmless", name)) {
+        let row = Row {
+            name: format!("harmless {name}"),
+            secure: true,
+            dark: None,
+            length,
+            from,
+            asked: vec![Asked::OfPlain(0.98)],
+            ours: Who::ours(),
+        };
+        let world = |seed| World { loss: Ratio::from_percent(loss), congestion, ..World::usual(seed) };
+        paired::run(bench, sheet, &row, bench.runs(5), &world)?;
+    }
+    if bench.wants("harmless", "congestion") {
+        congestion(bench, sheet, (length, from))?;
+    }
+    Ok(())
+}
+
+/// The helped flow and the other one; ports of the server.
+const STREAMS: [Stream; 2] = [Stream::new(true), Stream::new(false)];
+const OTHER: u16 = 80;
+
+fn congestion(bench: &Bench, sheet: &mut Sheet, (length, from): (Duration, Duration)) -> Result<(), LabError> {
+    const CASE: &str = "harmless congestion";
+    let helped = Who::ours().with_flows("tcp dst port 443");
+    for run in 0..bench.runs(5) {
+        let world = World { congestion: bench.congestion, ..World::usual(u64::from(run) + 1) };
+        let mut turns = vec![Who::Plain];
+        turns.extend(bench.ours.then(|| helped.clone()));
+        let first = run as usize % turns.len();
+        turns.rotate_left(first);
+        for who in &turns {
+            if is_stopped() {
+                return Ok(());
+            }
+            let (payload, program) = (&bench.payload, bench.program.as_path());
+            let trial = Trial { world: &world, who, streams: &STREAMS, length, look: None, payload, program };
+            match trial.run().map(|taken| (taken.problem.clone(), taken)) {
+                Err(why) => sheet.problem(CASE, who.name(), run, &why),
+                Ok((Some(why), _)) => sheet.problem(CASE, who.name(), run, &why),
+                Ok((None, taken)) => figures(sheet, CASE, who, &taken, (length, from)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn figures(sheet: &mut Sheet, case: &str, who: &Who, taken: &Taken, (length, from): (Duration, Duration)) {
+    let plain = || vec!["plain".to_owned()];
+    let (no_less, no_more) = (Floor::AtLeastTimes(0.98, plain()), Floor::AtMostTimes(1.0, plain()));
+    let both = taken.mbps(0, from, length) + taken.mbps(1, from, length);
+    sheet.add(case, "Mbit/s of both", ("ours", &no_less), who.name(), both);
+    sheet.add(case, "Mbit/s of the other", ("ours", &no_less), who.name(), taken.mbps(1, from, length));
+    if let Some(sample) = taken.last(OTHER) {
+        let again = sample.retransmitted as f64;
+        sheet.add(case, "segments of the other sent again", ("ours", &no_more), who.name(), again);
+    }
+    let dropped = taken.emulation.links.first().map_or(0, |link| link.down.dropped_full.packets);
+    sheet.add(case, "packets dropped by the queue", ("ours", &no_more), who.name(), dropped as f64);
+    if let Some(why) = taken.emulation.suspect() {
+        sheet.suspect(case, &why);
+    }
+}

@@ -1,0 +1,142 @@
+//! `marline lab bench accel`: what is asked of `marline accel`, with a stock kernel's TCP at both ends.
+//!
+//! | case | what | floor |
+//! |---|---|---|
+//! | `loss` | 1 % random loss, 50 and 200 ms, TLS | 4 and 8 times plain |
+//! | `loss-http` | 1, 2 and 3 %, plain HTTP, the second link also with 600 kbit/s | 0.95 to 0.9 of loss-free; 5 times plain |
+//! | `blackout` | 2 s and 10 s of every 20 s | 0.94 to 0.97 of loss-free × availability |
+//! | `offload` | an 802.11g cell, the second link with 400 and 100 kbit/s up | 0.95 of UDP's goodput; 1.15 times plain |
+//! | `both` | 1 % and 2 s of every 20 s | 5 and 8 times plain; no stall |
+//! | `harmless` | a clean link, a BBR sender, congestion alone | 0.98 of plain; a competing flow loses no more |
+//! | `grid` | 24 pairs of mechanism, second link and loss | 0.97 of plain in each |
+//! | `integrity` | whole files through everything at once | each byte right; no stall |
+//! | `cost` | processor time a packet, speed at 300 Mbit/s | 10 µs, 200 ns in BPF; 0.97 of plain |
+//!
+//! 1. Plain TCP and ours take turns within each run, in fresh labs with the same seed, and what is judged is the ratio of such a
+//!    pair; so are loss-free goodput and UDP's.
+//! 2. Loss is towards the client alone.
+//! 3. A figure decides no exit code: it is 1 only if something could not be done at all, or a byte was wrong. Suspect runs are
+//!    named.
+
+mod cost;
+mod grid;
+mod harmless;
+mod integrity;
+mod offload;
+mod paired;
+mod rows;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use marline_core::units::DataSize;
+
+use super::sheet::Sheet;
+use super::turns::{self, Cases};
+use crate::evidence::By;
+use crate::result_file::ResultFile;
+use crate::runner::command::begin;
+use crate::server::Payload;
+use crate::{Congestion, LabError};
+
+/// `marline lab bench accel`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = AFTER)]
+pub(super) struct AccelArgs {
+    /// Only these: loss, loss-http, blackout, offload, both, harmless, grid, integrity, cost, all; or one of their rows,
+    /// `loss 200ms`.
+    #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Repetitions [default: 5; both 20, grid 9, integrity 100].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+    /// Each once and short: a look, not a measurement.
+    #[arg(long, conflicts_with = "runs")]
+    quick: bool,
+    /// The server's congestion control where a row does not name one: cubic, bbr or reno.
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    cc: Congestion,
+    /// Only what is compared with: no accelerator.
+    #[arg(long)]
+    plain: bool,
+    /// Write everything that was measured to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+const AFTER: &str = "\
+A run of a row takes one to three minutes, all rows with the usual repetitions about eight hours; `--quick` a quarter of an
+hour. Ctrl-C ends it and shows what there is. Needs root, nginx, curl, ip and ss (iproute2).
+docs/benchmarks.md tells what each case is.";
+
+/// The cases, in the order of the table.
+const CASES: [&str; 9] =
+    ["loss", "loss-http", "blackout", "offload", "both", "harmless", "grid", "integrity", "cost"];
+
+/// What all cases have in common.
+struct Bench {
+    cases: Cases,
+    runs: Option<u32>,
+    quick: bool,
+    congestion: Congestion,
+    /// Whether ours takes part.
+    ours: bool,
+    program: PathBuf,
+    /// Enough for any run.
+    payload: Payload,
+}
+
+impl Bench {
+    /// Whether this row of a case is wanted.
+    fn wants(&self, case: &str, row: &str) -> bool {
+        self.cases.wants(case, row)
+    }
+
+    /// So many repetitions, unless others are asked for.
+    fn runs(&self, usual: u32) -> u32 {
+        if self.quick { 1 } else { self.runs.unwrap_or(usual) }
+    }
+
+    /// How long a run is and from when on it counts.
+    fn time(&self, seconds: u64, from: u64) -> (Duration, Duration) {
+        match self.quick {
+            true => (Duration::from_secs(seconds.min(QUICK)), Duration::from_secs(from.min(1))),
+            false => (Duration::from_secs(seconds), Duration::from_secs(from)),
+        }
+    }
+}
+
+/// Seconds of a run in a hurry.
+const QUICK: u64 = 6;
+/// What 20 Mbit/s carry in the longest run, and 30 Mbit/s in the shorter ones of a cell.
+const SIZE: DataSize = DataSize::from_bytes(200_000_000);
+
+pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
+    let cases = Cases::new("the accelerator", &CASES, &args.cases)?;
+    let file = ResultFile::open_if(args.json.as_ref())?;
+    begin(By::Lab)?;
+    for (program, package) in [("nginx", "nginx-light"), ("curl", "curl"), ("ip", "iproute2"), ("ss", "iproute2")] {
+        crate::server::find(program).ok_or(LabError::Missing { program: program.into(), package })?;
+    }
+    let bench = Bench {
+        runs: args.runs,
+        quick: args.quick,
+        congestion: args.cc,
+        ours: !args.plain,
+        program: std::env::current_exe().map_err(LabError::at("the path of this program"))?,
+        payload: Payload::new(SIZE).map_err(LabError::at("a file in memory"))?,
+        cases,
+    };
+    let mut sheet = Sheet::default();
+    turns::each(&bench.cases.wanted(), |case| match case {
+        "offload" => offload::run(&bench, &mut sheet),
+        "harmless" => harmless::run(&bench, &mut sheet),
+        "grid" => grid::run(&bench, &mut sheet),
+        "integrity" => integrity::run(&bench, &mut sheet),
+        "cost" => cost::run(&bench, &mut sheet),
+        case => rows::run(&bench, case, &mut sheet),
+    })?;
+    let head = format!("Sender: {}, where a row names no other. Loss towards the client alone.\n", args.cc);
+    turns::end(file, &head, &sheet.table(), &sheet.record(), sheet.problems)
+}

@@ -1,0 +1,120 @@
+//! ACKs that share the air with the data they are about: an 802.11g cell, with a second link for the ACKs.
+//!
+//! 1. Beside TCP stands UDP in the same cell and the same run: what the air carries when nobody answers.
+//! 2. Two cells: `11g-mixed`, in which plain TCP falls behind UDP as far as in Super-aggregation's figure 2(a), and `11g` alone.
+//! 3. The second link has 400 or 100 kbit/s up: fewer than the ACKs that there are, which is no reason to send none.
+
+use std::time::Duration;
+
+use super::super::sheet::{Floor, Sheet};
+use super::super::turns::is_stopped;
+use super::Bench;
+use crate::LabError;
+use crate::accel::{Air, Stream, Trial, Who, World, udp};
+
+/// Rows: the cell, the second link's uplink in kbit/s, and what is offered by UDP in Mbit/s: more than the cell carries.
+const ROWS: [(&str, &str, u32, f64); 4] = [
+    ("11g-mixed", "11g-mixed", 400, 30.0),
+    ("11g-mixed 100k", "11g-mixed", 100, 30.0),
+    ("11g", "11g", 400, 45.0),
+    ("11g 100k", "11g", 100, 45.0),
+];
+
+pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+    let (length, from) = bench.time(24, 4);
+    for (row, preset, up, offered) in ROWS.into_iter().filter(|(row, ..)| bench.wants("offload", row)) {
+        let case = format!("offload {row}");
+        for run in 0..bench.runs(5) {
+            let world = World {
+                air: Air::Medium(preset),
+                cell: Some((900, up)),
+                congestion: bench.congestion,
+                ..World::usual(u64::from(run) + 1)
+            };
+            let flood = || -> Result<f64, LabError> {
+                let lab = world.build(&bench.payload)?;
+                lab.begin()?;
+                let time = (length - from).min(Duration::from_secs(8));
+                udp::goodput(&lab, offered, time).map_err(LabError::at("UDP"))
+            };
+            let mut figures: Vec<(&str, f64)> = Vec::new();
+            for who in turns(run, bench.ours) {
+                if is_stopped() {
+                    return Ok(());
+                }
+                let mbps = match &who {
+                    None => flood(),
+                    Some(who) => tcp(bench, sheet, &case, &world, who, (length, from)),
+                };
+                let name = who.as_ref().map_or("udp", Who::name);
+                match mbps {
+                    Err(why) => sheet.problem(&case, name, run, &why),
+                    Ok(mbps) => {
+                        sheet.add(&case, "Mbit/s", ("ours", &Floor::Stated), name, mbps);
+                        figures.push((name, mbps));
+                    }
+                }
+            }
+            judge(sheet, &case, &figures);
+        }
+    }
+    Ok(())
+}
+
+fn turns(run: u32, ours: bool) -> Vec<Option<Who>> {
+    let mut turns = vec![None, Some(Who::Plain)];
+    turns.extend(ours.then(|| Some(Who::ours())));
+    let first = run as usize % turns.len();
+    turns.rotate_left(first);
+    turns
+}
+
+fn tcp(
+    bench: &Bench,
+    sheet: &mut Sheet,
+    case: &str,
+    world: &World,
+    who: &Who,
+    (length, from): (Duration, Duration),
+) -> Result<f64, LabError> {
+    let streams = [Stream::new(true)];
+    let (payload, program) = (&bench.payload, bench.program.as_path());
+    let taken = Trial { world, who, streams: &streams, length, look: None, payload, program }.run()?;
+    if let Some(why) = taken.problem {
+        return Err(LabError::Server(why));
+    }
+    if let Some(why) = taken.emulation.suspect() {
+        sheet.suspect(case, &why);
+    }
+    let air = taken.emulation.links.first().map_or(0.0, |link| {
+        link.up.airtime.as_secs_f64() / (link.up.airtime + link.down.airtime).as_secs_f64().max(1e-9)
+    });
+    sheet.add(case, "share of the air for ACKs", ("ours", &Floor::Stated), who.name(), air);
+    Ok(taken.mbps(0, from, length))
+}
+
+fn judge(sheet: &mut Sheet, case: &str, figures: &[(&str, f64)]) {
+    let of = |name: &str| figures.iter().find(|(who, _)| *who == name).map(|(_, mbps)| *mbps);
+    for (what, bound, with) in [("of udp", 0.95, "udp"), ("of plain", 1.15, "plain")] {
+        for who in ["ours", "plain"].into_iter().filter(|who| *who != with) {
+            if let Some(ratio) = of(who).zip(of(with)).map(|(one, other)| one / other.max(1e-9)) {
+                sheet.add(case, what, ("ours", &Floor::AtLeast(bound)), who, ratio);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_is_held_beside_udp_and_plain_of_the_same_run() {
+        let mut sheet = Sheet::default();
+        judge(&mut sheet, "offload 11g", &[("udp", 20.0), ("plain", 15.0), ("ours", 19.2)]);
+        let lines: Vec<String> = sheet.table().rows.iter().map(|cells| cells.join("|")).collect();
+        assert_eq!(lines[0], "offload 11g|of udp|0.960|0.960–0.960|plain 0.750|≥ 0.950|met|1");
+        assert_eq!(lines[1], "offload 11g|of plain|1.280|1.280–1.280||≥ 1.150|met|1");
+        assert_eq!(turns(0, false).len(), 2);
+    }
+}

@@ -1,0 +1,91 @@
+//! The rows of `loss`, `loss-http`, `blackout` and `both`: which links, and what is asked.
+
+use std::time::Duration;
+
+use marline_core::units::Ratio;
+
+use super::super::sheet::Sheet;
+use super::Bench;
+use super::paired::{self, Asked, Row};
+use crate::LabError;
+use crate::accel::{Who, World};
+
+/// A row as it is written.
+struct Written {
+    case: &'static str,
+    row: &'static str,
+    secure: bool,
+    rtt: u64,
+    loss: u32,
+    /// The second link towards the client, in kbit/s.
+    down: u32,
+    /// Seconds of each blackout.
+    dark: u64,
+    asked: &'static [Asked],
+}
+
+const fn row(case: &'static str, row: &'static str, secure: bool, asked: &'static [Asked]) -> Written {
+    Written { case, row, secure, rtt: 50, loss: 0, down: 900, dark: 0, asked }
+}
+
+use Asked::{NoStall, OfIdeal, OfPlain};
+
+/// The floors of issue 6.
+const ROWS: [Written; 13] = [
+    Written { loss: 1, ..row("loss", "50ms", true, &[OfPlain(4.0)]) },
+    Written { loss: 1, rtt: 200, ..row("loss", "200ms", true, &[OfPlain(8.0)]) },
+    Written { loss: 1, ..row("loss-http", "1% 50ms", false, &[OfIdeal(0.95)]) },
+    Written { loss: 1, rtt: 200, ..row("loss-http", "1% 200ms", false, &[OfIdeal(0.9)]) },
+    Written { loss: 3, ..row("loss-http", "3% 50ms", false, &[OfIdeal(0.9)]) },
+    Written { loss: 1, down: 600, ..row("loss-http", "1% thin", false, &[OfIdeal(0.9)]) },
+    Written { loss: 2, down: 600, ..row("loss-http", "2% thin", false, &[OfIdeal(0.9)]) },
+    Written { loss: 3, down: 600, ..row("loss-http", "3% thin", false, &[OfPlain(5.0)]) },
+    Written { dark: 10, ..row("blackout", "10s", true, &[OfIdeal(0.94)]) },
+    Written { dark: 2, ..row("blackout", "2s", true, &[OfIdeal(0.95)]) },
+    Written { dark: 2, ..row("blackout", "2s http", false, &[OfIdeal(0.97)]) },
+    Written { loss: 1, dark: 2, ..row("both", "tls", true, &[OfPlain(5.0), NoStall]) },
+    Written { loss: 1, dark: 2, ..row("both", "http", false, &[OfPlain(8.0), NoStall]) },
+];
+
+pub(super) fn run(bench: &Bench, case: &str, sheet: &mut Sheet) -> Result<(), LabError> {
+    for written in ROWS.iter().filter(|written| written.case == case && bench.wants(case, written.row)) {
+        let (length, from) = match written.dark {
+            0 => bench.time(36, 6),
+            // In a hurry too there is one blackout.
+            dark if bench.quick => (Duration::from_secs(18 + dark), Duration::ZERO),
+            _ => (Duration::from_secs(60), Duration::ZERO),
+        };
+        let row = Row {
+            name: format!("{case} {}", written.row),
+            secure: written.secure,
+            dark: (written.dark > 0).then(|| Duration::from_secs(written.dark)),
+            length,
+            from,
+            asked: written.asked.to_vec(),
+            ours: Who::ours(),
+        };
+        let world = |seed| World {
+            rtt: Duration::from_millis(written.rtt),
+            loss: Ratio::from_percent(written.loss),
+            cell: Some((written.down, 400)),
+            congestion: bench.congestion,
+            ..World::usual(seed)
+        };
+        paired::run(bench, sheet, &row, bench.runs(if case == "both" { 20 } else { 5 }), &world)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_rows_have_one_name_and_all_belong_to_a_case() {
+        let mut names: Vec<String> = ROWS.iter().map(|row| format!("{} {}", row.case, row.row)).collect();
+        assert!(ROWS.iter().all(|row| super::super::CASES.contains(&row.case)));
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+    }
+}

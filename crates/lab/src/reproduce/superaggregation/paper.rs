@@ -1,0 +1,74 @@
+//! What Super-aggregation says in numbers. Its figures are plots; these are the figures of its text.
+
+/// A sentence of the paper: an artefact's case (its beginning), who, what, the number.
+pub(super) struct Said {
+    artefact: &'static str,
+    case: &'static str,
+    way: &'static str,
+    metric: &'static str,
+    value: f64,
+    section: &'static str,
+}
+
+const fn said(
+    (artefact, case): (&'static str, &'static str),
+    way: &'static str,
+    metric: &'static str,
+    value: f64,
+    section: &'static str,
+) -> Said {
+    Said { artefact, case, way, metric, value, section }
+}
+
+const SAID: [Said; 14] = [
+    said(("F1", "11g-mixed"), "both", GAIN, 3.0, "§2.2"),
+    said(("F1", "11b"), "both", GAIN, 16.0, "§2.2"),
+    said(("F2a", "11g-mixed"), "udp", GAIN, 30.0, "§3.1"),
+    said(("F2a", "11b"), "udp", GAIN, 70.0, "§3.1"),
+    said(("F2a", "11b-paper"), "udp", GAIN, 70.0, "§3.1"),
+    said(("F2c", "1%, 50ms"), "plain", OF_IDEAL, 20.0, "§3.3: less than"),
+    said(("F5", "11g-mixed, 50ms"), "paper", GAIN, 37.0, "§6.3"),
+    said(("F5", "11b, 50ms"), "paper", GAIN, 152.0, "§6.3"),
+    said(("F5", "11b-paper, 50ms"), "paper", GAIN, 152.0, "§6.3"),
+    said(("F6", "2s, 50ms"), "paper", GAIN, 87.0, "§6.4"),
+    said(("F6", "2s, 200ms"), "paper", GAIN, 161.0, "§6.4"),
+    said(("F6", "10s, 50ms"), "paper", GAIN, 136.0, "§6.4"),
+    said(("F7", "1%, 200ms"), "paper", GAIN, 175.0, "§6.5"),
+    said(("F8", "11g-mixed, 50ms"), "paper", GAIN, 189.0, "§6.6"),
+];
+
+/// Percent more than plain TCP; in `F1` more than Wi-Fi alone, in `F2a` more than TCP.
+pub(super) const GAIN: &str = "gain";
+/// Percent of what there is without trouble.
+pub(super) const OF_IDEAL: &str = "of ideal";
+
+/// What the paper says of this figure, and where.
+pub(super) fn of(artefact: &str, case: &str, way: &str, metric: &str) -> Option<(f64, &'static str)> {
+    let fits = |said: &&Said| {
+        said.artefact == artefact && said.way == way && said.metric == metric && is_case(case, said.case)
+    };
+    SAID.iter().find(fits).map(|said| (said.value, said.section))
+}
+
+/// The same case, or the same with more words behind a comma.
+fn is_case(case: &str, said: &str) -> bool {
+    case.strip_prefix(said).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::setting::cases;
+    use super::*;
+
+    #[test]
+    fn each_sentence_is_about_a_point_that_is_measured() {
+        for said in &SAID {
+            let all = cases(said.artefact);
+            let case = all.iter().find(|case| is_case(&case.name, said.case));
+            let case = case.unwrap_or_else(|| panic!("{} {}", said.artefact, said.case));
+            assert!(case.ways.iter().any(|way| way.name == said.way), "{} {}", said.artefact, said.way);
+        }
+        assert_eq!(of("F5", "11g-mixed, 50ms, an ACK a segment", "paper", GAIN), Some((37.0, "§6.3")));
+        assert_eq!(of("F5", "11g-mixed, 500ms", "paper", GAIN), None);
+    }
+}

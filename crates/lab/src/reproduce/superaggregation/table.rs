@@ -1,0 +1,75 @@
+//! Super-aggregation's figures for people: a line for each point, sender and way, a column for each thing that is measured.
+
+use crate::evidence::Row;
+use crate::page::Table;
+
+/// An artefact's rows; none: there are none.
+pub(super) fn table(rows: &[Row], artefact: &str) -> Option<Table> {
+    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact).collect();
+    let key = |row: &&Row| (row.case.clone(), row.policy.clone());
+    let mut keys: Vec<(String, String)> = of.iter().map(key).collect();
+    keys.dedup();
+    let mut metrics: Vec<(&str, &str)> = Vec::new();
+    for row in &of {
+        let metric = (row.metric.as_str(), row.unit.as_str());
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    if keys.is_empty() {
+        return None;
+    }
+    let said = |metric: &str| of.iter().any(|row| row.metric == metric && row.paper.is_some());
+    let mut head = vec!["case".to_owned(), "who".to_owned()];
+    for (metric, unit) in &metrics {
+        head.extend(said(metric).then(|| format!("paper: {metric}")));
+        head.push(format!("{metric} {unit}").trim().to_owned());
+    }
+    head.push("note".to_owned());
+    let line = |(case, policy): &(String, String)| {
+        let own: Vec<&&Row> = of.iter().filter(|row| (&row.case, &row.policy) == (case, policy)).collect();
+        let mut line = vec![case.clone(), policy.clone()];
+        for (metric, _) in &metrics {
+            let row = own.iter().find(|row| row.metric == *metric);
+            line.extend(said(metric).then(|| number(row.and_then(|row| row.paper))));
+            let spread = row.and_then(|row| row.spread).map(|spread| format!(" ± {}", number(Some(spread))));
+            line.push(number(row.and_then(|row| row.ours)) + &spread.unwrap_or_default());
+        }
+        let notes: Vec<&str> = own.iter().filter_map(|row| row.note.as_deref()).collect();
+        line.push(notes.join("; "));
+        line
+    };
+    Some(Table { head, rows: keys.iter().map(line).collect(), note: None })
+}
+
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "–".into(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_figure_stands_before_ours_where_it_says_one() {
+        let row = |policy: &str, metric: &str, paper, ours| Row {
+            paper,
+            ours: Some(ours),
+            ..Row::empty("F6", "2s, 50ms", policy, metric, "%")
+        };
+        let rows = [
+            row("cubic plain", "rate", None, 16.4),
+            row("cubic paper", "rate", None, 15.0),
+            Row { note: Some("§6.4".into()), ..row("cubic paper", "gain", Some(87.0), -8.5) },
+        ];
+        let made = table(&rows, "F6").unwrap();
+        assert_eq!(made.head, ["case", "who", "rate %", "paper: gain", "gain %", "note"]);
+        assert_eq!(made.rows[0], ["2s, 50ms", "cubic plain", "16.40", "–", "–", ""]);
+        assert_eq!(made.rows[1], ["2s, 50ms", "cubic paper", "15.00", "87.00", "-8.50", "§6.4"]);
+        assert!(table(&rows, "F5").is_none());
+    }
+}

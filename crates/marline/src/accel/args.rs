@@ -1,0 +1,130 @@
+//! What can be written behind `marline accel`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use marline_core::accel::Mechanism;
+use marline_core::units::Bitrate;
+use marline_net::accel::Flows;
+
+/// The last lines of `marline accel --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  marline accel check
+      Is this machine fit, and what helps where it is not?
+  sudo marline accel --primary wlan0
+      Help the TCP flows of wlan0 by what needs no second link, until Ctrl-C; then all is as before.
+  sudo marline accel --primary wlan0 --secondary wwan0 --flows 'tcp dst port 443'
+      With a second link beside it, and only flows to servers' port 443.
+  sudo marline accel --primary wlan0 --secondary wwan0 --disable hide,late-hide
+      Without what fetches bytes of plain HTTP over the second link.
+  marline accel status
+      Which mechanism is in force for each flow, and what it gains.
+
+Mechanisms, on unless disabled: offload, undo, reserve, hide, late-hide. As published in 2009, for comparison:
+offload-as-published, freeze, freeze-flight, fast-fetch. offload and these need a second link.
+
+--flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
+them, joined by `and` and `or` (`tcp dst port 80 or 443`).
+
+Changed while it runs: a chain of packet rules for the primary link (iptables -t mangle -S). It goes at the end or, after a
+crash, at the next start or by `marline accel stop`; until then packets pass it untouched. It needs CAP_NET_ADMIN and
+CAP_NET_RAW. docs/accel.md tells what is done to flows, and when nothing is.
+
+Exit codes: 0 stopped and all put back, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
+
+/// `marline accel`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct AccelArgs {
+    /// What to do [default: run].
+    #[command(subcommand)]
+    pub(super) verb: Option<AccelVerb>,
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+}
+
+/// The verbs of `marline accel`.
+#[derive(Debug, Subcommand)]
+pub(super) enum AccelVerb {
+    /// Show links and flows, and what is done for them.
+    Status {
+        #[command(flatten)]
+        daemon: Daemon,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End what runs, and remove what a crash has left.
+    Stop {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Examine this machine: what stands in the way, and what helps.
+    Check {
+        /// Print one JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Which daemon.
+#[derive(Debug, Args)]
+pub(super) struct Daemon {
+    /// The one that helps this link, where there are several.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) primary: Option<String>,
+    /// Where its socket is [default: /run/marline].
+    #[arg(long, value_name = "DIR")]
+    pub(super) run_dir: Option<PathBuf>,
+}
+
+/// A run's words.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The link whose flows are helped.
+    #[arg(long, value_name = "IFACE", required = true)]
+    pub(super) primary: Option<String>,
+    /// A link that helps; repeat for more, the best first.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) secondary: Vec<String>,
+    /// Help only these flows, such as 'tcp dst port 443' [default: all TCP].
+    #[arg(long, value_name = "WORDS")]
+    pub(super) flows: Option<Flows>,
+    /// Switch these on, too.
+    #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
+    pub(super) enable: Vec<Mechanism>,
+    /// Switch these off.
+    #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
+    pub(super) disable: Vec<Mechanism>,
+    /// What a secondary link carries from here; once for each, in their order [default: found out].
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(super) secondary_up: Vec<Bitrate>,
+    /// What a secondary link carries to here; once for each, in their order [default: found out].
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(super) secondary_down: Vec<Bitrate>,
+    /// Who is asked whether the primary link is alive [default: its gateway].
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) primary_gateway: Option<IpAddr>,
+    /// Who is asked whether a secondary link is alive; once for each, in their order [default: its gateway].
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) secondary_gateway: Vec<IpAddr>,
+    /// Write every decision and its inputs to FILE, for `marline replay`. Each packet's bytes are in it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Where the socket for `status` and `stop` is made [default: /run/marline].
+    #[arg(long, value_name = "DIR")]
+    pub(super) run_dir: Option<PathBuf>,
+    /// Print how it stood at its end, as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+fn rate(s: &str) -> Result<Bitrate, String> {
+    let rate: Bitrate = s.parse().map_err(|error: marline_core::units::ParseUnitError| error.to_string())?;
+    if rate.is_zero() { Err("a link without any rate helps nobody; leave it out instead".into()) } else { Ok(rate) }
+}

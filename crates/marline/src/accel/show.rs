@@ -1,0 +1,135 @@
+//! How an accelerator stands, and what it needs, for people.
+
+use std::fmt::Write as _;
+
+use marline_net::accel::Need;
+use marline_net::accel::status::{Flow, Status};
+
+use crate::energy::table;
+use crate::progress::{rate, size};
+
+/// Everything, for a terminal.
+pub(super) fn status(status: &Status) -> String {
+    let mechanisms: Vec<String> = status.mechanisms.iter().map(ToString::to_string).collect();
+    let counts = &status.counts;
+    let mut text = format!(
+        "marline accel {}, process {}, for {}: {} by {}; {}\n{} packets asked about, {} changed, {} held; {} sent, {} delivered, {} \
+         lost; {} seen\n\n",
+        status.version,
+        status.pid,
+        time(status.up_s),
+        status.meant,
+        status.driver,
+        mechanisms.join(", "),
+        counts.queued,
+        counts.changed,
+        counts.held,
+        counts.sent,
+        counts.delivered,
+        counts.failed,
+        counts.seen
+    );
+    text += &links(status);
+    text += "\n";
+    text += &flows(&status.flows);
+    text
+}
+
+fn links(status: &Status) -> String {
+    let head = ["LINK", "ROLE", "STATE", "BLACKOUTS", "DARK", "GATEWAY", "RTT", "UP", "DOWN", "SENT", "FETCHED"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for link in &status.links {
+        rows.push(vec![
+            link.name.clone(),
+            link.role.clone(),
+            if link.dark { "dark" } else { "bright" }.to_owned(),
+            link.blackouts.to_string(),
+            time(link.dark_s),
+            link.gateway.map_or_else(none, |gateway| gateway.to_string()),
+            millis(link.rtt_ms),
+            mbps(link.up_mbps),
+            mbps(link.down_mbps),
+            size(link.sent_bytes),
+            size(link.fetched_bytes),
+        ]);
+    }
+    table(&rows)
+}
+
+fn flows(flows: &[Flow]) -> String {
+    if flows.is_empty() {
+        return "No flow is known yet.\n".to_owned();
+    }
+    let head =
+        ["SERVER", "FROM", "IN FORCE", "RATE", "GAIN", "HOLES", "UNDONE", "HIDDEN", "ACKS", "OFFLOADED", "KICKS"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for flow in flows {
+        let in_force: Vec<String> = flow.in_force.iter().map(ToString::to_string).collect();
+        let in_force = match &flow.left_alone {
+            Some(why) => format!("left alone: {why}"),
+            None if in_force.is_empty() => none(),
+            None => in_force.join(", "),
+        };
+        rows.push(vec![
+            flow.remote.clone(),
+            flow.local.clone(),
+            in_force,
+            mbps(Some(flow.goodput_mbps)),
+            flow.gain.map_or_else(none, |gain| format!("{gain:.1} x")),
+            format!("{} ({} random)", flow.holes, flow.random),
+            flow.undone.to_string(),
+            size(flow.hidden_bytes),
+            flow.acks.to_string(),
+            format!("{} ({} replaced)", flow.offloaded, flow.replaced),
+            flow.kicks.to_string(),
+        ]);
+    }
+    table(&rows)
+}
+
+/// What is needed, a line each.
+pub(super) fn needs(needs: &[Need]) -> String {
+    let mut text = String::new();
+    let width = needs.iter().map(|need| need.name.len()).max().unwrap_or(0);
+    for need in needs {
+        let mark = match (need.there, need.must) {
+            (true, _) => "ok   ",
+            (false, false) => "note ",
+            (false, true) => "WRONG",
+        };
+        let _ = writeln!(text, "{mark}  {:<width$}  {}", need.name, need.says);
+        if !need.remedy.is_empty() {
+            let _ = writeln!(text, "{:width$}  what helps: {}", "", need.remedy, width = width + 7);
+        }
+    }
+    let fit = needs.iter().all(|need| need.there || !need.must);
+    text += if fit {
+        "\nNothing stands in the way of `marline accel`.\n"
+    } else {
+        "\nWhat is marked WRONG stands in the way of `marline accel`.\n"
+    };
+    text
+}
+
+fn mbps(mbps: Option<f64>) -> String {
+    mbps.map_or_else(none, |mbps| rate(mbps * 1e6))
+}
+
+fn millis(millis: Option<f64>) -> String {
+    millis.map_or_else(none, |millis| format!("{millis:.1} ms"))
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// `0.8 s`, `12 s`, `3 min 5 s`, `2 h 4 min`.
+fn time(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+    }
+}

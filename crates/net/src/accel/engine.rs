@@ -1,0 +1,293 @@
+//! The thread on which packets pass the machine.
+//!
+//! In: links, rules' words, a configuration. Out: an [`Engine`]; flows are helped while it lives.
+//!
+//! 1. One thread does all that touches packets: it sleeps until the queue, a socket, an order or the machine's own deadline
+//!    wakes it. A runtime is not on this way.
+//! 2. Rules come last and go first. So nothing waits in a queue that nobody reads.
+//! 3. If the thread ends by itself, [`Engine::lost`] says why; the queue is closed then, and packets pass.
+//! 4. However the process ends, its sockets close: the queue's rules let packets pass from then on.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use marline_core::accel::{Bytes, Config, FetchId, Input};
+use marline_core::wire::netlink::{Link, group, kind, messages};
+use marline_sys::clock;
+use marline_sys::netlink::{RouteSocket, is_overflow};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
+use tokio::sync::{mpsc::UnboundedSender, oneshot};
+
+use super::flows::Flows;
+use super::log::Logged;
+use super::queue::{Fate, Queue, is_open};
+use super::road::Road;
+use super::rules::{self, Rules};
+use super::status::{self, Status};
+use super::works::{Errand, Works};
+use super::{AccelError, needs};
+
+/// What an engine is made from.
+#[derive(Debug)]
+pub struct Setup {
+    /// What the machine is told.
+    pub config: Config,
+    /// The links, in the order of their numbers.
+    pub roads: Vec<Road>,
+    /// Which flows are meant.
+    pub flows: Flows,
+    /// Where the log of decisions goes; none: nowhere.
+    pub trace: Option<PathBuf>,
+    /// Who gets bytes from servers; none: they cannot be had.
+    pub errands: Option<UnboundedSender<Errand>>,
+}
+
+/// Packets pass the machine while this lives. Dropped, everything is as it was before.
+#[derive(Debug)]
+pub struct Engine {
+    rules: Option<Rules>,
+    bell: Bell,
+    thread: Option<JoinHandle<()>>,
+    ended: oneshot::Receiver<AccelError>,
+}
+
+/// Reaches the thread from anywhere.
+#[derive(Clone, Debug)]
+pub struct Bell {
+    orders: mpsc::Sender<Order>,
+    wake: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Tell(oneshot::Sender<Status>),
+    Fetched(FetchId, u32, Option<Vec<u8>>),
+    End,
+}
+
+impl Engine {
+    /// Starts it, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Something is missing, or taken; nothing is changed then.
+    pub fn start(setup: Setup) -> Result<Self, AccelError> {
+        needs::privileges()?;
+        let primary =
+            setup.roads.first().ok_or_else(|| AccelError::Wrong("there is no primary link".into()))?.clone();
+        let number = queue_of(&primary);
+        if is_open(number) {
+            return Err(AccelError::Unfit(format!(
+                "link {}: another `marline accel` helps it already (NFQUEUE {number}); stop it first with `marline accel stop`",
+                primary.name
+            )));
+        }
+        // What a run that was killed has left would fill the queue before anybody reads it.
+        rules::sweep(&primary.name)?;
+        let queue = Queue::open(number)?;
+        let machine = Logged::new(setup.config.clone(), setup.trace.as_deref())?;
+        let works = Works::new(machine, setup.roads, setup.errands)?;
+        let monitor =
+            RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = Arc::new(wake.map_err(io::Error::from).map_err(AccelError::kernel("an eventfd"))?);
+        let (orders, ordered) = mpsc::channel();
+        let (tell, ended) = oneshot::channel();
+        let meant = setup.flows.to_string();
+        let mut work = Loop { queue, works, monitor, wake: Arc::clone(&wake), ordered, meant };
+        let body = move || {
+            if let Err(error) = work.run() {
+                // Whoever is not there any more does not want to know.
+                let _ = tell.send(AccelError::kernel("the packets' thread")(error));
+            }
+        };
+        let thread = std::thread::Builder::new().name("packets".into()).spawn(body);
+        let thread = thread.map_err(AccelError::kernel("a thread"))?;
+        let mut engine = Self { rules: None, bell: Bell { orders, wake }, thread: Some(thread), ended };
+        engine.rules = Some(Rules::set(&primary.name, &setup.flows, number)?);
+        Ok(engine)
+    }
+
+    /// What reaches it from other threads.
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+
+    /// Waits until it cannot go on.
+    pub async fn lost(&mut self) -> AccelError {
+        let ended = (&mut self.ended).await;
+        ended.unwrap_or_else(|_| AccelError::Unfit("the packets' thread is gone".into()))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        drop(self.rules.take());
+        self.bell.ring(Order::End);
+        if let Some(thread) = self.thread.take() {
+            // A panic of its own has been told already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Bell {
+    /// How it stands; none: it has ended.
+    pub async fn status(&self) -> Option<Status> {
+        let (tell, told) = oneshot::channel();
+        self.ring(Order::Tell(tell));
+        told.await.ok()
+    }
+
+    /// What became of a range of a fetch; none: it cannot be had.
+    pub fn fetched(&self, fetch: FetchId, range: u32, bytes: Option<Vec<u8>>) {
+        self.ring(Order::Fetched(fetch, range, bytes));
+    }
+
+    fn ring(&self, order: Order) {
+        // One that has ended hears nothing.
+        let _ = self.orders.send(order);
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The queue of a primary link. chosen: `m` and the device's number, so that two primaries have two queues.
+pub(super) fn queue_of(primary: &Road) -> u16 {
+    0x6d00 | u16::from(primary.index.to_le_bytes()[0])
+}
+
+/// What the thread owns.
+struct Loop {
+    queue: Queue,
+    works: Works,
+    monitor: RouteSocket,
+    wake: Arc<OwnedFd>,
+    ordered: mpsc::Receiver<Order>,
+    meant: String,
+}
+
+impl Loop {
+    fn run(&mut self) -> io::Result<()> {
+        let mut flushed = clock::now();
+        loop {
+            self.works.adjust();
+            self.wait()?;
+            self.listen();
+            self.works.hear();
+            for _ in 0..TURNS {
+                let (left, passed) = (self.take()?, self.works.look()?);
+                self.works.tick();
+                if !left && !passed {
+                    break;
+                }
+            }
+            if !self.obey() {
+                break;
+            }
+            if clock::now() - flushed > SECOND {
+                flushed = clock::now();
+                self.works.machine.flush();
+                self.works.take_stock();
+            }
+        }
+        // Whoever waits still leaves as he came.
+        while self.queue.receive()? {
+            self.queue.decide(|_, give| give(Fate::Leave));
+            self.queue.flush()?;
+        }
+        self.works.machine.flush();
+        Ok(())
+    }
+
+    /// Until something is there, or the machine's time has come.
+    fn wait(&self) -> io::Result<()> {
+        let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
+        let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
+        let read = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut all = vec![read(self.queue.as_fd()), read(self.wake.as_fd()), read(self.monitor.as_fd())];
+        all.extend(self.works.ways.iter().map(|way| read(way.pinger.as_fd())));
+        all.extend(self.works.eye.iter().map(|eye| read(eye.as_fd())));
+        match poll(&mut all, Some(&rest)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// One batch of those that wait; false: nobody does.
+    fn take(&mut self) -> io::Result<bool> {
+        let Self { queue, works, .. } = self;
+        let came = queue.receive()?;
+        if came {
+            queue.decide(|packet, give| works.leaving(packet, give));
+            queue.flush()?;
+        }
+        Ok(came)
+    }
+
+    /// Links that came, went or changed.
+    fn listen(&mut self) {
+        loop {
+            match self.monitor.event() {
+                Ok(bytes) => {
+                    for message in messages(&bytes) {
+                        if let Some(link) = Link::parse(&message) {
+                            self.works.changed(&link, message.kind == kind::DEL_LINK);
+                        }
+                    }
+                }
+                Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Does what others ask; false: this is the end.
+    fn obey(&mut self) -> bool {
+        let mut rung = [0; 8];
+        // Nobody may have rung.
+        let _ = rustix::io::read(&*self.wake, &mut rung);
+        loop {
+            match self.ordered.try_recv() {
+                Ok(Order::Tell(to)) => {
+                    // Whoever asked may have gone.
+                    let _ = to.send(self.status());
+                }
+                Ok(Order::Fetched(fetch, range, bytes)) => {
+                    self.works.tell(Input::Fetched { fetch, range, bytes: bytes.map(Bytes) });
+                }
+                Ok(Order::End) | Err(mpsc::TryRecvError::Disconnected) => return false,
+                Err(mpsc::TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn status(&mut self) -> Status {
+        self.works.take_stock();
+        let (now, machine) = (self.works.now(), self.works.machine.machine());
+        let views = machine.links(now);
+        let link = |way: &super::works::Way| {
+            status::Link::of(&way.road, views.iter().find(|view| view.link == way.road.link))
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            up_s: now.as_secs_f64(),
+            meant: self.meant.clone(),
+            mechanisms: machine.config().mechanisms.iter().collect(),
+            driver: "nfqueue".to_owned(),
+            links: self.works.ways.iter().map(link).collect(),
+            flows: machine.flows(now).into_iter().map(|view| status::Flow::of(view, now)).collect(),
+            counts: status::Counts { cpu_s: clock::thread_time().as_secs_f64(), ..self.works.counts },
+        }
+    }
+}
+
+/// chosen: nobody who gives orders waits for longer than a millisecond, however many packets come.
+const TURNS: usize = 8;
+const SECOND: u64 = 1_000_000_000;
+/// chosen: often enough for a log that is flushed each second.
+const LONGEST: Duration = Duration::from_secs(1);

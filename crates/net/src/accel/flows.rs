@@ -1,0 +1,225 @@
+//! Which flows are meant: the words behind `--flows`.
+//!
+//! In: `tcp dst port 443`, `tcp dst port 80 or 443`, `host 10.0.0.1 and port 443`. Out: [`Flows`], or the word that is not
+//! understood; of it the matches of packet rules, a list for each alternative.
+//!
+//! 1. Packets that leave are meant: `dst` is the server's end, `src` this machine's, and without either the server's.
+//! 2. `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`; behind one of them `or` may be followed by further values of the
+//!    same kind alone.
+//! 3. `and` binds closer than `or`. `tcp` may stand before anything and says nothing: it is all there is.
+//! 4. An alternative with an address is of that address's family only.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// Alternatives, each of which is a list of conditions; none: all flows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Flows {
+    alternatives: Vec<Vec<Condition>>,
+    text: String,
+}
+
+/// What must be so, at one end of a flow; one of the values is enough.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Condition {
+    here: bool,
+    values: Vec<Value>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Value {
+    Ports(u16, u16),
+    /// An address, and how many of its bits count.
+    Net(IpAddr, u8),
+}
+
+impl Flows {
+    /// The matches of packet rules that mean these flows: arguments of `iptables` (or of `ip6tables`), a list for each rule.
+    pub(super) fn matches(&self, v6: bool) -> Vec<Vec<String>> {
+        if self.alternatives.is_empty() {
+            return vec![Vec::new()];
+        }
+        self.alternatives.iter().flat_map(|conditions| rules(conditions, v6)).collect()
+    }
+}
+
+/// One rule for each choice of one value of each condition; none where a family does not fit.
+fn rules(conditions: &[Condition], v6: bool) -> Vec<Vec<String>> {
+    let mut rules = vec![Vec::new()];
+    for condition in conditions {
+        let chosen = |value: &Value| words(condition.here, value, v6);
+        let choices: Vec<Vec<String>> = condition.values.iter().filter_map(chosen).collect();
+        let with = |rule: &Vec<String>| choices.iter().map(|words| [&rule[..], words].concat()).collect::<Vec<_>>();
+        rules = rules.iter().flat_map(with).collect();
+    }
+    rules
+}
+
+fn words(here: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
+    let (name, text) = match value {
+        Value::Ports(from, to) => (if here { "--sport" } else { "--dport" }, format!("{from}:{to}")),
+        Value::Net(address, _) if address.is_ipv6() != v6 => return None,
+        Value::Net(address, bits) => (if here { "-s" } else { "-d" }, format!("{address}/{bits}")),
+    };
+    Some(vec![name.to_owned(), text])
+}
+
+impl fmt::Display for Flows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.text.is_empty() { "all TCP" } else { &self.text })
+    }
+}
+
+impl FromStr for Flows {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let mut rest = &words[..];
+        let mut alternatives = Vec::new();
+        let mut conditions = Vec::new();
+        // `tcp` alone means what is meant anyway.
+        while rest != ["tcp"] || !alternatives.is_empty() || !conditions.is_empty() {
+            conditions.push(condition(&mut rest)?);
+            match rest.split_first() {
+                None => break,
+                Some((&"and", behind)) => rest = behind,
+                Some((&"or", behind)) => {
+                    alternatives.push(std::mem::take(&mut conditions));
+                    rest = behind;
+                }
+                Some((word, _)) => return Err(format!("`{word}`: expected `and`, `or` or the end")),
+            }
+        }
+        alternatives.extend(Some(conditions).filter(|conditions| !conditions.is_empty()));
+        Ok(Self { alternatives, text: words.join(" ") })
+    }
+}
+
+/// Takes one condition from the beginning of `rest`.
+fn condition(rest: &mut &[&str]) -> Result<Condition, String> {
+    if let Some((&"tcp", behind)) = rest.split_first() {
+        *rest = behind;
+    }
+    let mut take = || {
+        let (word, behind) = rest.split_first()?;
+        *rest = behind;
+        Some(*word)
+    };
+    const KINDS: &str = "`port N`, `host ADDRESS` or `net ADDRESS/BITS`";
+    let first = take().ok_or_else(|| format!("it ends where {KINDS} is expected"))?;
+    let here = first == "src";
+    let kind = if here || first == "dst" { take().unwrap_or_default() } else { first };
+    if !["port", "host", "net"].contains(&kind) {
+        let word = if kind.is_empty() { first } else { kind };
+        return Err(format!("`{word}`: expected {KINDS}, perhaps after `tcp`, `dst` or `src`"));
+    }
+    let word = take().ok_or_else(|| format!("`{kind}` has no value"))?;
+    let mut values = vec![value(kind, word)?];
+    while let [first, second, behind @ ..] = *rest
+        && *first == "or"
+        && !KEYWORDS.contains(second)
+    {
+        values.push(value(kind, second)?);
+        *rest = behind;
+    }
+    Ok(Condition { here, values })
+}
+
+const KEYWORDS: [&str; 8] = ["tcp", "dst", "src", "port", "host", "net", "and", "or"];
+
+fn value(kind: &str, word: &str) -> Result<Value, String> {
+    match kind {
+        "port" => {
+            let (from, to) = word.split_once('-').unwrap_or((word, word));
+            let ports = from.parse().ok().zip(to.parse().ok()).filter(|(from, to)| *from > 0 && from <= to);
+            ports
+                .map(|(from, to)| Value::Ports(from, to))
+                .ok_or_else(|| format!("`port {word}`: expected a port, or two such as 8000-8999"))
+        }
+        "host" => {
+            let address: IpAddr =
+                word.parse().map_err(|_| format!("`host {word}`: expected an address such as 192.0.2.1"))?;
+            Ok(Value::Net(address, if address.is_ipv6() { 128 } else { 32 }))
+        }
+        _ => {
+            let net = word.split_once('/').and_then(|(address, bits)| {
+                let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
+                (bits <= if address.is_ipv6() { 128 } else { 32 }).then_some(Value::Net(address, bits))
+            });
+            net.ok_or_else(|| format!("`net {word}`: expected a network such as 192.0.2.0/24"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(text: &str, v6: bool) -> Vec<String> {
+        text.parse::<Flows>().unwrap().matches(v6).iter().map(|words| words.join(" ")).collect()
+    }
+
+    #[test]
+    fn words_become_matches() {
+        let table: &[(&str, &[&str], &[&str])] = &[
+            ("tcp dst port 443", &["--dport 443:443"], &["--dport 443:443"]),
+            ("port 80 or 443", &["--dport 80:80", "--dport 443:443"], &["--dport 80:80", "--dport 443:443"]),
+            ("src port 5000-5010", &["--sport 5000:5010"], &["--sport 5000:5010"]),
+            ("host 10.0.0.1", &["-d 10.0.0.1/32"], &[]),
+            (
+                "host 10.0.0.1 or fd00::1 and port 80",
+                &["-d 10.0.0.1/32 --dport 80:80"],
+                &["-d fd00::1/128 --dport 80:80"],
+            ),
+            (
+                "net 10.0.0.0/8 or tcp port 22 and src host 10.1.0.2",
+                &["-d 10.0.0.0/8", "--dport 22:22 -s 10.1.0.2/32"],
+                &[],
+            ),
+            ("tcp", &[""], &[""]),
+        ];
+        for (text, v4, v6) in table {
+            assert_eq!(
+                (&matches(text, false)[..], &matches(text, true)[..]),
+                (&v4.map_words()[..], &v6.map_words()[..]),
+                "{text}"
+            );
+            assert_eq!(text.parse::<Flows>().unwrap().to_string(), *text);
+        }
+        assert_eq!(Flows::default().matches(true), [Vec::<String>::new()], "none said: all");
+    }
+
+    trait Words {
+        fn map_words(&self) -> Vec<String>;
+    }
+    impl Words for &[&str] {
+        fn map_words(&self) -> Vec<String> {
+            self.iter().map(|words| (*words).to_owned()).collect()
+        }
+    }
+
+    #[test]
+    fn a_word_too_many_or_too_few_is_named() {
+        for (text, says) in [
+            ("", "it ends"),
+            ("udp port 53", "`udp`: expected `port N`"),
+            ("tcp dst port", "`port` has no value"),
+            ("port 0", "`port 0`"),
+            ("port 99999", "`port 99999`"),
+            ("port 9-8", "`port 9-8`"),
+            ("port 443 or", "it ends"),
+            ("port 443 or x", "`port x`"),
+            ("port 443 port 80", "`port`: expected `and`, `or` or the end"),
+            ("dst", "`dst`: expected"),
+            ("host example.org", "`host example.org`: expected an address"),
+            ("net 10.0.0.0/33", "`net 10.0.0.0/33`"),
+            ("not port 80", "`not`"),
+            ("port 80 and tcp", "it ends"),
+        ] {
+            let error = text.parse::<Flows>().unwrap_err();
+            assert!(error.starts_with(says), "{text}: {error}");
+        }
+    }
+}

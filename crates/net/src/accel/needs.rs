@@ -1,0 +1,91 @@
+//! What `marline accel` needs of a machine, and whether it is there.
+//!
+//! In: this process's capabilities, the programs and modules that are there. Out: a [`Need`] each, with what helps.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{AccelError, queue, rules};
+
+/// One thing that is needed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Need {
+    /// What.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub there: bool,
+    /// Without it nothing can be done; else only a part cannot.
+    pub must: bool,
+    /// What was found.
+    pub says: String,
+    /// What helps; empty where nothing has to.
+    pub remedy: &'static str,
+}
+
+/// Whether packets may be taken and sent.
+///
+/// # Errors
+/// CAP_NET_ADMIN or CAP_NET_RAW is missing.
+pub(super) fn privileges() -> Result<(), AccelError> {
+    let missing = missing();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(AccelError::NotPermitted(format!("{} missing", missing.join(" and "))))
+    }
+}
+
+fn missing() -> Vec<&'static str> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    // Numbers of `linux/capability.h`.
+    let both = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
+    both.into_iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| name).collect()
+}
+
+/// Looks at all of them. Nothing is changed.
+pub fn look() -> Vec<Need> {
+    let missing = missing();
+    let program = rules::program();
+    let (opened, says) = match queue::try_out() {
+        Ok(()) => (true, "packets can wait for a word".to_owned()),
+        Err(error) => (false, error.to_string()),
+    };
+    let v6 = Path::new("/proc/thread-self/net/if_inet6").exists();
+    vec![
+        Need {
+            name: "privileges",
+            there: missing.is_empty(),
+            must: true,
+            says: if missing.is_empty() {
+                "CAP_NET_ADMIN and CAP_NET_RAW are there".to_owned()
+            } else {
+                format!("{} missing", missing.join(" and "))
+            },
+            remedy: if missing.is_empty() { "" } else { "run as root, or with both as ambient capabilities" },
+        },
+        Need {
+            name: "iptables",
+            there: program.is_ok(),
+            must: true,
+            remedy: if program.is_ok() { "" } else { "install the package iptables" },
+            says: program.unwrap_or_else(|error| error.to_string()),
+        },
+        Need {
+            name: "NFQUEUE",
+            there: opened,
+            must: true,
+            says,
+            remedy: if opened || !missing.is_empty() { "" } else { "modprobe nfnetlink_queue" },
+        },
+        Need {
+            name: "IPv6",
+            there: v6,
+            must: false,
+            says: if v6 { "there" } else { "this machine has none: IPv4 alone is helped" }.to_owned(),
+            remedy: "",
+        },
+    ]
+}

@@ -1,0 +1,130 @@
+//! Packets that leave and wait for a word: NFQUEUE.
+//!
+//! In: the number of a queue, to which rules lead packets. Out: the packets, each of which gets one verdict.
+//!
+//! 1. When it is dropped, packets that rules lead to it pass at once, because the rules say so (`--queue-bypass`); those that
+//!    waited in it are lost, which TCP mends.
+//! 2. A queue that is full lets packets pass untouched.
+//! 3. Verdicts are kept until [`Queue::flush`]: one system call for all of a batch.
+//!
+//! The crate `nfq` was not used: one system call for each packet and each verdict is most of what a packet costs, and the
+//! socket and the grammar of netlink are here already.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use marline_core::wire::netlink::queue::{Queued, verdict};
+use marline_core::wire::netlink::{Request, messages};
+use marline_sys::batch::Batch;
+use marline_sys::netlink::{Protocol, Socket, is_overflow};
+
+use super::AccelError;
+
+/// A queue of this process.
+#[derive(Debug)]
+pub(super) struct Queue {
+    socket: Socket,
+    number: u16,
+    batch: Batch,
+    verdicts: Vec<u8>,
+}
+
+/// What is to become of a packet that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate<'a> {
+    /// It leaves as it came.
+    Leave,
+    /// This leaves instead.
+    Change(&'a [u8]),
+    /// It does not leave.
+    Drop,
+}
+
+impl Queue {
+    /// Opens queue `number` in the network namespace of the calling thread.
+    pub(super) fn open(number: u16) -> Result<Self, AccelError> {
+        let refused = |error: io::Error| {
+            match error.raw_os_error() {
+            Some(EBUSY) => AccelError::Unfit(format!("NFQUEUE {number}: another program has it already")),
+            Some(EINVAL | EPROTONOSUPPORT) => {
+                AccelError::Unfit("this kernel has no NFQUEUE (CONFIG_NETFILTER_NETLINK_QUEUE): `modprobe nfnetlink_queue` helps where it is a module".into())
+            }
+            _ => AccelError::kernel(format!("NFQUEUE {number}"))(error),
+        }
+        };
+        let socket = Socket::open(Protocol::Netfilter).map_err(refused)?;
+        socket.make_room(BUFFER).map_err(refused)?;
+        let request = Request::open_queue(number, LONGEST as u32, WAITING).finish(1);
+        socket.request(&request).map_err(refused)?;
+        socket.set_nonblocking().map_err(refused)?;
+        Ok(Self { socket, number, batch: Batch::new(AT_ONCE, LONGEST + OVERHEAD), verdicts: Vec::new() })
+    }
+
+    /// Takes what waits; false: nothing does.
+    pub(super) fn receive(&mut self) -> io::Result<bool> {
+        match self.batch.receive(&self.socket) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // What had no room has passed untouched.
+            Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Hands each packet that was received to `each`, which says what becomes of it.
+    pub(super) fn decide(&mut self, mut each: impl FnMut(&[u8], &mut dyn FnMut(Fate<'_>))) {
+        let Self { batch, verdicts, number, .. } = self;
+        for message in batch.packets().flat_map(messages) {
+            let Some(Queued { id, packet }) = Queued::parse(&message) else { continue };
+            let mut give = |fate: Fate<'_>| match fate {
+                Fate::Leave => verdict(verdicts, *number, id, Some(&[])),
+                Fate::Change(packet) => verdict(verdicts, *number, id, Some(packet)),
+                Fate::Drop => verdict(verdicts, *number, id, None),
+            };
+            if packet.is_empty() { give(Fate::Leave) } else { each(packet, &mut give) }
+        }
+    }
+
+    /// Tells the kernel all verdicts.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.verdicts.is_empty() {
+            return Ok(());
+        }
+        let told = self.socket.tell(&self.verdicts);
+        self.verdicts.clear();
+        told
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Whether some process has opened queue `number`: no privilege is needed to know it.
+pub(super) fn is_open(number: u16) -> bool {
+    let list = std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap_or_default();
+    list.lines().any(|line| line.split_whitespace().next() == Some(&number.to_string()))
+}
+
+const EBUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
+const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+const EPROTONOSUPPORT: i32 = rustix::io::Errno::PROTONOSUPPORT.raw_os_error();
+/// chosen: far above what the rules let through ([`super::rules::SMALL`]); what is longer leaves as it came.
+const LONGEST: usize = 1024;
+/// What a message has beside its packet. chosen: four times what kernels of today write.
+const OVERHEAD: usize = 512;
+/// chosen: the acknowledgements of a tenth of a second at 1 Gbit/s.
+const AT_ONCE: usize = 64;
+/// chosen: a process that is not let run for a tenth of a second loses nothing.
+const WAITING: u32 = 8192;
+/// chosen: so many packets with all that the kernel counts for each.
+const BUFFER: usize = 8 << 20;
+
+/// Whether a queue can be had; it is closed again at once.
+pub(super) fn try_out() -> Result<(), AccelError> {
+    /// chosen: no primary link's ([`super::engine`]).
+    const SPARE: u16 = 0x6dff;
+    Queue::open(SPARE).map(drop)
+}

@@ -1,0 +1,188 @@
+//! How an accelerator that runs stands: the answer of its control socket (`docs/json.md`).
+//!
+//! In: what the machine says of flows and links, and what the driver has counted. Out: values with names in place of
+//! numbers.
+
+use std::time::Duration;
+
+use marline_core::accel::{FlowView, LinkView, Mechanism};
+use marline_core::units::Instant;
+use serde::{Deserialize, Serialize};
+
+use super::road::Road;
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// marline's version.
+    pub version: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// Seconds since its start.
+    pub up_s: f64,
+    /// Which flows are meant.
+    pub meant: String,
+    /// What may be done.
+    pub mechanisms: Vec<Mechanism>,
+    /// How packets are reached: `nfqueue` or `bpf`.
+    pub driver: String,
+    /// The links, the primary one first.
+    pub links: Vec<Link>,
+    /// The flows that are known, the longest known first.
+    pub flows: Vec<Flow>,
+    /// What the driver has done.
+    pub counts: Counts,
+}
+
+/// A link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its interface.
+    pub name: String,
+    /// `primary` or `secondary`.
+    pub role: String,
+    /// Who is asked whether it is alive.
+    pub gateway: Option<std::net::IpAddr>,
+    /// Whether it is dark.
+    pub dark: bool,
+    /// Blackouts so far.
+    pub blackouts: u64,
+    /// Their time together, in seconds.
+    pub dark_s: f64,
+    /// The last round trip to its gateway.
+    pub rtt_ms: Option<f64>,
+    /// What may be sent over it, where that is limited.
+    pub up_mbps: Option<f64>,
+    /// What it brings, where that is known.
+    pub down_mbps: Option<f64>,
+    /// Bytes of the accelerator's own that went over it.
+    pub sent_bytes: u64,
+    /// Bytes that were fetched over it.
+    pub fetched_bytes: u64,
+}
+
+/// A flow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// This end.
+    pub local: String,
+    /// The server.
+    pub remote: String,
+    /// Seconds since it is known.
+    pub age_s: f64,
+    /// The mechanisms in force for it now.
+    pub in_force: Vec<Mechanism>,
+    /// Why nothing is done for it, if nothing is.
+    pub left_alone: Option<String>,
+    /// Bytes received since it is known.
+    pub received_bytes: u64,
+    /// What it brought in the last seconds.
+    pub goodput_mbps: f64,
+    /// What plain TCP would bring, by the model; none while there is no loss.
+    pub plain_mbps: Option<f64>,
+    /// The one divided by the other.
+    pub gain: Option<f64>,
+    /// Holes seen.
+    pub holes: u64,
+    /// Of these, called random.
+    pub random: u64,
+    /// Reductions that the sender was told to take back.
+    pub undone: u64,
+    /// Bytes acknowledged before they were here.
+    pub hidden_bytes: u64,
+    /// Of these, still missing.
+    pub missing_bytes: u64,
+    /// Pure ACKs of the own stack.
+    pub acks: u64,
+    /// Of these, sent over another link.
+    pub offloaded: u64,
+    /// Of these, left out because a newer one says all of them.
+    pub replaced: u64,
+    /// Restarts after a blackout.
+    pub kicks: u64,
+    /// How long packets wait on their way to here, beyond the least seen.
+    pub queue_ms: Option<f64>,
+    /// The round trip as seen from here.
+    pub rtt_ms: Option<f64>,
+}
+
+/// What the driver has done since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Packets that waited for a word.
+    pub queued: u64,
+    /// Of these, changed.
+    pub changed: u64,
+    /// Of these, not let out.
+    pub held: u64,
+    /// Packets of our own, over a link.
+    pub sent: u64,
+    /// Packets for the own stack.
+    pub delivered: u64,
+    /// Packets of either kind that could not be sent.
+    pub failed: u64,
+    /// Packets seen as they passed.
+    pub seen: u64,
+    /// Packets that passed and had no room to be seen.
+    pub unseen: u64,
+    /// Questions to gateways.
+    pub asked: u64,
+    /// Their answers.
+    pub answered: u64,
+    /// Processor time of the packets' thread, in seconds.
+    pub cpu_s: f64,
+}
+
+impl Link {
+    pub(super) fn of(road: &Road, view: Option<&LinkView>) -> Self {
+        let role = if road.link.0 == 0 { "primary" } else { "secondary" };
+        let plain =
+            Self { name: road.name.clone(), role: role.to_owned(), gateway: Some(road.gateway), ..Self::default() };
+        let Some(view) = view else { return plain };
+        Self {
+            dark: view.is_dark,
+            blackouts: view.blackouts,
+            dark_s: view.dark.as_secs_f64(),
+            rtt_ms: view.rtt.map(millis),
+            up_mbps: view.up.map(|rate| rate.as_mbps_f64()),
+            down_mbps: view.down.map(|rate| rate.as_mbps_f64()),
+            sent_bytes: view.sent.bytes(),
+            fetched_bytes: view.fetched.bytes(),
+            ..plain
+        }
+    }
+}
+
+impl Flow {
+    pub(super) fn of(view: FlowView, now: Instant) -> Self {
+        let goodput = view.goodput.as_mbps_f64();
+        let plain = view.plain.map(|rate| rate.as_mbps_f64());
+        let (local, remote) = (view.flow.source(), view.flow.destination());
+        Self {
+            local: local.to_string(),
+            remote: remote.to_string(),
+            age_s: now.since(view.opened).as_secs_f64(),
+            in_force: view.in_force,
+            left_alone: view.left_alone,
+            received_bytes: view.received.bytes(),
+            goodput_mbps: goodput,
+            plain_mbps: plain,
+            gain: plain.filter(|plain| *plain > 0.0).map(|plain| goodput / plain),
+            holes: view.holes,
+            random: view.random,
+            undone: view.undone,
+            hidden_bytes: view.hidden.bytes(),
+            missing_bytes: view.missing.bytes(),
+            acks: view.acks,
+            offloaded: view.offloaded,
+            replaced: view.replaced,
+            kicks: view.kicks,
+            queue_ms: view.queue.map(millis),
+            rtt_ms: view.rtt.map(millis),
+        }
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

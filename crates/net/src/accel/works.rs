@@ -1,0 +1,292 @@
+//! The machine and everything that it can act upon, except for the queue.
+//!
+//! In: what happened. Out: what the machine asked for is done when a call returns.
+//!
+//! 1. The machine is drained after each call, and what its outputs bring at once (a count, a fetch that nobody can do) goes in
+//!    afterwards, not in between.
+//! 2. A packet that waits gets the verdict of its own drain; where the machine says nothing it leaves as it came.
+//! 3. A packet that cannot be sent is counted and lost, as packets are.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use marline_core::accel::{Bytes, Fetch, FetchId, Input, Output, Sight};
+use marline_core::link::LinkId;
+use marline_core::units::Instant;
+use marline_core::wire::netlink::{Link, Request, messages};
+use marline_sys::clock;
+use marline_sys::netlink::RouteSocket;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::AccelError;
+use super::log::Logged;
+use super::ping::Pinger;
+use super::queue::Fate;
+use super::raw::Raw;
+use super::road::Road;
+use super::sight::Eye;
+use super::status::Counts;
+
+/// What is asked of whoever gets bytes from servers; the answers go back by [`Bell::fetched`](super::Bell::fetched).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// Get these; each range is answered once.
+    Fetch(Fetch),
+    /// No answer is wanted any more.
+    Cancel(FetchId),
+}
+
+/// A link and its sockets.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) road: Road,
+    pub(super) pinger: Pinger,
+    raw: Raw,
+    is_up: bool,
+}
+
+impl Way {
+    pub(super) fn open(road: Road) -> Result<Self, AccelError> {
+        let raw = Raw::open(Some(&road.name))?;
+        Ok(Self { pinger: Pinger::open(&road.name, road.index, road.gateway)?, raw, road, is_up: true })
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Works {
+    pub(super) machine: Logged,
+    pub(super) ways: Vec<Way>,
+    pub(super) eye: Option<Eye>,
+    pub(super) counts: Counts,
+    /// What the clock said when the machine's time began.
+    begun: u64,
+    local: Raw,
+    counters: RouteSocket,
+    errands: Option<UnboundedSender<Errand>>,
+    later: VecDeque<Input>,
+    /// How much the machine wants to see of what passes.
+    sight: Sight,
+    /// It could not be had.
+    is_blind: bool,
+}
+
+impl Works {
+    pub(super) fn new(
+        machine: Logged,
+        roads: Vec<Road>,
+        errands: Option<UnboundedSender<Errand>>,
+    ) -> Result<Self, AccelError> {
+        Ok(Self {
+            machine,
+            ways: roads.into_iter().map(Way::open).collect::<Result<_, _>>()?,
+            eye: None,
+            counts: Counts::default(),
+            begun: clock::now(),
+            local: Raw::open(None)?,
+            counters: RouteSocket::open().map_err(AccelError::kernel("a socket for counters"))?,
+            errands,
+            later: VecDeque::new(),
+            sight: Sight::None,
+            is_blind: false,
+        })
+    }
+
+    /// Since the machine's beginning.
+    pub(super) fn now(&self) -> Instant {
+        Instant::from_nanos(clock::now().saturating_sub(self.begun))
+    }
+
+    /// How long until the machine wants to be woken; none: it does not.
+    pub(super) fn rest(&self) -> Option<Duration> {
+        self.machine.deadline().map(|at| at.since(self.now()))
+    }
+
+    /// A packet that waits; `give` is told what becomes of it, once.
+    pub(super) fn leaving(&mut self, packet: &[u8], give: &mut dyn FnMut(Fate<'_>)) {
+        self.counts.queued += 1;
+        self.machine.handle(self.now(), Input::Leaving(Bytes(packet.to_vec())));
+        let mut said = false;
+        while let Some(output) = self.machine.poll() {
+            let fate = match &output {
+                Output::Leave(bytes) if bytes.0 == packet => Fate::Leave,
+                Output::Leave(bytes) => Fate::Change(&bytes.0),
+                Output::Hold => Fate::Drop,
+                _ => {
+                    self.act(output);
+                    continue;
+                }
+            };
+            debug_assert!(!said, "a second word for one packet");
+            if !std::mem::replace(&mut said, true) {
+                self.counts.changed += u64::from(matches!(fate, Fate::Change(_)));
+                self.counts.held += u64::from(fate == Fate::Drop);
+                give(fate);
+            }
+        }
+        if !said {
+            give(Fate::Leave);
+        }
+        self.catch_up();
+    }
+
+    /// Anything else that happened.
+    pub(super) fn tell(&mut self, input: Input) {
+        self.machine.handle(self.now(), input);
+        self.drain();
+        self.catch_up();
+    }
+
+    /// Wakes the machine if it wants to be woken now.
+    pub(super) fn tick(&mut self) {
+        let now = self.now();
+        if self.machine.deadline().is_some_and(|at| at <= now) {
+            self.machine.tick(now);
+            self.drain();
+            self.catch_up();
+        }
+    }
+
+    /// What has passed since the last time; false: nothing.
+    pub(super) fn look(&mut self) -> std::io::Result<bool> {
+        let Some(mut eye) = self.eye.take() else { return Ok(false) };
+        let came = eye.receive()?;
+        if came {
+            for (packet, length) in eye.packets() {
+                self.counts.seen += 1;
+                self.tell(Input::Seen { packet: Bytes(packet.to_vec()), length });
+            }
+        }
+        self.eye = Some(eye);
+        Ok(came)
+    }
+
+    /// Opens or closes the eye as the machine wants it. One that cannot be opened is tried again with the next change.
+    pub(super) fn adjust(&mut self) {
+        if self.eye.as_ref().map_or(Sight::None, Eye::sight) == self.sight || self.is_blind {
+            return;
+        }
+        self.take_stock();
+        self.eye = None;
+        let Some(Way { road, .. }) = self.ways.first() else { return };
+        match Eye::open(&road.name, road.index, self.sight) {
+            Ok(eye) => self.eye = eye,
+            Err(error) => {
+                tracing::warn!(%error, "packets that pass are not seen");
+                self.is_blind = true;
+            }
+        }
+    }
+
+    /// Answers of gateways.
+    pub(super) fn hear(&mut self) {
+        for at in 0..self.ways.len() {
+            let Some(way) = self.ways.get_mut(at) else { continue };
+            let link = way.road.link;
+            for sequence in way.pinger.answers() {
+                self.counts.answered += 1;
+                self.tell(Input::Answered { link, sequence });
+            }
+        }
+    }
+
+    /// A message about an interface: it may be one of ours that came, went or changed.
+    pub(super) fn changed(&mut self, changed: &Link, is_gone: bool) {
+        let Some(way) = self.ways.iter_mut().find(|way| way.road.name == changed.name) else { return };
+        if is_gone && way.road.index != changed.index {
+            return;
+        }
+        if !is_gone && way.road.index != changed.index {
+            // It is another device by the same name: a modem that was plugged in again.
+            match Way::open(Road { index: changed.index, ..way.road.clone() }) {
+                Ok(new) => *way = Way { is_up: way.is_up, ..new },
+                Err(error) => {
+                    tracing::warn!(link = %way.road.name, %error, "the interface that came back cannot be used")
+                }
+            }
+            self.is_blind = false;
+            if way.road.link.0 == 0 {
+                self.eye = None;
+            }
+        }
+        let Some(way) = self.ways.iter_mut().find(|way| way.road.name == changed.name) else { return };
+        let is_up = !is_gone && changed.is_up() && changed.has_carrier();
+        if std::mem::replace(&mut way.is_up, is_up) != is_up {
+            let link = way.road.link;
+            self.tell(Input::Carrier { link, is_up });
+        }
+    }
+
+    /// Counts what has been lost to the eye.
+    pub(super) fn take_stock(&mut self) {
+        self.counts.unseen += self.eye.as_ref().map_or(0, Eye::drops);
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.machine.poll() {
+            self.act(output);
+        }
+    }
+
+    /// What outputs have brought.
+    fn catch_up(&mut self) {
+        while let Some(input) = self.later.pop_front() {
+            self.machine.handle(self.now(), input);
+            self.drain();
+        }
+    }
+
+    fn act(&mut self, output: Output) {
+        match output {
+            Output::Leave(_) | Output::Hold => debug_assert!(false, "no packet waits"),
+            Output::Send { link, packet } => {
+                let sent = self.way(link).map(|way| way.raw.send(&packet.0));
+                self.count(sent.is_some_and(|sent| sent.is_ok()), |counts| &mut counts.sent);
+            }
+            Output::Deliver(packet) => {
+                let sent = self.local.send(&packet.0);
+                self.count(sent.is_ok(), |counts| &mut counts.delivered);
+            }
+            Output::Count { link } => {
+                let packets = self.way(link).map(|way| way.road.index).and_then(|index| self.arrived(index));
+                self.later.extend(packets.map(|packets| Input::Counted { link, packets }));
+            }
+            Output::Ask { link, sequence } => {
+                let asked = self.way(link).map(|way| way.pinger.ask(sequence));
+                self.count(asked.is_some_and(|asked| asked.is_ok()), |counts| &mut counts.asked);
+            }
+            Output::Watch(sight) => (self.sight, self.is_blind) = (sight, false),
+            Output::Fetch(fetch) => self.fetch(fetch),
+            Output::Cancel(fetch) => {
+                if let Some(errands) = &self.errands {
+                    // Whoever is gone has nothing to cancel.
+                    let _ = errands.send(Errand::Cancel(fetch));
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, done: bool, counter: impl FnOnce(&mut Counts) -> &mut u64) {
+        *if done { counter(&mut self.counts) } else { &mut self.counts.failed } += 1;
+    }
+
+    /// Where nobody gets bytes, they cannot be had.
+    fn fetch(&mut self, fetch: Fetch) {
+        let (id, ranges) = (fetch.id, fetch.ranges.len());
+        let sent = self.errands.as_ref().is_some_and(|errands| errands.send(Errand::Fetch(fetch)).is_ok());
+        if !sent {
+            let none = |range| Input::Fetched { fetch: id, range, bytes: None };
+            self.later.extend((0..u32::try_from(ranges).unwrap_or(u32::MAX)).map(none));
+        }
+    }
+
+    fn way(&self, link: LinkId) -> Option<&Way> {
+        self.ways.get(usize::from(link.0))
+    }
+
+    /// Packets that a device has brought; none: it is gone, or the kernel does not say.
+    fn arrived(&self, index: u32) -> Option<u64> {
+        let reply = self.counters.request(&Request::one_link(index).finish(1)).ok()?;
+        messages(&reply).find_map(|message| Link::parse(&message)).map(|link| link.arrived)
+    }
+}
