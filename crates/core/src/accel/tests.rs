@@ -1,5 +1,8 @@
 //! The machine as a whole, one flow at a time.
 
+mod hiding;
+mod world;
+
 use alloc::vec;
 use alloc::vec::Vec;
 
