@@ -423,7 +423,7 @@ impl Flow {
         let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
         match hiding.on_leaving(now, &ack, carries, &allowed) {
             Verdict::Leave => (ack, false),
-            Verdict::Hold => (ack, !carries),
+            Verdict::Hold(said) => (said.said(&ack), true),
             Verdict::Say(said) => {
                 said.write(packet);
                 (said.said(&ack), false)

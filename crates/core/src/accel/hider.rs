@@ -56,6 +56,8 @@ pub(super) struct Hider {
     ladder: Option<u64>,
     /// When something was last said.
     said: Instant,
+    /// The newest timestamp of the other end, by what came or what the own stack echoes.
+    newest: Option<Stamp>,
     /// Bytes that were ever hidden.
     total: u64,
 }
@@ -65,6 +67,8 @@ pub(super) struct Hider {
 struct Hole {
     stretch: Stretch,
     since: Instant,
+    /// The newest timestamp that had come then: older than any that comes later, newer than what came before the hole.
+    stamp: Option<Stamp>,
 }
 
 /// What a decision rests on, beside the flow itself.
@@ -87,8 +91,8 @@ pub(super) enum Verdict {
     Leave,
     /// It says this instead.
     Say(Said),
-    /// It says nothing new, and does not leave.
-    Hold,
+    /// It would say this, which is nothing new, and does not leave.
+    Hold(Said),
 }
 
 /// What an acknowledgement says instead.
@@ -144,6 +148,7 @@ impl Hider {
             wanted: Vec::new(),
             ladder: None,
             said: Instant::ZERO,
+            newest: None,
             total: 0,
         }
     }
@@ -157,6 +162,8 @@ impl Hider {
         scale: u8,
         terms: &Terms<'_>,
     ) -> Verdict {
+        self.note(ack.timestamps.map(|stamps| stamps.echo));
+        self.note(terms.newest);
         self.hear(ack, scale);
         let end = self.walk(now, terms);
         if end == self.here {
@@ -168,12 +175,12 @@ impl Hider {
             return Verdict::Leave;
         }
         let is_new = end > self.told || self.edge > self.told_edge;
-        let said = self.say(end, scale, terms.newest);
+        let said = self.say(end, scale);
         let has_blocks = ack.sacks.blocks().iter().any(|block| !block.is_empty() && said.keeps(block));
         let is_asked = ack.duplicate_span().is_some() || carries || has_blocks;
         self.told = self.told.max(end);
         if !is_new && !is_asked && now.since(self.said) < HELD {
-            return Verdict::Hold;
+            return Verdict::Hold(said);
         }
         if has_blocks {
             self.exposed = self.exposed.max(self.beyond.end().unwrap_or(0));
@@ -186,6 +193,7 @@ impl Hider {
     /// The other end is at this number: it begins a segment that came, or is that of a bare acknowledgement. After a
     /// ladder it says how much of it was believed.
     pub(super) fn came(&mut self, now: Instant, seq: Seq, terms: &Terms<'_>) {
+        self.note(terms.newest);
         let Some(top) = self.ladder else { return };
         let at = near(self.here, seq).min(top);
         if at > self.told {
@@ -223,6 +231,11 @@ impl Hider {
     pub(super) fn missing(&self, stretch: Stretch) -> Vec<Stretch> {
         let parts = self.hidden.iter().map(|hole| hole.stretch.common(&stretch));
         parts.filter(|part| !part.is_empty()).collect()
+    }
+
+    /// The timestamp of a segment that fills this hole; none if it is none, or there are no timestamps.
+    pub(super) fn stamp(&self, position: u64) -> Option<Stamp> {
+        self.hidden.iter().find(|hole| hole.stretch.contains(position)).and_then(|hole| hole.stamp)
     }
 
     /// What the own stack has acknowledged.
@@ -332,14 +345,19 @@ impl Hider {
         if stretch.is_empty() {
             return;
         }
-        self.hidden.push(Hole { stretch, since: now });
+        self.hidden.push(Hole { stretch, since: now, stamp: self.newest });
         self.hidden.sort_by_key(|hole| hole.stretch.start);
         self.wanted.push(stretch);
         self.total += stretch.bytes();
     }
 
-    fn say(&self, end: u64, scale: u8, newest: Option<Stamp>) -> Said {
-        Said { ack: number(end), window: self.window(end, scale), echo: newest }
+    fn say(&self, end: u64, scale: u8) -> Said {
+        Said { ack: number(end), window: self.window(end, scale), echo: self.newest }
+    }
+
+    fn note(&mut self, stamp: Option<Stamp>) {
+        let Some(new) = stamp else { return };
+        self.newest = Some(self.newest.map_or(new, |old| if old.is_before(new) { new } else { old }));
     }
 
     fn window(&self, end: u64, scale: u8) -> u16 {

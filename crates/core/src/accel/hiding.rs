@@ -3,8 +3,8 @@
 //! In: the flow's packets both ways, fetched bytes, the time. Out: what its ACKs say ([`Verdict`]), what is to be fetched
 //! ([`Want`]), and packets for the own stack and for the other end.
 //!
-//! 1. Bytes are given as segments of the other end would be: with its newest timestamp, so that none is taken for old
-//!    (RFC 7323 §5), and with what it has acknowledged itself, so that nothing of the own stack counts as arrived that
+//! 1. Bytes are given as segments of the other end would be: with a timestamp as it was when the hole showed, so that
+//!    neither they nor what is on its way is taken for old (RFC 7323 §5), never with an older one than before; and with what it has acknowledged itself, so that nothing of the own stack counts as arrived that
 //!    may be lost yet.
 //! 2. What was given is kept until it is acknowledged, and given again when the own stack waits for it: it may have had
 //!    no room.
@@ -40,7 +40,10 @@ pub(super) struct Hiding {
     /// What was fetched, and given to the own stack; not known to be here.
     given: BTreeMap<u64, Given>,
     far: Far,
-    is_over: bool,
+    /// The newest timestamp of what was given, and of what the own stack echoes.
+    floor: Option<Stamp>,
+    /// When the application was told that this is the end.
+    over: Option<Instant>,
     holes: u64,
 }
 
@@ -48,6 +51,7 @@ pub(super) struct Hiding {
 struct Given {
     bytes: Vec<u8>,
     at: Instant,
+    stamp: Option<Stamp>,
 }
 
 /// What the other end has said last.
@@ -80,7 +84,8 @@ impl Hiding {
             hider: None,
             given: BTreeMap::new(),
             far: Far::default(),
-            is_over: false,
+            floor: None,
+            over: None,
             holes: 0,
         }
     }
@@ -122,6 +127,9 @@ impl Hiding {
             // Where the stream stands is known only once a request was seen; a hider that began with an older number would
             // hide nothing else.
             self.hider = self.mirror.position(ack.ack).map(Hider::new);
+        }
+        if let Some(stamps) = ack.timestamps {
+            self.floor = Some(later(self.floor, stamps.echo));
         }
         let newest = self.newest();
         let Some(hider) = &mut self.hider else { return Verdict::Leave };
@@ -180,7 +188,11 @@ impl Hiding {
         if missing.is_empty() {
             return Vec::new();
         }
-        self.given.insert(start, Given { bytes, at: now });
+        let stamp = missing.first().and_then(|first| self.hider.as_ref()?.stamp(first.start));
+        let is_longer = |old: &Given| old.bytes.len() >= bytes.len();
+        if !self.given.get(&start).is_some_and(is_longer) {
+            self.given.insert(start, Given { bytes, at: now, stamp });
+        }
         missing.into_iter().flat_map(|stretch| self.give(now, stretch)).collect()
     }
 
@@ -190,10 +202,14 @@ impl Hiding {
             self.mirror.give_up();
         }
         let Some(hider) = &self.hider else { return Vec::new() };
-        if hider.deadline().is_some_and(|deadline| deadline <= now) && !self.is_over {
-            self.is_over = true;
-            let reset =
-                NewSegment::reset(&self.key.reversed(), number(hider.here()), self.far.ack.unwrap_or_default());
+        if hider.deadline().is_some_and(|deadline| deadline <= now) {
+            // It may get lost as anything else.
+            if self.over.is_some_and(|over| now.since(over) < RESET_AGAIN) {
+                return Vec::new();
+            }
+            self.over = Some(now);
+            let ack = self.far.ack.unwrap_or_default();
+            let reset = NewSegment::reset(&self.key.reversed(), number(hider.here()), ack);
             return reset.emit().into_iter().collect();
         }
         let here = hider.here();
@@ -206,8 +222,9 @@ impl Hiding {
     /// When to tick next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let early = self.mirror.is_silent().then(|| self.opened + EARLY);
-        let hider = self.hider.as_ref().filter(|_| !self.is_over);
-        let over = hider.and_then(Hider::deadline);
+        let over = self.hider.as_ref().and_then(Hider::deadline);
+        let over = over.map(|at| self.over.map_or(at, |over| at.max(over + RESET_AGAIN)));
+        let hider = self.hider.as_ref().filter(|_| self.over.is_none());
         let again = hider.and_then(|hider| self.given_at(hider.here())).map(|(_, at)| at + AGAIN);
         [early, over, again].into_iter().flatten().min()
     }
@@ -276,9 +293,10 @@ impl Hiding {
 
     /// The end of what was given that has this position, and when it was.
     fn given_at(&self, position: u64) -> Option<(u64, Instant)> {
-        let (start, given) = self.given.range(..=position).next_back()?;
-        let end = start + given.bytes.len() as u64;
-        (position < end).then_some((end, given.at))
+        // They may lie within each other.
+        let parts = self.given.range(..=position).rev();
+        let mut ends = parts.map(|(start, given)| (start + given.bytes.len() as u64, given.at));
+        ends.find(|(end, _)| position < *end)
     }
 
     /// Packets with these bytes, as far as they were fetched.
@@ -292,22 +310,25 @@ impl Hiding {
             let (from, to) = ((common.start - start) as usize, (common.end - start) as usize);
             let Some(bytes) = given.bytes.get(from..to) else { continue };
             given.at = now;
+            let far = self.far;
+            let stamps = far.stamps.map(|stamps| {
+                let value = later(self.floor, given.stamp.unwrap_or(stamps.value));
+                self.floor = Some(value);
+                Timestamps { value, ..stamps }
+            });
             for (at, piece) in bytes.chunks(PIECE).enumerate() {
                 let seq = number(common.start + (at * PIECE) as u64);
-                let far = self.far;
-                let segment = NewSegment::data(
-                    &self.key.reversed(),
-                    seq,
-                    far.ack.unwrap_or_default(),
-                    far.window,
-                    far.stamps,
-                    piece,
-                );
+                let (flow, ack) = (self.key.reversed(), far.ack.unwrap_or_default());
+                let segment = NewSegment::data(&flow, seq, ack, far.window, stamps, piece);
                 packets.extend(segment.emit());
             }
         }
         packets
     }
+}
+
+fn later(old: Option<Stamp>, new: Stamp) -> Stamp {
+    old.map_or(new, |old| if old.is_before(new) { new } else { old })
 }
 
 fn seen<'a>(segment: &Segment<'a>, length: u32) -> Option<Seen<'a>> {
@@ -318,5 +339,7 @@ fn seen<'a>(segment: &Segment<'a>, length: u32) -> Option<Seen<'a>> {
 const PIECE: usize = 1400;
 /// Facts "Pitfalls" 5: given again when the own stack has waited for 60 ms.
 const AGAIN: Duration = Duration::from_millis(60);
+/// chosen: the end is told once a second until the connection is gone.
+const RESET_AGAIN: Duration = Duration::from_secs(1);
 /// chosen: a flow whose request was not seen by then began before anybody looked.
 const EARLY: Duration = Duration::from_secs(5);
