@@ -16,6 +16,7 @@ use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::calm::Calm;
 use super::event::{Bytes, Output};
 use super::fetcher::Want;
 use super::gain::{Trial, plain};
@@ -32,7 +33,7 @@ use super::undo::{Shown, Undo};
 use super::view::FlowView;
 use super::{Mechanism, Mechanisms};
 use crate::link::LinkId;
-use crate::units::{DataSize, Duration, Instant};
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Sacks, Segment, TcpOption, Timestamps};
 
 /// Where a flow's data goes.
@@ -66,6 +67,7 @@ pub(super) struct Flow {
     pace: Pace,
     trip: Trip,
     trial: Trial,
+    calm: Calm,
     is_offloaded: bool,
     is_frozen: bool,
     counts: Counts,
@@ -121,6 +123,7 @@ impl Flow {
             pace: Pace::default(),
             trip: Trip::default(),
             trial: Trial::default(),
+            calm: Calm::default(),
             is_offloaded: false,
             is_frozen: false,
             counts: Counts::default(),
@@ -195,7 +198,8 @@ impl Flow {
             let is_random = new > 0 && self.gate.is_random(now);
             let is_busy = self.holes.is_open() || self.undo.is_armed();
             let (queue, rtt) = (self.gate.queue(now), self.trip.assumed());
-            let is_helped = self.sender.is_helped(now, &Moment { is_random, is_busy, queue, rtt });
+            let plain = if is_random { self.plain() } else { None };
+            let is_helped = self.sender.is_helped(now, &Moment { is_random, is_busy, queue, rtt, plain });
             let shown = Shown {
                 new,
                 ack: ack.ack,
@@ -321,8 +325,7 @@ impl Flow {
 
     /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
     pub(super) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
-        let rtt = self.trip.assumed();
-        let clean = self.holes.closed_for(now, rtt.max(CLEAN)) && !self.undo.is_armed();
+        let clean = self.calm.is_calm(now, &self.holes) && !self.undo.is_armed();
         // One who is below is not let in again before he is well above.
         let least = if self.is_offloaded { THRESHOLD / 2 } else { THRESHOLD };
         let fits = clean && self.in_flight(now) >= u64::from(least);
@@ -358,13 +361,8 @@ impl Flow {
 
     /// As it stands.
     pub(super) fn view(&self, now: Instant, mechanisms: &Mechanisms) -> FlowView {
-        let received = self.pace.total();
-        let segments = received.bytes() / u64::from(self.segment);
-        let rtt = self.trip.smoothed();
-        let segment = DataSize::from_bytes(u64::from(self.segment));
         let stamps = self.last.is_some_and(|(last, _)| last.timestamps.is_some());
         let (hidden, missing, hidden_holes) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
-        let holes = self.holes.count() + hidden_holes;
         let mut in_force = Vec::new();
         let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on);
         in_force.extend(
@@ -384,10 +382,10 @@ impl Flow {
             opened: self.opened,
             left_alone: self.left_alone(mechanisms, stamps),
             in_force,
-            received,
+            received: self.pace.total(),
             goodput: self.pace.rate(now),
-            plain: plain(segment, rtt.unwrap_or_default(), segments, holes),
-            holes,
+            plain: self.plain(),
+            holes: self.hole_count(),
             random: self.undo.random() + hidden_holes,
             undone: self.undo.undone(),
             hidden: DataSize::from_bytes(hidden),
@@ -398,8 +396,21 @@ impl Flow {
             replaced: self.counts.replaced,
             kicks: self.handler.kicks(),
             queue: self.gate.queue(now),
-            rtt,
+            rtt: self.trip.smoothed(),
         }
+    }
+
+    /// Holes that the own stack has reported, the hidden ones included.
+    fn hole_count(&self) -> u64 {
+        let (_, _, hidden) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
+        self.holes.count() + hidden
+    }
+
+    /// What plain TCP would bring with as many losses as this flow has seen.
+    fn plain(&self) -> Option<Bitrate> {
+        let segments = self.pace.total().bytes() / u64::from(self.segment);
+        let segment = DataSize::from_bytes(u64::from(self.segment));
+        plain(segment, self.trip.smoothed()?, segments, self.hole_count())
     }
 
     fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
@@ -483,7 +494,5 @@ const TIMESTAMPS: u32 = 12;
 const SWING: u64 = 10;
 /// Segments in flight (§3.1).
 const THRESHOLD: u32 = 20;
-/// chosen: longer than a burst of losses.
-const CLEAN: Duration = Duration::from_millis(200);
 /// chosen: where one loss was there will be others; a few seconds of looking cost little.
 const WATCHED: Duration = Duration::from_secs(10);

@@ -11,6 +11,7 @@
 //! 3. Each mechanism is a file, named as the component in the paper's figure 3; a flow puts them in their order (§3.4).
 //! 4. Nothing is asked and nobody is woken while nothing moves.
 
+mod calm;
 mod clock;
 mod config;
 mod detector;
