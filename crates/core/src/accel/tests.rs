@@ -1,6 +1,8 @@
 //! The machine as a whole, one flow at a time.
 
+mod fetcher;
 mod hiding;
+mod mirror;
 mod world;
 
 use alloc::vec;
