@@ -145,9 +145,11 @@ impl Fetcher {
         let part = open.close(range)?;
         let link = open.link;
         let is_over = open.is_over();
-        let cost = road::cost(part.stretch.bytes(), 1);
+        // Only the end of an answer says how long all of it took.
+        let ahead = if is_over { open.ahead } else { DataSize::ZERO };
+        let (took, cost) = (now.since(open.asked), road::cost(part.stretch.bytes(), 1));
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.road.link == link) {
-            lane.done(now, cost, bytes.is_some());
+            lane.done(took, ahead, cost, bytes.is_some());
         }
         if is_over {
             self.open.remove(&fetch);
@@ -302,7 +304,7 @@ impl Fetcher {
         self.last += 1;
         let id = FetchId(self.last);
         let due = now + lane.wait() + PATIENCE;
-        lane.asked(now, road::cost(bytes, parts.len() as u64));
+        let ahead = lane.asked(road::cost(bytes, parts.len() as u64));
         let ranges =
             parts.iter().map(|part| (part.place.offset, part.place.offset + part.stretch.bytes())).collect();
         self.outputs.push(Output::Fetch(Fetch {
@@ -314,7 +316,7 @@ impl Fetcher {
             length: DataSize::from_bytes(resource.length),
             ranges,
         }));
-        self.open.insert(id, Open { link: lane.road.link, due, parts });
+        self.open.insert(id, Open { link: lane.road.link, due, asked: now, ahead, parts });
         true
     }
 

@@ -17,6 +17,9 @@ pub(super) struct Open {
     pub(super) link: LinkId,
     /// When it is late.
     pub(super) due: Instant,
+    /// When it was asked, and how much its link had to bring up to its end.
+    pub(super) asked: Instant,
+    pub(super) ahead: DataSize,
     pub(super) parts: Vec<Part>,
 }
 

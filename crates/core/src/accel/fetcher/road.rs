@@ -3,8 +3,9 @@
 //! In: what is known of the link, questions and answers. Out: whether it may be asked for more, and how long that takes.
 //!
 //! 1. What an answer says around its bytes counts: a head, a part's head, headers of packets ([`cost`]).
-//! 2. Where nobody says what it brings, its rate is found while it is busy: bytes over time, a quarter at a time; until
-//!    then [`UNKNOWN`].
+//! 2. Where nobody says what it brings, its rate is found by what has to wait: an answer with much before it takes longer
+//!    than the quickest one by the time that those bytes take. Holes alone fill no link and say nothing of it; until
+//!    something has waited it is [`UNKNOWN`].
 //! 3. What was late does not count as room taken for ever: a link that answers nothing is asked for little, not for
 //!    nothing, for that is how it is found to live again.
 
@@ -37,15 +38,15 @@ pub(super) struct Lane {
     pub(super) found: Option<Bitrate>,
     /// Everything that was answered.
     pub(super) total: DataSize,
-    /// Since when it is busy, and what it has brought since.
-    busy: Option<(Instant, DataSize)>,
+    /// The quickest answer.
+    least: Option<Duration>,
     /// When something was late last.
     late: Option<Instant>,
 }
 
 impl Lane {
     pub(super) fn new(road: Road) -> Self {
-        Self { road, out: DataSize::ZERO, found: None, total: DataSize::ZERO, busy: None, late: None }
+        Self { road, out: DataSize::ZERO, found: None, total: DataSize::ZERO, least: None, late: None }
     }
 
     pub(super) fn with(self, road: Road) -> Self {
@@ -54,8 +55,11 @@ impl Lane {
 
     /// What it brings, as far as is known.
     pub(super) fn rate(&self) -> Bitrate {
-        let guess = if self.road.is_primary { UNKNOWN_PRIMARY } else { UNKNOWN };
-        self.road.down.or(self.found).unwrap_or(guess)
+        self.road.down.or(self.found).unwrap_or(self.guess())
+    }
+
+    const fn guess(&self) -> Bitrate {
+        if self.road.is_primary { UNKNOWN_PRIMARY } else { UNKNOWN }
     }
 
     /// Whether it may be asked for more.
@@ -75,30 +79,25 @@ impl Lane {
         Duration::from_nanos(nanos) + self.rtt() * 2
     }
 
-    pub(super) fn asked(&mut self, now: Instant, cost: DataSize) {
-        if self.out.is_zero() {
-            self.busy = Some((now, DataSize::ZERO));
-        }
+    /// It is asked for this; what it has to bring before the last of it, and that.
+    pub(super) fn asked(&mut self, cost: DataSize) -> DataSize {
         self.out += cost;
+        self.out
     }
 
-    pub(super) fn done(&mut self, now: Instant, cost: DataSize, came: bool) {
+    /// An answer after so long, with so many bytes up to its end when it was asked for.
+    pub(super) fn done(&mut self, took: Duration, ahead: DataSize, cost: DataSize, came: bool) {
         self.freed(cost);
         if !came {
             return;
         }
         self.late = None;
         self.total += cost;
-        let Some((since, bytes)) = &mut self.busy else { return };
-        *bytes += cost;
-        let took = now.since(*since);
-        if *bytes >= SAMPLE && took > self.road.rtt.unwrap_or(RTT) {
-            let rate = bits(*bytes, took - self.road.rtt.unwrap_or(RTT));
-            self.found = Some(self.found.map_or(rate, |old| (old * 3 + rate) / 4));
-            self.busy = Some((now, DataSize::ZERO));
-        }
-        if self.out.is_zero() {
-            self.busy = None;
+        let least = *self.least.insert(self.least.map_or(took, |least| least.min(took)));
+        if ahead >= SAMPLE && took > least {
+            let rate = bits(ahead, took - least);
+            let old = self.found.unwrap_or(self.guess());
+            self.found = Some((old * 7 + rate.min(old * 4)) / 8);
         }
     }
 
@@ -110,7 +109,6 @@ impl Lane {
     pub(super) fn was_late(&mut self, now: Instant) {
         self.late = Some(now);
         self.out = DataSize::ZERO;
-        self.busy = None;
     }
 
     fn window(&self) -> DataSize {
@@ -141,8 +139,8 @@ const UNKNOWN_PRIMARY: Bitrate = Bitrate::from_mbps(4);
 const RTT: Duration = Duration::from_millis(150);
 /// What nginx writes around one of several ranges: 110 to 130 bytes; a head of its own has about 300.
 const PART: u64 = 130;
-/// chosen: bytes after which a rate is taken; at 900 kbit/s 0.3 s.
-const SAMPLE: DataSize = DataSize::from_kib(32);
+/// chosen: what has waited behind so much has waited for the link: at 900 kbit/s 73 ms.
+const SAMPLE: DataSize = DataSize::from_kib(8);
 /// chosen: after something was late, so long only one question at a time.
 const SULK: Duration = Duration::from_secs(1);
 /// chosen: one question for what a blackout has cost.
