@@ -200,7 +200,7 @@ mod tests {
                 for position in 0..80 {
                     prop_assert_eq!(set.contains(position), flags[position as usize]);
                 }
-                let mut absent = vec![true; 80];
+                let mut absent = [true; 80];
                 set.gaps(Stretch::new(10, 70)).iter().for_each(|g| absent[g.start as usize..g.end as usize].fill(false));
                 prop_assert!((10..70).all(|at| absent[at] == flags[at]));
                 prop_assert_eq!(set.end(), flags.iter().rposition(|is| *is).map(|last| last as u64 + 1));
