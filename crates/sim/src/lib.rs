@@ -8,6 +8,7 @@
 //! [`ideal`] what could have been carried at best, [`optimum`] how a clairvoyant would have played a video. [`tcp`] is
 //! what runs over a link, and a [`world`] is a client, its links and a server, with one of core's machines in it; [`paths`]
 //! is another one, of MPTCP connections. [`fleet`] draws relays and boxes to be matched.
+pub mod accel;
 pub mod contract;
 pub mod fleet;
 pub mod fluctuation;

@@ -58,11 +58,6 @@ impl Clock {
         Some(last.stamp.plus(u32::try_from(passed).unwrap_or(u32::MAX)))
     }
 
-    /// The newest stamp that came.
-    pub(super) fn newest(&self) -> Option<Stamp> {
-        self.last.map(|last| last.stamp)
-    }
-
     /// How long a tick is; none: it cannot be told. When it changes, delays from before mean nothing.
     pub(super) const fn tick(&self) -> Option<Duration> {
         match self.tick {
@@ -140,7 +135,7 @@ mod tests {
     #[test]
     fn it_is_moved_on_by_the_time_that_passes() {
         let (clock, _) = run(MILLI, 1000);
-        let newest = clock.newest().unwrap();
+        let newest = clock.last.unwrap().stamp;
         let came = Instant::from_millis(20 + 5 * 199);
         assert_eq!(clock.shows(came), Some(newest));
         assert_eq!(clock.shows(came + Duration::from_millis(250)), Some(newest.plus(250)));

@@ -153,6 +153,7 @@ impl Flow {
     /// Its own data, or the end of it, leaves. `packet` becomes what is to leave.
     pub(super) fn on_other(&mut self, now: Instant, packet: &mut [u8], may: &May<'_>) {
         self.heard = now;
+        self.trip.on_open(now);
         let Ok(segment) = Segment::parse(packet) else { return };
         if let Some(hiding) = &mut self.hiding {
             hiding.on_asked(&segment, u32::try_from(segment.payload().len()).unwrap_or(u32::MAX));
@@ -194,21 +195,28 @@ impl Flow {
             }
         }
         let new = self.holes.on_ack(now, &ack);
+        if new > 0 {
+            self.gate.on_loss(now);
+        }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let is_random = new > 0 && self.gate.is_random(now);
-            let is_busy = self.holes.is_open() || self.undo.is_armed();
-            let (queue, rtt) = (self.gate.queue(now), self.trip.assumed());
-            let plain = if is_random { self.plain() } else { None };
-            let is_helped = self.sender.is_helped(now, &Moment { is_random, is_busy, queue, rtt, plain });
+            let is_random = new > 0
+                && self.in_flight(now) >= WORTH
+                && !self.holes.are_dense(self.segment)
+                && self.gate.is_random(now);
+            let moment = Moment {
+                is_congestion: new > 0 && !is_random,
+                rtt: self.trip.least(),
+                plain: if new > 0 { self.plain(self.holes.count()) } else { None },
+            };
+            let is_helped = self.sender.is_helped(now, &moment);
             let shown = Shown {
                 new,
                 ack: ack.ack,
                 high: self.holes.high().unwrap_or(ack.ack),
                 is_open: self.holes.is_open(),
                 echo: stamps.echo,
-                newest: self.gate.clock().newest().unwrap_or(stamps.echo),
                 is_random: is_random && is_helped,
-                rtt,
+                rtt: self.trip.assumed(),
             };
             self.undo.on_ack(now, &shown)
         });
@@ -242,11 +250,11 @@ impl Flow {
         if let Some(hiding) = &mut self.hiding {
             hiding.on_arrival(now, segment, length);
         }
-        self.sender.on_arrival(segment.payload_length());
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
         }
+        self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }
 
     /// The link is dark.
@@ -384,7 +392,7 @@ impl Flow {
             in_force,
             received: self.pace.total(),
             goodput: self.pace.rate(now),
-            plain: self.plain(),
+            plain: self.plain(self.hole_count()),
             holes: self.hole_count(),
             random: self.undo.random() + hidden_holes,
             undone: self.undo.undone(),
@@ -406,11 +414,11 @@ impl Flow {
         self.holes.count() + hidden
     }
 
-    /// What plain TCP would bring with as many losses as this flow has seen.
-    fn plain(&self) -> Option<Bitrate> {
+    /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
+    fn plain(&self, holes: u64) -> Option<Bitrate> {
         let segments = self.pace.total().bytes() / u64::from(self.segment);
         let segment = DataSize::from_bytes(u64::from(self.segment));
-        plain(segment, self.trip.smoothed()?, segments, self.hole_count())
+        plain(segment, self.trip.smoothed()?, segments, holes)
     }
 
     fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
@@ -432,7 +440,12 @@ impl Flow {
         let allowed = Allowed { new, room: may.room, scale: self.scale() };
         // A window whose scale is not known has no right edge that could be kept to.
         let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
-        match hiding.on_leaving(now, &ack, carries, &allowed) {
+        let (_, _, before) = hiding.figures();
+        let verdict = hiding.on_leaving(now, &ack, carries, &allowed);
+        if hiding.figures().2 > before {
+            self.gate.on_loss(now);
+        }
+        match verdict {
             Verdict::Leave => (ack, false),
             Verdict::Hold(said) => (said.said(&ack), true),
             Verdict::Say(said) => {
@@ -492,6 +505,9 @@ const USUAL_SEGMENT: u32 = 1448;
 const TIMESTAMPS: u32 = 12;
 /// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
 const SWING: u64 = 10;
+/// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
+/// and old timestamps make them longer.
+const WORTH: u64 = 8;
 /// Segments in flight (§3.1).
 const THRESHOLD: u32 = 20;
 /// chosen: where one loss was there will be others; a few seconds of looking cost little.

@@ -5,8 +5,9 @@
 //!
 //! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if the
 //!    newest packet has waited for less than [`MOST`].
-//! 2. Short queues drop, too. Where packets never wait for long, the bound is half of the longest wait of late, and not
-//!    less than [`LEAST`], which the air's own jitter reaches.
+//! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do. If
+//!    most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
+//!    leave it as it is.
 //! 3. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
 //! 4. The least is that of the last one to two minutes, the longest that of the last five to ten seconds.
 //!
@@ -23,6 +24,8 @@ pub(super) struct Gate {
     clock: Clock,
     least: Window<i64>,
     longest: Window<i64>,
+    /// Share of the losses of late that came with the longest waits, in 256ths.
+    pressed: u32,
     last: Option<(Instant, i64)>,
 }
 
@@ -38,6 +41,13 @@ impl Gate {
         let least = self.least.on_value(now, MINUTE, delay, i64::min);
         self.longest.on_value(now, SECONDS, delay - least, i64::max);
         self.last = Some((now, delay));
+    }
+
+    /// A loss shows now.
+    pub(super) fn on_loss(&mut self, now: Instant) {
+        let (longest, queue) = (self.longest(), self.queue(now).unwrap_or_default());
+        let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3;
+        self.pressed = self.pressed * 7 / 8 + if is_pressed { 32 } else { 0 };
     }
 
     /// How long the newest packet has waited; none: nothing fresh is known.
@@ -58,9 +68,13 @@ impl Gate {
     }
 
     fn bound(&self) -> Duration {
-        let longest = u64::try_from(self.longest.value().unwrap_or(0)).unwrap_or(0);
         let grain = self.clock.tick().unwrap_or_default() * 2;
-        (Duration::from_nanos(longest) / 2).clamp(LEAST, MOST).max(grain)
+        let bound = if self.pressed >= PRESSED { (self.longest() / 2).min(MOST) } else { MOST };
+        bound.max(grain)
+    }
+
+    fn longest(&self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.longest.value().unwrap_or(0)).unwrap_or(0))
     }
 }
 
@@ -91,8 +105,10 @@ impl<T: Copy> Window<T> {
 
 /// chosen: measured on 6.18 with a queue of 100 ms: flows without loss run as before, and drops do not grow.
 const MOST: Duration = Duration::from_millis(20);
-/// chosen: above the jitter of a quiet Wi-Fi, below most queues.
-const LEAST: Duration = Duration::from_millis(5);
+/// chosen: waits of less are the grain of clocks.
+const GRAIN: Duration = Duration::from_millis(2);
+/// In 256ths. chosen: five of eight, after as many as that in a row.
+const PRESSED: u32 = 150;
 /// chosen: a packet that came before that says nothing of the queue now.
 const FRESH: Duration = Duration::from_millis(250);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
@@ -126,9 +142,18 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_waits_for_long_a_short_wait_counts() {
-        let (gate, now) = gate(&[0, 12, 9]);
-        assert!(!gate.is_random(now), "9 of at most 12 ms");
+    fn where_losses_come_with_the_longest_waits_a_short_queue_is_a_full_one() {
+        let (mut short, now) = gate(&[0, 4, 8, 12]);
+        assert!(short.is_random(now), "nothing is known of its losses yet");
+        for _ in 0..8 {
+            short.on_loss(now);
+        }
+        assert!(!short.is_random(now), "12 of 12 ms");
+        let (mut any, now) = gate(&[0, 12, 2]);
+        for _ in 0..8 {
+            any.on_loss(now);
+        }
+        assert!(any.is_random(now), "2 of 12 ms");
     }
 
     #[test]

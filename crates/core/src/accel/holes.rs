@@ -5,6 +5,8 @@
 //! 1. A hole is new if it lies above everything that was reported before: below that, blocks only merge.
 //! 2. A block that was received twice (RFC 2883) is no hole.
 //! 3. Reordering looks the same at first; it closes by itself.
+//! 4. Where one of seven segments and more is missing, a queue is too short for a burst: no air loses so much for a
+//!    moment only.
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Seq, Span};
@@ -17,6 +19,8 @@ pub(super) struct Holes {
     is_open: bool,
     last_open: Option<Instant>,
     count: u64,
+    /// Where the last holes showed, the newest last.
+    marks: [Option<Seq>; DENSE],
 }
 
 impl Holes {
@@ -33,6 +37,8 @@ impl Holes {
             open = true;
             if block.start.is_after(high) {
                 new += 1;
+                self.marks.rotate_left(1);
+                self.marks[DENSE - 1] = Some(block.start);
             }
             high = high.later(block.end);
             from = block.start.plus(1);
@@ -44,6 +50,13 @@ impl Holes {
         }
         self.count += u64::from(new);
         new
+    }
+
+    /// Whether the last holes are so close together that a burst was lost; `segment`: how long one is.
+    pub(super) fn are_dense(&self, segment: u32) -> bool {
+        let (Some(first), Some(last)) = (self.marks[0], self.marks[DENSE - 1]) else { return false };
+        let apart = last.offset_from(first);
+        apart >= 0 && i64::from(apart) < i64::from(segment) * SPREAD
     }
 
     /// One past the highest number that is known to have come.
@@ -71,6 +84,11 @@ impl Holes {
         self.count
     }
 }
+
+/// Holes that are looked at together, and within how many segments they are dense. chosen: six of forty are 15 %; of 3 %
+/// at random, six of forty come once in a thousand times.
+const DENSE: usize = 6;
+const SPREAD: i64 = 40;
 
 fn lowest<'a>(blocks: impl Iterator<Item = &'a Span>) -> Option<Span> {
     blocks.copied().reduce(|a, b| if b.start.is_before(a.start) { b } else { a })
@@ -113,6 +131,19 @@ mod tests {
             "the first is part of the second"
         );
         assert_eq!(holes.count(), 1);
+    }
+
+    #[test]
+    fn six_holes_of_forty_segments_are_a_burst() {
+        for (every, dense) in [(2, true), (7, true), (9, false)] {
+            let mut holes = Holes::default();
+            for n in 1..8 {
+                let at = n * every * 10;
+                holes.on_ack(Instant::ZERO, &ack(0, &[(at, at + 10)]));
+            }
+            assert_eq!(holes.are_dense(10), dense, "one of {every}");
+        }
+        assert!(!Holes::default().are_dense(10));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! In: its SYN and its ACKs as they leave, timestamps echoed by what comes. Out: the smoothed round trip.
 //!
-//! 1. The first measure is the handshake's: from the SYN to the ACK of its answer.
+//! 1. The first measure is the handshake's: from the SYN to the ACK of its answer, which may carry data already.
 //! 2. Later ones are from an ACK to the first packet that echoes its timestamp; they are there only while packets are
 //!    shown ([`super::Sight`]).
 
@@ -15,6 +15,7 @@ pub(super) struct Trip {
     opened: Option<Instant>,
     probe: Option<(Stamp, Instant)>,
     smoothed: Option<Duration>,
+    least: Option<Duration>,
 }
 
 impl Trip {
@@ -24,11 +25,16 @@ impl Trip {
         self.opened = if self.opened.is_some() { None } else { Some(now) };
     }
 
+    /// The first packet behind the SYN leaves, or any later one.
+    pub(super) fn on_open(&mut self, now: Instant) {
+        if let Some(opened) = self.opened.take() {
+            self.on_sample(now.since(opened));
+        }
+    }
+
     /// An ACK leaves with this timestamp of the own clock.
     pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp) {
-        if let Some(opened) = self.opened.take() {
-            self.smoothed = Some(now.since(opened));
-        }
+        self.on_open(now);
         if self.probe.is_none_or(|(_, sent)| now.since(sent) >= LOST) {
             self.probe = Some((value, now));
         }
@@ -40,14 +46,23 @@ impl Trip {
         if echo.is_before(value) {
             return;
         }
-        let sample = now.since(sent);
-        self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
+        self.on_sample(now.since(sent));
         self.probe = None;
+    }
+
+    fn on_sample(&mut self, sample: Duration) {
+        self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
+        self.least = Some(self.least.map_or(sample, |least| least.min(sample)));
     }
 
     /// None before the first measure.
     pub(super) const fn smoothed(&self) -> Option<Duration> {
         self.smoothed
+    }
+
+    /// The shortest there was: without waiting. Something usual before the first measure.
+    pub(super) fn least(&self) -> Duration {
+        self.least.unwrap_or(USUAL)
     }
 
     /// For decisions: something usual before the first measure.
@@ -75,6 +90,15 @@ mod tests {
         trip.on_echo(at(60), Stamp::new(6));
         trip.on_echo(at(108), Stamp::new(7));
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(51)));
+    }
+
+    #[test]
+    fn a_handshake_ends_with_data_too() {
+        let (mut trip, at) = (Trip::default(), Instant::from_millis);
+        trip.on_syn(at(0));
+        trip.on_open(at(50));
+        trip.on_leaving(at(900), Stamp::new(7));
+        assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
     }
 
     #[test]

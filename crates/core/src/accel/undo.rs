@@ -6,47 +6,45 @@
 //! 1. The sender repairs the loss as ever. Only the ACKs that close the hole echo a timestamp from before the repair,
 //!    so that the sender concludes that the original was merely late, and restores its window (Linux:
 //!    `tcp_packet_delayed`). Nothing is acknowledged that is not here; it works under TLS and needs no second link.
-//! 2. The timestamp is the newest that had come when the oldest open hole showed: the repair was sent later than that.
-//!    An episode ends where the sender's ends: when all is acknowledged that it had sent when it began to repair, about
-//!    one round trip after the hole showed. The next hole has a newer timestamp, so that the sender's round-trip time
-//!    never takes a sample of many.
-//! 3. A loss that the gate calls congestion ends the episode: its reduction stands, and no hole that opens before it
-//!    is repaired is helped.
+//! 2. Holes that overlap are one chain with one timestamp, that of before the first: the sender compares with the time
+//!    of its first repair, and forgets that only when nothing repaired is on its way. A chain that lasts for [`AGE`] round
+//!    trips gets a newer timestamp, since the sender takes samples of its round trip from it.
+//! 3. A loss that the gate calls congestion bars the chain: the reduction stands. The sender's episode ends when all is
+//!    acknowledged that it had sent when it began, about one round trip after the hole showed; what is open behind that
+//!    is helped again.
+//!    So does an episode that takes many round trips: a sender that was told of delay repairs a burst segment by segment,
+//!    and each old timestamp is a sample of all the time since.
 //! 4. ACKs get lost, too: the two that follow the closing one echo the same.
-//! 5. A blackout ends the episode (facts: a timestamp held over one multiplies the sender's timeout).
-
-use alloc::collections::VecDeque;
+//! 5. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Seq, Stamp};
 
-/// One flow's episode.
-#[derive(Clone, Debug, Default)]
+/// One flow's chain.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
-    gaps: VecDeque<Gap>,
-    state: State,
+    chain: Option<Chain>,
+    /// The last chain's timestamp, for so many ACKs more.
+    closed: Option<(Stamp, u8)>,
     undone: u64,
     random: u64,
 }
 
-/// A hole, by where what has come goes on behind it.
 #[derive(Clone, Copy, Debug)]
-struct Gap {
-    end: Seq,
-    /// The newest timestamp that had come when it showed.
+struct Chain {
     echo: Stamp,
+    began: Instant,
+    episode: Episode,
+    /// Whether the reduction of this episode stands.
+    is_barred: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-enum State {
-    #[default]
-    Quiet,
-    /// Holes are open, and their closing is to be taken for delay.
-    Armed { echo: Stamp, began: Instant, until: Option<Seq> },
-    /// All are closed; so many ACKs more say so.
-    Closed { echo: Stamp, left: u8 },
-    /// The sender was told of congestion: until this is acknowledged nothing is helped.
-    Barred { until: Seq },
+/// What the sender repairs at a time.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    began: Instant,
+    /// What it had sent by then; known one round trip later.
+    until: Option<Seq>,
 }
 
 /// What an ACK of the own stack shows.
@@ -62,8 +60,6 @@ pub(super) struct Shown {
     pub(super) is_open: bool,
     /// What the ACK echoes by itself.
     pub(super) echo: Stamp,
-    /// The newest timestamp that has come.
-    pub(super) newest: Stamp,
     /// Whether a loss that shows now is taken for random.
     pub(super) is_random: bool,
     /// The flow's round trip.
@@ -73,29 +69,31 @@ pub(super) struct Shown {
 impl Undo {
     /// What this ACK is to echo; none: what it does.
     pub(super) fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
-        while self.gaps.front().is_some_and(|gap| !gap.end.is_after(shown.ack)) {
-            self.gaps.pop_front();
-        }
         if shown.new > 0 {
             self.on_gap(now, shown);
         }
-        let (echo, next) = self.step(now, shown);
-        self.state = next;
+        let Some(mut chain) = self.chain.take() else { return self.again() };
+        let echo = chain.on_ack(now, shown);
+        if shown.is_open {
+            self.chain = Some(chain);
+        } else if let Some(echo) = echo {
+            self.undone += 1;
+            self.closed = Some((echo, AGAIN));
+        }
         echo
     }
 
     /// The link is dark, or the flow is left alone.
     pub(super) fn clear(&mut self) {
-        self.gaps.clear();
-        self.state = State::Quiet;
+        (self.chain, self.closed) = (None, None);
     }
 
     /// Whether ACKs must be exact now: they close holes whose repair is to be taken for delay.
     pub(super) const fn is_armed(&self) -> bool {
-        matches!(self.state, State::Armed { .. } | State::Closed { .. })
+        self.chain.is_some() || self.closed.is_some()
     }
 
-    /// Episodes that ended with the sender told to take its reduction back.
+    /// Chains that ended with the sender told to take its reduction back.
     pub(super) const fn undone(&self) -> u64 {
         self.undone
     }
@@ -106,48 +104,59 @@ impl Undo {
     }
 
     fn on_gap(&mut self, now: Instant, shown: &Shown) {
-        if self.gaps.len() == GAPS {
-            self.gaps.pop_back();
-        }
-        self.gaps.push_back(Gap { end: shown.high, echo: shown.newest });
-        if !shown.is_random {
-            self.state = State::Barred { until: shown.high };
-            return;
-        }
-        self.random += u64::from(shown.new);
-        if matches!(self.state, State::Quiet | State::Closed { .. }) {
-            self.state = State::Armed { echo: shown.echo, began: now, until: None };
+        self.closed = None;
+        let episode = Episode { began: now, until: None };
+        let chain = self.chain.get_or_insert(Chain { echo: shown.echo, began: now, episode, is_barred: false });
+        if shown.is_random {
+            self.random += u64::from(shown.new);
+        } else {
+            (chain.episode, chain.is_barred) = (episode, true);
         }
     }
 
-    fn step(&mut self, now: Instant, shown: &Shown) -> (Option<Stamp>, State) {
-        match self.state {
-            State::Quiet => (None, State::Quiet),
-            State::Barred { until } if shown.ack.is_before(until) => (None, self.state),
-            State::Barred { .. } => (None, State::Quiet),
-            State::Closed { left: 0, .. } => (None, State::Quiet),
-            State::Closed { echo, left } => (Some(echo), State::Closed { echo, left: left - 1 }),
-            State::Armed { echo, .. } if !shown.is_open => {
-                self.undone += 1;
-                (Some(echo), State::Closed { echo, left: AGAIN })
-            }
-            State::Armed { echo, began, until } => {
-                let until = until.or_else(|| (now.since(began) >= shown.rtt).then_some(shown.high));
-                if until.is_none_or(|until| shown.ack.is_before(until)) {
-                    return (Some(echo), State::Armed { echo, began, until });
-                }
-                self.undone += 1;
-                let next = self.gaps.front().map_or(shown.newest, |gap| gap.echo);
-                (Some(echo), State::Armed { echo: next, began: now, until: None })
-            }
+    fn again(&mut self) -> Option<Stamp> {
+        let (echo, left) = self.closed?;
+        self.closed = left.checked_sub(1).filter(|left| *left > 0).map(|left| (echo, left));
+        Some(echo)
+    }
+}
+
+impl Chain {
+    fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
+        let was_barred = self.is_barred;
+        if self.episode.has_ended(now, shown) {
+            (self.episode, self.is_barred) = (Episode { began: now, until: None }, false);
+        } else if now.since(self.episode.began) >= shown.rtt * LONGEST {
+            self.is_barred = true;
         }
+        // The ACK that ends the sender's episode is its own, too.
+        if was_barred || self.is_barred {
+            return None;
+        }
+        if now.since(self.began) >= shown.rtt * AGE {
+            (self.echo, self.began) = (shown.echo, now);
+        }
+        Some(self.echo)
+    }
+}
+
+impl Episode {
+    fn has_ended(&mut self, now: Instant, shown: &Shown) -> bool {
+        if self.until.is_none() && now.since(self.began) >= shown.rtt {
+            self.until = Some(shown.high);
+        }
+        self.until.is_some_and(|until| !shown.ack.is_before(until))
     }
 }
 
 /// ACKs behind the closing one. chosen: of three, all are lost once in a million at 1 %.
 const AGAIN: u8 = 2;
-/// chosen: more holes at a time are congestion, or nothing that a timestamp helps.
-const GAPS: usize = 64;
+/// In round trips. chosen: sixteen times its round trip is the most that the sender may take for one.
+const AGE: u32 = 16;
+
+/// In round trips. chosen: one until what it had sent is known, one until the repair is here, and two for a repair that
+/// was lost itself.
+const LONGEST: u32 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -155,17 +164,21 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(50);
 
-    fn shown(new: u32, ack: u32, high: u32, echo: u32, newest: u32) -> Shown {
+    fn shown(new: u32, ack: u32, high: u32, echo: u32) -> Shown {
         Shown {
             new,
             ack: Seq::new(ack),
             high: Seq::new(high),
             is_open: high > ack,
             echo: Stamp::new(echo),
-            newest: Stamp::new(newest),
             is_random: true,
             rtt: RTT,
         }
+    }
+
+    /// What is acknowledged after so many round trips.
+    fn number(rtts: u64) -> u32 {
+        u32::try_from(rtts * 300).unwrap()
     }
 
     fn at(millis: u64) -> Instant {
@@ -175,46 +188,70 @@ mod tests {
     #[test]
     fn the_closing_ack_and_two_more_echo_what_was_before_the_hole() {
         let mut undo = Undo::default();
-        assert_eq!(undo.on_ack(at(0), &shown(0, 100, 100, 10, 10)), None);
-        assert_eq!(undo.on_ack(at(1), &shown(1, 100, 300, 10, 11)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(51), &shown(0, 900, 900, 61, 61)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(0), &shown(0, 100, 100, 10)), None);
+        assert_eq!(undo.on_ack(at(1), &shown(1, 100, 300, 10)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(51), &shown(0, 900, 900, 61)), Some(Stamp::new(10)));
         assert_eq!(undo.undone(), 1);
         for n in 52..54 {
-            assert_eq!(undo.on_ack(at(n), &shown(0, 1000, 1000, 62, 62)), Some(Stamp::new(10)));
+            assert_eq!(undo.on_ack(at(n), &shown(0, 1000, 1000, 62)), Some(Stamp::new(10)));
         }
-        assert_eq!(undo.on_ack(at(54), &shown(0, 1100, 1100, 63, 63)), None);
+        assert_eq!(undo.on_ack(at(54), &shown(0, 1100, 1100, 63)), None);
         assert!(!undo.is_armed());
     }
 
     #[test]
-    fn the_next_episode_echoes_a_newer_timestamp() {
+    fn a_chain_echoes_one_timestamp_until_it_is_old() {
         let mut undo = Undo::default();
-        undo.on_ack(at(0), &shown(1, 100, 300, 10, 11));
-        undo.on_ack(at(30), &shown(1, 100, 500, 10, 41));
-        undo.on_ack(at(51), &shown(1, 100, 900, 10, 62));
-        assert_eq!(undo.on_ack(at(60), &shown(0, 450, 950, 70, 70)), Some(Stamp::new(10)), "all of one episode");
-        assert_eq!(undo.on_ack(at(103), &shown(1, 910, 1200, 112, 112)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(104), &shown(0, 1000, 1200, 113, 113)), Some(Stamp::new(112)));
-        assert_eq!(undo.undone(), 1);
+        undo.on_ack(at(0), &shown(1, 100, 300, 10));
+        for n in 1..16 {
+            assert_eq!(
+                undo.on_ack(at(n * 50), &shown(1, number(n), number(n + 1), 99)),
+                Some(Stamp::new(10)),
+                "{n}"
+            );
+        }
+        assert_eq!(undo.on_ack(at(801), &shown(1, 6000, 7000, 790)), Some(Stamp::new(790)));
+        assert_eq!(undo.on_ack(at(900), &shown(0, 7000, 7000, 890)), Some(Stamp::new(790)));
     }
 
     #[test]
-    fn congestion_stands_until_it_is_repaired() {
+    fn congestion_stands_and_what_is_open_behind_it_is_helped() {
         let mut undo = Undo::default();
-        undo.on_ack(at(0), &shown(1, 100, 300, 10, 11));
-        let full = Shown { is_random: false, ..shown(1, 100, 500, 10, 40) };
+        undo.on_ack(at(0), &shown(1, 100, 300, 10));
+        let full = Shown { is_random: false, ..shown(1, 100, 500, 10) };
         assert_eq!(undo.on_ack(at(20), &full), None);
-        assert_eq!(undo.on_ack(at(30), &shown(1, 100, 700, 10, 50)), None, "what opens behind it is not helped");
-        assert_eq!(undo.on_ack(at(80), &shown(0, 500, 700, 70, 70)), None);
-        assert_eq!(undo.on_ack(at(90), &shown(1, 700, 900, 80, 80)), Some(Stamp::new(80)));
-        assert_eq!(undo.random(), 3);
+        assert_eq!(undo.on_ack(at(30), &shown(1, 100, 700, 10)), None);
+        assert_eq!(undo.on_ack(at(71), &shown(0, 300, 900, 70)), None, "the sender had sent up to 900 by then");
+        assert_eq!(undo.on_ack(at(80), &shown(0, 910, 1000, 80)), None, "the ACK that ends the episode");
+        assert_eq!(undo.on_ack(at(90), &shown(0, 950, 1100, 90)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(95), &shown(0, 1200, 1200, 95)), Some(Stamp::new(10)));
+        assert_eq!((undo.random(), undo.undone()), (2, 1));
+    }
+
+    #[test]
+    fn a_congestion_that_is_repaired_whole_is_not_undone() {
+        let mut undo = Undo::default();
+        undo.on_ack(at(0), &Shown { is_random: false, ..shown(1, 100, 500, 10) });
+        assert_eq!(undo.on_ack(at(51), &shown(0, 500, 500, 60)), None);
+        assert_eq!(undo.on_ack(at(52), &shown(0, 600, 600, 61)), None);
+        assert_eq!(undo.undone(), 0);
+    }
+
+    #[test]
+    fn a_repair_that_takes_many_round_trips_bars_it() {
+        let mut undo = Undo::default();
+        undo.on_ack(at(0), &shown(1, 100, 1000, 10));
+        assert_eq!(undo.on_ack(at(150), &shown(0, 300, 1000, 101)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(200), &shown(0, 400, 1000, 151)), None);
+        assert_eq!(undo.on_ack(at(250), &shown(0, 500, 1000, 201)), None);
+        assert_eq!(undo.on_ack(at(300), &shown(0, 1000, 1000, 251)), None);
     }
 
     #[test]
     fn a_blackout_ends_it() {
         let mut undo = Undo::default();
-        undo.on_ack(at(0), &shown(1, 100, 300, 10, 11));
+        undo.on_ack(at(0), &shown(1, 100, 300, 10));
         undo.clear();
-        assert_eq!(undo.on_ack(at(3000), &shown(0, 300, 300, 3000, 3000)), None);
+        assert_eq!(undo.on_ack(at(3000), &shown(0, 300, 300, 3000)), None);
     }
 }

@@ -28,6 +28,7 @@ pub(super) struct Receiver {
     duplicate: Option<Seqs>,
     fin: Option<u64>,
     window: DataSize,
+    sack: bool,
     mss: u64,
     ack: Pending,
     acked: u64,
@@ -49,7 +50,7 @@ enum Pending {
 
 impl Receiver {
     /// Waits for number zero; `mss` is a full segment's payload.
-    pub(super) fn new(mss: u64, window: DataSize) -> Self {
+    pub(super) fn new(mss: u64, window: DataSize, sack: bool) -> Self {
         Self {
             next: 0,
             ahead: VecDeque::new(),
@@ -57,6 +58,7 @@ impl Receiver {
             duplicate: None,
             fin: None,
             window,
+            sack,
             mss,
             ack: Pending::Nothing,
             acked: 0,
@@ -98,7 +100,7 @@ impl Receiver {
     /// An ACK goes out with the segment that is being made.
     pub(super) fn take_ack(&mut self) -> Sacks {
         let mut sacks = Sacks::default();
-        for block in self.duplicate.take().into_iter().chain(self.recent.iter().copied()) {
+        for block in self.duplicate.take().into_iter().chain(self.recent.iter().copied()).filter(|_| self.sack) {
             sacks.push(block);
         }
         self.ack = Pending::Nothing;
@@ -137,6 +139,11 @@ impl Receiver {
     /// The number to be acknowledged.
     pub(super) const fn ack(&self) -> u64 {
         self.next
+    }
+
+    /// The number that was acknowledged last.
+    pub(super) const fn acked(&self) -> u64 {
+        self.acked
     }
 
     /// The other side's clock to be echoed.
@@ -268,7 +275,7 @@ mod tests {
     const MSS: u64 = 1000;
 
     fn receiver() -> Receiver {
-        Receiver::new(MSS, DataSize::from_mib(1))
+        Receiver::new(MSS, DataSize::from_mib(1), true)
     }
 
     fn segment(n: u64) -> Segment {

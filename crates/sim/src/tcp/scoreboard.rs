@@ -46,6 +46,8 @@ pub(super) struct Scoreboard {
     sacked: u32,
     lost: u32,
     resent: u32,
+    /// Duplicate ACKs that stand for segments, where there are no SACK blocks.
+    duplicates: u32,
     /// One past the highest number that was selectively acknowledged.
     highest: u64,
 }
@@ -133,7 +135,37 @@ impl Scoreboard {
 
     /// Segments that the network is thought to hold.
     pub(super) fn in_flight(&self) -> u32 {
-        self.outstanding() - self.sacked - self.lost + self.resent
+        (self.outstanding() - self.sacked - self.lost + self.resent).saturating_sub(self.duplicates)
+    }
+
+    /// Copies of lost segments that are on their way.
+    pub(super) const fn resent(&self) -> u32 {
+        self.resent
+    }
+
+    /// Nothing counts as lost any more.
+    pub(super) fn unmark_lost(&mut self) {
+        for sent in &mut self.flight {
+            (sent.lost, sent.resent) = (false, false);
+        }
+        (self.lost, self.resent) = (0, 0);
+    }
+
+    /// A duplicate ACK: something behind the first segment has arrived. False if there is nothing that it can stand for.
+    pub(super) fn count_duplicate(&mut self) -> bool {
+        let can = self.duplicates + self.lost + 1 < self.outstanding().max(1);
+        self.duplicates += u32::from(can);
+        can
+    }
+
+    /// So many of them, or all, stand for segments that are acknowledged now.
+    pub(super) fn forget_duplicates(&mut self, acked: u32, all: bool) {
+        self.duplicates = if all { 0 } else { self.duplicates.saturating_sub(acked) };
+    }
+
+    /// Duplicate ACKs that count.
+    pub(super) const fn duplicates(&self) -> u32 {
+        self.duplicates
     }
 
     /// Segments that are not cumulatively acknowledged.

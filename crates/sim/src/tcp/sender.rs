@@ -10,7 +10,11 @@
 //! 5. A small segment goes out only as the last one (what Nagle's rule and `TCP_NODELAY` both give a server that
 //!    always has more).
 //!
-//! A needless reduction is not undone here, neither by Eifel nor by F-RTO nor by DSACK.
+//! 6. A needless reduction is taken back (`undo`): at the end of recovery, at a partial ACK, after a timeout (there also by
+//!    F-RTO, RFC 5682 §3.1), and later by duplicates; not where [`Habits::undo`] is off.
+//! 7. A window of zero: with segments outstanding the timeout goes on and each one reduces the threshold again, as Linux 6.18
+//!    does; with none the receiver is probed (`persist`).
+//! 8. Without SACK, duplicate ACKs stand for what has arrived (RFC 6582, with Linux's count of them).
 
 use core::time::Duration;
 
@@ -18,11 +22,22 @@ use marline_core::units::Instant;
 
 use super::congestion::{Algorithm, Congestion};
 use super::fullness::Fullness;
+use super::persist::Room;
 use super::prr::{News, Prr};
 use super::rack::Rack;
 use super::rtt::Rtt;
-use super::scoreboard::Scoreboard;
+use super::scoreboard::{Scoreboard, Sent};
 use super::segment::{Segment, Seqs};
+use super::undo::{Before, Undo};
+
+/// What differs between senders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Habits {
+    /// Needless reductions are taken back.
+    pub(super) undo: bool,
+    /// The other side sends SACK blocks.
+    pub(super) sack: bool,
+}
 
 /// One direction's sending end.
 #[derive(Clone, Debug)]
@@ -35,8 +50,9 @@ pub(super) struct Sender {
     /// One past the last byte that the application wrote.
     end: u64,
     fin: Fin,
-    /// One past the last number that the receiver has room for.
-    room: u64,
+    room: Room,
+    habits: Habits,
+    undo: Undo,
     board: Scoreboard,
     congestion: Congestion,
     rtt: Rtt,
@@ -48,6 +64,8 @@ pub(super) struct Sender {
     full: Fullness,
     last_sent: Instant,
     owes: Option<Owed>,
+    /// F-RTO's step 2b, until the next ACK: new segments, if there are any, and none is repeated.
+    fresh_first: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,8 +82,8 @@ enum Phase {
     Open,
     /// Fast recovery until `until` is acknowledged.
     Recovery { until: u64, prr: Prr },
-    /// After a timeout, until `until` is acknowledged.
-    Loss { until: u64 },
+    /// After a timeout, until `until` is acknowledged. While `doubtful`, the timeout may have been needless (F-RTO).
+    Loss { until: u64, doubtful: bool },
 }
 
 /// Why the timer runs.
@@ -74,6 +92,7 @@ enum Timer {
     Retransmit,
     Probe,
     Reorder,
+    Persist,
 }
 
 /// A tail-loss probe that was not answered yet.
@@ -88,6 +107,7 @@ struct Probe {
 enum Owed {
     Probe,
     Head,
+    Window,
 }
 
 /// What one ACK did.
@@ -98,6 +118,10 @@ struct Delivered {
     last: Option<Instant>,
     sacked: Option<Instant>,
     repeated: bool,
+    /// Something that was sent once, the first time.
+    original: bool,
+    /// Some of it was selectively acknowledged.
+    selected: bool,
 }
 
 /// What goes out.
@@ -111,14 +135,16 @@ pub(super) struct Outgoing {
 
 impl Sender {
     /// Nothing to send yet.
-    pub(super) fn new(algorithm: Algorithm, mss: u64) -> Self {
+    pub(super) fn new(algorithm: Algorithm, mss: u64, habits: Habits) -> Self {
         Self {
             mss,
             una: 0,
             nxt: 0,
             end: 0,
             fin: Fin::No,
-            room: 0,
+            room: Room::default(),
+            habits,
+            undo: Undo::default(),
             board: Scoreboard::default(),
             congestion: Congestion::new(algorithm),
             rtt: Rtt::default(),
@@ -130,6 +156,7 @@ impl Sender {
             full: Fullness::default(),
             last_sent: Instant::ZERO,
             owes: None,
+            fresh_first: false,
         }
     }
 
@@ -152,7 +179,7 @@ impl Sender {
 
     /// The receiver has room up to here (a handshake's window).
     pub(super) fn on_room(&mut self, room: u64) {
-        self.room = self.room.max(room);
+        self.room.on_handshake(room);
     }
 
     /// The other side has acknowledged something.
@@ -160,15 +187,25 @@ impl Sender {
         if segment.ack > self.nxt {
             return;
         }
-        self.on_room(segment.ack.saturating_add(segment.window.bytes()));
-        let duplicate = reports_duplicate(segment);
         let edge = self.una;
-        let delivered = self.take(now, segment);
+        let window = self.room.end();
+        self.fresh_first = false;
+        if segment.ack >= edge {
+            self.room.on_ack(segment, edge);
+        }
+        let duplicate = reported_duplicate(segment);
+        if let Some(block) = duplicate {
+            self.undo.on_duplicate(block, edge);
+        }
+        let mut delivered = self.take(now, segment);
         let moved = self.una > edge;
+        if !self.habits.sack {
+            delivered.segments = self.count_duplicates(segment, window, delivered.segments, moved);
+        }
         self.learn_rtt(now, segment, delivered, moved);
-        self.judge_probe(now, segment, duplicate, moved, delivered.segments);
-        self.leave_phase();
-        let newly_lost = self.find_losses(now);
+        self.judge_probe(now, segment, duplicate.is_some(), moved, delivered.segments);
+        let holds = self.leave_phase(segment.echo, delivered, moved);
+        let newly_lost = !holds && self.find_losses(now, moved);
         self.move_window(now, delivered.segments, moved, newly_lost);
         if moved {
             self.backoff = 0;
@@ -183,15 +220,17 @@ impl Sender {
             return;
         }
         self.timer = None;
+        self.fresh_first = false;
         match timer {
             Timer::Probe => self.on_tail(now),
             Timer::Reorder => {
-                self.find_losses(now);
+                self.find_losses(now, false);
                 if self.timer.is_none() {
                     self.rearm_timeout(now, true);
                 }
             }
             Timer::Retransmit => self.on_timeout(now),
+            Timer::Persist => self.owes = Some(Owed::Window),
         }
     }
 
@@ -201,6 +240,7 @@ impl Sender {
         match out {
             Some(_) => self.last_sent = now,
             None => {
+                self.persist(now);
                 let (in_flight, outstanding) = (self.board.in_flight(), self.board.outstanding());
                 self.full.on_pause(in_flight >= self.congestion.window, outstanding, self.una, self.nxt);
             }
@@ -235,7 +275,7 @@ impl Sender {
 
     /// The other side has been silent through all repetitions.
     pub(super) const fn gave_up(&self) -> bool {
-        self.backoff > RETRIES
+        self.backoff > RETRIES || self.room.gave_up()
     }
 
     /// The estimate of the round-trip time.
@@ -256,6 +296,7 @@ impl Sender {
             if sent.repeated {
                 delivered.repeated = true;
             } else if !sent.sacked {
+                delivered.original |= self.was_before_timeout(&sent);
                 delivered.first.get_or_insert(sent.at);
                 delivered.last = Some(sent.at);
                 if sent.end() < highest {
@@ -268,11 +309,14 @@ impl Sender {
             }
         }
         self.una = self.una.max(segment.ack);
+        let until = self.until();
         for block in segment.sacks.iter().filter(|block| block.start >= segment.ack) {
             let rack = &mut self.rack;
             self.board.sack(block, |sent| {
                 delivered.segments += 1;
+                delivered.selected = true;
                 if !sent.repeated {
+                    delivered.original |= sent.end() <= until;
                     delivered.sacked = Some(sent.at);
                     if sent.end() < highest {
                         rack.on_reordered();
@@ -312,26 +356,113 @@ impl Sender {
         }
     }
 
-    fn leave_phase(&mut self) {
+    /// Ends a phase, or takes a reduction back. True where no segment is to be called lost yet.
+    fn leave_phase(&mut self, echo: Option<Instant>, delivered: Delivered, moved: bool) -> bool {
         match self.phase {
             Phase::Recovery { until, .. } if self.una >= until => {
-                self.congestion.window = self.congestion.threshold;
+                if !(self.may_undo(echo) && self.take_back(false)) {
+                    self.congestion.window = self.congestion.threshold;
+                }
                 self.phase = Phase::Open;
             }
-            Phase::Loss { until } if self.una >= until => self.phase = Phase::Open,
-            _ => {}
+            Phase::Recovery { .. } if moved && self.habits.undo && self.undo.is_original(echo) => {
+                self.rack.on_reordered();
+                // What was sent again meanwhile is waited for: nothing more is lost, and nothing is put back yet.
+                if self.board.resent() > 0 {
+                    return true;
+                }
+                self.undo.forget_repeats();
+                self.take_back(true);
+                self.phase = Phase::Open;
+            }
+            Phase::Loss { until, doubtful } => self.after_timeout(until, doubtful, echo, delivered, moved),
+            Phase::Open | Phase::Recovery { .. } => {}
+        }
+        if self.habits.undo && !matches!(self.phase, Phase::Loss { .. }) && self.undo.all_were_duplicates() {
+            self.take_back(false);
+            self.phase = Phase::Open;
+        }
+        false
+    }
+
+    /// Eifel and F-RTO after a timeout.
+    fn after_timeout(&mut self, until: u64, doubtful: bool, echo: Option<Instant>, got: Delivered, moved: bool) {
+        let proven = doubtful && got.original;
+        if (moved && self.may_undo(echo)) || proven {
+            self.take_back(true);
+            self.backoff = 0;
+            self.phase = Phase::Open;
+        } else if self.una >= until {
+            self.phase = Phase::Open;
+        } else if doubtful && self.nxt > until {
+            self.phase = Phase::Loss { until, doubtful: !got.selected };
+        } else if doubtful && moved {
+            self.phase = Phase::Loss { until: self.nxt, doubtful };
+            self.fresh_first = true;
         }
     }
 
+    fn may_undo(&self, echo: Option<Instant>) -> bool {
+        self.habits.undo && self.undo.may(echo)
+    }
+
+    /// Puts back what the last reduction has changed; with `all`, nothing counts as lost any more.
+    fn take_back(&mut self, all: bool) -> bool {
+        if all {
+            self.board.unmark_lost();
+        }
+        let Some(before) = self.undo.take() else { return false };
+        self.congestion.window = self.congestion.window.max(before.window);
+        self.congestion.threshold = self.congestion.threshold.max(before.threshold);
+        true
+    }
+
+    /// About to reduce: what is there now.
+    fn note_reduction(&mut self) {
+        let Congestion { window, threshold, .. } = self.congestion;
+        let threshold = match self.phase {
+            Phase::Recovery { .. } => threshold,
+            Phase::Open | Phase::Loss { .. } => threshold.max(window / 2 + window / 4),
+        };
+        self.undo.on_reduction(self.una, Before { window, threshold }, self.board.resent());
+    }
+
+    /// Whether it was sent before the last timeout.
+    fn was_before_timeout(&self, sent: &Sent) -> bool {
+        sent.end() <= self.until()
+    }
+
+    fn until(&self) -> u64 {
+        match self.phase {
+            Phase::Loss { until, .. } => until,
+            Phase::Open | Phase::Recovery { .. } => self.nxt,
+        }
+    }
+
+    /// Without SACK: what a duplicate ACK stands for. Returns how many segments this ACK delivered.
+    fn count_duplicates(&mut self, segment: &Segment, window: u64, acked: u32, moved: bool) -> u32 {
+        if moved {
+            self.board.forget_duplicates(acked.saturating_sub(1), matches!(self.phase, Phase::Open));
+            return acked;
+        }
+        let same = segment.ack == self.una && segment.data.is_empty() && self.room.end() == window;
+        u32::from(same && self.board.count_duplicate())
+    }
+
     /// Marks losses and enters recovery for the first of them. Returns whether there were new ones.
-    fn find_losses(&mut self, now: Instant) -> bool {
+    fn find_losses(&mut self, now: Instant, moved: bool) -> bool {
         let recovering = !matches!(self.phase, Phase::Open);
-        let (lost, again) = self.rack.detect(now, &mut self.board, &self.rtt, recovering);
+        let (lost, again) = if self.habits.sack {
+            self.rack.detect(now, &mut self.board, &self.rtt, recovering)
+        } else {
+            (self.find_without_sack(moved), None)
+        };
         if let Some(again) = again {
             self.timer = Some((again, Timer::Reorder));
         }
         if self.board.lost() > 0 && !recovering {
             let prr = Prr::new(self.congestion.window);
+            self.note_reduction();
             self.congestion.on_loss();
             self.phase = Phase::Recovery { until: self.nxt, prr };
             self.probe = None;
@@ -341,6 +472,17 @@ impl Sender {
             }
         }
         lost > 0
+    }
+
+    /// RFC 6582: the first segment, after three duplicates and after a partial ACK.
+    fn find_without_sack(&mut self, moved: bool) -> u32 {
+        let is_lost = match self.phase {
+            Phase::Open => self.board.duplicates() >= DUPLICATES,
+            Phase::Recovery { .. } => moved,
+            Phase::Loss { .. } => false,
+        };
+        let una = self.una;
+        if is_lost { self.board.mark_lost(|sent| sent.data.start <= una && !sent.repeated) } else { 0 }
     }
 
     fn move_window(&mut self, now: Instant, delivered: u32, moved: bool, newly_lost: bool) {
@@ -371,16 +513,21 @@ impl Sender {
         if self.board.outstanding() == 0 {
             return;
         }
-        let first = !matches!(self.phase, Phase::Loss { .. });
-        if matches!(self.phase, Phase::Open) || (!first && self.backoff == 0) {
+        let first = matches!(self.phase, Phase::Open);
+        let again = matches!(self.phase, Phase::Loss { .. }) && (self.backoff == 0 || self.room.is_closed());
+        if first || again {
+            self.note_reduction();
             self.congestion.on_loss();
         }
-        self.phase = Phase::Loss { until: self.nxt };
+        let doubtful = self.habits.undo && self.habits.sack && (first || self.backoff > 0);
+        self.phase = Phase::Loss { until: self.nxt, doubtful };
         self.congestion.on_timeout();
         self.probe = None;
         self.backoff += 1;
         let (una, rack, rtt) = (self.una, &self.rack, &self.rtt);
-        self.board.mark_lost(|sent| sent.data.start <= una || rack.timed_out(now, sent, rtt));
+        let all = !self.habits.sack;
+        self.board.forget_duplicates(u32::MAX, true);
+        self.board.mark_lost(|sent| all || sent.data.start <= una || rack.timed_out(now, sent, rtt));
         self.congestion.window = self.board.in_flight() + 1;
         self.owes = Some(Owed::Head);
         self.rearm_timeout(now, false);
@@ -389,6 +536,8 @@ impl Sender {
     fn owed(&mut self, now: Instant) -> Option<Outgoing> {
         match self.owes.take()? {
             Owed::Head => self.repeat(now),
+            Owed::Window => Some(self.ask_for_room(now)),
+
             Owed::Probe => {
                 let out = match self.cut() {
                     Some(fresh) => Some(self.send(now, fresh)),
@@ -402,15 +551,32 @@ impl Sender {
     }
 
     fn repeat(&mut self, now: Instant) -> Option<Outgoing> {
+        if self.waits_for_fresh() {
+            return None;
+        }
         if self.board.in_flight() >= self.congestion.window {
             return None;
         }
         let sent = self.board.resend_lost(now)?;
+        self.undo.on_repeat(now);
         self.count_sent();
         if self.timer.is_none() {
             self.rearm_timeout(now, false);
         }
         Some(Outgoing { data: sent.data, fin: sent.fin })
+    }
+
+    /// F-RTO's step 2b; where there is nothing new, the timeout counts as needed.
+    fn waits_for_fresh(&mut self) -> bool {
+        if let Phase::Loss { until, .. } = self.phase
+            && self.fresh_first
+            && self.nxt == until
+            && self.cut().is_none()
+        {
+            self.fresh_first = false;
+            self.phase = Phase::Loss { until, doubtful: false };
+        }
+        self.fresh_first
     }
 
     fn fresh(&mut self, now: Instant) -> Option<Outgoing> {
@@ -433,7 +599,7 @@ impl Sender {
         let last = self.nxt + len == self.end;
         let fin = last && self.fin == Fin::Wanted;
         let data = Seqs::new(self.nxt, self.nxt + len);
-        let sendable = (len > 0 || fin) && self.nxt <= self.end && data.end <= self.room.max(data.start);
+        let sendable = (len > 0 || fin) && self.nxt <= self.end && data.end <= self.room.end().max(data.start);
         sendable.then_some(Outgoing { data, fin })
     }
 
@@ -485,17 +651,42 @@ impl Sender {
         self.timer = Some((at, Timer::Retransmit));
     }
 
+    /// Nothing may be sent, nothing is on its way, and something waits: the receiver is asked after a while.
+    fn persist(&mut self, now: Instant) {
+        let waits = self.unsent() > 0 || self.fin == Fin::Wanted;
+        if self.timer.is_none() && waits && self.board.outstanding() == 0 && self.cut().is_none() {
+            let at = self.room.probe_at(now, self.rtt.timeout(), LONGEST_TIMEOUT);
+            self.timer = Some((at, Timer::Persist));
+        }
+    }
+
+    /// As much as there is room for, or an old number, which is answered with the window.
+    fn ask_for_room(&mut self, now: Instant) -> Outgoing {
+        self.room.on_probe();
+        let some = self.unsent().min(self.room.end().saturating_sub(self.nxt)).min(self.mss);
+        if some > 0 && self.board.outstanding() == 0 {
+            let out = self.send(now, Outgoing { data: Seqs::new(self.nxt, self.nxt + some), fin: false });
+            self.rearm(now);
+            return out;
+        }
+        let old = self.una.saturating_sub(1);
+        Outgoing { data: Seqs::new(old, old), fin: false }
+    }
+
     fn head_timeout(&self) -> Instant {
         self.board.first().map_or(Instant::FAR_FUTURE, |sent| sent.at + self.rtt.timeout())
     }
 }
 
 /// RFC 2883 §4: the first block lies before the ACK or within the second.
-fn reports_duplicate(segment: &Segment) -> bool {
+fn reported_duplicate(segment: &Segment) -> Option<Seqs> {
     let mut blocks = segment.sacks.iter();
-    let Some(first) = blocks.next() else { return false };
-    first.start < segment.ack || blocks.next().is_some_and(|second| second.covers(first))
+    let first = blocks.next()?;
+    (first.start < segment.ack || blocks.next().is_some_and(|second| second.covers(first))).then_some(first)
 }
+
+/// RFC 5681 §3.2's threshold.
+const DUPLICATES: u32 = 3;
 
 /// Linux's `tcp_retries2`.
 const RETRIES: u32 = 15;

@@ -8,6 +8,9 @@
 //!    but an RST with one.
 //! 3. An end that aborts sends one RST; whatever comes later is answered as rule 2 says.
 //! 4. Nothing is kept after the end (no TIME-WAIT): names of connections are never used twice.
+//! 5. [`Config::exact`] judges what no other world here sends: segments with old clocks (PAWS, RFC 7323 §5) and numbers
+//!    outside of the window are answered and not taken, an ACK of what was never sent gets a challenge ACK (RFC 5961 §5), a
+//!    reset counts only at exactly the next number (§3), and who has finished still answers a repeated FIN.
 
 use core::time::Duration;
 
@@ -16,7 +19,8 @@ use marline_core::units::{DataSize, Instant};
 use super::congestion::Algorithm;
 use super::receiver::Receiver;
 use super::segment::{Flags, HEADERS, Segment, Seqs};
-use super::sender::Sender;
+use super::sender::{Habits, Sender};
+use super::undo::tick;
 
 /// What both ends of a connection are made from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,12 +31,27 @@ pub struct Config {
     pub mtu: DataSize,
     /// The receive window, from the start: auto-tuning keeps ahead of the sender and is not modelled.
     pub window: DataSize,
+    /// Both ends use SACK (RFC 2018).
+    pub sack: bool,
+    /// Both ends use timestamps (RFC 7323). Their bytes are counted in any case.
+    pub timestamps: bool,
+    /// Odd segments are judged as Linux does it, and needless reductions are taken back (Eifel, F-RTO, duplicates). Off:
+    /// worlds without odd segments, whose tables were reviewed without.
+    pub exact: bool,
 }
 
 impl Default for Config {
-    /// CUBIC, an MTU of 1500 bytes, and the 4 MiB that Linux's 6 MiB buffer gives in packets of this size.
+    /// CUBIC, an MTU of 1500 bytes, the 4 MiB that Linux's 6 MiB buffer gives in packets of this size, SACK and
+    /// timestamps; not exact.
     fn default() -> Self {
-        Self { algorithm: Algorithm::Cubic, mtu: DataSize::from_bytes(1500), window: DataSize::from_mib(4) }
+        Self {
+            algorithm: Algorithm::Cubic,
+            mtu: DataSize::from_bytes(1500),
+            window: DataSize::from_mib(4),
+            sack: true,
+            timestamps: true,
+            exact: false,
+        }
     }
 }
 
@@ -92,6 +111,10 @@ pub struct Socket {
     opened: Option<Instant>,
     reset_owed: bool,
     peer_clock: Option<Instant>,
+    timestamps: bool,
+    exact: bool,
+    /// When an odd segment without data was last answered.
+    answered: Option<Instant>,
 }
 
 impl Socket {
@@ -134,7 +157,12 @@ impl Socket {
 
     /// A segment has arrived.
     pub fn on_segment(&mut self, now: Instant, segment: &Segment) {
+        if self.exact && self.state == State::Open && !self.is_acceptable(now, segment) {
+            return;
+        }
         match self.state {
+            // An ACK is not answered by an ACK.
+            State::Over(Ending::Finished) if self.exact => self.reset_owed |= segment.end() > segment.data.start,
             State::Over(_) => self.reset_owed |= !segment.flags.rst,
             State::Opening if segment.flags.rst => self.state = State::Over(Ending::Refused),
             _ if segment.flags.rst => self.state = State::Over(Ending::Reset),
@@ -195,6 +223,11 @@ impl Socket {
         self.receiver.complete()
     }
 
+    /// The number that this side waits for: what its ACKs say.
+    pub fn awaited(&self) -> u64 {
+        self.receiver.ack()
+    }
+
     /// Different bytes that have arrived, complete or not.
     pub const fn arrived(&self) -> u64 {
         self.receiver.arrived()
@@ -231,13 +264,16 @@ impl Socket {
         Self {
             flow,
             state,
-            sender: Sender::new(config.algorithm, mss),
-            receiver: Receiver::new(mss, config.window),
+            sender: Sender::new(config.algorithm, mss, Habits { undo: config.exact, sack: config.sack }),
+            receiver: Receiver::new(mss, config.window, config.sack),
             handshake: (Some(now), 0),
             began: now,
             opened: None,
             reset_owed: false,
             peer_clock: None,
+            timestamps: config.timestamps,
+            exact: config.exact,
+            answered: None,
         }
     }
 
@@ -257,6 +293,41 @@ impl Socket {
             self.sender.on_handshake(now.since(self.began));
         }
         self.handshake.0 = None;
+    }
+
+    /// Rule 5. What is not taken may have to be answered.
+    fn is_acceptable(&mut self, now: Instant, segment: &Segment) -> bool {
+        let (next, start) = (self.receiver.ack(), segment.data.start);
+        if segment.flags.rst {
+            if start != next && start < next + self.receiver.window().bytes() {
+                self.answer(now, segment);
+            }
+            return start == next;
+        }
+        let clock = self.receiver.echo().filter(|_| self.timestamps && !segment.flags.syn);
+        let is_old = clock.is_some_and(|clock| tick(segment.sent) < tick(clock)) && !self.is_disordered(segment);
+        let is_before = segment.end() < self.receiver.acked() && segment.end() == start;
+        let is_beyond = segment.end() > next + self.receiver.window().bytes();
+        let is_unsent = segment.flags.ack && segment.ack > self.sender.nxt();
+        if is_old || is_before || is_beyond || is_unsent {
+            self.answer(now, segment);
+        }
+        !(is_old || is_before || is_beyond || is_unsent)
+    }
+
+    /// Linux's `tcp_disordered_ack`: an ACK that says nothing new may be late without harm.
+    fn is_disordered(&self, segment: &Segment) -> bool {
+        segment.data.is_empty() && segment.data.start == self.receiver.ack() && segment.ack == self.sender.una()
+    }
+
+    fn answer(&mut self, now: Instant, segment: &Segment) {
+        let is_limited = segment.data.is_empty() && !segment.flags.fin;
+        if !is_limited {
+            self.receiver.owe_ack();
+        } else if self.answered.is_none_or(|at| now.since(at) >= ANSWERS_APART) {
+            self.answered = Some(now);
+            self.receiver.owe_ack();
+        }
     }
 
     fn on_open(&mut self, now: Instant, segment: &Segment) {
@@ -300,7 +371,8 @@ impl Socket {
         if !std::mem::take(&mut self.reset_owed) {
             return None;
         }
-        Some(Segment { flags: Flags { rst: true, ack: true, ..Flags::default() }, ..self.blank(now) })
+        let rst = !(self.exact && self.state == State::Over(Ending::Finished));
+        Some(Segment { flags: Flags { rst, ack: true, ..Flags::default() }, ..self.blank(now) })
     }
 
     fn blank(&self, now: Instant) -> Segment {
@@ -311,7 +383,7 @@ impl Socket {
             ack: self.receiver.ack(),
             window: self.receiver.window(),
             sent: now,
-            echo: self.receiver.echo().or(self.peer_clock),
+            echo: self.receiver.echo().or(self.peer_clock).filter(|_| self.timestamps),
             ..Segment::default()
         }
     }
@@ -319,5 +391,7 @@ impl Socket {
 
 /// RFC 6298 §2.1's first timeout, from where it doubles.
 const SYN_TIMEOUT: Duration = super::rtt::INITIAL_TIMEOUT;
+/// Linux's `tcp_invalid_ratelimit`.
+const ANSWERS_APART: Duration = Duration::from_millis(500);
 /// Linux's `tcp_syn_retries`.
 const SYN_RETRIES: u32 = 6;

@@ -358,7 +358,8 @@ impl Site {
         if !client.present {
             link.change(&Change::Down, Instant::ZERO);
         }
-        let config = Config { algorithm: scene.algorithm, mtu: client.spec.mtu, window: scene.window };
+        let config =
+            Config { algorithm: scene.algorithm, mtu: client.spec.mtu, window: scene.window, ..Config::default() };
         Self { link, config, present: client.present }
     }
 }

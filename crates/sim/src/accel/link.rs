@@ -1,0 +1,104 @@
+//! The client's links, and whether they are dark.
+
+use marline_core::link::LinkId;
+use marline_core::units::{Bitrate, Duration, Instant};
+
+use super::carried::Carried;
+use super::scene::{Blackout, Scene};
+use crate::link::{Direction, Link};
+use crate::rng::{Purpose, Stream};
+use crate::spec::{Carrier, Change, LinkSpec};
+
+/// The primary link first.
+#[derive(Debug)]
+pub(super) struct Links {
+    links: Vec<(LinkId, LinkSpec, Link<Carried>)>,
+    blackouts: Vec<Blackout>,
+    chance: Stream,
+}
+
+impl Links {
+    pub(super) fn new(scene: &Scene) -> Self {
+        let specs = std::iter::once((Scene::PRIMARY, &scene.primary))
+            .chain(scene.helper.as_ref().map(|spec| (Scene::HELPER, spec)));
+        let mut links: Vec<_> = specs.map(|(id, spec)| (id, spec.clone(), Link::new(spec, scene.seed))).collect();
+        for blackout in &scene.blackouts {
+            if let Some((.., link)) = links.iter_mut().find(|(id, ..)| *id == blackout.link) {
+                let at = Instant::ZERO + blackout.at;
+                link.schedule(at, Change::Down);
+                link.schedule(at + blackout.lasts, Change::Back);
+            }
+        }
+        let chance = Stream::new(scene.seed, "gateway", 0, Purpose::Other);
+        Self { links, blackouts: scene.blackouts.clone(), chance }
+    }
+
+    /// Whether a link carries nothing now. One that is not there is dark.
+    pub(super) fn is_dark(&self, id: LinkId, now: Instant) -> bool {
+        let covers = |blackout: &&Blackout| {
+            let start = Instant::ZERO + blackout.at;
+            blackout.link == id && start <= now && now < start + blackout.lasts
+        };
+        self.spec(id).is_none() || self.blackouts.iter().any(|blackout| covers(&blackout))
+    }
+
+    /// When a link's gateway answers a question that is asked now, if it gets it.
+    pub(super) fn answers_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
+        let spec = self.spec(id)?;
+        let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(FARTHEST_GATEWAY));
+        let lost = self.chance.happens(loss) || self.chance.happens(loss);
+        let at = now + takes + Duration::from_micros(500 + self.chance.below(1000));
+        (!lost && !self.is_dark(id, now) && !self.is_dark(id, at)).then_some(at)
+    }
+
+    /// The round trip to a server, without queues.
+    pub(super) fn rtt(&self, id: LinkId) -> Duration {
+        self.spec(id).map_or(Duration::ZERO, |spec| spec.rtt)
+    }
+
+    /// What a link brings.
+    pub(super) fn rate(&self, id: LinkId) -> Bitrate {
+        match self.spec(id).map(|spec| &spec.down) {
+            Some(Carrier::Rate { first, .. }) => *first,
+            _ => Bitrate::from_mbps(1),
+        }
+    }
+
+    /// Packets that a link has brought.
+    pub(super) fn brought(&self, id: LinkId) -> u64 {
+        let found = self.links.iter().find(|(other, ..)| *other == id);
+        found.map_or(0, |(.., link)| link.stats(Direction::Down).delivered.packets)
+    }
+
+    /// IP bytes that were given to a link, from here.
+    pub(super) fn sent(&self, id: LinkId) -> u64 {
+        let found = self.links.iter().find(|(other, ..)| *other == id);
+        found.map_or(0, |(.., link)| link.stats(Direction::Up).pushed.size.bytes())
+    }
+
+    /// Gives a packet to a link. False if there is no such link.
+    pub(super) fn push(&mut self, id: LinkId, direction: Direction, carried: Carried, now: Instant) -> bool {
+        let found = self.links.iter_mut().find(|(other, ..)| *other == id);
+        found.map(|(.., link)| link.push(direction, carried, now)).is_some()
+    }
+
+    /// The next packet that has come by now.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<(LinkId, Direction, Carried)> {
+        self.links.iter_mut().find_map(|(id, _, link)| {
+            let (direction, carried) = link.pop(now)?;
+            Some((*id, direction, carried))
+        })
+    }
+
+    /// When one may come next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.links.iter().filter_map(|(.., link)| link.next_event()).min()
+    }
+
+    fn spec(&self, id: LinkId) -> Option<&LinkSpec> {
+        self.links.iter().find(|(other, ..)| *other == id).map(|(_, spec, _)| spec)
+    }
+}
+
+/// Chosen: a gateway is near, whatever lies behind it.
+const FARTHEST_GATEWAY: Duration = Duration::from_millis(8);

@@ -1,0 +1,130 @@
+//! The accelerator in random histories.
+//!
+//! `HISTORY_SEED=n` runs one history and prints what came of it, and if it is wrong which mechanisms it takes; with
+//! `HISTORY_FLOW=n` also how that flow goes on, every `HISTORY_STEP=100` milliseconds. `HISTORY_CASES=n` runs more than
+//! usual, `PROPTEST_RNG_SEED=n` other ones.
+//! `cargo test --release -p marline-sim --test accel_history survey -- --ignored --nocapture` runs ten thousand, sorts what
+//! it finds by what is wrong, and names the smallest scene of each sort; `HISTORY_FIRST=n` begins with another seed.
+
+use std::collections::BTreeMap;
+
+use marline_core::accel::Mechanism;
+use marline_core::units::Instant;
+use marline_sim::accel::history::{Bounds, Defect, draw, gain, judge, play};
+use marline_sim::accel::{Scene, World};
+use proptest::prelude::*;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn cases(usual: u32) -> u32 {
+    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
+}
+
+#[test]
+fn a_named_history_runs_again() {
+    let Some(seed) = number("HISTORY_SEED") else { return };
+    println!("{:#?}", draw(seed));
+    match play(seed) {
+        Ok(report) => println!("seed {seed}: good: {report:#?}"),
+        Err(defect) => {
+            println!("{defect}");
+            blame(seed);
+            panic!("{defect}");
+        }
+    }
+}
+
+/// Which mechanisms it takes: each one is left out if the history stays wrong without it. Then what happens, step by step.
+fn blame(seed: u64) {
+    let mut scene = draw(seed);
+    let wrong = |scene: &Scene| judge(scene, Bounds::default()).err();
+    let all: Vec<Mechanism> = scene.config.iter().flat_map(|config| config.mechanisms.iter()).collect();
+    for mechanism in all {
+        let mut fewer = scene.clone();
+        fewer.config.iter_mut().for_each(|config| config.mechanisms.set(mechanism, false));
+        scene = if wrong(&fewer).is_some() { fewer } else { scene };
+    }
+    let needed: Vec<String> = scene.config.iter().map(|config| config.mechanisms.to_string()).collect();
+    println!("it takes: {needed:?}: {:?}", wrong(&scene));
+    let Some(n) = number("HISTORY_FLOW").and_then(|n| usize::try_from(n).ok()) else { return };
+    for (name, scene) in [("without", scene.plain()), ("with", scene)] {
+        println!("{name}");
+        let mut world = World::new(scene);
+        for step in 0..number("HISTORY_STEPS").unwrap_or(200) {
+            world.run_until(Instant::from_millis(step * number("HISTORY_STEP").unwrap_or(100)));
+            println!("{}", world.line(n));
+        }
+    }
+}
+
+/// Histories that once found something, each with what it found.
+const FOUND: &[(u64, &str)] = &[];
+
+#[test]
+fn old_findings_stay_mended() {
+    let wrong: Vec<String> =
+        FOUND.iter().filter_map(|(seed, once)| Some(format!("{} (once: {once})", play(*seed).err()?))).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release -p marline-sim --test accel_history survey -- --ignored --nocapture"]
+fn survey() {
+    let mut sorts: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    let (mut gains, mut asked, mut resets, mut good) = (Vec::new(), BTreeMap::<&str, u64>::new(), 0, 0);
+    let first = number("HISTORY_FIRST").unwrap_or(0);
+    for seed in first..first + u64::from(cases(10_000)) {
+        match play(seed) {
+            Ok(report) => {
+                good += 1;
+                gains.extend(gain(&report, &draw(seed)));
+                report.doubts.iter().for_each(|doubt| println!("seed {seed}, not confirmed: {doubt}"));
+                resets += report.with.flows.iter().filter(|flow| flow.was_reset).count();
+                for (name, count) in report.with.asked {
+                    *asked.entry(name).or_default() += count;
+                }
+            }
+            Err(defect) => {
+                println!("{defect}");
+                let sort: String = defect.wrong.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+                let (count, smallest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));
+                *count += 1;
+                if defect.scene.len() < smallest.scene.len() {
+                    *smallest = defect;
+                }
+            }
+        }
+    }
+    gains.sort_by(f64::total_cmp);
+    let at = |share: f64| gains.get((gains.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN);
+    println!(
+        "{good} good histories; times without over with: 1 % {:.2}, 10 % {:.2}, median {:.2}, 90 % {:.2}, 99 % {:.2}",
+        at(0.01),
+        at(0.1),
+        at(0.5),
+        at(0.9),
+        at(0.99)
+    );
+    println!("asked for: {asked:?}; flows reset: {resets}");
+    for (count, smallest) in sorts.values() {
+        println!("{count} times; smallest: {smallest}");
+    }
+    assert!(sorts.is_empty(), "{} sorts of defects", sorts.len());
+}
+
+proptest! {
+    // A seed cannot be shrunk, and what was found is kept above.
+    #![proptest_config(ProptestConfig {
+        cases: cases(60),
+        max_shrink_iters: 0,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn no_stream_is_wrong_and_no_flow_waits_longer(seed: u64) {
+        play(seed).map_err(|defect| TestCaseError::fail(defect.to_string()))?;
+    }
+}

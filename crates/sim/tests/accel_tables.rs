@@ -1,0 +1,139 @@
+//! The accelerator on the floors' cases in virtual time, as tables that changes are reviewed against.
+//!
+//! In: 20 Mbit/s with a queue of 100 ms, a helping link of 400 kbit/s up and 900 kbit/s down with 150 ms. Out:
+//! `tables/accel.txt`, compared with what is kept there; `UPDATE_TABLES=1` writes it anew. Exact figures are printed
+//! (`--nocapture`).
+//!
+//! 1. A goodput is what the client's application reads, without the first 6 s.
+//! 2. Where chance is part of a case, the median of five seeds is shown, by 0.1 Mbit/s.
+//! 3. Kernel: what Linux 6.18 at both ends did in namespaces with such links, one run each; the model of plain TCP is
+//!    reviewed against it. It decides nothing here, and neither do floors.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use marline_core::accel::{Config, Mechanism, Mechanisms};
+use marline_core::units::{Duration, Instant};
+use marline_sim::accel::{Blackout, Plan, Scene, World};
+use marline_sim::rng::{Purpose, Stream};
+use marline_sim::spec::LinkSpec;
+use marline_sim::tcp::Algorithm;
+
+const WARM: Duration = Duration::from_secs(6);
+const SEEDS: std::ops::Range<u64> = 1..6;
+
+/// A case: sender, round trip, loss, blackouts of so many seconds every 20 s.
+#[derive(Clone, Copy)]
+struct Case {
+    algorithm: Algorithm,
+    rtt: u64,
+    loss: &'static str,
+    dark: u64,
+    /// What the kernel did without an accelerator, Mbit/s.
+    kernel: Option<f64>,
+}
+
+const fn case(algorithm: Algorithm, rtt: u64, loss: &'static str, dark: u64, kernel: f64) -> Case {
+    Case { algorithm, rtt, loss, dark, kernel: Some(kernel) }
+}
+
+use Algorithm::{Cubic, Reno};
+
+const CASES: &[Case] = &[
+    case(Cubic, 50, "0%", 0, 19.3),
+    case(Cubic, 50, "0.1%", 0, 9.24),
+    case(Cubic, 50, "1%", 0, 2.75),
+    case(Cubic, 50, "3%", 0, 1.08),
+    case(Cubic, 200, "0%", 0, 19.2),
+    case(Cubic, 200, "0.1%", 0, 4.42),
+    case(Cubic, 200, "1%", 0, 0.83),
+    case(Cubic, 200, "3%", 0, 0.31),
+    Case { kernel: None, ..case(Reno, 50, "0%", 0, 0.0) },
+    case(Reno, 50, "0.1%", 0, 9.54),
+    case(Reno, 50, "1%", 0, 2.85),
+    case(Reno, 50, "3%", 0, 1.31),
+    case(Reno, 200, "0.1%", 0, 2.32),
+    case(Reno, 200, "1%", 0, 0.66),
+    case(Reno, 200, "3%", 0, 0.28),
+    case(Cubic, 50, "0%", 2, 16.3),
+    case(Cubic, 50, "0%", 10, 6.91),
+    case(Cubic, 200, "0%", 2, 14.82),
+    case(Cubic, 200, "0%", 10, 4.99),
+    case(Reno, 50, "0%", 2, 16.38),
+    case(Cubic, 50, "1%", 2, 2.04),
+];
+
+fn scene(case: &Case, seed: u64) -> Scene {
+    let line = format!("wifi,rate=20Mbit/s,rtt={}ms,queue=100ms,loss={}", case.rtt, case.loss);
+    let primary: LinkSpec = line.parse().expect("a link");
+    let mut plan = Plan::download(400_000_000);
+    plan.algorithm = case.algorithm;
+    let mut scene = Scene::new(primary, plan);
+    scene.seed = seed;
+    scene.helper = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
+    if case.dark > 0 {
+        // Beginning and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
+        let mut chance = Stream::new(seed, "blackouts", 0, Purpose::Other);
+        for n in 0..3 {
+            let at = Duration::from_millis(10_000 + n * 20_000 + chance.below(5000));
+            let lasts = Duration::from_millis(case.dark * (750 + chance.below(500)));
+            scene.blackouts.push(Blackout { link: Scene::PRIMARY, at, lasts, is_told: false });
+        }
+    }
+    scene
+}
+
+/// Goodput after the warm-up, Mbit/s.
+fn goodput(scene: Scene, lasts: Duration) -> f64 {
+    let mut world = World::new(scene);
+    world.run_until(Instant::ZERO + WARM);
+    let before = world.read(0);
+    world.run_until(Instant::ZERO + WARM + lasts);
+    let wrong = world.outcome().wrong;
+    assert!(wrong.is_empty(), "{wrong:?}");
+    (world.read(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
+}
+
+fn median(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
+    let lasts = Duration::from_secs(if case.dark > 0 { 60 } else { 30 });
+    let mut all: Vec<f64> = SEEDS
+        .map(|seed| {
+            let mut scene = scene(case, seed);
+            scene.config = mechanisms.map(|these| Config {
+                mechanisms: Mechanisms::of(these),
+                ..Config::new(Scene::PRIMARY, Some(Scene::HELPER))
+            });
+            goodput(scene, lasts)
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn compare(file: &str, table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables").join(file);
+    if std::env::var_os("UPDATE_TABLES").is_some() {
+        std::fs::write(&path, table).expect("the table can be written");
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(kept, table, "{file} changes; if the new table is better, run again with UPDATE_TABLES=1");
+}
+
+#[test]
+fn the_floors_cases_are_as_reviewed() {
+    let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve];
+    let mut table = String::from("goodput in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
+    writeln!(table, "{:22}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain").expect("text");
+    for case in CASES {
+        let plain = median(case, None);
+        let ours = median(case, Some(&tls));
+        let dark = if case.dark > 0 { format!(" {:>2} s dark", case.dark) } else { String::new() };
+        let name =
+            format!("{} {:>3} ms {:>4}{dark}", format!("{:?}", case.algorithm).to_lowercase(), case.rtt, case.loss);
+        let kernel = case.kernel.map_or(String::from("-"), |kernel| format!("{kernel:.1}"));
+        println!("{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {ours:.3}, {:.2} times", ours / plain);
+        writeln!(table, "{name:22}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
+    }
+    compare("accel.txt", &table);
+}
