@@ -11,6 +11,7 @@
 //! The same functions run under libFuzzer (`run`) and, on any machine, over the committed corpus (`cargo test`).
 #![forbid(unsafe_code)]
 
+pub mod accel;
 mod bytes;
 pub mod fetch;
 pub mod fleet;
@@ -33,7 +34,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 27] = [
+pub const TARGETS: [Target; 29] = [
     Target { name: "http_answers", run: http::answers },
     Target { name: "http_chunks", run: http::chunks },
     Target { name: "http_fields", run: http::fields },
@@ -44,6 +45,8 @@ pub const TARGETS: [Target; 27] = [
     Target { name: "mptcp", run: kernel::mptcp },
     Target { name: "diag", run: kernel::diag },
     Target { name: "packet", run: packet::packet },
+    Target { name: "mirror", run: accel::mirror },
+    Target { name: "byte_ranges", run: accel::ranges },
     Target { name: "dbus", run: kernel::dbus },
     Target { name: "journal", run: stored::journal },
     Target { name: "replay", run: replay::log },

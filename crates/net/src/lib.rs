@@ -23,6 +23,7 @@ pub mod store;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::accel::fill::fuzzing::byte_ranges;
     pub use crate::dns::fuzzing::{dns_question, dns_reply};
     pub use crate::http::fuzzing::{Answers, chunked, fields};
     pub use crate::links::fuzzing::{bus_answer, bus_value};

@@ -18,9 +18,12 @@ use alloc::vec::Vec;
 
 use super::calm::Calm;
 use super::event::{Bytes, Output};
+use super::fetcher::Want;
 use super::gain::{Trial, plain};
 use super::gate::Gate;
 use super::handler::Handler;
+use super::hider::Verdict;
+use super::hiding::{Allowed, Hiding};
 use super::holes::Holes;
 use super::pace::Pace;
 use super::reserve::{self, Reserve};
@@ -31,7 +34,7 @@ use super::view::FlowView;
 use super::{Mechanism, Mechanisms};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
-use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Sacks, Segment, Seq, TcpOption, Timestamps};
+use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Sacks, Segment, TcpOption, Timestamps};
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +61,9 @@ pub(super) struct Flow {
     sender: Sender,
     reserve: Reserve,
     handler: Handler,
+    hiding: Option<Hiding>,
+    /// What was on its way when the link went dark, at the most.
+    flight: DataSize,
     pace: Pace,
     trip: Trip,
     trial: Trial,
@@ -81,6 +87,18 @@ pub(super) struct News {
     pub(super) has_data: bool,
     /// Holes showed for the first time.
     pub(super) has_holes: bool,
+    /// It says nothing new, and is not to leave.
+    pub(super) is_held: bool,
+}
+
+/// What may be done for a flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct May<'a> {
+    pub(super) mechanisms: &'a Mechanisms,
+    /// Whether what passes is shown.
+    pub(super) is_watched: bool,
+    /// How many bytes more may be hidden.
+    pub(super) room: u64,
 }
 
 impl Flow {
@@ -100,6 +118,8 @@ impl Flow {
             sender: Sender::default(),
             reserve: Reserve::default(),
             handler: Handler::default(),
+            hiding: None,
+            flight: DataSize::ZERO,
             pace: Pace::default(),
             trip: Trip::default(),
             trial: Trial::default(),
@@ -125,12 +145,29 @@ impl Flow {
         }
     }
 
-    /// Its own data, or the end of it, leaves, and acknowledges this.
-    pub(super) fn on_other(&mut self, now: Instant, ack: Option<Seq>) {
+    /// It may be mirrored; the fetcher is to know it under this number.
+    pub(super) fn mirror(&mut self, now: Instant, number: u64) {
+        self.hiding = Some(Hiding::new(now, number, self.key));
+    }
+
+    /// Its own data, or the end of it, leaves. `packet` becomes what is to leave.
+    pub(super) fn on_other(&mut self, now: Instant, packet: &mut [u8], may: &May<'_>) {
         self.heard = now;
         self.trip.on_open(now);
-        if let Some(ack) = ack {
-            self.reserve.on_said(ack);
+        let Ok(segment) = Segment::parse(packet) else { return };
+        if let Some(hiding) = &mut self.hiding {
+            hiding.on_asked(&segment, u32::try_from(segment.payload().len()).unwrap_or(u32::MAX));
+        }
+        let Some(ack) = said(&segment) else { return };
+        let (ack, _) = self.hide(now, packet, ack, true, may);
+        self.reserve.on_said(ack.ack);
+    }
+
+    /// A packet of its own passes that was not held.
+    pub(super) fn on_asked(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+        self.heard = now;
+        if let Some(hiding) = &mut self.hiding {
+            hiding.on_asked(segment, length);
         }
     }
 
@@ -140,9 +177,10 @@ impl Flow {
         now: Instant,
         packet: &mut [u8],
         (ack, envelope): (Ack, Envelope),
-        mechanisms: &Mechanisms,
-        is_watched: bool,
+        may: &May<'_>,
     ) -> News {
+        let mechanisms = may.mechanisms;
+        let (ack, is_held) = self.hide(now, packet, ack, false, may);
         let before = self.last.replace((ack, envelope)).map(|(ack, _)| ack);
         let advance = before.map_or(0, |before| u32::try_from(ack.ack.offset_from(before.ack)).unwrap_or(0));
         self.heard = now;
@@ -152,7 +190,7 @@ impl Flow {
             self.trip.on_leaving(now, stamps.value);
             let fresh =
                 before.and_then(|before| before.timestamps).is_none_or(|old| old.echo.is_before(stamps.echo));
-            if fresh && !is_watched {
+            if fresh && !may.is_watched {
                 self.gate.on_stamp(now, stamps.echo);
             }
         }
@@ -168,7 +206,7 @@ impl Flow {
             let moment = Moment {
                 is_congestion: new > 0 && !is_random,
                 rtt: self.trip.least(),
-                plain: if new > 0 { self.plain() } else { None },
+                plain: if new > 0 { self.plain(self.holes.count()) } else { None },
             };
             let is_helped = self.sender.is_helped(now, &moment);
             let shown = Shown {
@@ -201,13 +239,17 @@ impl Flow {
         if has_data {
             self.handler.on_data();
         }
-        News { has_data, has_holes: new > 0 }
+        let has_holes = new > 0 || self.hiding.as_ref().is_some_and(Hiding::is_busy);
+        News { has_data, has_holes, is_held }
     }
 
     /// A packet of the other end came.
-    pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>) {
+    pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         if self.way == Way::Up {
             return;
+        }
+        if let Some(hiding) = &mut self.hiding {
+            hiding.on_arrival(now, segment, length);
         }
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
@@ -222,6 +264,7 @@ impl Flow {
         if self.pace.rate(now).is_zero() {
             return;
         }
+        self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
         self.reserve.put_aside();
         self.handler.on_dark(now, self.way == Way::Down);
         if let (Some(link), Some((last, envelope))) = (frozen_over, self.last) {
@@ -235,8 +278,17 @@ impl Flow {
     }
 
     /// The link is back.
-    pub(super) fn on_light(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+    pub(super) fn on_light(
+        &mut self,
+        now: Instant,
+        primary: LinkId,
+        mechanisms: &Mechanisms,
+        outputs: &mut VecDeque<Output>,
+    ) {
         self.handler.on_light(now);
+        if mechanisms.has(Mechanism::LateHide) {
+            self.hide_late(now, primary, outputs);
+        }
         if core::mem::take(&mut self.is_frozen) {
             self.say(now, primary, outputs);
         }
@@ -250,11 +302,34 @@ impl Flow {
         if self.handler.tick(now) && self.reserve.may_restart() {
             self.say(now, primary, outputs);
         }
+        if let Some(hiding) = &mut self.hiding {
+            outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(Bytes(packet))));
+        }
     }
 
     /// When to tick next.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.reserve.due(), self.handler.deadline()].into_iter().flatten().min()
+        let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
+        [self.reserve.due(), self.handler.deadline(), hiding].into_iter().flatten().min()
+    }
+
+    /// The mirror, if it may have one.
+    pub(super) const fn hiding(&self) -> Option<&Hiding> {
+        self.hiding.as_ref()
+    }
+
+    /// What is to be fetched for it.
+    pub(super) fn wants(&mut self, now: Instant, outputs: &mut VecDeque<Output>) -> Vec<Want> {
+        let mut packets = Vec::new();
+        let wants = self.hiding.as_mut().map(|hiding| hiding.wants(now, &mut packets)).unwrap_or_default();
+        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
+        wants
+    }
+
+    /// Bytes were fetched for it.
+    pub(super) fn on_fetched(&mut self, now: Instant, start: u64, bytes: Vec<u8>, outputs: &mut VecDeque<Output>) {
+        let packets = self.hiding.as_mut().map(|hiding| hiding.on_fetched(now, start, bytes)).unwrap_or_default();
+        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
     }
 
     /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
@@ -296,7 +371,12 @@ impl Flow {
     /// As it stands.
     pub(super) fn view(&self, now: Instant, mechanisms: &Mechanisms) -> FlowView {
         let stamps = self.last.is_some_and(|(last, _)| last.timestamps.is_some());
+        let (hidden, missing, hidden_holes) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
         let mut in_force = Vec::new();
+        let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on);
+        in_force.extend(
+            [Mechanism::Hide, Mechanism::LateHide].into_iter().filter(|m| is_mirrored && mechanisms.has(*m)),
+        );
         if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
             in_force.push(Mechanism::Undo);
         }
@@ -313,12 +393,13 @@ impl Flow {
             in_force,
             received: self.pace.total(),
             goodput: self.pace.rate(now),
-            plain: self.plain(),
-            holes: self.holes.count(),
-            random: self.undo.random(),
+            plain: self.plain(self.hole_count()),
+            holes: self.hole_count(),
+            random: self.undo.random() + hidden_holes,
             undone: self.undo.undone(),
-            hidden: DataSize::ZERO,
-            missing: DataSize::ZERO,
+            hidden: DataSize::from_bytes(hidden),
+            missing: DataSize::from_bytes(missing),
+            not_hidden: self.hiding.as_ref().and_then(Hiding::refusal).map(|refusal| refusal.to_string()),
             acks: self.counts.acks,
             offloaded: self.counts.offloaded,
             replaced: self.counts.replaced,
@@ -328,11 +409,17 @@ impl Flow {
         }
     }
 
-    /// What plain TCP would bring with as many losses as this flow has seen.
-    fn plain(&self) -> Option<Bitrate> {
+    /// Holes that the own stack has reported, the hidden ones included.
+    fn hole_count(&self) -> u64 {
+        let (_, _, hidden) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
+        self.holes.count() + hidden
+    }
+
+    /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
+    fn plain(&self, holes: u64) -> Option<Bitrate> {
         let segments = self.pace.total().bytes() / u64::from(self.segment);
         let segment = DataSize::from_bytes(u64::from(self.segment));
-        plain(segment, self.trip.smoothed()?, segments, self.holes.count())
+        plain(segment, self.trip.smoothed()?, segments, holes)
     }
 
     fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
@@ -346,6 +433,35 @@ impl Flow {
             return None;
         };
         Some(why.to_string())
+    }
+
+    /// What a segment that leaves says once its holes are hidden; and whether it need not leave at all.
+    fn hide(&mut self, now: Instant, packet: &mut [u8], ack: Ack, carries: bool, may: &May<'_>) -> (Ack, bool) {
+        let new = may.mechanisms.has(Mechanism::Hide) && self.gate.is_random(now);
+        let allowed = Allowed { new, room: may.room, scale: self.scale() };
+        // A window whose scale is not known has no right edge that could be kept to.
+        let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
+        let (_, _, before) = hiding.figures();
+        let verdict = hiding.on_leaving(now, &ack, carries, &allowed);
+        if hiding.figures().2 > before {
+            self.gate.on_loss(now);
+        }
+        match verdict {
+            Verdict::Leave => (ack, false),
+            Verdict::Hold(said) => (said.said(&ack), true),
+            Verdict::Say(said) => {
+                said.write(packet);
+                (said.said(&ack), false)
+            }
+        }
+    }
+
+    /// Acknowledges what was on its way when the link went dark, if it can be had elsewhere.
+    fn hide_late(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
+        let (scale, flight) = (self.scale(), self.flight.bytes());
+        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
+        let packets = hiding.late(now, (&last, envelope), flight, self.segment, scale);
+        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
     }
 
     /// Sends what the own stack has said last, over this link.
@@ -375,6 +491,15 @@ impl Flow {
     }
 }
 
+/// What a segment acknowledges, whatever it carries.
+fn said(segment: &Segment<'_>) -> Option<Ack> {
+    let (seq, flags, window) = (segment.seq(), segment.flags(), segment.window());
+    let (timestamps, sacks) = (segment.timestamps(), segment.sacks());
+    segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sacks })
+}
+
+/// chosen: on its way is what a round trip brings, and twice a queue of 100 ms.
+const QUEUED: Duration = Duration::from_millis(200);
 /// An Ethernet's with timestamps.
 const USUAL_SEGMENT: u32 = 1448;
 /// What the option takes of each segment (RFC 7323 appendix A).

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use super::config::Config;
 use super::event::{Bytes, Output};
+use super::fetcher::Road;
 use super::interface::Interface;
 use super::offloader::{Fate, Offloader};
 use super::roles::{Roles, Traits};
@@ -28,6 +29,8 @@ pub(super) struct Helpers {
     /// In the order in which ACKs are offered to them.
     lanes: Vec<Lane>,
     freeze: Option<LinkId>,
+    /// Over which bytes are fetched, in this order.
+    mirror: Vec<LinkId>,
 }
 
 #[derive(Debug)]
@@ -50,15 +53,15 @@ impl Helpers {
             })
         });
         let roles = traits.collect::<Option<Vec<_>>>().map(|traits| Roles::beside(config.primary, &traits));
-        let (acks, freeze) = match roles {
-            Some(roles) => (roles.acks, roles.freeze),
-            None => (named(), named()),
+        let (acks, freeze, mirror) = match roles {
+            Some(roles) => (roles.acks, roles.freeze, roles.mirror),
+            None => (named(), named(), named()),
         };
         let lane = |link: &LinkId| {
             let terms = config.helpers.iter().find(|helper| helper.link == *link)?;
             Some(Lane { interface: Interface::new(*terms), offloader: Offloader::default() })
         };
-        Self { lanes: acks.iter().filter_map(lane).collect(), freeze: freeze.first().copied() }
+        Self { lanes: acks.iter().filter_map(lane).collect(), freeze: freeze.first().copied(), mirror }
     }
 
     /// Over which one senders are frozen.
@@ -135,6 +138,25 @@ impl Helpers {
     /// When there is room for something that waits.
     pub(super) fn next_room(&self, now: Instant) -> Option<Instant> {
         self.lanes.iter().filter_map(|lane| lane.offloader.deadline(now, &lane.interface)).min()
+    }
+
+    /// Bytes are to be fetched: the link whose part that is will be asked whether it is there.
+    pub(super) fn want(&mut self, now: Instant) {
+        let first = self.mirror.first().copied();
+        let lane = self.lanes.iter_mut().find(|lane| Some(lane.interface.link()) == first);
+        lane.into_iter().for_each(|lane| lane.interface.want(now));
+    }
+
+    /// Over which bytes are fetched, the best first.
+    pub(super) fn roads(&self, now: Instant) -> impl Iterator<Item = Road> + '_ {
+        let lane = |link: &LinkId| self.lanes.iter().find(|lane| lane.interface.link() == *link);
+        self.mirror.iter().filter_map(lane).map(move |Lane { interface, .. }| Road {
+            link: interface.link(),
+            is_primary: false,
+            is_dark: interface.is_dark(now),
+            down: interface.terms().down,
+            rtt: interface.rtt(),
+        })
     }
 
     /// As they stand.

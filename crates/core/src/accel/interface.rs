@@ -79,6 +79,11 @@ impl Interface {
         !self.is_down && !owes && self.heard.is_some_and(|heard| now.since(heard) < STALE)
     }
 
+    /// Whether it is known to bring nothing: no carrier, or it owes answers. A link that nobody has asked is not.
+    pub(super) fn is_dark(&self, now: Instant) -> bool {
+        self.is_down || self.asked.front().is_some_and(|(_, asked)| now.since(*asked) >= DEAD)
+    }
+
     /// So many bytes go over it now, whether there is room or not.
     pub(super) fn spend(&mut self, now: Instant, bytes: usize) {
         self.credit = self.credit_at(now) - self.cost(bytes);

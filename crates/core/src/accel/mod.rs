@@ -21,14 +21,21 @@ mod flow;
 mod gain;
 mod gate;
 mod handler;
+mod heads;
 mod helpers;
+mod hider;
+mod hiding;
 mod holes;
 mod interface;
+mod mirror;
+mod mirrored;
 mod offloader;
 mod pace;
 mod reserve;
 mod roles;
 mod sender;
+mod stretch;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod trip;
@@ -46,12 +53,17 @@ use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Segment};
 pub use config::{Config, Helper, Mechanism, Mechanisms};
 pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
+pub use heads::Refusal;
+pub use mirror::{Mirror, Place, Resource, Seen};
 pub use roles::{Roles, Traits};
+pub use stretch::{Stretch, Stretches};
 pub use view::{FlowView, LinkView};
 
 use detector::{Detector, Turn};
-use flow::{Flow, News, Way};
+use fetcher::Fetcher;
+use flow::{Flow, May, News, Way};
 use helpers::Helpers;
+use hiding::Hiding;
 use offloader::Fate;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
@@ -67,6 +79,10 @@ pub struct Accelerator {
     wakes: BTreeSet<(Instant, Key)>,
     detector: Detector,
     helpers: Helpers,
+    fetcher: Fetcher,
+    /// Flows that may be mirrored, by the number under which the fetcher knows them, and what they need to be shown.
+    mirrored: BTreeMap<u64, (Key, Sight)>,
+    numbers: u64,
     sight: Sight,
     watch_until: Option<Instant>,
     swept: Instant,
@@ -82,6 +98,9 @@ impl Accelerator {
             wakes: BTreeSet::new(),
             detector: Detector::new(config.primary),
             helpers: Helpers::new(&config),
+            fetcher: Fetcher::default(),
+            mirrored: BTreeMap::new(),
+            numbers: 0,
             sight: Sight::None,
             watch_until: None,
             swept: Instant::ZERO,
@@ -113,10 +132,15 @@ impl Accelerator {
             sent: DataSize::ZERO,
             fetched: DataSize::ZERO,
         };
-        core::iter::once(primary).chain(self.helpers.views()).collect()
+        let fetched = |view: LinkView| LinkView {
+            fetched: self.fetcher.fetched_over(view.link),
+            down: view.down.or_else(|| self.fetcher.found_rate(view.link)),
+            ..view
+        };
+        core::iter::once(primary).chain(self.helpers.views()).map(fetched).collect()
     }
 
-    fn on_leaving(&mut self, packet: Bytes) {
+    fn on_leaving(&mut self, mut packet: Bytes) {
         let now = self.now;
         let Ok(segment) = Segment::parse(&packet.0) else {
             self.outputs.push_back(Output::Leave(packet));
@@ -129,13 +153,20 @@ impl Accelerator {
             if !flags.contains(Flags::ACK) && self.has_room(&key) {
                 let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Down));
                 flow.on_syn(now, &segment);
+                self.mirror(key);
             }
         } else if let Some(ack) = segment.pure_ack() {
             let envelope = segment.packet().envelope();
             return self.on_ack(key, packet, (ack, envelope));
         } else if let Some(flow) = self.flows.get_mut(&key) {
-            flow.on_other(now, segment.ack());
+            let woken = flow.deadline();
+            let is_watched = self.sight != Sight::None;
+            let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
+            flow.on_other(now, &mut packet.0, &may);
             self.helpers.withdraw(&key);
+            self.outputs.push_back(Output::Leave(packet));
+            self.after(key, woken);
+            return;
         }
         self.outputs.push_back(Output::Leave(packet));
     }
@@ -150,7 +181,9 @@ impl Accelerator {
             let until = self.flows.get(&key).and_then(Flow::watch_until);
             self.watch_until = self.watch_until.max(until);
         }
-        if let Some(packet) = self.offload(key, packet) {
+        if news.is_held {
+            self.outputs.push_back(Output::Hold);
+        } else if let Some(packet) = self.offload(key, packet) {
             // What waits elsewhere says less than this.
             if self.helpers.withdraw(&key)
                 && let Some(flow) = self.flows.get_mut(&key)
@@ -184,8 +217,9 @@ impl Accelerator {
         let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
         let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
         let woken = flow.deadline();
-        let news = flow.on_ack(now, &mut packet.0, ack, &self.config.mechanisms, is_watched);
-        self.rearm(key, woken);
+        let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
+        let news = flow.on_ack(now, &mut packet.0, ack, &may);
+        self.after(key, woken);
         Some(news)
     }
 
@@ -226,10 +260,21 @@ impl Accelerator {
         None
     }
 
-    fn on_seen(&mut self, packet: &Bytes) {
+    fn on_seen(&mut self, packet: &Bytes, length: u32) {
         let Ok(segment) = Segment::parse_head(&packet.0) else { return };
-        let Some(flow) = self.flows.get_mut(&segment.flow().reversed()) else { return };
-        flow.on_arrival(self.now, &segment);
+        let cut = (length as usize).saturating_sub(packet.0.len());
+        let payload = u32::try_from(segment.payload().len() + cut).unwrap_or(u32::MAX);
+        let own = segment.flow();
+        if let Some(flow) = self.flows.get_mut(&own) {
+            let woken = flow.deadline();
+            flow.on_asked(self.now, &segment, payload);
+            return self.after(own, woken);
+        }
+        let key = own.reversed();
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let woken = flow.deadline();
+        flow.on_arrival(self.now, &segment, payload);
+        self.after(key, woken);
         self.sign();
     }
 
@@ -263,20 +308,22 @@ impl Accelerator {
             let woken = flow.deadline();
             match turn {
                 Turn::Dark => flow.on_dark(now, frozen_over, &mut self.outputs),
-                Turn::Light => flow.on_light(now, primary, &mut self.outputs),
+                Turn::Light => flow.on_light(now, primary, &self.config.mechanisms, &mut self.outputs),
             }
-            self.rearm(key, woken);
+            self.after(key, woken);
         }
     }
 
     /// Asks for sight of what passes while that is of use, and no longer.
     fn watch(&mut self) {
-        let sight = if self.watch_until.is_some_and(|until| self.now < until) { Sight::Heads } else { Sight::None };
+        let wanted =
+            if self.watch_until.is_some_and(|until| self.now < until) { Sight::Heads } else { Sight::None };
+        let sight = self.mirrored.values().map(|(_, sight)| *sight).fold(wanted, Sight::max);
         if sight != self.sight {
             self.sight = sight;
             self.outputs.push_back(Output::Watch(sight));
         }
-        if sight == Sight::None {
+        if wanted == Sight::None {
             self.watch_until = None;
         }
     }
@@ -302,6 +349,10 @@ impl Accelerator {
             if let Some(at) = flow.deadline() {
                 self.wakes.remove(&(at, *key));
             }
+            if let Some(number) = flow.hiding().map(Hiding::number) {
+                self.mirrored.remove(&number);
+                self.fetcher.forget(number);
+            }
             self.helpers.withdraw(key);
         }
     }
@@ -326,12 +377,13 @@ impl Accelerator {
             self.wakes.remove(&(at, key));
             if let Some(flow) = self.flows.get_mut(&key) {
                 flow.tick(now, primary, &mut self.outputs);
-                self.rearm(key, None);
+                self.after(key, None);
             }
         }
         let turn = self.detector.tick(now, &mut self.outputs);
         self.turn(turn);
         self.helpers.tick(now, primary, &mut self.outputs);
+        self.fetch();
         self.watch();
         self.sweep();
     }
@@ -351,14 +403,15 @@ impl Machine for Accelerator {
         match input {
             Input::Leaving(packet) => self.on_leaving(packet),
             Input::Arriving(packet) => self.on_arriving(packet),
-            Input::Seen { packet, .. } => self.on_seen(&packet),
+            Input::Seen { packet, length } => self.on_seen(&packet, length),
             Input::Counted { link, packets } if link == self.config.primary => {
                 let turn = self.detector.on_count(self.now, packets, &mut self.outputs);
                 self.turn(turn);
             }
             Input::Answered { link, sequence } => self.on_answer(link, sequence),
             Input::Carrier { link, is_up } => self.on_carrier(link, is_up),
-            Input::Counted { .. } | Input::Fetched { .. } => {}
+            Input::Fetched { fetch, range, bytes } => self.on_fetched(fetch, range, bytes),
+            Input::Counted { .. } => {}
         }
     }
 
@@ -377,7 +430,8 @@ impl Machine for Accelerator {
         let question = self.helpers.next_question().map(|at| (at, Wake::Link));
         let room = self.helpers.next_room(self.now).map(|at| (at, Wake::Room));
         let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
-        [flow, detector, question, room, watch].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
+        [flow, detector, question, room, watch, fetch].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 

@@ -1,5 +1,10 @@
 //! The machine as a whole, one flow at a time.
 
+mod fetcher;
+mod hiding;
+mod mirror;
+mod world;
+
 use alloc::vec;
 use alloc::vec::Vec;
 

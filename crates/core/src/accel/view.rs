@@ -35,6 +35,8 @@ pub struct FlowView {
     pub hidden: DataSize,
     /// Of these, still missing.
     pub missing: DataSize,
+    /// Why holes are not hidden where that was looked into; none: they may be.
+    pub not_hidden: Option<String>,
     /// Pure ACKs that the own stack has sent.
     pub acks: u64,
     /// Of these, sent over a helping link.

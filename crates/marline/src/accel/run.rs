@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use marline_net::accel::{Engine, Flows, Setup, control, roads, status::Status};
+use marline_net::accel::{Engine, Flows, Outfit, Setup, control, roads, run_fills, status::Status};
 use marline_net::links::survey;
 use marline_net::paths::ground;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,9 +35,15 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let beginning = format!("helping {flows} of {primary} {with}: {}; Ctrl-C stops it", config.mechanisms);
     let dir = run_dir(args.run_dir.as_deref());
     let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
-    let setup = Setup { config, roads, flows, trace: args.trace, errands: None };
+    let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
+    let outfit = Outfit::of(&roads);
+    let setup = Setup { config, roads, flows, trace: args.trace, errands: Some(errands) };
     let ended = (|| {
         let mut engine = Engine::start(setup).map_err(exit)?;
+        let bell = engine.bell();
+        // Ends with the engine, which alone sends errands.
+        let answer = Arc::new(move |fetch, range, bytes| bell.fetched(fetch, range, bytes));
+        tokio::spawn(run_fills(outfit, ordered, answer));
         let stop = Arc::new(Notify::new());
         let ear = control::listen(&dir, primary, engine.bell(), Arc::clone(&stop));
         let ear = ear.map_err(|error| {

@@ -14,6 +14,7 @@
 pub mod control;
 mod engine;
 mod error;
+pub(crate) mod fill;
 mod flows;
 mod log;
 mod needs;
@@ -30,6 +31,7 @@ mod works;
 
 pub use engine::{Bell, Engine, Setup};
 pub use error::AccelError;
+pub use fill::{Answer, Outfit, run_fills};
 pub use flows::Flows;
 pub use log::AccelRecord;
 pub use needs::{Need, look};

@@ -44,6 +44,12 @@ impl Http1 {
         self.answers.expect(req);
     }
 
+    /// A request that is written already.
+    pub(super) fn pass(&mut self, req: ReqId, head: &[u8]) {
+        self.out.extend_from_slice(head);
+        self.answers.expect(req);
+    }
+
     pub(super) fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
         self.answers.accept(req, limit);
     }

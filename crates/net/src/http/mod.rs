@@ -126,6 +126,24 @@ impl Connection {
         }
     }
 
+    /// Speaks HTTP/1.1 in plain text over a socket that is connected already.
+    ///
+    /// # Errors
+    /// It is not connected any more.
+    pub fn over(socket: tokio::net::TcpStream) -> io::Result<Self> {
+        let (local, peer, handshake) = (socket.local_addr()?, socket.peer_addr()?, path_of(socket.as_fd()).rtt);
+        let exchange = Exchange::Http1(Box::new(http1::Http1::new(stream::Stream::Plain(socket))));
+        Ok(Self { exchange, handshake, local, peer })
+    }
+
+    /// Queues a GET of somebody else as it stands: a whole head, its empty line included. HTTP/1.1 only; HTTP/2 has
+    /// other heads, and closes nothing and answers nothing here.
+    pub fn pass(&mut self, req: ReqId, head: &[u8]) {
+        if let Exchange::Http1(http) = &mut self.exchange {
+            http.pass(req, head);
+        }
+    }
+
     /// The verdict on a head: its body may flow. More body bytes than `limit` end the answer with
     /// [`TroubleKind::Protocol`]; the bytes within it are still delivered.
     pub fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {

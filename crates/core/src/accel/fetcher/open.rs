@@ -1,0 +1,93 @@
+//! A fetch that is not answered yet, range by range.
+//!
+//! In: answers, and what is not wanted any more. Out: what it is still good for.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::road::cost;
+use crate::accel::mirror::Place;
+use crate::accel::stretch::Stretch;
+use crate::link::LinkId;
+use crate::units::{DataSize, Instant};
+
+/// A fetch.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub(super) link: LinkId,
+    /// When it is late.
+    pub(super) due: Instant,
+    /// When it was asked, and how much its link had to bring up to its end.
+    pub(super) asked: Instant,
+    pub(super) ahead: DataSize,
+    pub(super) parts: Vec<Part>,
+}
+
+/// One of its ranges.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) flow: u64,
+    pub(super) stretch: Stretch,
+    pub(super) place: Place,
+    pub(super) server: SocketAddr,
+    /// How often it was asked for, this time included.
+    pub(super) tries: u32,
+    /// Whether it was late and asked for elsewhere.
+    pub(super) is_asked_again: bool,
+    /// Answered, or not wanted any more.
+    pub(super) is_closed: bool,
+}
+
+impl Open {
+    /// The part of this number, if it is still open; it is not any more.
+    pub(super) fn close(&mut self, range: u32) -> Option<Part> {
+        let part = self.parts.get_mut(range as usize).filter(|part| !part.is_closed)?;
+        part.is_closed = true;
+        Some(part.clone())
+    }
+
+    /// Closes some; whether there were any.
+    pub(super) fn drop_parts(&mut self, gone: impl Fn(&Part) -> bool) -> bool {
+        let mut any = false;
+        for part in self.parts.iter_mut().filter(|part| !part.is_closed && gone(part)) {
+            part.is_closed = true;
+            any = true;
+        }
+        any
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.parts.iter().all(|part| part.is_closed)
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.deadline().is_some_and(|due| due <= now)
+    }
+
+    /// When it is late; none once it was.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.parts.iter().any(|part| !part.is_closed && !part.is_asked_again).then_some(self.due)
+    }
+
+    /// What is open and was not asked for elsewhere yet.
+    pub(super) fn ask_again(&mut self) -> Vec<Part> {
+        let open = self.parts.iter_mut().filter(|part| !part.is_closed && !part.is_asked_again);
+        open.map(|part| {
+            part.is_asked_again = true;
+            part.clone()
+        })
+        .collect()
+    }
+
+    /// Bytes that are still to come, and were not asked for elsewhere.
+    pub(super) fn bytes(&self) -> u64 {
+        let open = self.parts.iter().filter(|part| !part.is_closed && !part.is_asked_again);
+        open.map(|part| part.stretch.bytes()).sum()
+    }
+
+    /// What it takes of its link.
+    pub(super) fn cost(&self) -> DataSize {
+        let open = self.parts.iter().filter(|part| !part.is_asked_again);
+        open.map(|part| cost(part.stretch.bytes(), 1)).sum()
+    }
+}

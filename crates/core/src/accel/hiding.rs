@@ -1,0 +1,345 @@
+//! One flow's hiding: mirror and hider together, and what is given to the own stack.
+//!
+//! In: the flow's packets both ways, fetched bytes, the time. Out: what its ACKs say ([`Verdict`]), what is to be fetched
+//! ([`Want`]), and packets for the own stack and for the other end.
+//!
+//! 1. Bytes are given as segments of the other end would be: with a timestamp as it was when the hole showed, so that
+//!    neither they nor what is on its way is taken for old (RFC 7323 §5), never with an older one than before; and with what it has acknowledged itself, so that nothing of the own stack counts as arrived that
+//!    may be lost yet.
+//! 2. What was given is kept until it is acknowledged, and given again when the own stack waits for it: it may have had
+//!    no room.
+//! 3. When a blackout ends, all that was on its way is acknowledged by a ladder of ACKs with the timestamp from before,
+//!    from which the sender concludes that nothing was lost (facts "Late hide"). Behind it goes an ACK of a number that
+//!    is old, which TCP answers with where it stands (RFC 9293 §3.10.7.4): so the end of the hole is known, even if nothing more
+//!    is to come.
+//! 4. A hole that nobody fills ends the connection ([`super::hider`]), towards the application: it gets an error.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::Sight;
+use super::fetcher::Want;
+use super::heads::Refusal;
+use super::hider::{Hider, Terms, Verdict};
+use super::mirror::{Mirror, Seen};
+use super::stretch::{Stretch, number};
+use crate::units::{Duration, Instant};
+use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, NewSegment, Sacks, Segment, Seq, Stamp, Timestamps};
+
+/// A flow's hiding.
+#[derive(Clone, Debug)]
+pub(super) struct Hiding {
+    /// The number under which the fetcher knows it.
+    number: u64,
+    /// From here to its other end.
+    key: Key,
+    opened: Instant,
+    mirror: Mirror,
+    hider: Option<Hider>,
+    /// What was fetched, and given to the own stack; not known to be here.
+    given: BTreeMap<u64, Given>,
+    far: Far,
+    /// The newest timestamp of what was given, and of what the own stack echoes.
+    floor: Option<Stamp>,
+    /// When the application was told that this is the end.
+    over: Option<Instant>,
+    holes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Given {
+    bytes: Vec<u8>,
+    at: Instant,
+    stamp: Option<Stamp>,
+}
+
+/// What the other end has said last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Far {
+    ack: Option<Seq>,
+    window: u16,
+    stamps: Option<Timestamps>,
+}
+
+/// What may be done, beside what is known here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowed {
+    /// Losses that show now may be hidden.
+    pub(super) new: bool,
+    /// How many bytes more may be missing.
+    pub(super) room: u64,
+    /// How the own windows are shifted.
+    pub(super) scale: u8,
+}
+
+impl Hiding {
+    /// Of a flow that may be HTTP in plain text.
+    pub(super) fn new(now: Instant, number: u64, key: Key) -> Self {
+        Self {
+            number,
+            key,
+            opened: now,
+            mirror: Mirror::default(),
+            hider: None,
+            given: BTreeMap::new(),
+            far: Far::default(),
+            floor: None,
+            over: None,
+            holes: 0,
+        }
+    }
+
+    /// The number under which the fetcher knows it.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// A segment of its own passes or leaves, `length` bytes of payload long.
+    pub(super) fn on_asked(&mut self, segment: &Segment<'_>, length: u32) {
+        if let Some(seen) = seen(segment, length) {
+            self.mirror.asked(&seen);
+        }
+    }
+
+    /// A segment of the other end passes.
+    pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+        if segment.flags().has_any(Flags::SYN | Flags::RST) {
+            return;
+        }
+        let Some(seen) = seen(segment, length) else { return };
+        if self.far.ack.is_none_or(|ack| !seen.ack.is_before(ack)) {
+            self.far.ack = Some(seen.ack);
+            self.far.window = segment.window();
+        }
+        let is_newer = |new: Timestamps| self.far.stamps.is_none_or(|old| !new.value.is_before(old.value));
+        self.far.stamps = segment.timestamps().filter(|new| is_newer(*new)).or(self.far.stamps);
+        self.mirror.answered(&seen);
+        let newest = self.newest();
+        if let Some(hider) = &mut self.hider {
+            hider.came(now, segment.seq(), &Terms { mirror: &self.mirror, may_hide: false, room: 0, newest });
+        }
+    }
+
+    /// A segment of the own stack leaves; `carries`: with data.
+    pub(super) fn on_leaving(&mut self, now: Instant, ack: &Ack, carries: bool, allowed: &Allowed) -> Verdict {
+        if self.hider.is_none() {
+            // Where the stream stands is known only once a request was seen; a hider that began with an older number would
+            // hide nothing else.
+            self.hider = self.mirror.position(ack.ack).map(Hider::new);
+        }
+        if let Some(stamps) = ack.timestamps {
+            self.floor = Some(later(self.floor, stamps.echo));
+        }
+        let newest = self.newest();
+        let Some(hider) = &mut self.hider else { return Verdict::Leave };
+        let before = hider.total();
+        let terms = Terms { mirror: &self.mirror, may_hide: allowed.new, room: allowed.room, newest };
+        let verdict = hider.leaving(now, ack, carries, allowed.scale, &terms);
+        self.holes += u64::from(hider.total() > before);
+        let here = hider.here();
+        while let Some(first) = self.given.first_entry() {
+            if first.key() + first.get().bytes.len() as u64 > here {
+                break;
+            }
+            first.remove();
+        }
+        self.mirror.forget_before(here);
+        verdict
+    }
+
+    /// What is to be fetched now; what was fetched already is given again instead.
+    pub(super) fn wants(&mut self, now: Instant, packets: &mut Vec<Vec<u8>>) -> Vec<Want> {
+        let server = SocketAddr::new(self.key.pair.destination(), self.key.destination_port);
+        let flow = self.number;
+        let want = |stretch, place| Want { flow, stretch, place, server };
+        let mut wants: Vec<Want> =
+            self.mirror.check().into_iter().map(|(stretch, place)| want(stretch, place)).collect();
+        let wanted = self.hider.as_mut().map(Hider::wanted).unwrap_or_default();
+        for stretch in wanted {
+            let again = self
+                .given
+                .iter()
+                .any(|(start, given)| Stretch::new(*start, start + given.bytes.len() as u64).encloses(&stretch));
+            if again {
+                packets.extend(self.give(now, stretch));
+            } else if let Some(place) = self.mirror.place(stretch) {
+                wants.push(want(stretch, place));
+            }
+        }
+        wants
+    }
+
+    /// What of a stretch that was wanted still is.
+    pub(super) fn missing(&self, stretch: Stretch) -> Vec<Stretch> {
+        if self.mirror.awaits(stretch.start) {
+            return alloc::vec![stretch];
+        }
+        self.hider.as_ref().map(|hider| hider.missing(stretch)).unwrap_or_default()
+    }
+
+    /// Bytes were fetched: packets for the own stack.
+    pub(super) fn on_fetched(&mut self, now: Instant, start: u64, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        if self.mirror.checked(start, &bytes) {
+            return Vec::new();
+        }
+        let stretch = Stretch::new(start, start + bytes.len() as u64);
+        let missing = self.hider.as_ref().map(|hider| hider.missing(stretch)).unwrap_or_default();
+        if missing.is_empty() {
+            return Vec::new();
+        }
+        let stamp = missing.first().and_then(|first| self.hider.as_ref()?.stamp(first.start));
+        let is_longer = |old: &Given| old.bytes.len() >= bytes.len();
+        if !self.given.get(&start).is_some_and(is_longer) {
+            self.given.insert(start, Given { bytes, at: now, stamp });
+        }
+        missing.into_iter().flat_map(|stretch| self.give(now, stretch)).collect()
+    }
+
+    /// Time has passed: packets for the own stack.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        if now.since(self.opened) >= EARLY {
+            self.mirror.give_up();
+        }
+        let Some(hider) = &self.hider else { return Vec::new() };
+        if hider.deadline().is_some_and(|deadline| deadline <= now) {
+            // It may get lost as anything else.
+            if self.over.is_some_and(|over| now.since(over) < RESET_AGAIN) {
+                return Vec::new();
+            }
+            self.over = Some(now);
+            let ack = self.far.ack.unwrap_or_default();
+            let reset = NewSegment::reset(&self.key.reversed(), number(hider.here()), ack);
+            return reset.emit().into_iter().collect();
+        }
+        let here = hider.here();
+        match self.given_at(here) {
+            Some((end, at)) if now.since(at) >= AGAIN => self.give(now, Stretch::new(here, end)),
+            _ => Vec::new(),
+        }
+    }
+
+    /// When to tick next.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let early = self.mirror.is_silent().then(|| self.opened + EARLY);
+        let over = self.hider.as_ref().and_then(Hider::deadline);
+        let over = over.map(|at| self.over.map_or(at, |over| at.max(over + RESET_AGAIN)));
+        let hider = self.hider.as_ref().filter(|_| self.over.is_none());
+        let again = hider.and_then(|hider| self.given_at(hider.here())).map(|(_, at)| at + AGAIN);
+        [early, over, again].into_iter().flatten().min()
+    }
+
+    /// The link is back after a blackout: ACKs of all that may have been on its way, `flight` bytes at the most; then the
+    /// question where the other end stands. None if its bytes cannot be had.
+    pub(super) fn late(
+        &mut self,
+        now: Instant,
+        (last, envelope): (&Ack, Envelope),
+        flight: u64,
+        step: u32,
+        scale: u8,
+    ) -> Vec<Vec<u8>> {
+        let newest = self.newest();
+        let (Some(hider), Some(end)) = (&mut self.hider, self.mirror.end()) else { return Vec::new() };
+        let front = hider.told().max(hider.here());
+        let top = end.min(front.saturating_add(flight));
+        if top <= front || self.mirror.place(Stretch::new(front, top)).is_none() {
+            return Vec::new();
+        }
+        let terms = Terms { mirror: &self.mirror, may_hide: false, room: 0, newest };
+        let rungs = hider.ladder(now, top, step, &terms);
+        let say = |seq, ack| {
+            let window = hider.window_at(ack, scale);
+            Ack { seq, ack, window, flags: Flags::ACK, sacks: Sacks::default(), ..*last }.emit(&self.key, envelope)
+        };
+        let mut packets: Vec<Vec<u8>> = rungs.iter().map(|rung| say(last.seq, *rung)).collect();
+        packets.extend(rungs.last().map(|rung| say(last.seq.minus(1), *rung)));
+        packets
+    }
+
+    /// How much it needs to be shown.
+    pub(super) fn sight(&self) -> Sight {
+        match self.mirror.wants() {
+            Sight::Whole => Sight::Whole,
+            _ if self.is_busy() || self.refusal().is_none() => Sight::Heads,
+            _ => Sight::None,
+        }
+    }
+
+    /// Whether bytes of it can be had now.
+    pub(super) fn is_on(&self) -> bool {
+        let here = self.hider.as_ref().map(Hider::here);
+        here.is_some_and(|here| self.mirror.place(Stretch::new(here, here + 1)).is_some())
+    }
+
+    /// Whether something was acknowledged that is not here.
+    pub(super) fn is_busy(&self) -> bool {
+        self.hider.as_ref().is_some_and(|hider| !hider.is_idle())
+    }
+
+    /// Why nothing is hidden.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        self.mirror.refusal()
+    }
+
+    /// Bytes that were hidden, those of them that are missing, and how often something was.
+    pub(super) fn figures(&self) -> (u64, u64, u64) {
+        self.hider.as_ref().map_or((0, 0, 0), |hider| (hider.total(), hider.missing_bytes(), self.holes))
+    }
+
+    fn newest(&self) -> Option<Stamp> {
+        self.far.stamps.map(|stamps| stamps.value)
+    }
+
+    /// The end of what was given that has this position, and when it was.
+    fn given_at(&self, position: u64) -> Option<(u64, Instant)> {
+        // They may lie within each other.
+        let parts = self.given.range(..=position).rev();
+        let mut ends = parts.map(|(start, given)| (start + given.bytes.len() as u64, given.at));
+        ends.find(|(end, _)| position < *end)
+    }
+
+    /// Packets with these bytes, as far as they were fetched.
+    fn give(&mut self, now: Instant, stretch: Stretch) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        for (start, given) in self.given.range_mut(..stretch.end) {
+            let common = Stretch::new(*start, start + given.bytes.len() as u64).common(&stretch);
+            if common.is_empty() {
+                continue;
+            }
+            let (from, to) = ((common.start - start) as usize, (common.end - start) as usize);
+            let Some(bytes) = given.bytes.get(from..to) else { continue };
+            given.at = now;
+            let far = self.far;
+            let stamps = far.stamps.map(|stamps| {
+                let value = later(self.floor, given.stamp.unwrap_or(stamps.value));
+                self.floor = Some(value);
+                Timestamps { value, ..stamps }
+            });
+            for (at, piece) in bytes.chunks(PIECE).enumerate() {
+                let seq = number(common.start + (at * PIECE) as u64);
+                let (flow, ack) = (self.key.reversed(), far.ack.unwrap_or_default());
+                let segment = NewSegment::data(&flow, seq, ack, far.window, stamps, piece);
+                packets.extend(segment.emit());
+            }
+        }
+        packets
+    }
+}
+
+fn later(old: Option<Stamp>, new: Stamp) -> Stamp {
+    old.map_or(new, |old| if old.is_before(new) { new } else { old })
+}
+
+fn seen<'a>(segment: &Segment<'a>, length: u32) -> Option<Seen<'a>> {
+    Some(Seen { seq: segment.payload_span().start, ack: segment.ack()?, length, payload: segment.payload() })
+}
+
+/// chosen: fits into a packet of 1500 bytes with all headers of IPv6 and options.
+const PIECE: usize = 1400;
+/// Facts "Pitfalls" 5: given again when the own stack has waited for 60 ms.
+const AGAIN: Duration = Duration::from_millis(60);
+/// chosen: the end is told once a second until the connection is gone.
+const RESET_AGAIN: Duration = Duration::from_secs(1);
+/// chosen: a flow whose request was not seen by then began before anybody looked.
+const EARLY: Duration = Duration::from_secs(5);

@@ -1,0 +1,143 @@
+//! What is asked for when, and over which link: worked examples of the fetcher.
+
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::super::fetcher::{Fetcher, Got, Road, Want};
+use super::super::*;
+use crate::units::Bitrate;
+
+const WIFI: LinkId = LinkId(0);
+const CELL: LinkId = LinkId(1);
+
+fn road(link: LinkId) -> Road {
+    let rtt = Duration::from_millis(if link == CELL { 150 } else { 50 });
+    let down = (link == CELL).then(|| Bitrate::from_bits_per_sec(900_000));
+    Road { link, is_primary: link == WIFI, is_dark: false, down, rtt: Some(rtt) }
+}
+
+fn both() -> Fetcher {
+    let mut fetcher = Fetcher::default();
+    fetcher.set_roads(&[road(CELL), road(WIFI)]);
+    fetcher
+}
+
+fn want(flow: u64, start: u64, bytes: u64) -> Want {
+    let resource =
+        Resource { request: "GET / HTTP/1.1\r\n".to_string(), etag: "\"x\"".to_string(), length: 1 << 20 };
+    let place = Place { resource: Arc::new(resource), offset: start - 1000 };
+    Want { flow, stretch: Stretch::new(start, start + bytes), place, server: ([10, 0, 0, 1], 80).into() }
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// What is asked at this time, if everything is missing still.
+fn asked(fetcher: &mut Fetcher, millis: u64) -> Vec<Fetch> {
+    fetcher.tick(at(millis), |_, stretch| vec![stretch]);
+    let fetches = fetcher.outputs().into_iter().filter_map(|output| match output {
+        Output::Fetch(fetch) => Some(fetch),
+        _ => None,
+    });
+    fetches.collect()
+}
+
+#[test]
+fn holes_of_twenty_milliseconds_are_asked_for_at_once_over_the_helper() {
+    let mut fetcher = both();
+    fetcher.want(at(0), want(1, 5000, 1448));
+    fetcher.want(at(10), want(1, 9000, 2896));
+    assert_eq!(asked(&mut fetcher, 19), []);
+    assert_eq!(fetcher.deadline(), Some(at(20)));
+    let fetches = asked(&mut fetcher, 20);
+    assert_eq!(fetches.len(), 1);
+    assert_eq!((fetches[0].link, &fetches[0].ranges), (CELL, &vec![(4000, 5448), (8000, 10896)]));
+    let got = fetcher.fetched(at(200), fetches[0].id, 1, Some(vec![7; 2896]));
+    assert_eq!(got, Some(Got { flow: 1, start: 9000, bytes: vec![7; 2896] }));
+    assert_eq!(fetcher.fetched(at(201), fetches[0].id, 1, Some(vec![7; 2896])), None, "answered once");
+    assert_eq!(fetcher.fetched(at(201), fetches[0].id, 9, None), None, "there is no such range");
+}
+
+#[test]
+fn what_came_by_itself_is_not_asked_for() {
+    let mut fetcher = both();
+    fetcher.want(at(0), want(1, 5000, 3000));
+    fetcher.tick(at(20), |flow, _| if flow == 1 { vec![Stretch::new(6000, 6500)] } else { vec![] });
+    let outputs = fetcher.outputs();
+    let Some(Output::Fetch(fetch)) = outputs.first() else { panic!("{outputs:?}") };
+    assert_eq!(fetch.ranges, [(5000, 5500)]);
+}
+
+#[test]
+fn what_is_late_is_asked_for_elsewhere_and_the_first_answer_counts() {
+    let mut fetcher = both();
+    fetcher.want(at(0), want(1, 5000, 1448));
+    let first = asked(&mut fetcher, 20).remove(0);
+    let due = fetcher.deadline().unwrap();
+    assert_eq!(due, at(20 + 600 + 300), "600 ms and two round trips");
+    fetcher.tick(due, |_, stretch| vec![stretch]);
+    let second = fetcher.outputs();
+    let Some(Output::Fetch(second)) = second.first() else { panic!("{second:?}") };
+    assert_eq!((second.link, &second.ranges), (WIFI, &first.ranges));
+    assert!(fetcher.fetched(at(1000), second.id, 0, Some(vec![1; 1448])).is_some());
+    assert_eq!(fetcher.outputs(), [Output::Cancel(first.id)]);
+    assert_eq!(fetcher.fetched(at(1001), first.id, 0, Some(vec![1; 1448])), None);
+    assert_eq!(fetcher.deadline(), None);
+}
+
+#[test]
+fn nothing_or_too_little_is_no_answer() {
+    let mut fetcher = both();
+    for (number, bytes) in [None, Some(vec![1; 10])].into_iter().enumerate() {
+        let start = number as u64 * 10_000;
+        fetcher.want(at(start), want(1, 5000 + start, 1448));
+        let fetch = asked(&mut fetcher, start + 20).remove(0);
+        assert_eq!(fetcher.fetched(at(start + 100), fetch.id, 0, bytes), None);
+        assert_eq!(asked(&mut fetcher, start + 299), []);
+        let again = asked(&mut fetcher, start + 300).remove(0);
+        assert_eq!((fetch.link, again.link), (CELL, WIFI));
+        assert!(fetcher.fetched(at(start + 400), again.id, 0, Some(vec![1; 1448])).is_some());
+    }
+}
+
+#[test]
+fn a_thin_link_is_asked_for_what_it_brings_in_its_time_and_the_rest_waits_or_goes_elsewhere() {
+    let mut fetcher = both();
+    // 900 kbit/s for 650 ms are 73 kB: of so many holes not all.
+    for n in 0..44 {
+        fetcher.want(at(0), want(n, 5000, 1448));
+    }
+    let mut fetches = asked(&mut fetcher, 20);
+    fetches.extend(asked(&mut fetcher, 40));
+    let over = |link: LinkId| fetches.iter().filter(|fetch| fetch.link == link).count();
+    assert_eq!(over(CELL) + over(WIFI), 44);
+    assert!((40..=44).contains(&over(CELL)), "{}", over(CELL));
+    let room = fetcher.room();
+    assert!(room < 225_000 - 44 * 1448 + 1, "{room}");
+    fetcher.forget(3);
+    assert_eq!(fetcher.outputs().len(), 1, "its fetch is cancelled");
+}
+
+#[test]
+fn what_a_blackout_has_cost_goes_over_the_fast_link_and_a_dark_one_is_not_asked() {
+    let mut fetcher = both();
+    fetcher.want(at(0), want(1, 5000, 300_000));
+    let fetches = asked(&mut fetcher, 20);
+    let bytes = |link: LinkId| -> u64 {
+        let over = fetches.iter().filter(|fetch| fetch.link == link);
+        over.flat_map(|fetch| &fetch.ranges).map(|(from, to)| to - from).sum()
+    };
+    assert_eq!(bytes(WIFI) + bytes(CELL), 300_000);
+    assert!(bytes(WIFI) > 250_000, "{}: what is left of it is no bulk", bytes(CELL));
+    fetcher.set_roads(&[road(CELL), Road { is_dark: true, ..road(WIFI) }]);
+    fetcher.want(at(1000), want(2, 5000, 100_000));
+    assert!(asked(&mut fetcher, 1020).iter().all(|fetch| fetch.link == CELL));
+    fetcher.set_roads(&[Road { is_dark: true, ..road(CELL) }, Road { is_dark: true, ..road(WIFI) }]);
+    fetcher.want(at(3000), want(3, 5000, 1000));
+    assert_eq!(asked(&mut fetcher, 3020), []);
+    fetcher.set_roads(&[Road { is_dark: true, ..road(CELL) }, road(WIFI)]);
+    assert_eq!(asked(&mut fetcher, 3040).len(), 1, "as soon as one is back");
+}

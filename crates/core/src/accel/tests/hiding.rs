@@ -1,0 +1,96 @@
+//! Hiding as a whole: what the application gets, whatever is lost, late, refused or forgotten.
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::world::{Weather, World};
+
+const BOTH: [Mechanism; 2] = [Mechanism::Hide, Mechanism::LateHide];
+
+fn fair() -> Weather {
+    Weather {
+        seed: 7,
+        body: 2_000_000,
+        loss: 0,
+        late: 0,
+        refused: 0,
+        silent: 0,
+        undelivered: 0,
+        forgets: 0,
+        dark: None,
+        isn: 1000,
+    }
+}
+
+/// All bytes have come, or the application was told that they will not.
+fn arrives(weather: Weather, most: Duration) -> World {
+    let mut world = World::new(weather, &BOTH);
+    world.run(most);
+    assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    assert!(world.aged <= 60, "{} were too old: {}", world.aged, world.shown());
+    assert!(hidden(&world).received.bytes() <= world.end(), "{}", world.shown());
+    world
+}
+
+fn hidden(world: &World) -> FlowView {
+    world.machine.flows(Instant::FAR_FUTURE).pop().unwrap()
+}
+
+#[test]
+fn where_nothing_is_lost_nothing_is_fetched_but_for_the_check() {
+    let world = arrives(fair(), Duration::from_secs(60));
+    assert_eq!((world.fetched, world.repeated), (512, 0));
+    assert_eq!(hidden(&world).hidden, DataSize::ZERO);
+}
+
+#[test]
+fn random_losses_are_fetched_and_the_server_hears_of_few() {
+    let world = arrives(Weather { loss: 10, ..fair() }, Duration::from_secs(60));
+    let mut plain = World::new(Weather { loss: 10, ..fair() }, &[]);
+    plain.run(Duration::from_secs(60));
+    let flow = hidden(&world);
+    assert!(flow.hidden.bytes() >= 15_000, "{}", world.shown());
+    assert_eq!(flow.missing, DataSize::ZERO);
+    assert!(world.repeated * 4 <= plain.repeated, "{} repetitions beside {}", world.repeated, plain.repeated);
+    assert!(world.fetched <= flow.hidden.bytes() * 5 / 4 + 512, "{}", world.fetched);
+}
+
+#[test]
+fn after_a_blackout_the_flight_is_fetched_even_if_it_was_the_last_one() {
+    for dark in [(800, 3000), (1000, 1800), (1560, 3500)] {
+        let weather = Weather { dark: Some(dark), ..fair() };
+        let world = arrives(weather, Duration::from_secs(30));
+        assert!(world.fetched > 5_000, "{}", world.shown());
+    }
+}
+
+#[test]
+fn what_nobody_gives_ends_the_connection_with_an_error() {
+    let weather = Weather { loss: 10, silent: 0, ..fair() };
+    let mut world = World::new(weather, &BOTH);
+    world.run(Duration::from_millis(700));
+    world.go_silent();
+    world.run(Duration::from_secs(60));
+    assert!(world.is_reset, "{}", world.shown());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn every_byte_comes_once_and_right(
+        seed: u64,
+        isn: u32,
+        loss in 0_u64..60,
+        late in 0_u64..40,
+        refused in 0_u64..100,
+        silent in 0_u64..50,
+        undelivered in 0_u64..100,
+        forgets in 0_u64..4,
+        dark in prop::option::of((300_u64..1500, 100_u64..3000)),
+    ) {
+        let dark = dark.map(|(from, long)| (from, from + long));
+        let weather = Weather { seed, body: 700_000, loss, late, refused, silent, undelivered, forgets, dark, isn };
+        arrives(weather, Duration::from_secs(240));
+    }
+}

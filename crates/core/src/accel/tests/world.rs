@@ -1,0 +1,417 @@
+//! A server, an own stack and the way between them, as simply as TCP allows: what hiding must hold against.
+//!
+//! In: a seed and how bad the world is. Out: whether the application's bytes are those of the server, each once.
+//!
+//! 1. The own stack keeps what comes in its window, acknowledges each packet with its three newest blocks, and sometimes
+//!    forgets all that lies beyond a hole.
+//! 2. The server sends what its window allows, repeats the first unacknowledged segment when a block shows a hole or
+//!    nothing has moved for 400 ms, and answers what is out of place with where it stands.
+//! 3. Nothing here knows the machine: the bytes are computed from their place, and whatever is acknowledged must come.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::super::*;
+use crate::wire::packet::{NewSegment, OptionList, Pair, Sacks, Seq, Span, Stamp, TcpOption, Timestamps};
+
+const WIFI: LinkId = LinkId(0);
+const CELL: LinkId = LinkId(1);
+const MSS: u64 = 1000;
+const SCALE: u8 = 7;
+const WAY: Duration = Duration::from_millis(25);
+
+/// How bad the world is; shares are of a thousand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weather {
+    pub(super) seed: u64,
+    pub(super) body: u64,
+    pub(super) loss: u64,
+    /// Packets that come three milliseconds late.
+    pub(super) late: u64,
+    /// Answers that say that bytes cannot be had, and answers that never come.
+    pub(super) refused: u64,
+    pub(super) silent: u64,
+    /// Packets for the own stack that find no room.
+    pub(super) undelivered: u64,
+    /// Packets after which the own stack forgets what lies beyond its holes.
+    pub(super) forgets: u64,
+    /// When the link is dark, in milliseconds.
+    pub(super) dark: Option<(u64, u64)>,
+    /// The first sequence number of the server.
+    pub(super) isn: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    ToHost(Bytes),
+    ToStack(Bytes),
+    ToServer(Bytes),
+    Fetched(FetchId, u32, Option<Bytes>),
+    Server,
+    Carrier(bool),
+}
+
+/// Everything.
+pub(super) struct World {
+    weather: Weather,
+    random: u64,
+    now: Instant,
+    events: BTreeMap<(Instant, u64), Event>,
+    count: u64,
+    pub(super) machine: Accelerator,
+    /// The stream, heads included: what the application must get.
+    stream: Vec<u8>,
+    head: u64,
+    // The server.
+    una: u64,
+    nxt: u64,
+    edge: u64,
+    moved: Instant,
+    repaired: Instant,
+    // The own stack: from here on, what it has beyond, and the blocks that it names.
+    pub(super) here: u64,
+    beyond: Stretches,
+    blocks: Vec<Stretch>,
+    recent: u32,
+    pub(super) is_reset: bool,
+    pub(super) fetched: u64,
+    pub(super) repeated: u64,
+    /// What was given and is too old to be taken.
+    pub(super) aged: u64,
+}
+
+impl World {
+    pub(super) fn new(weather: Weather, mechanisms: &[Mechanism]) -> Self {
+        let mut config = Config::new(WIFI, Some(CELL));
+        config.mechanisms = Mechanisms::of(mechanisms);
+        let body = weather.body;
+        let head = format!("HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: {body}\r\n\r\n");
+        let stream: Vec<u8> = head.bytes().chain((0..body).map(byte)).collect();
+        let mut world = Self {
+            weather,
+            random: weather.seed | 1,
+            now: Instant::from_millis(1000),
+            events: BTreeMap::new(),
+            count: 0,
+            machine: Accelerator::new(config),
+            stream,
+            head: head.len() as u64,
+            una: 0,
+            nxt: 0,
+            edge: 64 * MSS,
+            moved: Instant::from_millis(1000),
+            repaired: Instant::ZERO,
+            here: 0,
+            beyond: Stretches::default(),
+            blocks: Vec::new(),
+            recent: 0,
+            is_reset: false,
+            fetched: 0,
+            repeated: 0,
+            aged: 0,
+        };
+        world.open();
+        world
+    }
+
+    /// Lets it run until all has come, or for so long.
+    pub(super) fn run(&mut self, most: Duration) {
+        let end = self.now + most;
+        while self.here < self.stream.len() as u64 && !self.is_reset {
+            let event = self.events.first_key_value().map(|((at, _), _)| *at);
+            let wake = self.machine.deadline().map(|(at, _)| at);
+            let Some(at) = [event, wake].into_iter().flatten().min().filter(|at| *at <= end) else { return };
+            self.now = self.now.max(at);
+            if event == Some(at) {
+                if let Some((_, event)) = self.events.pop_first() {
+                    self.happen(event);
+                }
+            } else {
+                self.machine.tick(self.now);
+                self.drain(None);
+                assert!(self.machine.deadline().is_none_or(|(at, _)| at > self.now), "it wakes for ever");
+            }
+        }
+    }
+
+    /// Nobody answers any fetch from now on.
+    pub(super) fn go_silent(&mut self) {
+        self.weather.silent = 1000;
+        self.events.retain(|_, event| !matches!(event, Event::Fetched(..)));
+    }
+
+    /// How it stands, for a test that fails.
+    pub(super) fn shown(&self) -> String {
+        let flow = self.machine.flows(self.now).pop();
+        format!(
+            "{:?} here {} una {} nxt {} at {:?}: {flow:?}",
+            self.weather, self.here, self.una, self.nxt, self.now
+        )
+    }
+
+    fn open(&mut self) {
+        let mut options = OptionList::default();
+        options.push(&TcpOption::Mss(1012));
+        options.push(&TcpOption::WindowScale(SCALE));
+        let syn = NewSegment {
+            flags: Flags::SYN,
+            options,
+            ..NewSegment::data(&key(), Seq::new(99), Seq::new(0), 500, None, &[])
+        };
+        let syn = Bytes(syn.emit().unwrap());
+        self.hand(Input::Leaving(syn.clone()), Some(syn));
+        let request = b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n";
+        let stamps = Some(Timestamps::default());
+        let request = NewSegment::data(&key(), Seq::new(100), self.seq(0), 500, stamps, request).emit().unwrap();
+        self.hand(Input::Leaving(Bytes(request.clone())), Some(Bytes(request)));
+        self.later(WAY, Event::Server);
+        if let Some((from, to)) = self.weather.dark {
+            self.later(Duration::from_millis(from), Event::Carrier(false));
+            self.later(Duration::from_millis(to), Event::Carrier(true));
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::ToHost(packet) => {
+                let length = packet.0.len() as u32;
+                self.hand(Input::Seen { packet: packet.clone(), length }, None);
+                self.on_packet(&packet, false);
+            }
+            Event::ToStack(packet) => self.on_packet(&packet, true),
+            Event::ToServer(packet) => self.on_ack(&packet),
+            Event::Fetched(fetch, range, bytes) => self.hand(Input::Fetched { fetch, range, bytes }, None),
+            Event::Carrier(is_up) => self.hand(Input::Carrier { link: WIFI, is_up }, None),
+            Event::Server => {
+                self.send();
+                if self.now.since(self.moved) >= Duration::from_millis(400) && self.una < self.nxt {
+                    self.moved = self.now;
+                    self.repair();
+                }
+                self.later(Duration::from_millis(2), Event::Server);
+            }
+        }
+    }
+
+    /// Gives the machine something, and does what it says. `held`: a packet that waits for its verdict.
+    fn hand(&mut self, input: Input, held: Option<Bytes>) {
+        self.machine.handle(self.now, input);
+        self.drain(held);
+    }
+
+    fn drain(&mut self, held: Option<Bytes>) {
+        let mut verdicts = 0;
+        while let Some(output) = self.machine.poll() {
+            match output {
+                Output::Leave(packet) => {
+                    verdicts += 1;
+                    self.leave(packet);
+                }
+                Output::Hold => verdicts += 1,
+                Output::Send { link: WIFI, packet } => self.leave(packet),
+                Output::Deliver(packet) if !self.chance(self.weather.undelivered) => {
+                    self.later(Duration::ZERO, Event::ToStack(packet));
+                }
+                Output::Fetch(fetch) => self.fetch(&fetch),
+                _ => {}
+            }
+        }
+        assert_eq!(verdicts, u32::from(held.is_some()), "one word for each packet that waits");
+    }
+
+    fn fetch(&mut self, fetch: &Fetch) {
+        assert_eq!((fetch.etag.as_str(), fetch.length.bytes()), ("\"x\"", self.weather.body));
+        for (range, (start, end)) in fetch.ranges.iter().enumerate() {
+            assert!(start < end && *end <= self.weather.body, "{fetch:?}");
+            self.fetched += end - start;
+            let bytes = (!self.chance(self.weather.refused)).then(|| Bytes((*start..*end).map(byte).collect()));
+            let rest = Duration::from_millis(150 + self.number() % 200);
+            if !self.chance(self.weather.silent) {
+                self.later(rest, Event::Fetched(fetch.id, range as u32, bytes));
+            }
+        }
+    }
+
+    // The server.
+
+    fn send(&mut self) {
+        let most = self.edge.min(self.una + 64 * MSS).min(self.stream.len() as u64);
+        let mut burst = 4;
+        while self.nxt < most && burst > 0 {
+            let length = MSS.min(most - self.nxt);
+            self.emit(self.nxt, length);
+            self.nxt += length;
+            burst -= 1;
+        }
+    }
+
+    fn repair(&mut self) {
+        self.repaired = self.now;
+        self.repeated += 1;
+        let length = MSS.min(self.nxt - self.una);
+        self.emit(self.una, length);
+    }
+
+    fn emit(&mut self, at: u64, length: u64) {
+        let payload = self.stream[at as usize..(at + length) as usize].to_vec();
+        let stamps = Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(0) };
+        let packet = NewSegment::data(&key().reversed(), self.seq(at), Seq::new(127), 500, Some(stamps), &payload);
+        let packet = Bytes(packet.emit().unwrap());
+        if !self.is_dark() && !self.chance(self.weather.loss) {
+            // Some come late, and so in another order.
+            let late = if self.chance(self.weather.late) { Duration::from_millis(3) } else { Duration::ZERO };
+            self.later(WAY + late, Event::ToHost(packet));
+        }
+    }
+
+    fn on_ack(&mut self, packet: &Bytes) {
+        let Ok(segment) = Segment::parse(&packet.0) else { return };
+        let Some(ack) = segment.ack().filter(|_| !segment.flags().contains(Flags::SYN)) else { return };
+        if segment.seq().is_before(Seq::new(127)) && segment.payload().is_empty() {
+            // Out of place: where it stands.
+            let stamps = Some(Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(0) });
+            let answer = NewSegment::data(&key().reversed(), self.seq(self.nxt), Seq::new(127), 500, stamps, &[]);
+            let answer = Bytes(answer.emit().unwrap());
+            self.later(WAY, Event::ToHost(answer));
+        }
+        let at = u64::from(ack.since(Seq::new(self.weather.isn)));
+        if at > self.nxt || at < self.una {
+            return;
+        }
+        self.edge = self.edge.max(at + (u64::from(segment.window()) << SCALE));
+        if at > self.una {
+            self.una = at;
+            self.moved = self.now;
+        }
+        let has_hole = segment.sacks().blocks().iter().any(|block| block.start.is_after(ack));
+        if has_hole && self.now.since(self.repaired) >= Duration::from_millis(60) {
+            self.repair();
+        }
+    }
+
+    // The own stack.
+
+    /// `is_given`: the machine has made it.
+    fn on_packet(&mut self, packet: &Bytes, is_given: bool) {
+        let segment = Segment::parse(&packet.0).unwrap();
+        if segment.flags().contains(Flags::RST) {
+            assert_eq!(segment.seq(), self.seq(self.here), "a reset that nobody would believe");
+            self.is_reset = true;
+            return;
+        }
+        if segment.payload().is_empty() {
+            return;
+        }
+        let at = u64::from(segment.seq().since(Seq::new(self.weather.isn)));
+        let stamp = segment.timestamps().unwrap().value.ticks();
+        if stamp < self.recent {
+            // PAWS. Of what the machine makes only what a packet has overtaken in this very moment may be so old.
+            self.aged += u64::from(is_given && at >= self.here);
+            return self.acknowledge();
+        }
+        let new = Stretch::new(at, at + segment.payload().len() as u64);
+        let room = Stretch::new(self.here, self.here + BUFFER);
+        assert!(room.end >= new.end, "more was sent than there is room for");
+        assert_eq!(
+            segment.payload(),
+            &self.stream[new.start as usize..new.end as usize],
+            "other bytes than were sent"
+        );
+        if at <= self.here {
+            self.recent = self.recent.max(stamp);
+        }
+        self.beyond.insert(new.common(&room));
+        let here = self.beyond.run_from(self.here);
+        self.here = here;
+        self.beyond.remove_before(here);
+        if self.chance(self.weather.forgets) {
+            (self.beyond, self.blocks) = (Stretches::default(), Vec::new());
+        }
+        let block = self.beyond.iter().find(|block| block.contains(at));
+        let mut blocks: Vec<Stretch> = block.into_iter().collect();
+        let others: Vec<Stretch> = self.blocks.iter().copied().filter(|old| old.start > here).collect();
+        blocks.extend(others.into_iter().filter(|old| block.is_none_or(|block| !block.encloses(old))));
+        blocks.truncate(4);
+        self.blocks = blocks;
+        self.acknowledge();
+    }
+
+    fn acknowledge(&mut self) {
+        let span = |block: &Stretch| Span::new(self.seq(block.start), self.seq(block.end));
+        let spans: Vec<Span> = self.blocks.iter().take(3).map(span).collect();
+        let ack = Ack {
+            seq: Seq::new(127),
+            ack: self.seq(self.here),
+            window: (BUFFER >> SCALE) as u16,
+            flags: Flags::ACK,
+            timestamps: Some(Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(self.recent) }),
+            sacks: Sacks::of(&spans),
+        };
+        let packet = Bytes(ack.emit(&key(), Envelope::default()));
+        self.hand(Input::Leaving(packet.clone()), Some(packet));
+    }
+
+    /// A packet leaves for the server. Nobody may promise room that is not there.
+    fn leave(&mut self, packet: Bytes) {
+        if let Ok(segment) = Segment::parse(&packet.0)
+            && let Some(ack) = segment.pure_ack()
+        {
+            let edge = u64::from(ack.right_edge(SCALE).since(Seq::new(self.weather.isn)));
+            let at = u64::from(ack.ack.since(Seq::new(self.weather.isn)));
+            assert!(edge <= self.here + BUFFER || ack.window == 0, "beyond the right edge: {edge}");
+            assert!(at <= self.stream.len() as u64, "beyond what there is");
+        }
+        if !self.is_dark() && !self.chance(self.weather.loss / 4) {
+            self.later(WAY, Event::ToServer(packet));
+        }
+    }
+
+    fn is_dark(&self) -> bool {
+        let millis = u64::from(self.millis()) - 1000;
+        self.weather.dark.is_some_and(|(from, to)| (from..to).contains(&millis))
+    }
+
+    fn seq(&self, at: u64) -> Seq {
+        Seq::new(self.weather.isn).plus(at as u32)
+    }
+
+    fn millis(&self) -> u32 {
+        self.now.since(Instant::ZERO).as_millis() as u32
+    }
+
+    fn later(&mut self, by: Duration, event: Event) {
+        self.count += 1;
+        self.events.insert((self.now + by, self.count), event);
+    }
+
+    fn number(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random >> 11
+    }
+
+    fn chance(&mut self, of_a_thousand: u64) -> bool {
+        self.number() % 1000 < of_a_thousand
+    }
+
+    /// How long the stream is, with its head.
+    pub(super) fn end(&self) -> u64 {
+        self.head + self.weather.body
+    }
+}
+
+fn key() -> Key {
+    let pair = Pair::V4([10, 0, 0, 2].into(), [10, 99, 0, 1].into());
+    Key { pair, source_port: 4000, destination_port: 80 }
+}
+
+/// The resource's byte at an offset.
+fn byte(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// What the own stack has room for.
+const BUFFER: u64 = 1_048_576;

@@ -1,0 +1,232 @@
+//! A body of several ranges: `multipart/byteranges` (RFC 9110 §14.6).
+//!
+//! In: a Content-Type, and the body in pieces however they were cut. Out: bytes, each piece with its place in the resource.
+//!
+//! 1. A part is as long as its Content-Range says; its end is not searched for, so its bytes may look like anything.
+//! 2. What a part says must fit what was asked for: the whole's length, and a range within it. Anything else ends the
+//!    answer, for what follows could be of anything.
+//! 3. Kept is at most one line of [`LINE_MOST`]; a part has at most [`LINES_MOST`] lines of fields.
+
+use super::Broken;
+
+/// A body, read.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    /// `--` and the boundary.
+    dash: Vec<u8>,
+    /// How long the resource must be.
+    whole: u64,
+    line: Vec<u8>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Before a boundary.
+    Between { lines: u32 },
+    /// In a part's fields.
+    Fields { lines: u32, range: Option<(u64, u64)> },
+    /// In a part.
+    Bytes { at: u64, end: u64 },
+    /// Behind the last boundary.
+    Over,
+}
+
+impl Parts {
+    /// By an answer's Content-Type; none if that is another.
+    pub(super) fn of(content_type: &str, whole: u64) -> Option<Self> {
+        let (kind, parameters) = content_type.split_once(';')?;
+        if !kind.trim().eq_ignore_ascii_case("multipart/byteranges") {
+            return None;
+        }
+        let boundary = parameters.split(';').find_map(|parameter| {
+            let (name, value) = parameter.split_once('=')?;
+            name.trim().eq_ignore_ascii_case("boundary").then(|| value.trim().trim_matches('"'))
+        })?;
+        let fits =
+            (1..=70).contains(&boundary.len()) && boundary.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+        let dash = [b"--", boundary.as_bytes()].concat();
+        fits.then_some(Self { dash, whole, line: Vec::new(), state: State::Between { lines: 0 } })
+    }
+
+    /// The next bytes of the body; `give` gets those of the resource, and where they begin.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], give: &mut dyn FnMut(u64, &[u8])) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            bytes = match self.state {
+                State::Over => return Ok(()),
+                State::Bytes { at, end } => {
+                    let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len());
+                    let (now, rest) = bytes.split_at(length);
+                    give(at, now);
+                    let at = at + length as u64;
+                    self.state = if at == end { State::Between { lines: 0 } } else { State::Bytes { at, end } };
+                    rest
+                }
+                State::Between { .. } | State::Fields { .. } => self.read_line(bytes)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes bytes up to the end of a line, and reads it if it is whole. What is left.
+    fn read_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Broken> {
+        let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let (now, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        if self.line.len() + now.len() > LINE_MOST {
+            return Err(Broken);
+        }
+        self.line.extend_from_slice(now);
+        if end.is_some() {
+            let line = std::mem::take(&mut self.line);
+            let line = line.strip_suffix(b"\r\n").ok_or(Broken)?;
+            self.state = self.next(line)?;
+        } else if self.line.strip_prefix(self.dash.as_slice()) == Some(b"--") {
+            // The last boundary may be the body's end, without a line's.
+            self.state = State::Over;
+        }
+        Ok(rest)
+    }
+
+    /// Where a line leads.
+    fn next(&self, line: &[u8]) -> Result<State, Broken> {
+        match self.state {
+            State::Between { lines } => match line.strip_prefix(self.dash.as_slice()) {
+                Some(rest) if rest.trim_ascii().is_empty() => Ok(State::Fields { lines: 0, range: None }),
+                Some(rest) if rest.starts_with(b"--") => Ok(State::Over),
+                _ if lines < LINES_MOST => Ok(State::Between { lines: lines + 1 }),
+                _ => Err(Broken),
+            },
+            State::Fields { range: Some((at, end)), .. } if line.is_empty() => Ok(State::Bytes { at, end }),
+            State::Fields { lines, .. } if line.is_empty() || lines >= LINES_MOST => Err(Broken),
+            State::Fields { lines, range } => {
+                let field = line.split(|byte| *byte == b':').next().unwrap_or_default();
+                if !field.trim_ascii().eq_ignore_ascii_case(b"content-range") {
+                    return Ok(State::Fields { lines: lines + 1, range });
+                }
+                let value = line.get(field.len() + 1..).and_then(|value| std::str::from_utf8(value).ok());
+                let range = value.and_then(|value| self.range(value.trim())).ok_or(Broken)?;
+                Ok(State::Fields { lines: lines + 1, range: Some(range) })
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// `bytes 5-9/20`: first, and one past the last.
+    fn range(&self, value: &str) -> Option<(u64, u64)> {
+        let (range, whole) = value.strip_prefix("bytes ")?.split_once('/')?;
+        let (first, last) = range.split_once('-')?;
+        let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
+        let (start, end) = (number(first)?, number(last)?.checked_add(1)?);
+        (start < end && end <= self.whole && number(whole)? == self.whole).then_some((start, end))
+    }
+}
+
+/// chosen: longer than any server's line in a part.
+const LINE_MOST: usize = 1024;
+/// chosen: servers write two or three.
+const LINES_MOST: u32 = 16;
+
+/// The door for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::Parts;
+
+    /// Reads a body of several ranges in these pieces; none: it is broken, or not one.
+    pub fn byte_ranges<'a>(
+        content_type: &str,
+        whole: u64,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        mut give: impl FnMut(u64, &[u8]),
+    ) -> Option<()> {
+        let mut parts = Parts::of(content_type, whole)?;
+        for piece in pieces {
+            parts.feed(piece, &mut give).ok()?;
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As nginx writes them, with bytes that look like a boundary.
+    fn body(ranges: &[(u64, u64)], data: &[u8]) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (start, end) in ranges {
+            let head = format!(
+                "\r\n--0042\r\nContent-Type: text/plain\r\nContent-Range: bytes {start}-{}/{}\r\n\r\n",
+                end - 1,
+                data.len()
+            );
+            body.extend_from_slice(head.as_bytes());
+            body.extend_from_slice(&data[*start as usize..*end as usize]);
+        }
+        body.extend_from_slice(b"\r\n--0042--\r\n");
+        body
+    }
+
+    fn read(content_type: &str, pieces: &[&[u8]], whole: u64) -> Option<Vec<(u64, Vec<u8>)>> {
+        let mut parts = Parts::of(content_type, whole)?;
+        let mut got: Vec<(u64, Vec<u8>)> = Vec::new();
+        for piece in pieces {
+            let give = &mut |at: u64, bytes: &[u8]| match got.last_mut() {
+                Some((start, all)) if *start + all.len() as u64 == at => all.extend_from_slice(bytes),
+                _ => got.push((at, bytes.to_vec())),
+            };
+            parts.feed(piece, give).ok()?;
+        }
+        Some(got)
+    }
+
+    const TYPE: &str = "multipart/byteranges; boundary=0042";
+
+    #[test]
+    fn parts_are_read_wherever_they_are_cut() {
+        let data = b"ab\r\n--0042\r\nContent-Range: bytes 0-5/40\r\n\r\n--0042--\r\nrest";
+        let body = body(&[(0, 10), (20, 30), (40, data.len() as u64)], data);
+        let want: Vec<(u64, Vec<u8>)> =
+            [(0, 10), (20, 30), (40, data.len())].map(|(a, b)| (a as u64, data[a..b].to_vec())).to_vec();
+        for cut in 0..=body.len() {
+            let (first, second) = body.split_at(cut);
+            assert_eq!(read(TYPE, &[first, second], data.len() as u64).as_ref(), Some(&want), "{cut}");
+        }
+        let single: Vec<&[u8]> = body.chunks(1).collect();
+        assert_eq!(read(TYPE, &single, data.len() as u64), Some(want));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_broken() {
+        let data = [b'x'; 40];
+        let good = body(&[(0, 10)], &data);
+        assert!(read("multipart/byteranges;boundary=\"0042\"", &[&good], 40).is_some());
+        for kind in ["text/plain; boundary=0042", "multipart/byteranges", "multipart/byteranges; boundary="] {
+            assert!(read(kind, &[&good], 40).is_none(), "{kind}");
+        }
+        assert!(read(TYPE, &[&good], 41).is_none(), "of another whole");
+        for (from, to) in
+            [("0-9/40", "9-0/40"), ("0-9/40", "0-40/40"), ("0-9/40", "0-9/*"), ("bytes 0", "bytes +0")]
+        {
+            let bad = String::from_utf8(good.clone()).unwrap().replace(from, to);
+            assert!(read(TYPE, &[bad.as_bytes()], 40).is_none(), "{to}");
+        }
+        assert!(read(TYPE, &[b"--0042\r\n\r\nno range"], 40).is_none());
+        assert!(read(TYPE, &[&[b'a'; 2000]], 40).is_none(), "a line without an end");
+        assert!(read(TYPE, &[&b"a\r\n".repeat(100)], 40).is_none(), "lines without an end");
+    }
+
+    proptest! {
+        #[test]
+        fn no_server_makes_it_give_more_than_came(noise in prop::collection::vec(any::<u8>(), 0..300), cut in 0_usize..60) {
+            let body = [&body(&[(3, 9)], &[7; 20])[..cut], &noise].concat();
+            let mut parts = Parts::of(TYPE, 20).unwrap();
+            let (mut bytes, mut beyond) = (0, false);
+            let _ = parts.feed(&body, &mut |at, given| {
+                bytes += given.len();
+                beyond |= at + given.len() as u64 > 20;
+            });
+            prop_assert!(bytes <= body.len() && !beyond);
+        }
+    }
+}
