@@ -53,6 +53,8 @@ pub(super) struct Flow {
     opened: Instant,
     heard: Instant,
     scale: Option<u8>,
+    /// Its SYN offers SACK, or was not seen.
+    has_sack: bool,
     segment: u32,
     last: Option<(Ack, Envelope)>,
     holes: Holes,
@@ -110,6 +112,7 @@ impl Flow {
             opened: now,
             heard: now,
             scale: None,
+            has_sack: true,
             segment: USUAL_SEGMENT,
             last: None,
             holes: Holes::default(),
@@ -136,9 +139,11 @@ impl Flow {
         self.trip.on_syn(now);
         // Without the option windows are not shifted (RFC 7323 §2.2).
         self.scale = Some(0);
+        self.has_sack = false;
         for option in syn.options() {
             match option {
                 TcpOption::WindowScale(shift) => self.scale = Some(shift),
+                TcpOption::SackPermitted => self.has_sack = true,
                 TcpOption::Mss(most) => self.segment = u32::from(most).saturating_sub(TIMESTAMPS).max(1),
                 _ => {}
             }
@@ -220,8 +225,10 @@ impl Flow {
             };
             self.undo.on_ack(now, &shown)
         });
-        // A duplicate tells of a hole, too, where there is no SACK.
-        let is_plain = advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
+        // Without SACK a repair that one byte less acknowledges is taken for a loss of what has come (RFC 6582 §3.2), and a
+        // duplicate is all that tells of a hole.
+        let is_plain =
+            self.has_sack && advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
