@@ -78,7 +78,10 @@ fn flows(flows: &[Flow]) -> String {
             flow.gain.map_or_else(none, |gain| format!("{gain:.1} x")),
             format!("{} ({} random)", flow.holes, flow.random),
             flow.undone.to_string(),
-            size(flow.hidden_bytes),
+            match &flow.not_hidden {
+                Some(why) if flow.hidden_bytes == 0 => format!("- ({why})"),
+                _ => size(flow.hidden_bytes),
+            },
             flow.acks.to_string(),
             format!("{} ({} replaced)", flow.offloaded, flow.replaced),
             flow.kicks.to_string(),

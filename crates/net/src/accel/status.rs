@@ -92,6 +92,8 @@ pub struct Flow {
     pub hidden_bytes: u64,
     /// Of these, still missing.
     pub missing_bytes: u64,
+    /// Why nothing is hidden, where that was looked into.
+    pub not_hidden: Option<String>,
     /// Pure ACKs of the own stack.
     pub acks: u64,
     /// Of these, sent over another link.
@@ -172,6 +174,7 @@ impl Flow {
             random: view.random,
             undone: view.undone,
             hidden_bytes: view.hidden.bytes(),
+            not_hidden: view.not_hidden,
             missing_bytes: view.missing.bytes(),
             acks: view.acks,
             offloaded: view.offloaded,
