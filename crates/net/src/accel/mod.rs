@@ -5,6 +5,7 @@
 //!
 //! 1. Held is only what is small and leaves over the primary link (NFQUEUE, by [`rules`]); what comes is only looked at,
 //!    when the machine wants to see it.
+//!    Where offloading alone is wanted, the kernel does it by itself ([`steering`]).
 //! 2. Without the process packets pass untouched, at once and however it ended.
 //! 3. The machine decides, this room acts: devices, sockets, rules and the kernel's refusals stay here.
 //! 4. Packets have a thread of their own ([`engine`]); the control socket has not.
@@ -24,6 +25,8 @@ mod road;
 mod rules;
 mod sight;
 pub mod status;
+mod steer;
+mod steering;
 #[cfg(test)]
 mod tests;
 mod works;
