@@ -29,6 +29,7 @@ use super::queue::{Fate, Queue, is_open};
 use super::road::Road;
 use super::rules::{self, Rules};
 use super::status::{self, Status};
+use super::steering;
 use super::works::{Errand, Works};
 use super::{AccelError, needs};
 
@@ -64,7 +65,7 @@ pub struct Bell {
 }
 
 #[derive(Debug)]
-enum Order {
+pub(super) enum Order {
     Tell(oneshot::Sender<Status>),
     Fetched(FetchId, u32, Option<Vec<u8>>),
     End,
@@ -88,28 +89,42 @@ impl Engine {
         }
         // What a run that was killed has left would fill the queue before anybody reads it.
         rules::sweep(&primary.name)?;
+        // The least intrusive that serves; where the kernel cannot, packets wait for a word instead.
+        match steering::suits(&setup).map(|up| steering::open(&setup, up)) {
+            Some(Ok(steering)) => return Self::run(move |wake, ordered| steering.run(&wake, &ordered)),
+            Some(Err(error)) => tracing::info!(%error, "acknowledgements are led by the queue instead"),
+            None => {}
+        }
         let queue = Queue::open(number)?;
         let machine = Logged::new(setup.config.clone(), setup.trace.as_deref())?;
         let works = Works::new(machine, setup.roads, setup.errands)?;
         let monitor =
             RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
+        let meant = setup.flows.to_string();
+        let mut engine =
+            Self::run(move |wake, ordered| Loop { queue, works, monitor, wake, ordered, meant }.run())?;
+        engine.rules = Some(Rules::set(&primary.name, &setup.flows, number)?);
+        Ok(engine)
+    }
+
+    /// Starts the thread.
+    fn run(
+        body: impl FnOnce(Arc<OwnedFd>, mpsc::Receiver<Order>) -> io::Result<()> + Send + 'static,
+    ) -> Result<Self, AccelError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(io::Error::from).map_err(AccelError::kernel("an eventfd"))?);
         let (orders, ordered) = mpsc::channel();
         let (tell, ended) = oneshot::channel();
-        let meant = setup.flows.to_string();
-        let mut work = Loop { queue, works, monitor, wake: Arc::clone(&wake), ordered, meant };
+        let heard = Arc::clone(&wake);
         let body = move || {
-            if let Err(error) = work.run() {
+            if let Err(error) = body(heard, ordered) {
                 // Whoever is not there any more does not want to know.
                 let _ = tell.send(AccelError::kernel("the packets' thread")(error));
             }
         };
         let thread = std::thread::Builder::new().name("packets".into()).spawn(body);
         let thread = thread.map_err(AccelError::kernel("a thread"))?;
-        let mut engine = Self { rules: None, bell: Bell { orders, wake }, thread: Some(thread), ended };
-        engine.rules = Some(Rules::set(&primary.name, &setup.flows, number)?);
-        Ok(engine)
+        Ok(Self { rules: None, bell: Bell { orders, wake }, thread: Some(thread), ended })
     }
 
     /// What reaches it from other threads.

@@ -35,6 +35,11 @@ enum Value {
 }
 
 impl Flows {
+    /// Whether all TCP is meant.
+    pub(super) fn is_all(&self) -> bool {
+        self.alternatives.is_empty()
+    }
+
     /// The matches of packet rules that mean these flows: arguments of `iptables` (or of `ip6tables`), a list for each rule.
     pub(super) fn matches(&self, v6: bool) -> Vec<Vec<String>> {
         if self.alternatives.is_empty() {

@@ -3,11 +3,12 @@
 //! In: a primary link, links that help, which flows are meant. Out: packets that leave are led through the machine, packets
 //! more go over any of the links or into the own stack, and all is as before when an [`Engine`] is dropped.
 //!
-//! 1. Held is only what is small and leaves over the primary link (NFQUEUE, by [`rules`]); what comes is only looked at,
+//! 1. Held is only what is small and leaves over the primary link (NFQUEUE, by `rules`); what comes is only looked at,
 //!    when the machine wants to see it.
+//!    Where offloading alone is wanted, the kernel does it by itself (`steering`).
 //! 2. Without the process packets pass untouched, at once and however it ended.
 //! 3. The machine decides, this room acts: devices, sockets, rules and the kernel's refusals stay here.
-//! 4. Packets have a thread of their own ([`engine`]); the control socket has not.
+//! 4. Packets have a thread of their own (`engine`); the control socket has not.
 //! 5. Getting bytes from servers is not done on that thread: [`Errand`]s go out by a channel, answers come back by a
 //!    [`Bell`].
 
@@ -25,6 +26,8 @@ mod road;
 mod rules;
 mod sight;
 pub mod status;
+mod steer;
+mod steering;
 #[cfg(test)]
 mod tests;
 mod works;

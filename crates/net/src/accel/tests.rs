@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use marline_core::accel::{Config, Sight};
 use marline_core::link::LinkId;
-use marline_core::wire::packet::{Echo, Envelope, Flags, Flow, NewSegment, Packet, Segment, Seq};
+use marline_core::units::Bitrate;
+use marline_core::wire::packet::{
+    Echo, Envelope, Flags, Flow, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
+};
 use marline_sys::tun::Tun;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -18,6 +21,7 @@ use super::ping::Pinger;
 use super::raw::{Inward, Raw};
 use super::rules::{self, Rules};
 use super::sight::Eye;
+use super::steer::Steer;
 use super::{Engine, Flows, Setup, Wanted, control, restore, roads};
 use crate::links::live::{cable, in_a_network, ip};
 use crate::links::survey;
@@ -94,8 +98,11 @@ fn connect(line: &Line, server: SocketAddr, device: Option<&str>) -> Session {
     let syn = line.next(is_first).unwrap();
     let syn = Segment::of(Packet::parse(&syn).unwrap()).unwrap();
     let (flow, received) = (syn.flow().reversed(), syn.seq().plus(1));
+    let mut options = OptionList::default();
+    options.push(&TcpOption::SackPermitted);
     let answer = NewSegment {
         flags: Flags::SYN | Flags::ACK,
+        options,
         ..NewSegment::data(&flow, Seq::new(1000), received, 60_000, None, &[])
     };
     line.tun.send(&answer.emit().unwrap()).unwrap();
@@ -308,6 +315,60 @@ fn rules_of_a_run_that_was_killed_let_packets_pass_and_are_found_and_removed() {
         assert_eq!(rules_there(), 6, "what is in use stays");
         drop(engine);
         assert_eq!((rules_there(), restore().unwrap()), (0, Vec::new()));
+    });
+}
+
+#[test]
+fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hole_are_not() {
+    in_a_network(|| {
+        let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
+        let wanted = [("wlan0", "10.1.0.1"), ("wwan0", "10.2.0.1")]
+            .map(|(name, gateway)| Wanted { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
+        let roads = roads(&survey().unwrap(), &wanted).unwrap();
+        let up = Bitrate::from_mbps(100);
+        let steer = match Steer::attach(&roads[0], &roads[1], up) {
+            Err(error)
+                if error.to_string().contains("the kernel refuses it")
+                    || error.to_string().contains("not attached") =>
+            {
+                return eprintln!("skipped: {error}");
+            }
+            steer => steer.unwrap(),
+        };
+        for address in SERVERS {
+            let to = server(address);
+            let before = steer.counted();
+            // Of the host's own stack, as it acknowledges what comes: all of it is in order, and fast.
+            let mut session = connect(&wlan, to, None);
+            let mut send = |bytes: usize, skipped: u32| {
+                wlan.tun.send(&session.data(&vec![7; bytes])).unwrap();
+                session.next = session.next.plus(bytes as u32 + skipped);
+                let mut sink = [0; 65_536];
+                if skipped == 0 {
+                    let _ = session.stream.read(&mut sink);
+                }
+            };
+            (0..60).for_each(|_| send(1400, 0));
+            std::thread::sleep(Duration::from_millis(150));
+            (0..60).for_each(|_| send(1400, 0));
+            assert!(wwan.segment(to).is_some(), "{address}: over the second link, its source unchanged");
+            let busy = steer.counted();
+            assert!(busy.steered > before.steered && busy.holes == before.holes, "{address}: {busy:?}");
+            // A hole: the acknowledgements that tell of it stay, and those behind it.
+            send(1400, 100);
+            (0..20).for_each(|_| send(1400, 100));
+            let holes = steer.counted();
+            assert!(holes.holes > busy.holes, "{address}: {holes:?}");
+            (0..5).for_each(|_| send(1400, 100));
+            assert_eq!(steer.counted().steered, holes.steered, "{address}");
+        }
+        drop(steer);
+        let mut session = connect(&wlan, server(SERVERS[0]), None);
+        while wwan.next(|_| true).is_some() {}
+        wlan.tun.send(&session.data(b"x")).unwrap();
+        assert_eq!(session.heard(), "x");
+        assert!(wlan.segment(server(SERVERS[0])).is_some(), "without the process all is as before");
     });
 }
 

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// Leads acknowledgements that leave over the primary link to a second one, as they leave (tc egress, TCX).
+//
+// In: each packet that leaves. Out: pure ACKs of busy flows go over the second link, all else as it came.
+//
+// 1. A pure ACK has no payload and no flag but ACK, and of options timestamps at most. One with SACK blocks stays, and so do all
+//    of its flow for a while: a hole is open.
+// 2. A flow is busy when it has acknowledged THRESHOLD segments in a tenth of a second (the paper's threshold is of segments in
+//    flight, which cannot be seen from here).
+// 3. What the second link cannot bear stays (a token bucket, as time).
+// 4. The user's end switches it off where the second link is dark, and it is gone with the user's end.
+
+#include <linux/bpf.h>
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+#define DECLARED(name, number) int (*name)[number]
+
+static void *(*const map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*const map_update)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
+static __u64 (*const now_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+static long (*const load_bytes)(const void *skb, __u32 at, void *to, __u32 length) = (void *)BPF_FUNC_skb_load_bytes;
+static long (*const redirect)(__u32 index, __u64 flags) = (void *)BPF_FUNC_redirect;
+static long (*const redirect_neigh)(__u32 index, void *params, int length, __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
+
+// What the user's end says. All of it is read for each packet.
+struct settings {
+	__u32 on;
+	__u32 second;       // number of the device
+	__u32 header;       // bytes before the header of IP on the primary device
+	__u32 has_hardware; // the second device has neighbours
+	__u64 ns_per_kib;   // the second link's rate
+	__u64 burst_ns;     // how far it may be ahead
+};
+
+struct counters {
+	__u64 seen;    // pure ACKs
+	__u64 steered; // over the second link
+	__u64 holes;   // with SACK blocks, or of a flow that had them
+	__u64 full;    // the second link had no room
+	__u64 ahead;   // the token bucket: when what was sent will have gone
+};
+
+struct flow {
+	__u8 addresses[32];
+	__u16 ports[2];
+};
+
+struct state {
+	__u64 hole;    // when the last SACK block left
+	__u64 window;  // when the running tenth of a second began
+	__u32 first;   // the acknowledgement at its beginning
+	__u32 bytes;   // what the one before has acknowledged
+};
+
+struct {
+	DECLARED(type, BPF_MAP_TYPE_ARRAY);
+	DECLARED(max_entries, 1);
+	__u32 *key;
+	struct settings *value;
+} SETTINGS SEC(".maps");
+
+struct {
+	DECLARED(type, BPF_MAP_TYPE_ARRAY);
+	DECLARED(max_entries, 1);
+	__u32 *key;
+	struct counters *value;
+} COUNTERS SEC(".maps");
+
+struct {
+	DECLARED(type, BPF_MAP_TYPE_LRU_HASH);
+	DECLARED(max_entries, 4096);
+	struct flow *key;
+	struct state *value;
+} FLOWS SEC(".maps");
+
+// The next program, or out (`TCX_NEXT`, which older headers do not have).
+#define TCX_NEXT -1
+
+#define TENTH 100000000ull
+// chosen: longer than the round trips for which a hole stays open on access links.
+#define CALM 1000000000ull
+// §4.2: 20 segments, of 1448 bytes.
+#define THRESHOLD (20 * 1448)
+
+#define ETH_IPV4 0x0800
+#define ETH_IPV6 0x86dd
+#define TCP 6
+#define ACK 0x10
+// All others of FIN SYN RST PSH ACK URG.
+#define OTHERS 0x2f
+
+INLINE __u16 swapped(__u16 n) { return __builtin_bswap16(n); }
+
+SEC("classifier")
+int steer(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct settings *settings = map_lookup(&SETTINGS, &zero);
+	struct counters *counters = map_lookup(&COUNTERS, &zero);
+	if (!settings || !counters || !settings->on)
+		return TCX_NEXT;
+	__u32 at = settings->header;
+	if (at > 64 || skb->len > at + 120)
+		return TCX_NEXT;
+
+	struct flow flow = {};
+	__u32 tcp, length;
+	if (skb->protocol == swapped(ETH_IPV4)) {
+		__u8 ip[20];
+		if (load_bytes(skb, at, ip, sizeof(ip)) < 0)
+			return TCX_NEXT;
+		// Without options, whole.
+		if (ip[0] != 0x45 || ip[9] != TCP || ((ip[6] & 0x3f) | ip[7]))
+			return TCX_NEXT;
+		__builtin_memcpy(flow.addresses, ip + 12, 8);
+		tcp = at + 20;
+		length = (((__u32)ip[2] << 8) | ip[3]) - 20;
+	} else if (skb->protocol == swapped(ETH_IPV6)) {
+		__u8 ip[40];
+		if (load_bytes(skb, at, ip, sizeof(ip)) < 0 || ip[6] != TCP)
+			return TCX_NEXT;
+		__builtin_memcpy(flow.addresses, ip + 8, 32);
+		tcp = at + 40;
+		length = ((__u32)ip[4] << 8) | ip[5];
+	} else {
+		return TCX_NEXT;
+	}
+
+	__u8 head[20];
+	if (load_bytes(skb, tcp, head, sizeof(head)) < 0)
+		return TCX_NEXT;
+	__u32 words = head[12] >> 4;
+	if (words * 4 != length || !(head[13] & ACK) || (head[13] & OTHERS))
+		return TCX_NEXT;
+	__builtin_memcpy(flow.ports, head, 4);
+	__u32 ack = ((__u32)head[8] << 24) | ((__u32)head[9] << 16) | ((__u32)head[10] << 8) | head[11];
+	__sync_fetch_and_add(&counters->seen, 1);
+
+	// No options, or timestamps as everybody writes them: anything else may be SACK.
+	int plain = words == 5;
+	if (words == 8) {
+		__u8 option[4];
+		plain = load_bytes(skb, tcp + 20, option, sizeof(option)) == 0 && option[0] == 1 && option[1] == 1 &&
+			option[2] == 8 && option[3] == 10;
+	}
+	__u64 now = now_ns();
+	struct state *state = map_lookup(&FLOWS, &flow);
+	if (!state) {
+		struct state fresh = { .hole = plain ? 0 : now, .window = now, .first = ack };
+		map_update(&FLOWS, &flow, &fresh, BPF_ANY);
+		return TCX_NEXT;
+	}
+	if (now - state->window > TENTH) {
+		// What came in a longer time counts for its share.
+		__u64 tenths = (now - state->window) / TENTH;
+		state->bytes = (__u32)((__u64)(ack - state->first) / (tenths ? tenths : 1));
+		state->window = now;
+		state->first = ack;
+	}
+	if (!plain)
+		state->hole = now;
+	if (state->hole && now - state->hole < CALM) {
+		__sync_fetch_and_add(&counters->holes, 1);
+		return TCX_NEXT;
+	}
+	if (state->bytes < THRESHOLD || state->bytes > 0x7fffffff)
+		return TCX_NEXT;
+
+	__u64 ahead = counters->ahead;
+	if (ahead < now)
+		ahead = now;
+	if (ahead - now > settings->burst_ns) {
+		__sync_fetch_and_add(&counters->full, 1);
+		return TCX_NEXT;
+	}
+	counters->ahead = ahead + (((__u64)(skb->len - at) * settings->ns_per_kib) >> 10);
+	__sync_fetch_and_add(&counters->steered, 1);
+	if (settings->has_hardware)
+		return redirect_neigh(settings->second, 0, 0, 0);
+	return redirect(settings->second, 0);
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,180 @@
+//! Acknowledgements led to the second link by the kernel itself: a program of BPF at the primary device's way out (TCX).
+//!
+//! In: the primary link, the one that helps, and its rate. Out: the program is attached while a [`Steer`] lives; what it has counted.
+//!
+//! 1. It is the least that offloading alone needs: no packet comes to user space. Rewriting and keeping back need the queue.
+//! 2. The link to the program is a descriptor of this process: however that ends, the program is gone with it (Linux 6.6).
+//! 3. It is switched off while the second link is dark, which is for the caller to know.
+//!
+//! The program is C (`bpf/steer.c`), compiled to `bpf/steer.o`, which stands beside it: a machine that builds this needs no
+//! compiler for BPF. A test compiles it again and compares.
+
+use std::io;
+
+use aya::Ebpf;
+use aya::maps::Array;
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
+use marline_core::units::Bitrate;
+use marline_core::wire::netlink::{Link, Request, messages};
+use marline_sys::netlink::RouteSocket;
+
+use super::AccelError;
+use super::road::Road;
+
+/// The program, attached.
+#[derive(Debug)]
+pub(super) struct Steer {
+    program: Ebpf,
+    settings: [u8; 32],
+}
+
+/// What it has counted: pure ACKs, those led to the second link, those that stayed for a hole, and for want of room there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Steered {
+    pub(super) seen: u64,
+    pub(super) steered: u64,
+    pub(super) holes: u64,
+    pub(super) full: u64,
+}
+
+impl Steer {
+    /// Attaches it, switched on.
+    pub(super) fn attach(primary: &Road, second: &Road, up: Bitrate) -> Result<Self, AccelError> {
+        let name = &primary.name;
+        let unfit = |what: &str, error: &dyn std::fmt::Display| {
+            AccelError::Unfit(format!(
+                "{name}: a program at its way out: {what}: {error} (it needs Linux 6.6 and CAP_BPF)"
+            ))
+        };
+        let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
+        let (header, _) = kind(&socket, primary)?;
+        let (_, has_hardware) = kind(&socket, second)?;
+        let mut program = Ebpf::load(OBJECT).map_err(|error| unfit("it is not loaded", &error))?;
+        let steer: &mut SchedClassifier = program
+            .program_mut("steer")
+            .and_then(|steer| steer.try_into().ok())
+            .ok_or_else(|| unfit("it is not loaded", &"there is none in the object"))?;
+        steer.load().map_err(|error| unfit("the kernel refuses it", &error))?;
+        let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+        steer
+            .attach_with_options(name, TcAttachType::Egress, options)
+            .map_err(|error| unfit("it is not attached", &error))?;
+        let mut steer = Self { program, settings: settings(header, second.index, has_hardware, up) };
+        steer.switch(true)?;
+        Ok(steer)
+    }
+
+    /// Switches it on or off.
+    pub(super) fn switch(&mut self, on: bool) -> Result<(), AccelError> {
+        self.settings[..4].copy_from_slice(&u32::from(on).to_ne_bytes());
+        let settings = self.settings;
+        let failed = |error: String| AccelError::kernel("a map of BPF")(io::Error::other(error));
+        let map = self.program.map_mut("SETTINGS").ok_or_else(|| failed("it is not there".into()))?;
+        let mut map: Array<_, [u8; 32]> =
+            map.try_into().map_err(|error: aya::maps::MapError| failed(error.to_string()))?;
+        map.set(0, settings, 0).map_err(|error| failed(error.to_string()))
+    }
+
+    /// What it has counted since it is there.
+    pub(super) fn counted(&self) -> Steered {
+        let map = self.program.map("COUNTERS").and_then(|map| Array::<_, [u64; 5]>::try_from(map).ok());
+        let counted = map.and_then(|map| map.get(&0, 0).ok()).unwrap_or_default();
+        let [seen, steered, holes, full, _] = counted;
+        Steered { seen, steered, holes, full }
+    }
+}
+
+/// `struct settings` of the program, switched off.
+fn settings(header: u32, second: u32, has_hardware: bool, up: Bitrate) -> [u8; 32] {
+    let per_kib = 1024 * 8 * 1_000_000_000 / up.bits_per_sec().max(1) * 10 / SHARE_OF_TEN;
+    let mut bytes = [0; 32];
+    for (at, word) in [(4, second), (8, header), (12, u32::from(has_hardware))] {
+        bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    for (at, word) in [(16, per_kib), (24, BURST)] {
+        bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// Bytes before the header of IP on a device, and whether it has neighbours.
+fn kind(socket: &RouteSocket, road: &Road) -> Result<(u32, bool), AccelError> {
+    // Numbers of `linux/if_arp.h`.
+    const ETHERNET: u16 = 1;
+    const NONE: u16 = 0xfffe;
+    const RAW_IP: u16 = 519;
+    const PPP: u16 = 512;
+    let reply = socket.request(&Request::one_link(road.index).finish(1));
+    let reply = reply.map_err(AccelError::kernel(format!("link {}", road.name)))?;
+    match messages(&reply).find_map(|message| Link::parse(&message)).map(|link| link.hardware) {
+        Some(ETHERNET) => Ok((14, true)),
+        Some(NONE | RAW_IP | PPP) => Ok((0, false)),
+        other => Err(AccelError::Unfit(format!("link {}: hardware of kind {other:?} is not known", road.name))),
+    }
+}
+
+/// The program as the compiler has made it.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("bpf/steer.o");
+/// chosen: of the second link's rate nine tenths, so that its queue stays empty (facts: §D's rate limit).
+const SHARE_OF_TEN: u64 = 9;
+/// chosen: 50 ms of the second link's time, as much as its round trip varies anyway.
+const BURST: u64 = 50_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    /// The compiler whose work `steer.o` is: another one's may differ.
+    const COMPILER: &str = "clang version 14.";
+
+    #[test]
+    fn the_object_is_what_its_source_compiles_to() {
+        let version = Command::new("clang").arg("--version").output().map(|said| said.stdout).unwrap_or_default();
+        if !String::from_utf8_lossy(&version).contains(COMPILER) {
+            return eprintln!("skipped: needs {COMPILER}");
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/accel/bpf/steer.c");
+        let place = tempfile::tempdir().unwrap();
+        let object = place.path().join("steer.o");
+        let mut compile = Command::new("clang");
+        compile.args(["-O2", "-g", "-target", "bpf", "-Wall", "-Werror"]);
+        compile.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH)).arg("-c").arg(source);
+        let made = compile.arg("-o").arg(&object).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let code = |object: &[u8]| {
+            let object = aya_code(object);
+            assert!(object.len() > 1000, "{}", object.len());
+            object
+        };
+        assert!(code(&std::fs::read(&object).unwrap()) == code(OBJECT), "compile bpf/steer.c again");
+    }
+
+    /// The bytes of the section `classifier` in an object file (ELF64, little-endian).
+    fn aya_code(object: &[u8]) -> Vec<u8> {
+        let number = |at: usize, length: usize| {
+            object[at..at + length].iter().rev().fold(0_usize, |number, byte| number << 8 | usize::from(*byte))
+        };
+        let (table, size, count, names) = (number(0x28, 8), number(0x3a, 2), number(0x3c, 2), number(0x3e, 2));
+        let section = |at: usize| {
+            (number(table + at * size, 4), number(table + at * size + 0x18, 8), number(table + at * size + 0x20, 8))
+        };
+        let (_, names, _) = section(names);
+        let found = (0..count).map(section).find(|(name, ..)| object[names + name..].starts_with(b"classifier\0"));
+        let (_, from, length) = found.unwrap();
+        object[from..from + length].to_vec()
+    }
+
+    #[test]
+    fn the_second_links_rate_is_time_for_each_kibibyte() {
+        let bytes = settings(14, 7, true, Bitrate::from_bits_per_sec(400_000));
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!((word(0), word(4), word(8), word(12)), (0, 7, 14, 1));
+        let per_kib = u64::from_ne_bytes(bytes[16..24].try_into().unwrap());
+        // 8192 bits at 360 kbit/s.
+        assert!((22_755_000..22_756_000).contains(&per_kib), "{per_kib}");
+    }
+}
