@@ -111,6 +111,8 @@ impl Bench {
 const QUICK: u64 = 6;
 /// What 20 Mbit/s carry in the longest run, and 30 Mbit/s in the shorter ones of a cell.
 const SIZE: DataSize = DataSize::from_bytes(200_000_000);
+/// What 1 Gbit/s carry in a run of `cost`.
+const LARGE: DataSize = DataSize::from_bytes(400_000_000);
 
 pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
     let cases = Cases::new("the accelerator", &CASES, &args.cases)?;
@@ -125,7 +127,8 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
         congestion: args.cc,
         ours: !args.plain,
         program: std::env::current_exe().map_err(LabError::at("the path of this program"))?,
-        payload: Payload::new(SIZE).map_err(LabError::at("a file in memory"))?,
+        payload: Payload::new(if cases.wants("cost", "1000") { LARGE } else { SIZE })
+            .map_err(LabError::at("a file in memory"))?,
         cases,
     };
     let mut sheet = Sheet::default();
