@@ -3,8 +3,9 @@
 //! In: timestamps of packets as they come. Out: how long packets wait on their way beyond the least that was seen, and
 //! whether a loss that shows now is taken for random.
 //!
-//! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if the
-//!    newest packet has waited for less than [`MOST`].
+//! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if one of
+//!    the packets of the last [`MOMENT`] has waited for less than [`MOST`]. One is enough: a sender that takes its
+//!    reduction back sends what it had held in a burst, which waits for itself, and its first packets do not.
 //! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do. If
 //!    most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
 //!    leave it as it is.
@@ -24,6 +25,8 @@ pub(super) struct Gate {
     clock: Clock,
     least: Window<i64>,
     longest: Window<i64>,
+    /// The least of this moment.
+    standing: Window<i64>,
     /// Share of the losses of late that came with the longest waits, in 256ths.
     pressed: u32,
     last: Option<(Instant, i64)>,
@@ -35,11 +38,12 @@ impl Gate {
         let tick = self.clock.tick();
         let delay = self.clock.on_stamp(now, stamp);
         if tick != self.clock.tick() {
-            (self.least, self.longest, self.last) = (Window::default(), Window::default(), None);
+            *self = Self { clock: self.clock.clone(), ..Self::default() };
         }
         let Some(delay) = delay else { return };
         let least = self.least.on_value(now, MINUTE, delay, i64::min);
         self.longest.on_value(now, SECONDS, delay - least, i64::max);
+        self.standing.on_value(now, MOMENT, delay, i64::min);
         self.last = Some((now, delay));
     }
 
@@ -59,7 +63,10 @@ impl Gate {
 
     /// Whether a loss that shows now is taken for random.
     pub(super) fn is_random(&self, now: Instant) -> bool {
-        self.queue(now).is_some_and(|queue| queue < self.bound())
+        let bound = self.bound();
+        let waited =
+            if self.is_pressed() { self.queue(now) } else { self.queue(now).and_then(|_| self.standing()) };
+        waited.is_some_and(|waited| waited < bound)
     }
 
     /// The other end's clock.
@@ -69,8 +76,18 @@ impl Gate {
 
     fn bound(&self) -> Duration {
         let grain = self.clock.tick().unwrap_or_default() * 2;
-        let bound = if self.pressed >= PRESSED { (self.longest() / 2).min(MOST) } else { MOST };
+        let bound = if self.is_pressed() { (self.longest() / 2).min(MOST) } else { MOST };
         bound.max(grain)
+    }
+
+    const fn is_pressed(&self) -> bool {
+        self.pressed >= PRESSED
+    }
+
+    /// The least wait of this moment.
+    fn standing(&self) -> Option<Duration> {
+        let waited = self.standing.value()?.saturating_sub(self.least.value()?);
+        Some(Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
     }
 
     fn longest(&self) -> Duration {
@@ -113,6 +130,8 @@ const PRESSED: u32 = 150;
 const FRESH: Duration = Duration::from_millis(250);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
 const MINUTE: Duration = Duration::from_secs(60);
+/// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short beside the time in which a queue fills.
+const MOMENT: Duration = Duration::from_millis(40);
 /// chosen: some oscillations of a window that fills a queue.
 const SECONDS: Duration = Duration::from_secs(5);
 
@@ -139,6 +158,22 @@ mod tests {
         assert!(short.is_random(now));
         let (empty, now) = gate(&[0]);
         assert!(empty.is_random(now));
+    }
+
+    #[test]
+    fn a_burst_that_waits_for_itself_is_no_queue_and_one_that_stands_is() {
+        let wait = |n: u64| if n < 960 { 0 } else { n - 960 };
+        let (mut gate, mut now) = (Gate::default(), Instant::ZERO);
+        for n in 0..990_u64 {
+            now = Instant::from_millis(30 + n + wait(n));
+            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
+        }
+        assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now));
+        for n in 990..1100_u64 {
+            now = Instant::from_millis(30 + n + 30);
+            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
+        }
+        assert!(!gate.is_random(now));
     }
 
     #[test]

@@ -223,8 +223,16 @@ impl Accelerator {
         Some(news)
     }
 
+    /// Whether anything depends on the primary link being dark; else nobody is asked.
+    fn minds_blackouts(&self) -> bool {
+        self.config.mechanisms.has_any(&BLACKOUTS)
+    }
+
     /// The primary link has brought something.
     fn sign(&mut self) {
+        if !self.minds_blackouts() {
+            return;
+        }
         let turn = self.detector.on_sign(self.now, &mut self.outputs);
         self.turn(turn);
     }
@@ -279,6 +287,9 @@ impl Accelerator {
     }
 
     fn on_carrier(&mut self, link: LinkId, is_up: bool) {
+        if link == self.config.primary && !self.minds_blackouts() {
+            return;
+        }
         if link == self.config.primary {
             let turn = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
             self.turn(turn);
@@ -435,6 +446,9 @@ impl Machine for Accelerator {
     }
 }
 
+/// What has to know whether the primary link is dark.
+const BLACKOUTS: [Mechanism; 4] =
+    [Mechanism::Reserve, Mechanism::LateHide, Mechanism::Freeze, Mechanism::FreezeFlight];
 /// chosen: 10 MB of memory; flows beyond that leave as they came.
 const FLOWS: usize = 10_000;
 const SWEEP: Duration = Duration::from_secs(60);
