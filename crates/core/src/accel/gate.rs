@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_burst_that_waits_for_itself_is_no_queue_and_one_that_stands_is() {
-        let wait = |n: u64| if n < 960 { 0 } else { n - 960 };
+        let wait = |n: u64| n.saturating_sub(960);
         let (mut gate, mut now) = (Gate::default(), Instant::ZERO);
         for n in 0..990_u64 {
             now = Instant::from_millis(30 + n + wait(n));
