@@ -278,16 +278,16 @@ impl Server {
         self.desk.sent.lock().unwrap().iter().map(|span| span.end - span.start).sum()
     }
 
-    /// How many different bytes of the resource were sent.
-    pub(crate) fn covered(&self) -> u64 {
+    /// How many bytes were sent that had been sent before: of one moment, as the server's threads go on.
+    pub(crate) fn sent_again(&self) -> u64 {
         let mut spans = self.desk.sent.lock().unwrap().clone();
         spans.sort_by_key(|span| span.start);
-        let (mut sum, mut upto) = (0, 0);
+        let (mut again, mut upto) = (0, 0);
         for span in spans {
-            sum += span.end.saturating_sub(upto.max(span.start));
+            again += span.end.min(upto.max(span.start)) - span.start;
             upto = upto.max(span.end);
         }
-        sum
+        again
     }
 
     /// Waits until so many bytes were sent.
