@@ -57,6 +57,9 @@ pub(super) struct Flow {
     has_sack: bool,
     segment: u32,
     last: Option<(Ack, Envelope)>,
+    /// What is missing, as the own stack says it.
+    missing: Holes,
+    /// The same, less what is hidden from the other end.
     holes: Holes,
     gate: Gate,
     undo: Undo,
@@ -115,6 +118,7 @@ impl Flow {
             has_sack: true,
             segment: USUAL_SEGMENT,
             last: None,
+            missing: Holes::default(),
             holes: Holes::default(),
             gate: Gate::default(),
             undo: Undo::default(),
@@ -185,6 +189,12 @@ impl Flow {
         may: &May<'_>,
     ) -> News {
         let mechanisms = may.mechanisms;
+        if self.missing.on_ack(now, &ack) > 0 {
+            self.gate.on_loss(now);
+            if self.missing.are_dense(self.segment) {
+                self.gate.on_burst(now);
+            }
+        }
         let (ack, is_held) = self.hide(now, packet, ack, false, may);
         let before = self.last.replace((ack, envelope)).map(|(ack, _)| ack);
         let advance = before.map_or(0, |before| u32::try_from(ack.ack.offset_from(before.ack)).unwrap_or(0));
@@ -200,14 +210,10 @@ impl Flow {
             }
         }
         let new = self.holes.on_ack(now, &ack);
-        if new > 0 {
-            self.gate.on_loss(now);
-        }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
             let is_random = new > 0
                 && self.in_flight(now) >= WORTH
-                && !self.holes.are_dense(self.segment)
-                && self.gate.is_random(now);
+                && self.is_random(now);
             let moment = Moment {
                 is_congestion: new > 0 && !is_random,
                 rtt: self.trip.least(),
@@ -400,8 +406,8 @@ impl Flow {
             in_force,
             received: self.pace.total(),
             goodput: self.pace.rate(now),
-            plain: self.plain(self.hole_count()),
-            holes: self.hole_count(),
+            plain: self.plain(self.missing.count()),
+            holes: self.missing.count(),
             random: self.undo.random() + hidden_holes,
             undone: self.undo.undone(),
             hidden: DataSize::from_bytes(hidden),
@@ -414,12 +420,6 @@ impl Flow {
             queue: self.gate.queue(now),
             rtt: self.trip.smoothed(),
         }
-    }
-
-    /// Holes that the own stack has reported, the hidden ones included.
-    fn hole_count(&self) -> u64 {
-        let (_, _, hidden) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
-        self.holes.count() + hidden
     }
 
     /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
@@ -444,16 +444,11 @@ impl Flow {
 
     /// What a segment that leaves says once its holes are hidden; and whether it need not leave at all.
     fn hide(&mut self, now: Instant, packet: &mut [u8], ack: Ack, carries: bool, may: &May<'_>) -> (Ack, bool) {
-        let new = may.mechanisms.has(Mechanism::Hide) && self.gate.is_random(now);
+        let new = may.mechanisms.has(Mechanism::Hide) && self.is_random(now);
         let allowed = Allowed { new, room: may.room, scale: self.scale() };
         // A window whose scale is not known has no right edge that could be kept to.
         let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
-        let (_, _, before) = hiding.figures();
-        let verdict = hiding.on_leaving(now, &ack, carries, &allowed);
-        if hiding.figures().2 > before {
-            self.gate.on_loss(now);
-        }
-        match verdict {
+        match hiding.on_leaving(now, &ack, carries, &allowed) {
             Verdict::Leave => (ack, false),
             Verdict::Hold(said) => (said.said(&ack), true),
             Verdict::Say(said) => {
@@ -484,6 +479,11 @@ impl Flow {
             Way::Down => Output::Send { link, packet },
             Way::Up => Output::Deliver(packet),
         });
+    }
+
+    /// Whether what is lost now is lost at random.
+    fn is_random(&self, now: Instant) -> bool {
+        self.gate.is_random(now) && !self.missing.are_dense(self.segment)
     }
 
     /// Whether it brings as many segments as a download does that fills a link.

@@ -9,8 +9,10 @@
 //! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do. If
 //!    most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
 //!    leave it as it is.
-//! 3. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
-//! 4. The least is that of the last one to two minutes, the longest that of the last five to ten seconds.
+//! 3. A burst of losses is a queue that overflows, and shows how long packets wait in it then ([`Gate::on_burst`]). Losses
+//!    with less than half of that wait are not its doing: the bound is that half, if that is more.
+//! 4. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
+//! 5. The least is that of the last one to two minutes, the longest that of the last five to ten seconds.
 //!
 //! The link layer's count of damaged frames, which the paper uses (§3.3), was not used: few drivers give it, and it
 //! does not say whose frames they were.
@@ -29,6 +31,8 @@ pub(super) struct Gate {
     standing: Window<i64>,
     /// Share of the losses of late that came with the longest waits, in 256ths.
     pressed: u32,
+    /// How long packets waited when a burst was lost last.
+    full: Option<Duration>,
     last: Option<(Instant, i64)>,
 }
 
@@ -54,6 +58,11 @@ impl Gate {
         self.pressed = self.pressed * 7 / 8 + if is_pressed { 32 } else { 0 };
     }
 
+    /// A burst of losses shows now.
+    pub(super) fn on_burst(&mut self, now: Instant) {
+        self.full = self.queue(now).or(self.full);
+    }
+
     /// How long the newest packet has waited; none: nothing fresh is known.
     pub(super) fn queue(&self, now: Instant) -> Option<Duration> {
         let (at, delay) = self.last?;
@@ -76,7 +85,11 @@ impl Gate {
 
     fn bound(&self) -> Duration {
         let grain = self.clock.tick().unwrap_or_default() * 2;
-        let bound = if self.is_pressed() { (self.longest() / 2).min(MOST) } else { MOST };
+        let bound = match self.full {
+            _ if self.is_pressed() => (self.longest() / 2).min(MOST),
+            Some(full) => (full / 2).max(MOST),
+            None => MOST,
+        };
         bound.max(grain)
     }
 
