@@ -483,7 +483,7 @@ impl Flow {
 
     /// Whether what is lost now is lost at random.
     fn is_random(&self, now: Instant) -> bool {
-        self.gate.is_random(now) && !self.missing.are_dense(self.segment)
+        self.gate.is_random(now, self.trip.least()) && !self.missing.are_dense(self.segment)
     }
 
     /// Whether it brings as many segments as a download does that fills a link.

@@ -33,6 +33,8 @@ pub(super) struct Gate {
     pressed: u32,
     /// How long packets waited when a burst was lost last.
     full: Option<Duration>,
+    /// When losses came with hardly any wait, the newest last.
+    quiet: [Option<Instant>; QUIET],
     last: Option<(Instant, i64)>,
 }
 
@@ -55,6 +57,10 @@ impl Gate {
     pub(super) fn on_loss(&mut self, now: Instant) {
         let (longest, queue) = (self.longest(), self.queue(now).unwrap_or_default());
         let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3;
+        if queue < MOST / 2 {
+            self.quiet.rotate_left(1);
+            self.quiet[QUIET - 1] = Some(now);
+        }
         self.pressed = self.pressed * 7 / 8 + if is_pressed { 32 } else { 0 };
     }
 
@@ -71,8 +77,8 @@ impl Gate {
     }
 
     /// Whether a loss that shows now is taken for random.
-    pub(super) fn is_random(&self, now: Instant) -> bool {
-        let bound = self.bound();
+    pub(super) fn is_random(&self, now: Instant, rtt: Duration) -> bool {
+        let bound = self.bound(now, rtt);
         let waited =
             if self.is_pressed() { self.queue(now) } else { self.queue(now).and_then(|_| self.standing()) };
         waited.is_some_and(|waited| waited < bound)
@@ -83,14 +89,20 @@ impl Gate {
         &self.clock
     }
 
-    fn bound(&self) -> Duration {
+    fn bound(&self, now: Instant, rtt: Duration) -> Duration {
         let grain = self.clock.tick().unwrap_or_default() * 2;
+        let needed = if self.is_lossy(now) { rtt / 20 * 9 } else { Duration::ZERO };
         let bound = match self.full {
             _ if self.is_pressed() => (self.longest() / 2).min(MOST),
-            Some(full) => (full / 2).max(MOST),
-            None => MOST,
+            Some(full) => needed.min(full / 4 * 3).max(full / 2).max(MOST),
+            None => needed.max(MOST),
         };
         bound.max(grain)
+    }
+
+    /// Whether losses come all the time, whatever the queue.
+    fn is_lossy(&self, now: Instant) -> bool {
+        self.quiet[0].is_some_and(|first| now.since(first) < SECONDS)
     }
 
     const fn is_pressed(&self) -> bool {
@@ -139,6 +151,8 @@ const MOST: Duration = Duration::from_millis(20);
 const GRAIN: Duration = Duration::from_millis(2);
 /// In 256ths. chosen: five of eight, after as many as that in a row.
 const PRESSED: u32 = 150;
+/// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`SECONDS`].
+const QUIET: usize = 5;
 /// chosen: a packet that came before that says nothing of the queue now.
 const FRESH: Duration = Duration::from_millis(250);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
@@ -151,6 +165,8 @@ const SECONDS: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const RTT: Duration = Duration::from_millis(40);
 
     /// A gate that has seen a second of packets which wait so long, one after another, ending at the returned time.
     fn gate(waits: &[u64]) -> (Gate, Instant) {
@@ -166,11 +182,11 @@ mod tests {
     #[test]
     fn a_loss_behind_a_long_queue_is_congestion_and_one_behind_a_short_queue_is_not() {
         let (long, now) = gate(&[0, 40, 80, 40]);
-        assert_eq!((long.is_random(now), long.queue(now)), (false, Some(Duration::from_millis(40))));
+        assert_eq!((long.is_random(now, RTT), long.queue(now)), (false, Some(Duration::from_millis(40))));
         let (short, now) = gate(&[0, 40, 80, 15]);
-        assert!(short.is_random(now));
+        assert!(short.is_random(now, RTT));
         let (empty, now) = gate(&[0]);
-        assert!(empty.is_random(now));
+        assert!(empty.is_random(now, RTT));
     }
 
     #[test]
@@ -181,33 +197,33 @@ mod tests {
             now = Instant::from_millis(30 + n + wait(n));
             gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
         }
-        assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now));
+        assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now, RTT));
         for n in 990..1100_u64 {
             now = Instant::from_millis(30 + n + 30);
             gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
         }
-        assert!(!gate.is_random(now));
+        assert!(!gate.is_random(now, RTT));
     }
 
     #[test]
     fn where_losses_come_with_the_longest_waits_a_short_queue_is_a_full_one() {
         let (mut short, now) = gate(&[0, 4, 8, 12]);
-        assert!(short.is_random(now), "nothing is known of its losses yet");
+        assert!(short.is_random(now, RTT), "nothing is known of its losses yet");
         for _ in 0..8 {
             short.on_loss(now);
         }
-        assert!(!short.is_random(now), "12 of 12 ms");
+        assert!(!short.is_random(now, RTT), "12 of 12 ms");
         let (mut any, now) = gate(&[0, 12, 2]);
         for _ in 0..8 {
             any.on_loss(now);
         }
-        assert!(any.is_random(now), "2 of 12 ms");
+        assert!(any.is_random(now, RTT), "2 of 12 ms");
     }
 
     #[test]
     fn what_is_not_known_is_congestion() {
-        assert!(!Gate::default().is_random(Instant::ZERO));
+        assert!(!Gate::default().is_random(Instant::ZERO, RTT));
         let (gate, now) = gate(&[0]);
-        assert!(!gate.is_random(now + FRESH), "an old packet");
+        assert!(!gate.is_random(now + FRESH, RTT), "an old packet");
     }
 }
