@@ -6,8 +6,8 @@
 //! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if one of
 //!    the packets of the last [`MOMENT`] has waited for less than [`MOST`]. One is enough: a sender that takes its
 //!    reduction back sends what it had held in a burst, which waits for itself, and its first packets do not.
-//! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do. If
-//!    most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
+//! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do, and
+//!    the longest wait has stopped growing. If most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
 //!    leave it as it is.
 //! 3. A burst of losses is a queue that overflows, and shows how long packets wait in it then ([`Gate::on_burst`]). Losses
 //!    with less than half of that wait are not its doing: the bound is that half, if that is more.
@@ -29,6 +29,8 @@ pub(super) struct Gate {
     longest: Window<i64>,
     /// The least of this moment.
     standing: Window<i64>,
+    /// The longest, and when it was less by a step.
+    grown: (Duration, Instant),
     /// Share of the losses of late that came with the longest waits, in 256ths.
     pressed: u32,
     /// How long packets waited when a burst was lost last.
@@ -50,13 +52,20 @@ impl Gate {
         let least = self.least.on_value(now, MINUTE, delay, i64::min);
         self.longest.on_value(now, SECONDS, delay - least, i64::max);
         self.standing.on_value(now, MOMENT, delay, i64::min);
+        let (longest, (was, _)) = (self.longest(), self.grown);
+        if longest > was + (was / 16).max(GRAIN / 2) {
+            self.grown = (longest, now);
+        } else if longest < was {
+            self.grown.0 = longest;
+        }
         self.last = Some((now, delay));
     }
 
     /// A loss shows now.
     pub(super) fn on_loss(&mut self, now: Instant) {
         let (longest, queue) = (self.longest(), self.queue(now).unwrap_or_default());
-        let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3;
+        let has_stopped = now.since(self.grown.1) >= SECOND;
+        let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3 && has_stopped;
         if queue < MOST / 2 {
             self.quiet.rotate_left(1);
             self.quiet[QUIET - 1] = Some(now);
@@ -159,6 +168,8 @@ const FRESH: Duration = Duration::from_millis(250);
 const MINUTE: Duration = Duration::from_secs(60);
 /// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short beside the time in which a queue fills.
 const MOMENT: Duration = Duration::from_millis(40);
+/// chosen: by then a queue that fills a link's window has grown by a step: its sixteenth.
+const SECOND: Duration = Duration::from_secs(1);
 /// chosen: some oscillations of a window that fills a queue.
 const SECONDS: Duration = Duration::from_secs(5);
 
@@ -212,7 +223,16 @@ mod tests {
         for _ in 0..8 {
             short.on_loss(now);
         }
-        assert!(!short.is_random(now, RTT), "12 of 12 ms");
+        assert!(short.is_random(now, RTT), "it grows");
+        let mut later = now;
+        for n in 1000..2100_u64 {
+            later = Instant::from_millis(30 + n + 12);
+            short.on_stamp(later, Stamp::new(u32::try_from(n).unwrap()));
+        }
+        for _ in 0..8 {
+            short.on_loss(later);
+        }
+        assert!(!short.is_random(later, RTT), "12 of 12 ms");
         let (mut any, now) = gate(&[0, 12, 2]);
         for _ in 0..8 {
             any.on_loss(now);
