@@ -100,7 +100,7 @@ impl Gate {
 
     fn bound(&self, now: Instant, rtt: Duration) -> Duration {
         let grain = self.clock.tick().unwrap_or_default() * 2;
-        let needed = if self.is_lossy(now) { rtt / 20 * 9 } else { Duration::ZERO };
+        let needed = if self.is_lossy(now) { rtt / 20 * 9 } else { rtt / 5 };
         let bound = match self.full {
             _ if self.is_pressed() => (self.longest() / 2).min(MOST),
             Some(full) => needed.min(full / 4 * 3).max(full / 2).max(MOST),
