@@ -127,7 +127,8 @@ fn the_floors_cases_are_as_reviewed() {
     let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve];
     let http = [&tls[..], &[Mechanism::Hide, Mechanism::LateHide]].concat();
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
-    writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain", "HTTP").expect("text");
+    writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain", "HTTP")
+        .expect("text");
     for case in CASES {
         let plain = median(case, None, false);
         let ours = median(case, Some(&tls), false);
@@ -136,7 +137,10 @@ fn the_floors_cases_are_as_reviewed() {
         let name =
             format!("{} {:>3} ms {:>4}{dark}", format!("{:?}", case.algorithm).to_lowercase(), case.rtt, case.loss);
         let kernel = case.kernel.map_or(String::from("-"), |kernel| format!("{kernel:.1}"));
-        println!("{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {ours:.3}, {:.2} times, HTTP {read:.3}", ours / plain);
+        println!(
+            "{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {ours:.3}, {:.2} times, HTTP {read:.3}",
+            ours / plain
+        );
         writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}{read:8.1}", ours / plain).expect("text");
     }
     compare("accel.txt", &table);
