@@ -28,8 +28,8 @@ use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
 use super::{Mechanism, Mechanisms};
-use crate::units::{DataSize, Instant};
-use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, TcpOption};
+use crate::units::{DataSize, Duration, Instant};
+use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption};
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +58,8 @@ pub(super) struct Flow {
     holes: Holes,
     gate: Gate,
     undo: Undo,
+    /// The older timestamp that the last ACK echoed.
+    echoed: Option<Stamp>,
     sender: Sender,
     reserve: Reserve,
     handler: Handler,
@@ -117,6 +119,7 @@ impl Flow {
             holes: Holes::default(),
             gate: Gate::default(),
             undo: Undo::default(),
+            echoed: None,
             sender: Sender::default(),
             reserve: Reserve::default(),
             handler: Handler::default(),
@@ -219,6 +222,7 @@ impl Flow {
             };
             self.undo.on_ack(now, &shown)
         });
+        self.echoed = echo;
         // Without SACK a repair that one byte less acknowledges is taken for a loss of what has come (RFC 6582 §3.2), and a
         // duplicate is all that tells of a hole.
         let is_plain =
@@ -226,9 +230,17 @@ impl Flow {
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
+        let keeps_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
+        if keeps_tail {
+            self.reserve.on_blocks(now, patience);
+        }
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);
+            }
+            if let Some(high) = self.holes.high().filter(|_| keeps_tail) {
+                let less = |block: Span| Span { end: high.minus(1), ..block };
+                rewrite.map_sacks(|block| Some(if block.end == high { less(block) } else { block }));
             }
             if let (Some(echo), Some(stamps)) = (echo, ack.timestamps)
                 && echo != stamps.echo
@@ -270,6 +282,14 @@ impl Flow {
         self.is_offloaded
     }
 
+    /// Whether the last byte of what came behind a hole may be kept back.
+    fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
+        // Not of late alone: behind a hole nothing is acknowledged for a round trip.
+        let brings = self.pace.rate(now) * SWUNG;
+        let runs = brings.bytes() >= u64::from(self.segment) * SWING;
+        runs && self.way == Way::Down && !ack.sacks.is_empty() && ack.duplicate_span().is_none() && !self.is_frozen
+    }
+
     /// Whether what is lost now is lost at random.
     fn is_random(&self, now: Instant) -> bool {
         self.gate.is_random(now, self.trip.least()) && !self.missing.are_dense(self.segment)
@@ -294,6 +314,8 @@ fn said(segment: &Segment<'_>) -> Option<Ack> {
     segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sacks })
 }
 
+/// The time in which [`SWING`] is to come.
+const SWUNG: Duration = Duration::from_millis(250);
 /// An Ethernet's with timestamps.
 const USUAL_SEGMENT: u32 = 1448;
 /// What the option takes of each segment (RFC 7323 appendix A).
