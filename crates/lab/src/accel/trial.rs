@@ -4,7 +4,6 @@
 //!    and blackouts.
 //! 2. A figure is that of a part of the run: what comes before belongs to the start of a connection.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use super::daemon::Daemon;
 use super::download::{Download, Received};
 use super::sender::{self, Sample};
-use super::{Who, World};
+use super::{Who, Workshop, World};
 use crate::bench::is_stopped;
 use crate::server::Payload;
 use crate::{Emulation, LabError};
@@ -46,8 +45,7 @@ pub(crate) struct Trial<'a> {
     /// How often the sender is looked at; it is always looked at once, at the end.
     pub(crate) look: Option<Duration>,
     pub(crate) payload: &'a Payload,
-    /// marline's executable.
-    pub(crate) program: &'a Path,
+    pub(crate) workshop: &'a Workshop,
 }
 
 /// What came of it.
@@ -90,9 +88,7 @@ impl Taken {
 impl Trial<'_> {
     /// Does it.
     pub(crate) fn run(&self) -> Result<Taken, LabError> {
-        let lab = self.world.build(self.payload)?;
-        lab.begin()?;
-        let mut daemon = Daemon::start(&lab, self.who, self.program, self.world.cell.is_some())?;
+        let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.who)?;
         lab.begin()?;
         let (zero, before) = (Instant::now(), daemon.as_ref().map(Daemon::cpu));
         let mut running: Vec<Download> = Vec::new();

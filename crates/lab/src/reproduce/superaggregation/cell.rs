@@ -1,13 +1,12 @@
 //! What came of one run of one point, and how it is kept: one line of `evidence/super/lab.jsonl`.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Case, Way, Work};
 use crate::accel::sender::Sample;
-use crate::accel::{Taken, Trial, udp};
+use crate::accel::{Taken, Trial, Who, Workshop, udp};
 use crate::reproduce::store::Kept;
 use crate::server::Payload;
 use crate::{Congestion, Emulation, LabError};
@@ -127,12 +126,12 @@ impl Cell {
         way: &Way,
         sender: Congestion,
         run: u32,
-        (payload, program): (&Payload, &Path),
+        (payload, workshop): (&Payload, &Workshop),
     ) -> Self {
         let mut cell = Self::new(case, way, sender, run);
         let world = case.world(way, sender, run);
         let done = match &way.work {
-            Work::Flood(offered) => world.build(payload).and_then(|lab| {
+            Work::Flood(offered) => workshop.build(&world, payload, &Who::Plain).and_then(|(lab, _)| {
                 lab.begin()?;
                 cell.mbps = udp::goodput(&lab, *offered, case.length.saturating_sub(case.from))
                     .map_err(LabError::at("UDP"))?;
@@ -141,7 +140,7 @@ impl Cell {
             }),
             Work::Download(streams, who) => {
                 let (length, look) = (case.length, Some(case.look));
-                let trial = Trial { world: &world, who, streams, length, look, payload, program };
+                let trial = Trial { world: &world, who, streams, length, look, payload, workshop };
                 trial.run().map(|taken| cell.take(case, run, taken))
             }
         };

@@ -21,6 +21,7 @@ use marline_core::units::DataSize;
 
 use super::ReproduceArgs;
 use super::store::Store;
+use crate::accel::Workshop;
 use crate::bench::is_stopped;
 use crate::evidence::{By, Machine};
 use crate::runner::command::{begin, print, say};
@@ -149,7 +150,7 @@ fn measure(
 ) -> Result<(Vec<Cell>, bool), LabError> {
     let mut cells = store.as_mut().map(|store| std::mem::take(&mut store.earlier)).unwrap_or_default();
     let payload = Payload::new(SIZE).map_err(LabError::at("a file in memory"))?;
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let workshop = Workshop::new()?;
     let seconds: u64 = cases.iter().map(|case| case.length.as_secs() * case.ways.len() as u64).sum();
     let minutes = seconds * senders.len() as u64 * u64::from(runs) / 60;
     say(&format!("{minutes} minutes of connections, at least; stop with Ctrl-C, go on with --continue"));
@@ -163,7 +164,7 @@ fn measure(
             if there || refused.contains(&way.name) {
                 continue;
             }
-            let cell = Cell::measure(case, way, sender, run, (&payload, &program));
+            let cell = Cell::measure(case, way, sender, run, (&payload, &workshop));
             // The user's end breaks a run off: that is no result.
             if is_stopped() {
                 return Ok((cells, failed));
