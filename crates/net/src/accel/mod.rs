@@ -25,6 +25,7 @@ mod raw;
 mod road;
 mod rules;
 mod sight;
+mod sleep;
 pub mod status;
 mod steer;
 mod steering;

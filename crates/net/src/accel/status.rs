@@ -113,7 +113,10 @@ pub struct Flow {
 pub struct Counts {
     /// Packets that waited for a word.
     pub queued: u64,
-    /// Of these, changed.
+    /// How often some of them were taken at once.
+    #[serde(default)]
+    pub batches: u64,
+    /// Of these packets, changed.
     pub changed: u64,
     /// Of these, not let out.
     pub held: u64,

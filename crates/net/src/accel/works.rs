@@ -150,25 +150,31 @@ impl Works {
     /// What has passed since the last time; false: nothing.
     pub(super) fn look(&mut self) -> std::io::Result<bool> {
         let Some(mut eye) = self.eye.take() else { return Ok(false) };
-        let came = eye.receive()?;
-        if came {
-            for (packet, length) in eye.packets() {
+        let (mut came, mut more) = (false, true);
+        while more && eye.receive()? {
+            more = eye.is_full();
+            for (packet, length, at) in eye.packets() {
+                came = true;
                 self.counts.seen += 1;
-                self.tell(Input::Seen { packet: Bytes(packet.to_vec()), length });
+                let input = Input::Seen { packet: Bytes(packet.to_vec()), length };
+                self.machine.handle(Instant::from_nanos(at.saturating_sub(self.begun)), input);
+                self.drain();
             }
+            self.catch_up();
         }
         self.eye = Some(eye);
         Ok(came)
     }
 
-    /// Opens or closes the eye as the machine wants it. One that cannot be opened is tried again with the next change.
-    pub(super) fn adjust(&mut self) {
+    /// Opens or closes the eye as the machine wants it; whether it did. One that cannot be opened is tried again with the next
+    /// change.
+    pub(super) fn adjust(&mut self) -> bool {
         if self.eye.as_ref().map_or(Sight::None, Eye::sight) == self.sight || self.is_blind {
-            return;
+            return false;
         }
         self.take_stock();
         self.eye = None;
-        let Some(Way { road, .. }) = self.ways.first() else { return };
+        let Some(Way { road, .. }) = self.ways.first() else { return false };
         match Eye::open(&road.name, road.index, self.sight) {
             Ok(eye) => self.eye = eye,
             Err(error) => {
@@ -176,6 +182,7 @@ impl Works {
                 self.is_blind = true;
             }
         }
+        true
     }
 
     /// Answers of gateways.
