@@ -28,6 +28,7 @@ mod sight;
 pub mod status;
 mod steer;
 mod steering;
+pub mod streaming;
 #[cfg(test)]
 mod tests;
 mod works;

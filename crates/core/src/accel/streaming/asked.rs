@@ -48,6 +48,11 @@ impl<A> Asked<A> {
         if self.is_hopeless() { self.refusal.take() } else { None }
     }
 
+    /// Whether one has refused it, and it waits for the other.
+    pub const fn is_refused(&self) -> bool {
+        self.refusal.is_some()
+    }
+
     /// Whether nobody can answer any more.
     pub const fn is_hopeless(&self) -> bool {
         !self.first && !self.second

@@ -41,7 +41,11 @@ fn content(which: u32, part: u32) -> Vec<u8> {
 
 /// Every third picture is of the base, and has three parts.
 fn pictures(count: u32) -> Vec<Picture> {
-    let picture = |which| Picture { which, parts: if which % 3 == 0 { 3 } else { 1 }, is_base: which % 3 == 0 };
+    let picture = |which| Picture {
+        which,
+        parts: if which.is_multiple_of(3) { 3 } else { 1 },
+        is_base: which.is_multiple_of(3),
+    };
     (0..count).map(picture).collect()
 }
 
@@ -125,7 +129,7 @@ fn a_blackout_costs_only_the_enhancement() {
     let dark = |which: u32, _| (30..80).contains(&which);
     let (merge, left) = run(120, dark, |_, _| false, 60);
     let expected: Vec<_> =
-        all(120).into_iter().filter(|(which, part)| !dark(*which, *part) || which % 3 == 0).collect();
+        all(120).into_iter().filter(|(which, part)| !dark(*which, *part) || which.is_multiple_of(3)).collect();
     assert_eq!(contents(&left), expected);
     assert_eq!(merge.counts().base, 40);
     assert_eq!(merge.counts().filled, 17 * 3);
@@ -137,10 +141,10 @@ fn a_blackout_costs_only_the_enhancement() {
 #[test]
 fn parts_of_a_picture_get_their_own_numbers() {
     // A head, a tail, what is between; of the base and of others.
-    let lost = |which: u32, part: u32| which > 20 && (which / 3 + part) % 3 == 0;
+    let lost = |which: u32, part: u32| which > 20 && (which / 3 + part).is_multiple_of(3);
     let (merge, left) = run(90, lost, |_, _| false, 60);
     let expected: Vec<_> =
-        all(90).into_iter().filter(|(which, part)| !lost(*which, *part) || which % 3 == 0).collect();
+        all(90).into_iter().filter(|(which, part)| !lost(*which, *part) || which.is_multiple_of(3)).collect();
     assert_eq!(contents(&left), expected);
     let mut numbers: Vec<u16> = left.iter().map(|bytes| Rtp::parse(bytes).unwrap().number).collect();
     let index = |content: &(u32, u32)| all(90).iter().position(|other| other == content).unwrap();
@@ -201,7 +205,7 @@ proptest! {
         let mut merge = Merge::new(HOLD, true);
         let mut now = Instant::ZERO;
         for (is_first, bytes) in packets {
-            now = now + Duration::from_millis(7);
+            now += Duration::from_millis(7);
             if is_first { merge.on_first(now, bytes) } else { merge.on_second(now, bytes) }
             while merge.poll().is_some() {}
         }

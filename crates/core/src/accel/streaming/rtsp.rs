@@ -58,7 +58,9 @@ impl Message {
         let text = rest.get(..head).and_then(|head| core::str::from_utf8(head).ok()).ok_or(Refusal::Malformed)?;
         let mut lines = text.split("\r\n");
         let start = lines.next().unwrap_or_default().to_owned();
-        if text.contains('\0') || !(start.starts_with("RTSP/1.0 ") || start.ends_with(" RTSP/1.0")) {
+        // A line's end that only some see would hide a header from others.
+        let is_line = |line: &str| !line.contains(['\r', '\n', '\0']);
+        if !text.split("\r\n").all(is_line) || !(start.starts_with("RTSP/1.0 ") || start.ends_with(" RTSP/1.0")) {
             return Err(Refusal::Malformed);
         }
         let headers = lines.map(header).collect::<Option<Vec<_>>>().ok_or(Refusal::Malformed)?;
@@ -92,7 +94,7 @@ impl Message {
     pub fn method(&self) -> Option<&str> {
         let mut words = self.start.split(' ');
         let method = words.next().filter(|method| !method.is_empty() && *method != "RTSP/1.0")?;
-        (words.clone().count() == 2 && words.last() == Some("RTSP/1.0")).then_some(method)
+        (words.clone().count() == 2 && words.next_back() == Some("RTSP/1.0")).then_some(method)
     }
 
     /// What a request is about.
@@ -164,8 +166,7 @@ pub fn is_repeatable(request: &Message) -> bool {
 fn header(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_once(':')?;
     let is_token = |c: char| c.is_ascii_graphic();
-    (!name.is_empty() && name.chars().all(is_token) && !value.contains(['\r', '\n']))
-        .then(|| (name.to_owned(), value.trim().to_owned()))
+    (!name.is_empty() && name.chars().all(is_token)).then(|| (name.to_owned(), value.trim().to_owned()))
 }
 
 #[cfg(test)]
@@ -205,6 +206,7 @@ mod tests {
         assert_eq!(Message::parse(b"RTSP/1.0 200 OK\r\nContent-Length: 99999\r\n\r\n"), Err(Refusal::TooLong));
         assert_eq!(Message::parse(&[b'x'; HEAD_MAX]), Err(Refusal::TooLong));
         assert_eq!(Message::parse(b"PLAY RTSP/1.0\r\n\r\n"), Err(Refusal::Malformed));
+        assert_eq!(Message::parse(b"PLAY a\nSession: 1\n RTSP/1.0\r\n\r\n"), Err(Refusal::Malformed));
     }
 
     #[test]
