@@ -34,6 +34,7 @@ mod pace;
 mod reserve;
 mod roles;
 mod sender;
+pub mod streaming;
 mod stretch;
 mod tap;
 #[cfg(test)]

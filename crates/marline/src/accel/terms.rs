@@ -26,6 +26,12 @@ pub(super) fn wanted(args: &RunArgs) -> Result<Vec<Wanted>, Exit> {
 
 /// What the machine is told.
 pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
+    if let Some(relay) = &args.via {
+        return Err(Exit::usage(format!(
+            "--via {relay}: a relay ends the connections that it carries and acknowledges to the server itself, so there is no ACK \
+             that it could send for this machine; leave --via out, and carry the flow by `marline edge`"
+        )));
+    }
     fits("--secondary-up", args.secondary_up.len(), args)?;
     fits("--secondary-down", args.secondary_down.len(), args)?;
     let helper = |at: usize, number| Helper {

@@ -29,6 +29,7 @@ mod sleep;
 pub mod status;
 mod steer;
 mod steering;
+pub mod streaming;
 #[cfg(test)]
 mod tests;
 mod works;
