@@ -131,10 +131,15 @@ impl Trial<'_> {
     }
 }
 
+/// Keeps what the accelerator says of its flows; and of a freeze, which is over before anybody asks, that there was a blackout
+/// that it noticed.
 fn note(in_force: &mut Vec<String>, status: &Value) {
     let flows = status["flows"].as_array().cloned().unwrap_or_default();
     let words = flows.iter().filter_map(|flow| flow["in_force"].as_array()).flatten().filter_map(Value::as_str);
-    for word in words {
+    let was_dark = status["links"][0]["blackouts"].as_u64().is_some_and(|blackouts| blackouts > 0);
+    let may = status["mechanisms"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let frozen = may.filter(|word| was_dark && !flows.is_empty() && word.starts_with("freeze"));
+    for word in words.chain(frozen) {
         if !in_force.iter().any(|known| known == word) {
             in_force.push(word.to_owned());
         }
@@ -159,5 +164,10 @@ mod tests {
         note(&mut kept, &status(&["offload", "undo"]));
         note(&mut kept, &serde_json::json!({}));
         assert_eq!(kept, ["undo", "reserve", "offload"]);
+        let dark = |blackouts| serde_json::json!({"mechanisms": ["freeze"], "links": [{"blackouts": blackouts}], "flows": [{}]});
+        note(&mut kept, &dark(0));
+        assert_eq!(kept.len(), 3);
+        note(&mut kept, &dark(1));
+        assert_eq!(kept[3], "freeze");
     }
 }

@@ -194,3 +194,31 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
     let head = format!("Sender: {}, where a row names no other. Loss towards the client alone.\n", args.cc);
     turns::end(file, &head, &sheet.table(), &sheet.record(), sheet.problems)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: AccelArgs,
+    }
+
+    fn parse(line: &str) -> Result<AccelArgs, String> {
+        let words = std::iter::once("accel").chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_hurried_look_may_be_repeated_and_jobs_are_one_to_sixteen() {
+        let args = parse("--quick --runs 3 --jobs 6").unwrap();
+        assert_eq!((args.quick, args.runs, args.jobs), (true, Some(3), 6));
+        assert_eq!(parse("").unwrap().jobs, 1);
+        for refused in ["--jobs 0", "--jobs 17"] {
+            assert!(parse(refused).unwrap_err().contains("1..=16"), "{refused}");
+        }
+    }
+}
