@@ -1,7 +1,7 @@
-//! `marline accel rtp` between ffmpeg as a player and ffmpeg as the sender, over emulated links of which one goes dark.
+//! `marline accel rtp` between ffmpeg's demuxer as a player and ffmpeg as the sender, over emulated links of which one goes dark.
 //!
 //! In: a film of which each fifth picture is a key frame, and its key frames alone, as a server of RTSP offers both. Out: which
-//! pictures the player has written, what the server was asked and told, and over which link.
+//! pictures the player got, what the server was asked and told, and over which link.
 //!
 //! 1. The server speaks RTSP as far as RFC 2326 appendix D.1 has it; media and senders' reports are ffmpeg's. It knows nothing of
 //!    two links.
@@ -155,7 +155,7 @@ fn answer(
                     let (to, port) = (session.to.0.ip(), session.to.1);
                     let mut sender = Command::new("ffmpeg");
                     sender.args(["-v", "error", "-re", "-i"]).arg(films.join(format!("{}.mkv", session.film)));
-                    sender.args(["-c", "copy", "-bsf:v", "dump_extra=freq=keyframe", "-f", "rtp"]);
+                    sender.args(["-c", "copy", "-bsf:v", "h264_mp4toannexb", "-f", "rtp"]);
                     sender.arg(format!("rtp://{to}:{port}?rtcpport={}&pkt_size=1200", port + 1));
                     sender.stdin(Stdio::null()).stdout(Stdio::null());
                     session.sender = Some(sender.spawn().unwrap());
@@ -202,32 +202,30 @@ fn films(place: &Path) {
     ffmpeg(&["-i", "full.mkv", "-c", "copy", "-bsf:v", "noise=drop=not(key)", "base.mkv"]);
 }
 
-/// A run: what `marline` said of itself, what the server was asked, when in the film the written key frames stand.
+/// A run: what `marline` said of itself, what the server was asked, when in the film the key frames are that the player got.
 fn run(place: &Path, name: &str, words: &str) -> (Value, Vec<String>, Vec<f64>) {
     let marline = env!("CARGO_BIN_EXE_marline");
     let server = "rtsp://10.99.0.1:8554";
     let script = format!(
         "{marline} accel rtp --primary wlan0 --secondary wwan0 --json {words} {server}/full >{name}.json 2>{name}.said & \
          for try in 1 2 3 4 5 6 7 8 9; do grep -q play {name}.said && break; sleep 0.3; done; \
-         timeout 40 ffmpeg -v error -y -rtsp_transport udp -i rtsp://127.0.0.1:8554/full -t 11 -c copy {name}.mkv; \
-         kill -INT $!; wait $!"
+         timeout 40 ffprobe -v error -rtsp_transport udp -read_intervals %+11 -show_entries packet=pts_time,flags -of csv=p=0 \
+         rtsp://127.0.0.1:8554/full >{name}.list; \
+         sleep 1; kill -INT $!; wait $!"
     );
     let exe = std::env::current_exe().unwrap();
     let serving = format!("{} a_server_where_it_is_told_to_be_one --exact --nocapture", exe.display());
     let mut command = Command::new("timeout");
     command.args(["90", marline, "lab", "exec", "--link", "wlan0,rate=20Mbit/s,rtt=20ms"]);
     command.args(["--link", "wwan0,rate=3Mbit/s,up=400kbit/s,rtt=80ms", "--server", &serving]);
-    command.args(["--event", "5s:wlan0=down", "--event", "8s:wlan0=up", "--", "sh", "-c", &script]);
+    command.args(["--at", "5s:wlan0=down", "--at", "8s:wlan0=up", "--", "sh", "-c", &script]);
     let output = command.env(FILMS, place).env("HOME", place).current_dir(place).output().unwrap();
     let read = |file: String| std::fs::read_to_string(place.join(file)).unwrap_or_default();
     let told = read(format!("{name}.json"));
     let served = serde_json::from_str(&told);
     let served = served.unwrap_or_else(|_| panic!("{told}{}{}", read(format!("{name}.said")), said(&output)));
     let asked = read("asked".to_owned()).lines().map(str::to_owned).collect();
-    let mut probe = Command::new("ffprobe");
-    probe.args(["-v", "error", "-show_entries", "packet=pts_time,flags", "-of", "csv=p=0"]);
-    let listed = probe.arg(place.join(format!("{name}.mkv"))).output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
+    let listed = read(format!("{name}.list"));
     let keys = listed.lines().filter(|line| line.contains('K'));
     let keys = keys.filter_map(|line| line.split(',').next()?.parse().ok()).collect();
     println!("{name}: {served}\n{}", said(&output));
@@ -259,10 +257,12 @@ fn a_blackout_costs_no_key_frame_and_reports_and_commands_go_on() {
     // Reports: more over the second link than over the first, as the server hears them.
     let (first, second) = (heard(&asked, "RR 10.1.0.2"), heard(&asked, "RR 10.2.0.2"));
     assert!(second > 0 && second > first, "{asked:?}");
-    assert!(count(&served, "offloaded") >= second as u64 - first as u64, "{served}");
+    assert!(count(&served, "offloaded") > 0 && count(&served, "reports") >= second as u64, "{served}");
     // Commands: what may be heard twice was heard over the second link; what makes something, over the first alone.
     assert!(count(&served, "doubled") > 0, "{served}");
-    assert!(heard(&asked, "TEARDOWN 10.2.0.2") > 0, "{asked:?}");
+    for method in ["GET_PARAMETER", "TEARDOWN"] {
+        assert!(heard(&asked, &format!("{method} 10.2.0.2")) > 0, "{method}: {asked:?}");
+    }
     assert_eq!((heard(&asked, "SETUP 10.2.0.2"), heard(&asked, "SETUP 10.1.0.2")), (0, 1));
     assert_eq!((heard(&asked, "PLAY 10.2.0.2"), heard(&asked, "PLAY 10.1.0.2")), (0, 1));
 

@@ -73,7 +73,7 @@ pub(super) enum AccelVerb {
     },
     /// Play a stream of RTSP over two links: reports, commands and the base layer over the second, too.
     #[command(after_help = RTP_HELP)]
-    Rtp(RtpArgs),
+    Rtp(Box<RtpArgs>),
 }
 
 /// The last lines of `marline accel rtp --help`.

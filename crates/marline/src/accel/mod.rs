@@ -35,7 +35,7 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
             print(&if json { json_of(&all)? } else { all.iter().map(show::status).collect::<Vec<_>>().join("\n") })
         }
         Some(AccelVerb::Stop { daemon }) => stop(&daemon),
-        Some(AccelVerb::Rtp(args)) => rtp::run(args),
+        Some(AccelVerb::Rtp(args)) => rtp::run(*args),
         Some(AccelVerb::Check { json }) => {
             let needs = look();
             print(&if json { json_of(&needs)? } else { show::needs(&needs) })?;

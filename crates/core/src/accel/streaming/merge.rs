@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 
 use super::layer::Layer;
 use super::matching::{Mark, Matching};
+use super::mirror::{Kept, Mirror, Unit};
 use super::numbers::Numbers;
 use super::rtp::Rtp;
 use crate::units::{Duration, Instant};
@@ -51,29 +52,6 @@ struct Waiting {
     bytes: Vec<u8>,
     since: Instant,
     is_mirrored: bool,
-}
-
-/// The second stream.
-#[derive(Clone, Debug, Default)]
-struct Mirror {
-    name: Option<u32>,
-    numbers: Numbers,
-    packets: BTreeMap<u64, Kept>,
-    /// Up to here it has left, or is not wanted any more.
-    passed: u64,
-    /// Pairs that have not left: first stream's number, second's.
-    pairs: BTreeMap<u64, u64>,
-    /// By the time of a picture: what its numbers are less than the first stream's; none: pairs contradict each other.
-    shifts: BTreeMap<u32, Option<u64>>,
-    since: Option<Instant>,
-}
-
-#[derive(Clone, Debug)]
-struct Kept {
-    bytes: Vec<u8>,
-    timestamp: u32,
-    marker: bool,
-    since: Instant,
 }
 
 /// What was done so far.
@@ -207,7 +185,7 @@ impl Merge {
     pub fn deadline(&self) -> Option<Instant> {
         let next = self.next?;
         let ahead = self.waiting.values().next().map(|waiting| waiting.since + self.patience());
-        let unit = self.unit(next).map(|unit| unit.since + self.hold);
+        let unit = self.mirror.unit(next, self.matching.apart()).map(|unit| unit.since + self.hold);
         [ahead, unit].into_iter().flatten().min()
     }
 
@@ -247,8 +225,7 @@ impl Merge {
             self.outputs.push_back(waiting.bytes);
         }
         (self.numbers, self.next, self.latest, self.ended) = (Numbers::default(), None, None, true);
-        self.mirror.pairs.clear();
-        self.mirror.shifts.clear();
+        self.mirror.restart();
         self.skipped.clear();
         self.filled.clear();
         self.matching.restart();
@@ -256,14 +233,7 @@ impl Merge {
 
     /// The same payload in both.
     fn pair(&mut self, first: Mark, second: Mark) {
-        let shift = first.number.wrapping_sub(second.number);
-        let known = self.mirror.shifts.entry(second.timestamp).or_insert(Some(shift));
-        if *known != Some(shift) {
-            *known = None;
-        }
-        while self.mirror.shifts.len() > PICTURES {
-            self.mirror.shifts.pop_first();
-        }
+        self.mirror.shift(first.number.wrapping_sub(second.number), second.timestamp);
         if self.next.is_some_and(|next| first.number < next) {
             self.mirror.passed = self.mirror.passed.max(second.number);
         } else if self.mirror.pairs.len() < MOST {
@@ -274,10 +244,9 @@ impl Merge {
 
     /// Fills in the parts of a picture whose numbers are known.
     fn fill(&mut self, timestamp: u32) {
-        let (Some(Some(shift)), Some(next)) = (self.mirror.shifts.get(&timestamp), self.next) else { return };
-        let parts = self.mirror.packets.iter().filter(|(_, kept)| kept.timestamp == timestamp);
-        let parts = parts.map(|(number, kept)| (number.wrapping_add(*shift), *number, kept.bytes.clone()));
-        for (number, of_mirror, bytes) in parts.collect::<Vec<_>>() {
+        let (Some(shift), Some(next)) = (self.mirror.shift_of(timestamp), self.next) else { return };
+        for (of_mirror, bytes) in self.mirror.parts(timestamp) {
+            let number = of_mirror.wrapping_add(shift);
             if number >= next && number - next < MOST as u64 && !self.waiting.contains_key(&number) {
                 self.mirror.pairs.insert(number, of_mirror);
                 self.enter(number, bytes);
@@ -317,7 +286,7 @@ impl Merge {
             }
             let ahead = self.waiting.first_key_value().map(|(number, waiting)| (*number, waiting.since));
             let is_up = ahead.is_some_and(|(_, since)| self.now >= since + self.patience());
-            if let Some(unit) = self.unit(next) {
+            if let Some(unit) = self.mirror.unit(next, self.matching.apart()) {
                 let is_past = self.latest.is_some_and(|latest| is_after(latest, unit.timestamp));
                 if self.now >= unit.since + self.hold || is_up && is_past {
                     next = self.place(next, ahead.map(|(number, _)| number), &unit);
@@ -348,32 +317,6 @@ impl Merge {
             self.counts.enhancement += u64::from(layer == Some(Layer::Enhancement));
         }
         self.outputs.push_back(waiting.bytes);
-    }
-
-    /// The first picture of the second stream that is not passed, if it is whole and the first link has brought nothing of it.
-    fn unit(&self, next: u64) -> Option<Unit> {
-        let apart = self.matching.apart()?;
-        let mut parts = self.mirror.packets.range(self.mirror.passed.saturating_add(1)..).peekable();
-        while let Some((first, kept)) = parts.next() {
-            let (mut last, mut end, mut is_whole) = (*first, kept, true);
-            while let Some((number, more)) = parts.next_if(|(_, more)| more.timestamp == kept.timestamp) {
-                is_whole &= *number == last + 1;
-                (last, end) = (*number, more);
-            }
-            let begins = *first == self.mirror.passed + 1 || self.mirror.packets.contains_key(&(first - 1));
-            let ends = end.marker || self.mirror.packets.contains_key(&(last + 1));
-            match self.mirror.shifts.get(&kept.timestamp) {
-                // It leaves by itself; what is behind it is not to overtake it.
-                Some(Some(shift)) if last.wrapping_add(*shift) >= next => return None,
-                Some(_) => {}
-                None if is_whole && begins && ends => {
-                    let timestamp = kept.timestamp.wrapping_add(apart);
-                    return Some(Unit { first: *first, last, timestamp, since: end.since });
-                }
-                None => {}
-            }
-        }
-        None
     }
 
     /// Puts a picture into the hole at `next`, if it has room; what leaves next then.
@@ -423,16 +366,6 @@ impl Merge {
     }
 }
 
-/// A picture of the second stream.
-#[derive(Clone, Copy, Debug)]
-struct Unit {
-    first: u64,
-    last: u64,
-    /// In the first stream's clock.
-    timestamp: u32,
-    since: Instant,
-}
-
 /// Whether a time is behind another one; times go round.
 fn is_after(one: u32, other: u32) -> bool {
     (1..1 << 31).contains(&one.wrapping_sub(other))
@@ -446,5 +379,3 @@ const MOST: usize = 4096;
 const REMEMBERED: usize = 512;
 /// Passed packets of the second stream that still may fill what was given up. chosen: a picture of 100 KiB.
 const KEPT: u64 = 96;
-/// Pictures whose numbers are remembered. chosen: more than [`MOST`] packets have, in most streams.
-const PICTURES: usize = 256;

@@ -19,6 +19,7 @@ mod matching;
 mod merge;
 #[cfg(test)]
 mod merge_tests;
+mod mirror;
 mod numbers;
 mod reports;
 mod rtcp;
