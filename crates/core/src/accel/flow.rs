@@ -30,7 +30,7 @@ use super::reserve::{self, Reserve};
 use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
-use super::view::FlowView;
+use super::view::{Excuse, FlowView};
 use super::{Mechanism, Mechanisms};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
@@ -396,7 +396,7 @@ impl Flow {
         FlowView {
             flow: self.key,
             opened: self.opened,
-            left_alone: self.left_alone(mechanisms, stamps),
+            not_in_force: self.not_in_force(mechanisms, stamps),
             in_force,
             received: self.pace.total(),
             goodput: self.pace.rate(now),
@@ -406,7 +406,6 @@ impl Flow {
             undone: self.undo.undone(),
             hidden: DataSize::from_bytes(hidden),
             missing: DataSize::from_bytes(missing),
-            not_hidden: self.hiding.as_ref().and_then(Hiding::refusal).map(|refusal| refusal.to_string()),
             acks: self.counts.acks,
             offloaded: self.counts.offloaded,
             replaced: self.counts.replaced,
@@ -429,17 +428,26 @@ impl Flow {
         plain(segment, self.trip.smoothed()?, segments, holes)
     }
 
-    fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
-        let why = if mechanisms.has(Mechanism::Undo) && !stamps && self.last.is_some() {
-            "it has no timestamps, which undo needs"
-        } else if self.sender.is_unmoved() {
-            "its sender does not slow down when something is lost"
-        } else if self.trial.is_in_vain() {
-            "it runs no better with its ACKs elsewhere"
-        } else {
-            return None;
+    /// What was looked into and is of no use.
+    fn not_in_force(&self, mechanisms: &Mechanisms, stamps: bool) -> Vec<Excuse> {
+        let mut excuses = Vec::new();
+        let mut not = |mechanism, why: String| {
+            if mechanisms.has(mechanism) {
+                excuses.push(Excuse { mechanism, why });
+            }
         };
-        Some(why.to_string())
+        if self.sender.is_unmoved() {
+            not(Mechanism::Undo, "its sender does not slow down when something is lost".into());
+        } else if !stamps && self.last.is_some() {
+            not(Mechanism::Undo, "it has no timestamps".into());
+        }
+        if self.trial.is_in_vain() {
+            not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
+        }
+        if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal) {
+            [Mechanism::Hide, Mechanism::LateHide].into_iter().for_each(|one| not(one, refusal.to_string()));
+        }
+        excuses
     }
 
     /// What a segment that leaves says once its holes are hidden; and whether it need not leave at all.

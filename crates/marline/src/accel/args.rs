@@ -67,6 +67,20 @@ pub(super) enum AccelVerb {
         #[arg(long)]
         json: bool,
     },
+    /// Wait for a run's end, and pay what it has left owed to flows; runs start it.
+    #[command(hide = true)]
+    Keep(KeepArgs),
+}
+
+/// What a keeper is told by the run that starts it.
+#[derive(Debug, Args)]
+pub(super) struct KeepArgs {
+    /// Where what is owed is written down.
+    #[arg(long, value_name = "FILE")]
+    pub(super) ledger: PathBuf,
+    /// The run's links, the primary one first.
+    #[arg(long = "link", value_name = "IFACE")]
+    pub(super) links: Vec<String>,
 }
 
 /// Which daemon.
