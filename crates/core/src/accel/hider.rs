@@ -252,6 +252,19 @@ impl Hider {
         self.hidden.is_empty() && self.told <= self.here && self.ladder.is_none()
     }
 
+    /// What is acknowledged and not here, or may be, with the timestamp of a segment that fills it.
+    pub(super) fn open(&self) -> Vec<(Stretch, Option<Stamp>)> {
+        let hidden = self.hidden.iter().map(|hole| (hole.stretch, hole.stamp));
+        let unsure = Stretch::new(self.told.max(self.here), self.ladder.unwrap_or(0));
+        let unsure = self.beyond.gaps(unsure).into_iter().map(|stretch| (stretch, self.newest));
+        hidden.chain(unsure).collect()
+    }
+
+    /// After a ladder: up to where it may have acknowledged.
+    pub(super) const fn ladder_top(&self) -> Option<u64> {
+        self.ladder
+    }
+
     /// Bytes that are acknowledged and not here.
     pub(super) fn missing_bytes(&self) -> u64 {
         self.hidden.iter().map(|hole| hole.stretch.bytes()).sum()

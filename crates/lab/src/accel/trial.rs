@@ -78,10 +78,11 @@ impl Taken {
         self.samples.iter().rfind(|sample| sample.port == port)
     }
 
-    /// Why the accelerator left the flow alone, if it says so.
+    /// Why the accelerator left a flow alone, or else which mechanisms it did not use for one and why, if it says so.
     pub(crate) fn left_alone(&self) -> Option<String> {
         let flows = self.status.as_ref()?.get("flows")?.as_array()?;
-        flows.iter().find_map(|flow| flow.get("left_alone")?.as_str().map(str::to_owned))
+        let alone = flows.iter().find_map(|flow| flow.get("left_alone")?.as_str().map(str::to_owned));
+        alone.or_else(|| flows.iter().find_map(excuses))
     }
 }
 
@@ -131,6 +132,15 @@ impl Trial<'_> {
     }
 }
 
+/// `undo: it has no timestamps`, and so on; the two that hide have one reason.
+fn excuses(flow: &Value) -> Option<String> {
+    let mut all: Vec<String> = Vec::new();
+    for excuse in flow.get("not_in_force")?.as_array()?.iter().filter(|excuse| excuse["mechanism"] != "late-hide") {
+        all.push(format!("{}: {}", excuse["mechanism"].as_str()?, excuse["why"].as_str()?));
+    }
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
 /// Keeps what the accelerator says of its flows; and of a freeze, which is over before anybody asks, that there was a blackout
 /// that it noticed.
 fn note(in_force: &mut Vec<String>, status: &Value) {
@@ -155,6 +165,14 @@ const ASK: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_of_no_use_is_named_with_its_reason() {
+        let excuse = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "why": "no"});
+        let flow = serde_json::json!({"not_in_force": [excuse("undo"), excuse("hide"), excuse("late-hide")]});
+        assert_eq!(excuses(&flow).as_deref(), Some("undo: no; hide: no"));
+        assert_eq!(excuses(&serde_json::json!({"not_in_force": []})), None);
+    }
 
     #[test]
     fn what_was_in_force_once_is_kept_once() {

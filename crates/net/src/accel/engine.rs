@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use marline_core::accel::{Bytes, Config, FetchId, Input};
+use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input};
 use marline_core::wire::netlink::{Link, group, kind, messages};
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
@@ -23,7 +23,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
 use super::flows::Flows;
-use super::log::Logged;
+use super::ledger::Ledger;
 use super::queue::{Fate, Queue, is_open};
 use super::road::Road;
 use super::rules::{self, Rules};
@@ -32,6 +32,7 @@ use super::status::{self, Status};
 use super::steering;
 use super::works::{Errand, Works};
 use super::{AccelError, needs};
+use crate::logged::Logged;
 
 /// What an engine is made from.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct Setup {
     pub flows: Flows,
     /// Where the log of decisions goes; none: nowhere.
     pub trace: Option<PathBuf>,
+    /// Where what is owed to flows is written down ([`super::ledger()`]); none: nowhere, and nobody pays it after a death.
+    pub ledger: Option<PathBuf>,
     /// Who gets bytes from servers; none: they cannot be had.
     pub errands: Option<UnboundedSender<Errand>>,
 }
@@ -96,15 +99,20 @@ impl Engine {
             None => {}
         }
         let queue = Queue::open(number)?;
-        let machine = Logged::new(setup.config.clone(), setup.trace.as_deref())?;
-        let works = Works::new(machine, setup.roads, setup.errands)?;
+        let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
+        let machine = machine.map_err(|(path, error)| {
+            AccelError::Unfit(format!("{}: the log cannot be written: {error}", path.display()))
+        })?;
+        let ledger = setup.ledger.map(|path| {
+            Ledger::open(&path).map_err(AccelError::kernel(format!("{}: what is owed to flows", path.display())))
+        });
+        let works = Works::new(machine, ledger.transpose()?, setup.roads, setup.errands)?;
         let monitor =
             RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
         let meant = setup.flows.to_string();
-        let mut engine =
-            Self::run(move |wake, ordered| {
-                Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
-            })?;
+        let mut engine = Self::run(move |wake, ordered| {
+            Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
+        })?;
         engine.rules = Some(Rules::set(&primary.name, &setup.flows, number)?);
         Ok(engine)
     }
@@ -217,6 +225,9 @@ impl Loop {
             if clock::now() - flushed > SECOND {
                 flushed = clock::now();
                 self.works.machine.flush();
+                if let Some((path, error)) = self.works.machine.failed() {
+                    tracing::error!(file = %path.display(), %error, "the log ends here");
+                }
                 self.works.take_stock();
             }
         }

@@ -60,6 +60,8 @@ impl Eye {
         match self.batch.receive(&self.socket) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // The device is down. When it is up again, so is this socket.
+            Err(error) if error.kind() == io::ErrorKind::NetworkDown => Ok(false),
             Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error),
         }

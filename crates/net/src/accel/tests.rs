@@ -257,7 +257,7 @@ fn setup(flows: &str) -> Setup {
     let wanted = [Wanted { name: "wlan0".into(), gateway }];
     let roads = roads(&survey().unwrap(), &wanted).unwrap();
     let flows: Flows = flows.parse().unwrap();
-    Setup { config: Config::new(LinkId(0), None), roads, flows, trace: None, errands: None }
+    Setup { config: Config::new(LinkId(0), None), roads, flows, trace: None, ledger: None, errands: None }
 }
 
 fn rules_there() -> usize {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::{Counts, Flow};
 use crate::accel::gain::plain;
 use crate::accel::hiding::Hiding;
-use crate::accel::view::FlowView;
+use crate::accel::view::{Excuse, FlowView};
 use crate::accel::{Mechanism, Mechanisms};
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::Flow as Key;
@@ -36,7 +36,7 @@ impl Flow {
         FlowView {
             flow: self.key,
             opened: self.opened,
-            left_alone: self.left_alone(mechanisms, stamps),
+            not_in_force: self.not_in_force(mechanisms, stamps),
             in_force,
             received: self.pace.total(),
             goodput: self.pace.rate(now),
@@ -46,7 +46,6 @@ impl Flow {
             undone: self.undo.undone(),
             hidden: DataSize::from_bytes(hidden),
             missing: DataSize::from_bytes(missing),
-            not_hidden: self.hiding.as_ref().and_then(Hiding::refusal).map(|refusal| refusal.to_string()),
             acks: self.counts.acks,
             offloaded: self.counts.offloaded,
             replaced: self.counts.replaced,
@@ -63,17 +62,26 @@ impl Flow {
         plain(segment, self.trip.smoothed()?, segments, holes)
     }
 
-    fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
-        let why = if mechanisms.has(Mechanism::Undo) && !stamps && self.last.is_some() {
-            "it has no timestamps, which undo needs"
-        } else if self.sender.is_unmoved() {
-            "its sender does not slow down when something is lost"
-        } else if self.trial.is_in_vain() {
-            "it runs no better with its ACKs elsewhere"
-        } else {
-            return None;
+    /// What was looked into and is of no use.
+    fn not_in_force(&self, mechanisms: &Mechanisms, stamps: bool) -> Vec<Excuse> {
+        let mut excuses = Vec::new();
+        let mut not = |mechanism, why: String| {
+            if mechanisms.has(mechanism) {
+                excuses.push(Excuse { mechanism, why });
+            }
         };
-        Some(why.to_string())
+        if self.sender.is_unmoved() {
+            not(Mechanism::Undo, "its sender does not slow down when something is lost".into());
+        } else if !stamps && self.last.is_some() {
+            not(Mechanism::Undo, "it has no timestamps".into());
+        }
+        if self.trial.is_in_vain() {
+            not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
+        }
+        if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal) {
+            [Mechanism::Hide, Mechanism::LateHide].into_iter().for_each(|one| not(one, refusal.to_string()));
+        }
+        excuses
     }
 
     /// Books what became of an ACK that was offered to a helping link.
