@@ -1,7 +1,7 @@
 //! The accelerator on the floors' cases in virtual time, as tables that changes are reviewed against.
 //!
 //! In: 20 Mbit/s with a queue of 100 ms, a helping link of 400 kbit/s up and 900 kbit/s down with 150 ms. Out:
-//! `tables/accel.txt`, compared with what is kept there; `UPDATE_TABLES=1` writes it anew. Exact figures are printed
+//! `tables/accel.txt` and `tables/accel-dark.txt`, compared with what is kept there; `UPDATE_TABLES=1` writes it anew. Exact figures are printed
 //! (`--nocapture`).
 //!
 //! 1. A goodput is what the client's application reads, without the first 6 s.
@@ -95,10 +95,16 @@ fn goodput(scene: Scene, lasts: Duration) -> f64 {
 }
 
 fn median(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
+    median_of(case, mechanisms, false)
+}
+
+/// `is_http`: plain, so that its bytes can be had elsewhere.
+fn median_of(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
     let lasts = Duration::from_secs(if case.dark > 0 { 60 } else { 20 });
     let mut all: Vec<f64> = SEEDS
         .map(|seed| {
             let mut scene = scene(case, seed);
+            scene.flows.iter_mut().for_each(|plan| plan.is_http = is_http);
             scene.config = mechanisms.map(|these| Config {
                 mechanisms: Mechanisms::of(these),
                 ..Config::new(Scene::PRIMARY, Some(Scene::HELPER))
@@ -136,4 +142,27 @@ fn the_floors_cases_are_as_reviewed() {
         writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
     }
     compare("accel.txt", &table);
+}
+
+#[test]
+fn what_is_done_in_a_blackout_is_as_reviewed() {
+    let ways: [(&str, Option<&[Mechanism]>); 5] = [
+        ("plain", None),
+        ("freeze", Some(&[Mechanism::Freeze])),
+        ("flight", Some(&[Mechanism::FreezeFlight])),
+        ("reserve", Some(&[Mechanism::Reserve])),
+        ("late", Some(&[Mechanism::LateHide])),
+    ];
+    let mut table = String::from("goodput in Mbit/s over 20 Mbit/s, plain HTTP, blackouts every 20 s\n\n");
+    let names: String = ways.iter().map(|(name, _)| format!("{name:>8}")).collect();
+    writeln!(table, "{:24}{names}", "case").expect("text");
+    for (rtt, dark) in [(50, 2), (50, 10), (200, 2), (200, 10)] {
+        let case = Case { kernel: None, ..case(Cubic, rtt, "0%", dark, 0.0) };
+        let figures: Vec<f64> = ways.iter().map(|(_, these)| median_of(&case, *these, true)).collect();
+        let name = format!("cubic {rtt:>3} ms, {dark:>2} s dark");
+        println!("{name}: {figures:.3?}");
+        let figures: String = figures.iter().map(|figure| format!("{figure:8.1}")).collect();
+        writeln!(table, "{name:24}{figures}").expect("text");
+    }
+    compare("accel-dark.txt", &table);
 }

@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use super::calm::Calm;
 use super::event::{Bytes, Output};
 use super::fetcher::Want;
+use super::freeze::Frost;
 use super::gain::{Trial, plain};
 use super::gate::Gate;
 use super::handler::Handler;
@@ -72,6 +73,8 @@ pub(super) struct Flow {
     calm: Calm,
     is_offloaded: bool,
     is_frozen: bool,
+    /// The same, and its flight was acknowledged.
+    is_stilled: bool,
     counts: Counts,
 }
 
@@ -129,6 +132,7 @@ impl Flow {
             calm: Calm::default(),
             is_offloaded: false,
             is_frozen: false,
+            is_stilled: false,
             counts: Counts::default(),
         }
     }
@@ -266,7 +270,7 @@ impl Flow {
     }
 
     /// The link is dark.
-    pub(super) fn on_dark(&mut self, now: Instant, frozen_over: Option<LinkId>, outputs: &mut VecDeque<Output>) {
+    pub(super) fn on_dark(&mut self, now: Instant, frost: Option<Frost>, outputs: &mut VecDeque<Output>) {
         self.undo.clear();
         if self.pace.rate(now).is_zero() {
             return;
@@ -274,7 +278,11 @@ impl Flow {
         self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
         self.reserve.put_aside();
         self.handler.on_dark(now, self.way == Way::Down);
-        if let (Some(link), Some((last, envelope))) = (frozen_over, self.last) {
+        let Some(frost) = frost else { return };
+        if self.still(now, &frost, outputs) {
+            return;
+        }
+        if let (true, link, Some((last, envelope))) = (frost.is_plain, frost.link, self.last) {
             self.is_frozen = true;
             let packet = Bytes(Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope));
             outputs.push_back(match self.way {
@@ -293,7 +301,7 @@ impl Flow {
         outputs: &mut VecDeque<Output>,
     ) {
         self.handler.on_light(now);
-        if mechanisms.has(Mechanism::LateHide) {
+        if core::mem::take(&mut self.is_stilled) || mechanisms.has(Mechanism::LateHide) {
             self.hide_late(now, primary, outputs);
         }
         if core::mem::take(&mut self.is_frozen) {
@@ -382,7 +390,9 @@ impl Flow {
         let mut in_force = Vec::new();
         let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on);
         in_force.extend(
-            [Mechanism::Hide, Mechanism::LateHide].into_iter().filter(|m| is_mirrored && mechanisms.has(*m)),
+            [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight]
+                .into_iter()
+                .filter(|m| is_mirrored && mechanisms.has(*m)),
         );
         if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
             in_force.push(Mechanism::Undo);
@@ -436,10 +446,17 @@ impl Flow {
             "its sender does not slow down when something is lost"
         } else if self.trial.is_in_vain() {
             "it runs no better with its ACKs elsewhere"
+        } else if mechanisms.has(Mechanism::FreezeFlight) && !self.may_be_stilled() {
+            "it is not frozen, as its bytes cannot be had elsewhere"
         } else {
             return None;
         };
         Some(why.to_string())
+    }
+
+    /// Whether its bytes can be had elsewhere, as far as that is known yet.
+    fn may_be_stilled(&self) -> bool {
+        self.hiding.as_ref().is_some_and(|hiding| hiding.refusal().is_none())
     }
 
     /// What a segment that leaves says once its holes are hidden; and whether it need not leave at all.
@@ -469,6 +486,21 @@ impl Flow {
         let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
         let packets = hiding.late(now, (&last, envelope), flight, self.segment, scale);
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
+    }
+
+    /// Acknowledges what is on its way and closes the window, over a helping link; whether that was done.
+    fn still(&mut self, now: Instant, frost: &Frost, outputs: &mut VecDeque<Output>) -> bool {
+        let rtt = self.trip.assumed().max(self.trip.least() + self.gate.queue(now).unwrap_or_default());
+        let pace = (self.pace.rate(now), rtt);
+        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return false };
+        let usual = self.segment + if last.timestamps.is_some() { 0 } else { TIMESTAMPS };
+        let step = hiding.step().unwrap_or(usual);
+        let Some(rungs) = frost.rungs(pace, self.flight, step) else { return false };
+        let packets = hiding.freeze(now, (&last, envelope), &rungs, step);
+        self.is_stilled = !packets.is_empty();
+        let send = |packet| Output::Send { link: frost.link, packet: Bytes(packet) };
+        outputs.extend(packets.into_iter().map(send));
+        self.is_stilled
     }
 
     /// Sends what the own stack has said last, over this link.
