@@ -27,6 +27,7 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
             64,
             "--enable offload: it needs a second link; name one with --secondary",
         ),
+        ("--primary lo --secondary x --enable fast-fetch", 64, "--enable fast-fetch: it is not built"),
         ("--primary lo --secondary x --enable undo --disable undo", 64, "--enable undo: it is in --disable, too"),
         ("--primary lo --disable undo,reserve,hide,late-hide", 64, "nothing is left to be done"),
         ("--primary lo --flows tcp~dst~prot~443", 64, "`prot`: expected `port N`"),

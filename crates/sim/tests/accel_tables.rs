@@ -1,8 +1,8 @@
 //! The accelerator on the floors' cases in virtual time, as tables that changes are reviewed against.
 //!
 //! In: 20 Mbit/s with a queue of 100 ms, a helping link of 400 kbit/s up and 900 kbit/s down with 150 ms. Out:
-//! `tables/accel.txt`, compared with what is kept there; `UPDATE_TABLES=1` writes it anew. Exact figures are printed
-//! (`--nocapture`).
+//! `tables/accel.txt` and `tables/accel-dark.txt`, compared with what is kept there; `UPDATE_TABLES=1` writes them anew. Exact
+//! figures are printed (`--nocapture`).
 //!
 //! 1. A goodput is what the client's application reads, without the first 6 s.
 //! 2. Where chance is part of a case, the median of three seeds is shown, by 0.1 Mbit/s.
@@ -144,4 +144,27 @@ fn the_floors_cases_are_as_reviewed() {
         writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}{read:8.1}", ours / plain).expect("text");
     }
     compare("accel.txt", &table);
+}
+
+#[test]
+fn what_is_done_in_a_blackout_is_as_reviewed() {
+    let ways: [(&str, Option<&[Mechanism]>); 5] = [
+        ("plain", None),
+        ("freeze", Some(&[Mechanism::Freeze])),
+        ("flight", Some(&[Mechanism::FreezeFlight])),
+        ("reserve", Some(&[Mechanism::Reserve])),
+        ("late", Some(&[Mechanism::LateHide])),
+    ];
+    let mut table = String::from("goodput in Mbit/s over 20 Mbit/s, plain HTTP, blackouts every 20 s\n\n");
+    let names: String = ways.iter().map(|(name, _)| format!("{name:>8}")).collect();
+    writeln!(table, "{:24}{names}", "case").expect("text");
+    for (rtt, dark) in [(50, 2), (50, 10), (200, 2), (200, 10)] {
+        let case = Case { kernel: None, ..case(Cubic, rtt, "0%", dark, 0.0) };
+        let figures: Vec<f64> = ways.iter().map(|(_, these)| median(&case, *these, true)).collect();
+        let name = format!("cubic {rtt:>3} ms, {dark:>2} s dark");
+        println!("{name}: {figures:.3?}");
+        let figures: String = figures.iter().map(|figure| format!("{figure:8.1}")).collect();
+        writeln!(table, "{name:24}{figures}").expect("text");
+    }
+    compare("accel-dark.txt", &table);
 }

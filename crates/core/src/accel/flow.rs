@@ -72,6 +72,8 @@ pub(super) struct Flow {
     calm: Calm,
     is_offloaded: bool,
     is_frozen: bool,
+    /// The same, and its flight was acknowledged.
+    is_stilled: bool,
     counts: Counts,
 }
 
@@ -131,6 +133,7 @@ impl Flow {
             calm: Calm::default(),
             is_offloaded: false,
             is_frozen: false,
+            is_stilled: false,
             counts: Counts::default(),
         }
     }

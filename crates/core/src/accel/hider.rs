@@ -208,17 +208,27 @@ impl Hider {
     /// stands ([`came`](Self::came)).
     pub(super) fn ladder(&mut self, now: Instant, top: u64, step: u32, terms: &Terms<'_>) -> Vec<Seq> {
         let step = u64::from(step.max(1));
-        let top = top.min(self.edge).max(self.told);
+        let top = top.min(self.edge).max(self.told).max(self.ladder.unwrap_or(0));
         self.ladder = Some(top);
         self.told = self.told.max(self.beyond.end().unwrap_or(0).min(top));
         self.walk(now, terms);
-        let count = ((top - self.told) / step).min(LADDER_MOST);
-        (0..=count).rev().map(|rung| number(self.told + rung * step)).collect()
+        let rungs = (self.told..=top).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        let mut rungs: Vec<u64> = rungs.take(LADDER_MOST).collect();
+        // The last segment of a body, or of a window, may be shorter.
+        if rungs.last().is_some_and(|last| *last < top && top - last < step) {
+            rungs.push(top);
+        }
+        rungs.into_iter().rev().map(number).collect()
     }
 
     /// The window to be said with this number, so that the right edge stays where it is.
     pub(super) fn window_at(&self, ack: Seq, scale: u8) -> u16 {
         self.window(near(self.here, ack), scale)
+    }
+
+    /// Up to where a ladder may have acknowledged, as long as that is not known.
+    pub(super) const fn ladder_top(&self) -> Option<u64> {
+        self.ladder
     }
 
     /// Stretches that are to be fetched, each told once.
@@ -258,11 +268,6 @@ impl Hider {
         let unsure = Stretch::new(self.told.max(self.here), self.ladder.unwrap_or(0));
         let unsure = self.beyond.gaps(unsure).into_iter().map(|stretch| (stretch, self.newest));
         hidden.chain(unsure).collect()
-    }
-
-    /// After a ladder: up to where it may have acknowledged.
-    pub(super) const fn ladder_top(&self) -> Option<u64> {
-        self.ladder
     }
 
     /// Bytes that are acknowledged and not here.
@@ -409,4 +414,4 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// chosen: an acknowledgement that says nothing new is left out so long after the last one; far below any timeout.
 const HELD: Duration = Duration::from_millis(20);
 /// chosen: rungs of a ladder, 72 bytes each: 86 KB, a flight of 1.7 MB.
-const LADDER_MOST: u64 = 1200;
+const LADDER_MOST: usize = 1200;

@@ -17,9 +17,11 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::ops::RangeInclusive;
 
 use super::Sight;
 use super::fetcher::Want;
+use super::freeze::Grain;
 use super::heads::Refusal;
 use super::hider::{Hider, Terms, Verdict};
 use super::mirror::{Mirror, Seen};
@@ -41,6 +43,7 @@ pub(super) struct Hiding {
     /// What was fetched, and given to the own stack; not known to be here.
     given: BTreeMap<u64, Given>,
     far: Far,
+    grain: Grain,
     /// The newest timestamp of what was given, and of what the own stack echoes.
     floor: Option<Stamp>,
     /// When the application was told that this is the end.
@@ -85,6 +88,7 @@ impl Hiding {
             hider: None,
             given: BTreeMap::new(),
             far: Far::default(),
+            grain: Grain::default(),
             floor: None,
             over: None,
             holes: 0,
@@ -116,6 +120,7 @@ impl Hiding {
         let is_newer = |new: Timestamps| self.far.stamps.is_none_or(|old| !new.value.is_before(old.value));
         self.far.stamps = segment.timestamps().filter(|new| is_newer(*new)).or(self.far.stamps);
         self.mirror.answered(&seen);
+        self.grain.on_arrival(length);
         let newest = self.newest();
         if let Some(hider) = &mut self.hider {
             hider.came(now, segment.seq(), &Terms { mirror: &self.mirror, may_hide: false, room: 0, newest });
@@ -240,15 +245,8 @@ impl Hiding {
         step: u32,
         scale: u8,
     ) -> Vec<Vec<u8>> {
-        let newest = self.newest();
-        let (Some(hider), Some(end)) = (&mut self.hider, self.mirror.end()) else { return Vec::new() };
-        let front = hider.told().max(hider.here());
-        let top = end.min(front.saturating_add(flight));
-        if top <= front || self.mirror.place(Stretch::new(front, top)).is_none() {
-            return Vec::new();
-        }
-        let terms = Terms { mirror: &self.mirror, may_hide: false, room: 0, newest };
-        let rungs = hider.ladder(now, top, step, &terms);
+        let rungs = self.ladder(now, flight, step);
+        let Some(hider) = &self.hider else { return Vec::new() };
         let say = |seq, ack| {
             let window = hider.window_at(ack, scale);
             Ack { seq, ack, window, flags: Flags::ACK, sacks: Sacks::default(), ..*last }.emit(&self.key, envelope)
@@ -256,6 +254,42 @@ impl Hiding {
         let mut packets: Vec<Vec<u8>> = rungs.iter().map(|rung| say(last.seq, *rung)).collect();
         packets.extend(rungs.last().map(|rung| say(last.seq.minus(1), *rung)));
         packets
+    }
+
+    /// The link is dark: the same ladder with a window of zero, of which `rungs` say which are sent. None if its bytes cannot
+    /// be had.
+    pub(super) fn freeze(
+        &mut self,
+        now: Instant,
+        (last, envelope): (&Ack, Envelope),
+        rungs: &RangeInclusive<u64>,
+        step: u32,
+    ) -> Vec<Vec<u8>> {
+        let ladder = self.ladder(now, rungs.end().saturating_mul(step.into()), step);
+        let Some(lowest) = ladder.last().copied() else { return Vec::new() };
+        let is_sent = |rung: &&Seq| u64::from(rung.since(lowest) / step.max(1)) >= *rungs.start();
+        let say = |ack| Ack { ack, window: 0, flags: Flags::ACK, sacks: Sacks::default(), ..*last };
+        ladder.iter().filter(is_sent).map(|rung| say(*rung).emit(&self.key, envelope)).collect()
+    }
+
+    /// The size of the sender's segments, as they came.
+    pub(super) const fn step(&self) -> Option<u32> {
+        self.grain.known()
+    }
+
+    /// The numbers of a ladder over `flight` bytes, the highest first; one that stands already is gone up again, whatever
+    /// has become known.
+    fn ladder(&mut self, now: Instant, flight: u64, step: u32) -> Vec<Seq> {
+        let newest = self.newest();
+        let (Some(hider), Some(end)) = (&mut self.hider, self.mirror.end()) else { return Vec::new() };
+        let front = hider.told().max(hider.here());
+        let top = end.min(front.saturating_add(flight));
+        let is_new = hider.ladder_top().is_none();
+        if is_new && (top <= front || self.mirror.place(Stretch::new(front, top)).is_none()) {
+            return Vec::new();
+        }
+        let terms = Terms { mirror: &self.mirror, may_hide: false, room: 0, newest };
+        hider.ladder(now, top, step, &terms)
     }
 
     /// How much it needs to be shown.

@@ -10,8 +10,9 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Flow, Way};
+use super::{Flow, TIMESTAMPS, Way};
 use crate::accel::event::{Bytes, Output};
+use crate::accel::freeze::Frost;
 use crate::accel::hiding::Hiding;
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
@@ -20,12 +21,7 @@ use crate::wire::packet::{Ack, Sacks, Timestamps};
 
 impl Flow {
     /// The link is dark.
-    pub(in crate::accel) fn on_dark(
-        &mut self,
-        now: Instant,
-        frozen_over: Option<LinkId>,
-        outputs: &mut VecDeque<Output>,
-    ) {
+    pub(in crate::accel) fn on_dark(&mut self, now: Instant, frost: Option<Frost>, outputs: &mut VecDeque<Output>) {
         self.undo.clear();
         if self.pace.rate(now).is_zero() {
             return;
@@ -33,7 +29,11 @@ impl Flow {
         self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
         self.reserve.put_aside();
         self.handler.on_dark(now, self.way == Way::Down);
-        if let (Some(link), Some((last, envelope))) = (frozen_over, self.last) {
+        let Some(frost) = frost else { return };
+        if self.still(now, &frost, outputs) {
+            return;
+        }
+        if let (true, link, Some((last, envelope))) = (frost.is_plain, frost.link, self.last) {
             self.is_frozen = true;
             let packet = Bytes(Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope));
             outputs.push_back(match self.way {
@@ -53,7 +53,7 @@ impl Flow {
     ) {
         self.handler.on_light(now);
         let is_far = self.trip.least() > FAR && self.reserve.may_restart();
-        if mechanisms.has(Mechanism::LateHide) && !is_far {
+        if core::mem::take(&mut self.is_stilled) || (mechanisms.has(Mechanism::LateHide) && !is_far) {
             self.hide_late(now, primary, outputs);
         }
         if core::mem::take(&mut self.is_frozen) {
@@ -86,6 +86,21 @@ impl Flow {
         let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
         let packets = hiding.late(now, (&last, envelope), flight, self.segment, scale);
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
+    }
+
+    /// Acknowledges what is on its way and closes the window, over a helping link; whether that was done.
+    fn still(&mut self, now: Instant, frost: &Frost, outputs: &mut VecDeque<Output>) -> bool {
+        let rtt = self.trip.assumed().max(self.trip.least() + self.gate.queue(now).unwrap_or_default());
+        let pace = (self.pace.rate(now), rtt);
+        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return false };
+        let usual = self.segment + if last.timestamps.is_some() { 0 } else { TIMESTAMPS };
+        let step = hiding.step().unwrap_or(usual);
+        let Some(rungs) = frost.rungs(pace, self.flight, step) else { return false };
+        let packets = hiding.freeze(now, (&last, envelope), &rungs, step);
+        self.is_stilled = !packets.is_empty();
+        let send = |packet| Output::Send { link: frost.link, packet: Bytes(packet) };
+        outputs.extend(packets.into_iter().map(send));
+        self.is_stilled
     }
 
     /// Sends what the own stack has said last, over this link.

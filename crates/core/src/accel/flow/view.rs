@@ -21,9 +21,7 @@ impl Flow {
         let (hidden, missing, hidden_holes) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
         let mut in_force = Vec::new();
         let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on);
-        in_force.extend(
-            [Mechanism::Hide, Mechanism::LateHide].into_iter().filter(|m| is_mirrored && mechanisms.has(*m)),
-        );
+        in_force.extend(MIRRORED.into_iter().filter(|m| is_mirrored && mechanisms.has(*m)));
         if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
             in_force.push(Mechanism::Undo);
         }
@@ -79,7 +77,7 @@ impl Flow {
             not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
         }
         if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal) {
-            [Mechanism::Hide, Mechanism::LateHide].into_iter().for_each(|one| not(one, refusal.to_string()));
+            MIRRORED.into_iter().for_each(|one| not(one, refusal.to_string()));
         }
         excuses
     }
@@ -110,5 +108,7 @@ impl Flow {
     }
 }
 
+/// What needs bytes that can be had elsewhere.
+const MIRRORED: [Mechanism; 3] = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight];
 /// chosen: where one loss was there will be others; a few seconds of looking cost little.
 const WATCHED: Duration = Duration::from_secs(10);

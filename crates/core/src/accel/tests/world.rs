@@ -80,6 +80,8 @@ pub(super) struct World {
     is_dead: bool,
     pub(super) fetched: u64,
     pub(super) repeated: u64,
+    /// How often the server was told to wait, and had nothing on its way.
+    pub(super) stilled: u64,
     /// What was given and is too old to be taken.
     pub(super) aged: u64,
 }
@@ -113,6 +115,7 @@ impl World {
             is_dead: false,
             fetched: 0,
             repeated: 0,
+            stilled: 0,
             aged: 0,
         };
         world.open();
@@ -235,6 +238,7 @@ impl World {
                 }
                 Output::Hold => verdicts += 1,
                 Output::Send { link: WIFI, packet } => self.leave(packet),
+                Output::Send { link: CELL, packet } => self.later(WAY * 3, Event::ToServer(packet)),
                 Output::Deliver(packet) if !self.chance(self.weather.undelivered) => {
                     self.later(Duration::ZERO, Event::ToStack(packet));
                 }
@@ -303,6 +307,10 @@ impl World {
         let at = u64::from(ack.since(Seq::new(self.weather.isn)));
         if at > self.nxt || at < self.una {
             return;
+        }
+        if segment.window() == 0 {
+            self.edge = at;
+            self.stilled += u64::from(at == self.nxt);
         }
         self.edge = self.edge.max(at + (u64::from(segment.window()) << SCALE));
         if at > self.una {
