@@ -23,6 +23,7 @@ use super::fetcher::Want;
 use super::heads::Refusal;
 use super::hider::{Hider, Terms, Verdict};
 use super::mirror::{Mirror, Seen};
+use super::owed::{self, Hole, Owed};
 use super::stretch::{Stretch, number};
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, NewSegment, Sacks, Segment, Seq, Stamp, Timestamps};
@@ -287,6 +288,32 @@ impl Hiding {
         self.hider.as_ref().map_or((0, 0, 0), |hider| (hider.total(), hider.missing_bytes(), self.holes))
     }
 
+    /// Changes with [`owed`](Self::owed).
+    pub(super) fn owing(&self) -> (u64, u64) {
+        let ladder = self.hider.as_ref().and_then(Hider::ladder_top).unwrap_or(0);
+        let (hidden, missing, _) = self.figures();
+        (hidden, missing.wrapping_add(ladder))
+    }
+
+    /// What was acknowledged, or may have been, and is not here; none if there is nothing.
+    pub(super) fn owed(&self) -> Option<Owed> {
+        let server = SocketAddr::new(self.key.pair.destination(), self.key.destination_port);
+        let hole = |(stretch, stamp): (Stretch, Option<Stamp>)| {
+            let place = self.mirror.place(stretch).map(|place| (server, place));
+            let stamp = stamp.map(|stamp| later(self.floor, stamp));
+            owed::hole(number(stretch.start), stretch.bytes(), stamp, place)
+        };
+        let holes: Vec<Hole> = self.hider.as_ref()?.open().into_iter().map(hole).collect();
+        let stamps = self.far.stamps.map(|stamps| (later(self.floor, stamps.value).ticks(), stamps.echo.ticks()));
+        (!holes.is_empty()).then(|| Owed {
+            local: SocketAddr::new(self.key.pair.source(), self.key.source_port),
+            server,
+            said: (self.far.ack.unwrap_or_default().number(), self.far.window),
+            stamps,
+            holes,
+        })
+    }
+
     fn newest(&self) -> Option<Stamp> {
         self.far.stamps.map(|stamps| stamps.value)
     }
@@ -336,7 +363,7 @@ fn seen<'a>(segment: &Segment<'a>, length: u32) -> Option<Seen<'a>> {
 }
 
 /// chosen: fits into a packet of 1500 bytes with all headers of IPv6 and options.
-const PIECE: usize = 1400;
+pub(super) const PIECE: usize = 1400;
 /// Facts "Pitfalls" 5: given again when the own stack has waited for 60 ms.
 const AGAIN: Duration = Duration::from_millis(60);
 /// chosen: the end is told once a second until the connection is gone.

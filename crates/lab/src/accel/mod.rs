@@ -22,8 +22,10 @@ pub(crate) mod download;
 pub(crate) mod sender;
 pub(crate) mod trial;
 pub(crate) mod udp;
+mod workshop;
 pub(crate) mod world;
 
 pub(crate) use daemon::Who;
 pub(crate) use trial::{Stream, Taken, Trial};
+pub(crate) use workshop::Workshop;
 pub(crate) use world::{Air, World};

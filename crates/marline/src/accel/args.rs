@@ -74,6 +74,9 @@ pub(super) enum AccelVerb {
     /// Play a stream of RTSP over two links: reports, commands and the base layer over the second, too.
     #[command(after_help = RTP_HELP)]
     Rtp(Box<RtpArgs>),
+    /// Wait for a run's end, and pay what it has left owed to flows; runs start it.
+    #[command(hide = true)]
+    Keep(KeepArgs),
 }
 
 /// The last lines of `marline accel rtp --help`.
@@ -123,6 +126,17 @@ pub(super) struct RtpArgs {
 fn hold(s: &str) -> Result<Duration, String> {
     let hold = marline_core::units::parse_duration(s).map_err(|error| error.to_string())?;
     if hold > Duration::from_secs(5) { Err("no player waits for longer than 5s".into()) } else { Ok(hold) }
+}
+
+/// What a keeper is told by the run that starts it.
+#[derive(Debug, Args)]
+pub(super) struct KeepArgs {
+    /// Where what is owed is written down.
+    #[arg(long, value_name = "FILE")]
+    pub(super) ledger: PathBuf,
+    /// The run's links, the primary one first.
+    #[arg(long = "link", value_name = "IFACE")]
+    pub(super) links: Vec<String>,
 }
 
 /// Which daemon.

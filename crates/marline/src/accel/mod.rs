@@ -5,6 +5,7 @@
 //! 3. Nothing here decides or changes anything: `core::accel` and `net::accel` do.
 
 mod args;
+mod keep;
 mod rtp;
 mod run;
 mod show;
@@ -36,6 +37,7 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
         }
         Some(AccelVerb::Stop { daemon }) => stop(&daemon),
         Some(AccelVerb::Rtp(args)) => rtp::run(*args),
+        Some(AccelVerb::Keep(args)) => keep::run(&args),
         Some(AccelVerb::Check { json }) => {
             let needs = look();
             print(&if json { json_of(&needs)? } else { show::needs(&needs) })?;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use marline_core::accel::{FlowView, LinkView, Mechanism};
+use marline_core::accel::{Excuse, FlowView, LinkView, Mechanism};
 use marline_core::units::Instant;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,8 @@ pub struct Flow {
     pub age_s: f64,
     /// The mechanisms in force for it now.
     pub in_force: Vec<Mechanism>,
+    /// Mechanisms that may be used and are of no use for it, and why.
+    pub not_in_force: Vec<Excuse>,
     /// Why nothing is done for it, if nothing is.
     pub left_alone: Option<String>,
     /// Bytes received since it is known.
@@ -92,8 +94,6 @@ pub struct Flow {
     pub hidden_bytes: u64,
     /// Of these, still missing.
     pub missing_bytes: u64,
-    /// Why nothing is hidden, where that was looked into.
-    pub not_hidden: Option<String>,
     /// Pure ACKs of the own stack.
     pub acks: u64,
     /// Of these, sent over another link.
@@ -113,7 +113,10 @@ pub struct Flow {
 pub struct Counts {
     /// Packets that waited for a word.
     pub queued: u64,
-    /// Of these, changed.
+    /// How often some of them were taken at once.
+    #[serde(default)]
+    pub batches: u64,
+    /// Of these packets, changed.
     pub changed: u64,
     /// Of these, not let out.
     pub held: u64,
@@ -164,8 +167,9 @@ impl Flow {
             local: local.to_string(),
             remote: remote.to_string(),
             age_s: now.since(view.opened).as_secs_f64(),
+            left_alone: view.left_alone(),
             in_force: view.in_force,
-            left_alone: view.left_alone,
+            not_in_force: view.not_in_force,
             received_bytes: view.received.bytes(),
             goodput_mbps: goodput,
             plain_mbps: plain,
@@ -174,7 +178,6 @@ impl Flow {
             random: view.random,
             undone: view.undone,
             hidden_bytes: view.hidden.bytes(),
-            not_hidden: view.not_hidden,
             missing_bytes: view.missing.bytes(),
             acks: view.acks,
             offloaded: view.offloaded,

@@ -74,8 +74,40 @@ fn what_nobody_gives_ends_the_connection_with_an_error() {
     assert!(world.is_reset, "{}", world.shown());
 }
 
+#[test]
+fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
+    let mut paid = 0;
+    for millis in (200..1500).step_by(50) {
+        let mut world = World::new(Weather { loss: 20, dark: Some((900, 1300)), ..fair() }, &BOTH);
+        world.run(Duration::from_millis(millis));
+        paid += world.die();
+        world.run(Duration::from_secs(120));
+        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    }
+    assert!(paid > 30, "{paid}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whenever_it_dies_every_byte_comes(
+        seed: u64,
+        isn: u32,
+        loss in 0_u64..60,
+        late in 0_u64..40,
+        silent in 0_u64..50,
+        dies in 50_u64..4000,
+        dark in prop::option::of((300_u64..1500, 100_u64..3000)),
+    ) {
+        let dark = dark.map(|(from, long)| (from, from + long));
+        let weather = Weather { seed, body: 700_000, loss, late, silent, dark, isn, ..fair() };
+        let mut world = World::new(weather, &BOTH);
+        world.run(Duration::from_millis(dies));
+        world.die();
+        world.run(Duration::from_secs(240));
+        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    }
 
     #[test]
     fn every_byte_comes_once_and_right(

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::sheet::Sheet;
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use crate::LabError;
+use super::unit::Unit;
 use crate::accel::{Who, World};
 
 /// A row as it is written.
@@ -47,7 +46,8 @@ const ROWS: [Written; 13] = [
     Written { loss: 1, dark: 2, ..row("both", "http", false, &[OfPlain(8.0), NoStall]) },
 ];
 
-pub(super) fn run(bench: &Bench, case: &str, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn units<'a>(bench: &'a Bench, case: &str) -> Vec<Unit<'a>> {
+    let mut units = Vec::new();
     for written in ROWS.iter().filter(|written| written.case == case && bench.wants(case, written.row)) {
         let (length, from) = match written.dark {
             0 => bench.time(36, 6),
@@ -64,16 +64,16 @@ pub(super) fn run(bench: &Bench, case: &str, sheet: &mut Sheet) -> Result<(), La
             asked: written.asked.to_vec(),
             ours: Who::ours(),
         };
-        let world = |seed| World {
+        let world = move |seed| World {
             rtt: Duration::from_millis(written.rtt),
             loss: Ratio::from_percent(written.loss),
             cell: Some((written.down, 400)),
             congestion: bench.congestion,
             ..World::usual(seed)
         };
-        paired::run(bench, sheet, &row, bench.runs(if case == "both" { 20 } else { 5 }), &world)?;
+        units.extend(paired::units(bench, row, bench.runs(if case == "both" { 20 } else { 5 }), world));
     }
-    Ok(())
+    units
 }
 
 #[cfg(test)]
