@@ -43,6 +43,7 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
                 if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
         }
+        front.close().await;
         Ok::<Served, Exit>(front.served())
     })?;
     if args.json {

@@ -21,7 +21,7 @@ use super::numbers::Numbers;
 use super::rtp::Rtp;
 use crate::units::{Duration, Instant};
 
-/// See the [module](self).
+/// Makes one stream of media of two: the first link's, and its base layer over the second link.
 #[derive(Clone, Debug)]
 pub struct Merge {
     hold: Duration,

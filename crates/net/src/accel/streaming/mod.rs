@@ -30,6 +30,7 @@ use std::time::Duration;
 use marline_core::accel::streaming::{Counts, Mirroring};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 pub use address::{Address, AddressError};
 
@@ -92,6 +93,8 @@ pub(super) struct Shared {
     pub(super) server: SocketAddr,
     pub(super) base: Option<SocketAddr>,
     pub(super) served: RefCell<Served>,
+    /// Told when all players are to be signed off.
+    pub(super) end: watch::Sender<bool>,
     say: fn(&str),
 }
 
@@ -170,7 +173,17 @@ impl Front {
             .await
             .map_err(|error| AccelError::Unfit(format!("--listen {listen}: {error}; name another place")))?;
         let served = Served { mirroring: if base.is_some() { "silent" } else { "off" }, ..Served::default() };
-        Ok(Self { ear, shared: Rc::new(Shared { stream, server, base, served: RefCell::new(served), say }) })
+        Ok(Self {
+            ear,
+            shared: Rc::new(Shared {
+                stream,
+                server,
+                base,
+                served: RefCell::new(served),
+                end: watch::channel(false).0,
+                say,
+            }),
+        })
     }
 
     /// What the player is to open.
@@ -182,6 +195,17 @@ impl Front {
     /// What was done so far.
     pub fn served(&self) -> Served {
         *self.shared.served.borrow()
+    }
+
+    /// Signs all players off at the server, for a second at most, so that nothing is sent to nobody.
+    pub async fn close(&self) {
+        self.shared.end.send_replace(true);
+        for _ in 0..FAREWELLS {
+            if Rc::strong_count(&self.shared) == 1 {
+                return;
+            }
+            tokio::time::sleep(FAREWELL).await;
+        }
     }
 
     /// Serves players, on a local set of tasks, until it is dropped.
@@ -201,5 +225,8 @@ impl Front {
     }
 }
 
+const FAREWELL: Duration = Duration::from_millis(20);
+/// chosen: a second in all, which covers the round trips of most links; servers forget what was not ended.
+const FAREWELLS: u32 = 50;
 /// Tasks that share a run: each player has one, and each of its tracks. chosen: nobody looks at more on one machine.
 const PLAYERS: usize = 32;

@@ -94,12 +94,14 @@ pub(super) async fn run(shared: Rc<Shared>, player: TcpStream) {
         shared: Rc::clone(&shared),
     };
     let mut turn = tokio::time::interval(TURN);
+    let mut end = shared.end.subscribe();
     loop {
         tokio::select! {
             Some(heard) = heard.recv() => if !session.on(heard, ip).await {
                 break;
             },
             _ = turn.tick() => session.expire().await,
+            _ = end.wait_for(|over| *over) => break,
         }
     }
     session.sign_off().await;
