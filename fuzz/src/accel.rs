@@ -42,7 +42,7 @@ fn follow(start: Seq, asked: &[u8], answered: &[u8], decisions: &mut Bytes<'_>) 
     let mut mirror = Mirror::default();
     mirror.asked(&seen(Seq::new(7), start, asked));
     while !decisions.is_empty() {
-        let (stream, is_up) = if decisions.u8() % 4 == 0 { (asked, true) } else { (answered, false) };
+        let (stream, is_up) = if decisions.u8().is_multiple_of(4) { (asked, true) } else { (answered, false) };
         let at = usize::from(decisions.u16()) % (stream.len() + 1);
         let piece = Bytes(stream.get(at..).unwrap_or_default()).take(usize::from(decisions.u16() % 1460));
         let by = u32::try_from(at).unwrap_or(0);
