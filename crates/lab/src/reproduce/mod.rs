@@ -71,7 +71,7 @@ pub struct ReproduceArgs {
     traces: Vec<PathBuf>,
     /// So many videos (greenbag), downloads (emptcp), uploads (bass) or cells (super) at once, in labs of their own [default: 8
     /// per processor; emptcp: 2; bass, super: 1].
-    #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     jobs: Option<usize>,
     /// The server's congestion control (emptcp), or everybody's (bass): cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
