@@ -46,9 +46,8 @@ impl Batch {
         let most = (2 * self.came.len()).max(AT_LEAST).min(self.bytes.len() / self.room);
         self.came.clear();
         let rooms = self.bytes.chunks_exact_mut(self.room).take(most);
-        let mut parts: Vec<libc::iovec> = rooms
-            .map(|room| libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() })
-            .collect();
+        let mut parts: Vec<libc::iovec> =
+            rooms.map(|room| libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }).collect();
         let mut beside: Vec<Beside> = vec![Beside::default(); most];
         let mut headers: Vec<libc::mmsghdr> = parts.iter_mut().zip(&mut beside).map(header).collect();
         let (fd, flags, wait) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());

@@ -109,7 +109,11 @@ mod tests {
             flow,
             opened: Instant::ZERO,
             in_force: alloc::vec![Mechanism::Reserve],
-            not_in_force: alloc::vec![why(Mechanism::Undo, "one"), why(Mechanism::Hide, "two"), why(Mechanism::LateHide, "two")],
+            not_in_force: alloc::vec![
+                why(Mechanism::Undo, "one"),
+                why(Mechanism::Hide, "two"),
+                why(Mechanism::LateHide, "two")
+            ],
             received: DataSize::ZERO,
             goodput: Bitrate::ZERO,
             plain: None,

@@ -34,15 +34,18 @@ pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
     let paid = runtime.block_on(run_keeper(&args.ledger, outfit)).map_err(exit)?;
     if paid != Paid::default() {
         let Paid { filled, ended } = paid;
-        say(&format!("what flows were owed: {filled} holes are filled, {ended} flows ended for want of their bytes"));
+        say(&format!(
+            "what flows were owed: {filled} holes are filled, {ended} flows ended for want of their bytes"
+        ));
     }
     Ok(())
 }
 
 /// Starts it beside this process. It acts when the child's input is closed, by hand or by this process's end.
 pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, Exit> {
-    spawn(ledger, roads, Stdio::piped())
-        .map_err(|error| Exit::failed(format!("the process that pays what flows are owed cannot be started: {error}")))
+    spawn(ledger, roads, Stdio::piped()).map_err(|error| {
+        Exit::failed(format!("the process that pays what flows are owed cannot be started: {error}"))
+    })
 }
 
 /// Has somebody pay what runs have left that were killed together with their keepers.

@@ -157,7 +157,11 @@ mod tests {
         let not = |mechanism, why: &str| Excuse { mechanism, why: why.into() };
         let mut flow = Flow {
             in_force: vec![Mechanism::Undo, Mechanism::Reserve],
-            not_in_force: vec![not(Mechanism::Offload, "a"), not(Mechanism::Hide, "b"), not(Mechanism::LateHide, "b")],
+            not_in_force: vec![
+                not(Mechanism::Offload, "a"),
+                not(Mechanism::Hide, "b"),
+                not(Mechanism::LateHide, "b"),
+            ],
             ..Flow::default()
         };
         let text = flows(std::slice::from_ref(&flow));

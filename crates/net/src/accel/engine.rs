@@ -110,10 +110,9 @@ impl Engine {
         let monitor =
             RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
         let meant = setup.flows.to_string();
-        let mut engine =
-            Self::run(move |wake, ordered| {
-                Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
-            })?;
+        let mut engine = Self::run(move |wake, ordered| {
+            Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
+        })?;
         engine.rules = Some(Rules::set(&primary.name, &setup.flows, number)?);
         Ok(engine)
     }

@@ -72,13 +72,16 @@ pub fn ledger(run_dir: &Path, primary: &str) -> PathBuf {
 /// Ledgers of a primary link whose writers are no more.
 pub fn orphans(run_dir: &Path, primary: &str) -> Vec<PathBuf> {
     let is_orphan = |name: &str| {
-        let number = name.strip_prefix("accel-")?.strip_prefix(primary)?.strip_prefix('-')?.strip_suffix(".owed")?;
+        let number =
+            name.strip_prefix("accel-")?.strip_prefix(primary)?.strip_prefix('-')?.strip_suffix(".owed")?;
         let number: u32 = number.parse().ok()?;
         (number != std::process::id() && !Path::new("/proc").join(number.to_string()).exists()).then_some(())
     };
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
-    let mut all: Vec<PathBuf> =
-        entries.filter(|entry| entry.file_name().to_str().and_then(is_orphan).is_some()).map(|entry| entry.path()).collect();
+    let mut all: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_str().and_then(is_orphan).is_some())
+        .map(|entry| entry.path())
+        .collect();
     all.sort();
     all
 }
@@ -105,6 +108,8 @@ mod tests {
             server: ([192, 0, 2, 1], 80).into(),
             said: (1, 2),
             stamps: None,
+            here: 1,
+            is_sure: true,
             holes: vec![hole(1), hole(2)],
         };
         let mut text = serde_json::to_string(&[&owed]).unwrap();
@@ -119,7 +124,8 @@ mod tests {
     #[test]
     fn only_those_who_are_no_more_leave_orphans() {
         let place = tempfile::tempdir().unwrap();
-        let names = ["accel-wlan0-4194999.owed", "accel-wlan0-1.owed", "accel-wlan1-4194999.owed", "accel-wlan0.sock"];
+        let names =
+            ["accel-wlan0-4194999.owed", "accel-wlan0-1.owed", "accel-wlan1-4194999.owed", "accel-wlan0.sock"];
         names.iter().for_each(|name| std::fs::write(place.path().join(name), "").unwrap());
         drop(Ledger::open(&ledger(place.path(), "wlan0")).unwrap());
         assert_eq!(orphans(place.path(), "wlan0"), [place.path().join(names[0])]);

@@ -91,7 +91,13 @@ fn placed(name: &str) -> Result<Ebpf, (&'static str, String)> {
 /// An error with its causes, which this crate does not tell by itself.
 fn whole(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
-    std::iter::once(error.to_string()).chain(causes).collect::<String>().lines().next().unwrap_or_default().to_owned()
+    std::iter::once(error.to_string())
+        .chain(causes)
+        .collect::<String>()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Whether the program can be had: it is attached to the loopback, switched off, and gone again at once.

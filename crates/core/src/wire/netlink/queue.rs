@@ -168,7 +168,8 @@ mod tests {
         pass(&mut bytes, 7, 0x0a0b_0c0d);
         let all: Vec<_> = messages(&bytes).collect();
         assert_eq!((all.len(), all[0].kind), (1, 0x303));
-        let words: Vec<_> = Attributes::after(all[0].body, FIXED).map(|word| (word.kind, word.value.to_vec())).collect();
+        let words: Vec<_> =
+            Attributes::after(all[0].body, FIXED).map(|word| (word.kind, word.value.to_vec())).collect();
         assert_eq!(words, [(2, alloc::vec![0, 0, 0, 1, 10, 11, 12, 13])]);
     }
 
