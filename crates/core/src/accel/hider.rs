@@ -262,12 +262,9 @@ impl Hider {
         self.hidden.is_empty() && self.told <= self.here && self.ladder.is_none()
     }
 
-    /// What is acknowledged and not here, or may be, with the timestamp of a segment that fills it.
-    pub(super) fn open(&self) -> Vec<(Stretch, Option<Stamp>)> {
-        let hidden = self.hidden.iter().map(|hole| (hole.stretch, hole.stamp));
-        let unsure = Stretch::new(self.told.max(self.here), self.ladder.unwrap_or(0));
-        let unsure = self.beyond.gaps(unsure).into_iter().map(|stretch| (stretch, self.newest));
-        hidden.chain(unsure).collect()
+    /// What is acknowledged and not here, with the timestamp of a segment that fills it.
+    pub(super) fn open(&self) -> impl Iterator<Item = (Stretch, Option<Stamp>)> + '_ {
+        self.hidden.iter().map(|hole| (hole.stretch, hole.stamp))
     }
 
     /// Bytes that are acknowledged and not here.

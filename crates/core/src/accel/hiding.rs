@@ -337,13 +337,17 @@ impl Hiding {
             let stamp = stamp.map(|stamp| later(self.floor, stamp));
             owed::hole(number(stretch.start), stretch.bytes(), stamp, place)
         };
-        let holes: Vec<Hole> = self.hider.as_ref()?.open().into_iter().map(hole).collect();
+        let hider = self.hider.as_ref()?;
+        let holes: Vec<Hole> = hider.open().map(hole).collect();
+        let is_sure = hider.ladder_top().is_none();
         let stamps = self.far.stamps.map(|stamps| (later(self.floor, stamps.value).ticks(), stamps.echo.ticks()));
-        (!holes.is_empty()).then(|| Owed {
+        (!holes.is_empty() || !is_sure).then(|| Owed {
             local: SocketAddr::new(self.key.pair.source(), self.key.source_port),
             server,
             said: (self.far.ack.unwrap_or_default().number(), self.far.window),
             stamps,
+            here: number(hider.here()).number(),
+            is_sure,
             holes,
         })
     }

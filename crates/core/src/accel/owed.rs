@@ -5,7 +5,9 @@
 //!
 //! 1. Nobody will send these bytes again, for they were acknowledged. So they are known to somebody before they are ([`Accelerator::owing`]
 //!    changes in the very call that makes the acknowledgement).
-//! 2. What *may* have been acknowledged (after a ladder) counts: a byte that comes twice does no harm.
+//! 2. Bytes that the sender has sent may be given twice; bytes that it has not sent yet may not be given at all, for it takes no
+//!    acknowledgement of them. So a flow of which it is not known how much was believed (after a ladder, until the own stack is past
+//!    it) cannot be filled by somebody who does not see its packets, and is ended ([`Owed::is_sure`]).
 //! 3. It says nothing that is not needed for it; but of requests it has all fields, and is to be kept as secret as they are.
 
 use alloc::vec::Vec;
@@ -33,6 +35,10 @@ pub struct Owed {
     pub said: (u32, u16),
     /// What a segment of the sender has as timestamps: its own, and the one that it echoes.
     pub stamps: Option<(u32, u32)>,
+    /// What the own stack waits for.
+    pub here: u32,
+    /// Whether nothing else was acknowledged. If not, the flow cannot be brought to its end.
+    pub is_sure: bool,
     /// The holes, in their order.
     pub holes: Vec<Hole>,
 }
@@ -73,7 +79,10 @@ impl Owed {
     pub fn end(&self) -> Vec<Bytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
         let ack = Seq::new(self.said.0);
-        let resets = self.holes.iter().filter_map(|hole| NewSegment::reset(&flow, Seq::new(hole.seq), ack).emit());
+        let mut places: Vec<u32> =
+            core::iter::once(self.here).chain(self.holes.iter().map(|hole| hole.seq)).collect();
+        places.dedup();
+        let resets = places.iter().filter_map(|seq| NewSegment::reset(&flow, Seq::new(*seq), ack).emit());
         resets.map(Bytes).collect()
     }
 }
@@ -130,6 +139,8 @@ mod tests {
             server: ([192, 0, 2, 1], 80).into(),
             said: (77, 500),
             stamps: Some((1000, 9)),
+            here: u32::MAX - 99,
+            is_sure: true,
             holes: alloc::vec![hole(u32::MAX - 99, Some(900)), hole(5000, None)],
         }
     }

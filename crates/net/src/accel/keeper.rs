@@ -5,8 +5,8 @@
 //! 1. Every hole is asked for over the first link, then over the next ones, [`TRIES`] times at the most.
 //! 2. What came is given to the own stack as the sender would have sent it, and twice more: whether it had room for it is not seen
 //!    from here, and a byte that comes twice does no harm.
-//! 3. A flow with a hole that is not filled within [`PATIENCE`] is ended: its application gets an error at once, and does not wait
-//!    for ever for what its sender takes for received.
+//! 3. A flow with a hole that is not filled within [`PATIENCE`], or of which it is not known what was acknowledged, is ended: its
+//!    application gets an error at once, and does not wait for ever for what its sender takes for received.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ async fn pay(owed: &[Owed], outfit: Outfit) -> Result<Paid, AccelError> {
     let answer: Answer = Arc::new(move |fetch: FetchId, _, bytes: Option<Vec<u8>>| drop(tell.send((fetch, bytes))));
     let fills = tokio::spawn(run_fills(outfit, ordered, answer));
     let mut asked: Vec<Asked> = Vec::new();
-    for (flow, owes) in owed.iter().enumerate() {
+    for (flow, owes) in owed.iter().enumerate().filter(|(_, owes)| owes.is_sure) {
         asked.extend((0..owes.holes.len()).map(|hole| Asked { flow, hole, tries: 0, is_filled: false }));
     }
     let fetch_of = |asked: &Asked| owed.get(asked.flow)?.holes.get(asked.hole)?.fetch.as_ref();
@@ -71,6 +71,7 @@ async fn pay(owed: &[Owed], outfit: Outfit) -> Result<Paid, AccelError> {
         open += usize::from(ask(&errands, number, fetch_of(one), &links, one.tries));
     }
     let (until, mut given) = (Instant::now() + PATIENCE, Vec::new());
+    owed.iter().filter(|owes| !owes.is_sure).for_each(|owes| give(&owes.end()));
     while open > 0 {
         let Ok(Some((FetchId(number), bytes))) = timeout_at(until, told.recv()).await else { break };
         let number = usize::try_from(number).unwrap_or(usize::MAX);
@@ -90,7 +91,7 @@ async fn pay(owed: &[Owed], outfit: Outfit) -> Result<Paid, AccelError> {
     fills.abort();
     let mut paid = Paid { filled: asked.iter().filter(|one| one.is_filled).count(), ended: 0 };
     for (flow, owes) in owed.iter().enumerate() {
-        if asked.iter().any(|one| one.flow == flow && !one.is_filled) {
+        if !owes.is_sure || asked.iter().any(|one| one.flow == flow && !one.is_filled) {
             given.extend(owes.end());
             paid.ended += 1;
         }

@@ -108,6 +108,8 @@ mod tests {
             server: ([192, 0, 2, 1], 80).into(),
             said: (1, 2),
             stamps: None,
+            here: 1,
+            is_sure: true,
             holes: vec![hole(1), hole(2)],
         };
         let mut text = serde_json::to_string(&[&owed]).unwrap();

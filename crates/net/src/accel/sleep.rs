@@ -4,8 +4,8 @@
 //!
 //! 1. Most of what a packet costs is waking for it. So what merely passes wakes nobody: it is looked at before the next packet of
 //!    the queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
-//! 2. Where packets come so fast that several come in [`GATHER`], that long is slept before they are taken: one wake for
-//!    all of them, and none of them waits for a millisecond.
+//! 2. Where packets come so fast that several come in [`GATHER`], over some time and not in one burst, that long is slept before
+//!    they are taken: one wake for all of them, and none of them waits for a millisecond.
 //! 3. What is seldom ready stands behind one descriptor, and is not asked each time.
 
 use std::io;
@@ -27,15 +27,17 @@ pub(super) struct Sleep {
     is_alert: bool,
     /// When the eye saw something last, or was opened.
     saw: u64,
-    /// When packets were taken last, and how many.
-    took: (u64, usize),
+    /// When the running count of packets began, and how many were taken since.
+    counted: (u64, usize),
+    /// Packets came fast in the last count.
+    is_fast: bool,
 }
 
 impl Sleep {
     /// Nothing wakes it yet but the queue.
     pub(super) fn new() -> io::Result<Self> {
         let others = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { others, is_alert: false, saw: 0, took: (0, 0) })
+        Ok(Self { others, is_alert: false, saw: 0, counted: (0, 0), is_fast: false })
     }
 
     /// This wakes from now on, until it is closed.
@@ -48,7 +50,18 @@ impl Sleep {
 
     /// So many packets were taken from the queue.
     pub(super) fn on_taken(&mut self, packets: usize) {
-        self.took = (clock::now(), packets);
+        self.counted.1 += packets;
+    }
+
+    /// Whether gathering is worth it now.
+    fn gathers(&mut self, now: u64) -> bool {
+        let (began, packets) = self.counted;
+        let time = Duration::from_nanos(now.saturating_sub(began));
+        if time >= COUNT {
+            self.is_fast = SOON.saturating_mul(u32::try_from(packets).unwrap_or(u32::MAX)) >= time;
+            self.counted = (now, 0);
+        }
+        self.is_fast
     }
 
     /// There is another eye than before, or it has seen something.
@@ -76,11 +89,8 @@ impl Sleep {
                 }
             }
         }
-        let (at, packets) = self.took;
-        if packets >= SEVERAL || now.saturating_sub(at) < SOON.as_nanos() as u64 && packets > 0 {
+        if self.gathers(now) {
             std::thread::sleep(GATHER.min(rest));
-            // If nothing is there by then, packets do not come fast any more.
-            self.took = (at, 0);
             rest = rest.saturating_sub(GATHER);
         }
         let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
@@ -98,7 +108,28 @@ impl Sleep {
 const QUIET: Duration = Duration::from_millis(20);
 /// chosen: with what the kernel adds to a sleep, less than a millisecond.
 const GATHER: Duration = Duration::from_micros(500);
-/// Packets of one wake from which on gathering goes on.
-const SEVERAL: usize = 2;
 /// Packets that follow so soon are worth gathering. chosen: two of them come in the time of gathering.
 const SOON: Duration = Duration::from_micros(250);
+/// chosen: longer than a burst of a window, far shorter than a flow.
+const COUNT: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_fast_is_gathered_and_a_burst_is_not() {
+        let mut sleep = Sleep::new().unwrap();
+        let mut run = |packets: usize, every: u64, from: u64| {
+            (0..100)
+                .filter(|turn| {
+                    sleep.on_taken(packets);
+                    sleep.gathers(from + turn * every)
+                })
+                .count()
+        };
+        assert_eq!(run(2, 2_400_000, 1_000_000_000), 0, "20 Mbit/s, two acknowledgements at a time");
+        assert!(run(6, 500_000, 2_000_000_000) > 80, "300 Mbit/s");
+        assert!(run(1, 1_000_000, 3_000_000_000) < 10, "and slower again");
+    }
+}

@@ -96,11 +96,16 @@ fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
     for millis in (200..1500).step_by(50) {
         let mut world = World::new(Weather { loss: 20, dark: Some((900, 1300)), ..fair() }, &BOTH);
         world.run(Duration::from_millis(millis));
+        let is_sure = world.machine.owed().iter().all(|owed| owed.is_sure);
         paid += world.die();
         world.run(Duration::from_secs(120));
-        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+        assert!(
+            if is_sure { world.here == world.end() && !world.is_reset } else { world.is_reset },
+            "{}",
+            world.shown()
+        );
     }
-    assert!(paid > 30, "{paid}");
+    assert!(paid > 15, "{paid}");
 }
 
 proptest! {
@@ -120,9 +125,10 @@ proptest! {
         let weather = Weather { seed, body: 700_000, loss, late, silent, dark, isn, ..fair() };
         let mut world = World::new(weather, &BOTH);
         world.run(Duration::from_millis(dies));
+        let is_sure = world.machine.owed().iter().all(|owed| owed.is_sure);
         world.die();
         world.run(Duration::from_secs(240));
-        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+        assert!(if is_sure { world.here == world.end() && !world.is_reset } else { world.is_reset }, "{}", world.shown());
     }
 
     #[test]

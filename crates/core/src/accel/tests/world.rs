@@ -148,11 +148,15 @@ impl World {
         self.events.retain(|_, event| !matches!(event, Event::Fetched(..)));
     }
 
-    /// The machine is killed, and whoever outlives it pays what it has owed, after a while; how many holes.
+    /// The machine is killed, and whoever outlives it pays what it has owed after a while, or ends the flow; how many holes.
     pub(super) fn die(&mut self) -> usize {
         self.is_dead = true;
         let owed = self.machine.owed();
         for owes in &owed {
+            if !owes.is_sure {
+                owes.end().into_iter().for_each(|reset| self.later(Duration::ZERO, Event::ToStack(reset)));
+                continue;
+            }
             for hole in &owes.holes {
                 let (start, end) = hole.fetch.as_ref().unwrap().ranges[0];
                 let bytes: Vec<u8> = (start..end).map(byte).collect();
@@ -329,6 +333,9 @@ impl World {
     fn on_packet(&mut self, packet: &Bytes, is_given: bool) {
         let segment = Segment::parse(&packet.0).unwrap();
         if segment.flags().contains(Flags::RST) {
+            if self.is_dead && segment.seq() != self.seq(self.here) {
+                return;
+            }
             assert_eq!(segment.seq(), self.seq(self.here), "a reset that nobody would believe");
             self.is_reset = true;
             return;
