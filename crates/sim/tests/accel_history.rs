@@ -6,6 +6,8 @@
 //! `cargo test --release -p marline-sim --test accel_history survey -- --ignored --nocapture` runs ten thousand, sorts what
 //! it finds by what is wrong, and names the smallest scene of each sort; `HISTORY_FIRST=n` begins with another seed.
 
+mod cases;
+
 use std::collections::BTreeMap;
 
 use marline_core::accel::Mechanism;
@@ -13,13 +15,7 @@ use marline_core::units::Instant;
 use marline_sim::accel::history::{Bounds, Defect, draw, gain, judge, play};
 use marline_sim::accel::{Scene, World};
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
-fn cases(usual: u32) -> u32 {
-    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
-}
+use cases::{cases, number};
 
 #[test]
 fn a_named_history_runs_again() {
