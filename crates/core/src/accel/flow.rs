@@ -1,7 +1,7 @@
 //! One TCP flow: what its ACKs show, and what leaves in their place.
 //!
 //! In: its packets as they leave and as they pass. Out: each ACK as it is to leave. The link's turns and the time are in
-//! `dark`, hiding in `mirrored`, what is told in `view`.
+//! `dark`, hiding in `mirrored`, what is worth it in `worth`, what is told in `view`.
 //!
 //! 1. What the own stack has said last is kept: every packet made here says that, with another number or window.
 //! 2. Order of the marks on an ACK: holes are counted, then the timestamp (`undo`), then the number (`reserve`), which
@@ -15,8 +15,10 @@
 mod dark;
 mod mirrored;
 mod view;
+mod worth;
 
 use super::calm::Calm;
+use super::filling::Filling;
 use super::gain::Trial;
 use super::gate::Gate;
 use super::handler::Handler;
@@ -59,6 +61,7 @@ pub(super) struct Flow {
     reserve: Reserve,
     handler: Handler,
     hiding: Option<Hiding>,
+    filling: Filling,
     /// What was on its way when the link went dark, at the most.
     flight: DataSize,
     pace: Pace,
@@ -117,6 +120,7 @@ impl Flow {
             reserve: Reserve::default(),
             handler: Handler::default(),
             hiding: None,
+            filling: Filling::default(),
             flight: DataSize::ZERO,
             pace: Pace::default(),
             trip: Trip::default(),
@@ -195,7 +199,7 @@ impl Flow {
         }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
             let is_random = new > 0
-                && self.in_flight(now) >= WORTH
+                && self.is_worth_undoing(now)
                 && !self.holes.are_dense(self.segment)
                 && self.gate.is_random(now);
             let moment = Moment {
@@ -219,7 +223,7 @@ impl Flow {
         // duplicate is all that tells of a hole.
         let is_plain =
             self.has_sack && advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
-        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
+        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.has_window(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
         if let Ok(mut rewrite) = Rewrite::of(packet) {
@@ -254,28 +258,6 @@ impl Flow {
         }
         self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }
-
-    /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
-    pub(super) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
-        let clean = self.calm.is_calm(now, &self.holes) && !self.undo.is_armed();
-        // One who is below is not let in again before he is well above.
-        let least = if self.is_offloaded { THRESHOLD / 2 } else { THRESHOLD };
-        let fits = clean && self.in_flight(now) >= u64::from(least);
-        let is_on = !on_trial || self.trial.is_on(now, self.pace.total(), fits);
-        self.is_offloaded = fits && is_on;
-        self.is_offloaded
-    }
-
-    /// Whether it brings as many segments as a download does that fills a link.
-    fn is_in_swing(&self, now: Instant) -> bool {
-        self.pace.lately(now).bytes() >= u64::from(self.segment) * SWING
-    }
-
-    /// Segments on their way, by its pace and its round trip.
-    fn in_flight(&self, now: Instant) -> u64 {
-        let bytes = self.pace.rate(now) * self.trip.assumed();
-        bytes.bytes() / u64::from(self.segment)
-    }
 }
 
 /// What a segment acknowledges, whatever it carries.
@@ -289,10 +271,3 @@ fn said(segment: &Segment<'_>) -> Option<Ack> {
 const USUAL_SEGMENT: u32 = 1448;
 /// What the option takes of each segment (RFC 7323 appendix A).
 const TIMESTAMPS: u32 = 12;
-/// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
-const SWING: u64 = 10;
-/// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
-/// and old timestamps make them longer.
-const WORTH: u64 = 8;
-/// Segments in flight (§3.1).
-const THRESHOLD: u32 = 20;

@@ -287,6 +287,11 @@ impl Hiding {
         self.hider.as_ref().map_or((0, 0, 0), |hider| (hider.total(), hider.missing_bytes(), self.holes))
     }
 
+    /// When the oldest hole was hidden that is still open.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.hider.as_ref()?.waits_since()
+    }
+
     fn newest(&self) -> Option<Stamp> {
         self.far.stamps.map(|stamps| stamps.value)
     }

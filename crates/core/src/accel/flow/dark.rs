@@ -50,6 +50,7 @@ impl Flow {
         outputs: &mut VecDeque<Output>,
     ) {
         self.handler.on_light(now);
+        self.filling.on_light(now);
         if mechanisms.has(Mechanism::LateHide) {
             self.hide_late(now, primary, outputs);
         }
