@@ -79,6 +79,7 @@ const FOUND: &[(u64, &str)] = &[
     ),
     (2867, "hiding where a queue holds one packet and a half: nothing is on its way that could be kept"),
     (1311, "hidden bytes came over a link of 73 kbit/s, a third of the ranges failed: seconds each time"),
+    (5314, "the end of each burst was lost behind 15 packets, shown a round trip later, and called random"),
     (5094, "the accelerator died while its ladder was on its way: what it had acknowledged counted as not robbed"),
 ];
 
@@ -87,7 +88,6 @@ const FOUND: &[(u64, &str)] = &[
 const OPEN: &[(u64, &str)] = &[
     (324, "hide: an origin that answers after up to six seconds"),
     (1986, "hide: a window of 64 KiB waits for each hole's round trip over the helping link, six times its own"),
-    (5314, "undo: the end of each burst is lost behind 15 packets, shown a round trip later, and called random"),
     (2316, "freeze-flight, as published: harms where the sender's timeout goes on"),
     (4225, "freeze-flight, as published"),
     (4530, "freeze-flight, as published"),

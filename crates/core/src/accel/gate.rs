@@ -8,7 +8,8 @@
 //!    reduction back sends what it had held in a burst, which waits for itself, and its first packets do not.
 //! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do. If
 //!    most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
-//!    leave it as it is.
+//!    leave it as it is. The packet before the hole counts as much as the one behind it: what a burst overflows is its end, and
+//!    the next packet comes a round trip later and has not waited.
 //! 3. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
 //! 4. The least is that of the last one to two minutes, the longest that of the last five to ten seconds.
 //!
@@ -30,6 +31,8 @@ pub(super) struct Gate {
     /// Share of the losses of late that came with the longest waits, in 256ths.
     pressed: u32,
     last: Option<(Instant, i64)>,
+    /// The one before the last.
+    previous: Option<(Instant, i64)>,
 }
 
 impl Gate {
@@ -44,12 +47,12 @@ impl Gate {
         let least = self.least.on_value(now, MINUTE, delay, i64::min);
         self.longest.on_value(now, SECONDS, delay - least, i64::max);
         self.standing.on_value(now, MOMENT, delay, i64::min);
-        self.last = Some((now, delay));
+        self.previous = self.last.replace((now, delay));
     }
 
     /// A loss shows now.
     pub(super) fn on_loss(&mut self, now: Instant) {
-        let (longest, queue) = (self.longest(), self.queue(now).unwrap_or_default());
+        let (longest, queue) = (self.longest(), self.around(now).unwrap_or_default());
         let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3;
         self.pressed = self.pressed * 7 / 8 + if is_pressed { 32 } else { 0 };
     }
@@ -61,11 +64,19 @@ impl Gate {
         (now.since(at) < FRESH).then(|| Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
     }
 
+    /// The longer wait of the newest packet and the one before it: on both sides of a hole that shows now.
+    fn around(&self, now: Instant) -> Option<Duration> {
+        let newest = self.queue(now)?;
+        let least = self.least.value()?;
+        let before = self.previous.filter(|(at, _)| now.since(*at) < MEANT).map_or(0, |(_, delay)| delay - least);
+        Some(newest.max(Duration::from_nanos(u64::try_from(before).unwrap_or(0))))
+    }
+
     /// Whether a loss that shows now is taken for random.
     pub(super) fn is_random(&self, now: Instant) -> bool {
         let bound = self.bound();
         let waited =
-            if self.is_pressed() { self.queue(now) } else { self.queue(now).and_then(|_| self.standing()) };
+            if self.is_pressed() { self.around(now) } else { self.queue(now).and_then(|_| self.standing()) };
         waited.is_some_and(|waited| waited < bound)
     }
 
@@ -128,6 +139,8 @@ const GRAIN: Duration = Duration::from_millis(2);
 const PRESSED: u32 = 150;
 /// chosen: a packet that came before that says nothing of the queue now.
 const FRESH: Duration = Duration::from_millis(250);
+/// chosen: a round trip, the longest there is, and some more; the packet before a hole came that long ago at the most.
+const MEANT: Duration = Duration::from_secs(1);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
 const MINUTE: Duration = Duration::from_secs(60);
 /// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short beside the time in which a queue fills.
@@ -189,6 +202,21 @@ mod tests {
             any.on_loss(now);
         }
         assert!(any.is_random(now), "2 of 12 ms");
+    }
+
+    #[test]
+    fn the_end_of_a_burst_is_lost_behind_a_full_queue() {
+        let (mut gate, mut now) = (Gate::default(), Instant::ZERO);
+        for round in 0..20_u64 {
+            for n in 0..10 {
+                now = Instant::from_millis(round * 300 + n);
+                gate.on_stamp(now, Stamp::new(u32::try_from(round * 300).unwrap()));
+            }
+            now = Instant::from_millis((round + 1) * 300);
+            gate.on_stamp(now, Stamp::new(u32::try_from((round + 1) * 300).unwrap()));
+            gate.on_loss(now);
+        }
+        assert!(gate.queue(now).unwrap() < GRAIN && !gate.is_random(now));
     }
 
     #[test]
