@@ -17,7 +17,7 @@
 //!    accelerator: a request that is lost a third time waits as long again. What breaks a bound of rule 3 is therefore looked
 //!    at again in scenes beside it, which lose other packets and whose blackouts come a little earlier or later. It is a
 //!    defect if the flow never ends, or if flows with an accelerator take so long clearly more often than without: more than
-//!    the worst of a dozen plain ones allows, and that in [`MOST_OFTEN`] times as many of [`MANY`] scenes. Else it is a doubt,
+//!    the worst of sixteen plain ones allows, and that in more than twice as many of 64 scenes. Else it is a doubt,
 //!    and said.
 //!
 //! A bound on the ratio of both times was not used: it says nothing of a short flow, and too much of a long one.
