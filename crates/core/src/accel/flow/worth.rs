@@ -36,11 +36,11 @@ impl Flow {
         self.in_flight(now) >= WORTH
     }
 
-    /// Whether a loss is worth hiding; a young flow's is.
+    /// Whether a loss is worth hiding; a young flow's is, and that of one whose round trip is too short to be measured.
     pub(super) fn is_worth_hiding(&self, now: Instant) -> bool {
-        let segment = u64::from(self.segment);
-        let on_way = self.pace.rate(now) * self.trip.least();
-        self.pace.total().bytes() < segment * YOUNG || on_way.bytes() >= segment * SEVERAL
+        let (segment, rtt) = (u64::from(self.segment), self.trip.least());
+        let is_known = self.pace.total().bytes() >= segment * YOUNG && !rtt.is_zero();
+        !is_known || (self.pace.rate(now) * rtt).bytes() >= segment * SEVERAL
     }
 
     /// Segments on their way, by its pace and its round trip.
