@@ -9,8 +9,9 @@
 //! 3. Kernel: what Linux 6.18 at both ends did in namespaces with such links, one run each; the model of plain TCP is
 //!    reviewed against it. It decides nothing here, and neither do floors.
 
+mod review;
+
 use std::fmt::Write;
-use std::path::Path;
 
 use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::units::{Duration, Instant};
@@ -18,6 +19,8 @@ use marline_sim::accel::{Blackout, Plan, Scene, World};
 use marline_sim::rng::{Purpose, Stream};
 use marline_sim::spec::LinkSpec;
 use marline_sim::tcp::Algorithm;
+
+use review::compare;
 
 const WARM: Duration = Duration::from_secs(6);
 const SEEDS: std::ops::Range<u64> = 1..4;
@@ -110,16 +113,6 @@ fn median(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
         .collect();
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
-}
-
-fn compare(file: &str, table: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables").join(file);
-    if std::env::var_os("UPDATE_TABLES").is_some() {
-        std::fs::write(&path, table).expect("the table can be written");
-        return;
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(kept, table, "{file} changes; if the new table is better, run again with UPDATE_TABLES=1");
 }
 
 #[test]

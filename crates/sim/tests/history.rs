@@ -5,23 +5,19 @@
 //! `cargo test -p marline-sim --test history survey -- --ignored --nocapture` sorts what it finds in many histories by
 //! what is wrong, and names the shortest one of each sort; `HISTORY_FIRST=n` begins with another seed.
 
+mod cases;
+
 use std::collections::BTreeMap;
 
 use marline_core::fetch::Policy;
 use marline_sim::history::{Defect, Promise, download};
 use proptest::prelude::*;
 
+use cases::{cases, number};
+
 fn fetch(seed: u64, policy: Policy) -> Result<(), Defect> {
     let promise = if policy == Policy::Marline { Promise::Ends } else { Promise::Nothing };
     download(seed, policy, promise)
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
-fn cases(usual: u32) -> u32 {
-    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
 }
 
 #[test]

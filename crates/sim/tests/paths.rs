@@ -3,6 +3,8 @@
 //! `PATHS_SEED=n` runs one history with each policy and prints the first that is wrong; `HISTORY_CASES=n` runs more than
 //! usual. `cargo test -p marline-sim --test paths survey -- --ignored --nocapture` sorts what it finds in many.
 
+mod cases;
+
 use std::collections::BTreeMap;
 
 use marline_core::energy::{BUILT_IN, Model, Written};
@@ -14,19 +16,13 @@ use marline_sim::history::Defect;
 use marline_sim::paths::history::history;
 use marline_sim::paths::{Arrival, Scene, World, download};
 
+use cases::{cases, number};
+
 const POLICIES: [Policy; 4] = [Policy::Marline, Policy::Emptcp, Policy::WifiFirst, Policy::Mptcp];
 
 fn phone() -> Model {
     let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
     toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
-fn cases(usual: u32) -> u32 {
-    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
 }
 
 #[test]

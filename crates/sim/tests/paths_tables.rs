@@ -3,8 +3,9 @@
 //! `UPDATE_TABLES=1 cargo test -p marline-sim --test paths_tables` writes the table anew; what changes is to be looked at.
 //! Figures are rounded, so that only a change of behaviour changes them.
 
+mod review;
+
 use std::fmt::Write;
-use std::path::Path;
 
 use marline_core::energy::{BUILT_IN, Model, Written};
 use marline_core::paths::{Config, Paths, Policy};
@@ -12,6 +13,8 @@ use marline_core::units::{DataSize, Duration};
 use marline_sim::contract::{Checked, clamp, replay};
 use marline_sim::paths::{Outcome, Scene, World, download, page, terms};
 use marline_sim::spec::LinkSpec;
+
+use review::compare;
 
 const POLICIES: [(&str, Policy); 5] = [
     ("mptcp", Policy::Mptcp),
@@ -147,13 +150,7 @@ fn the_main_cases_are_as_reviewed() {
             assert_eq!(lte.leaked, DataSize::ZERO, "{} {name}", case.name);
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables/paths.txt");
-    if std::env::var_os("UPDATE_TABLES").is_some() {
-        std::fs::write(&path, table).expect("the table can be written");
-        return;
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(kept, table, "paths.txt changes; if the new table is better, run again with UPDATE_TABLES=1");
+    compare("paths.txt", &table);
 }
 
 #[test]

@@ -5,20 +5,16 @@
 //! `cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture` sorts what it finds in many
 //! histories by what is wrong, and names the shortest one of each sort; `HISTORY_FIRST=n` begins with another seed.
 
+mod cases;
+
 use std::collections::BTreeMap;
 
 use marline_core::stream::Policy;
 use marline_sim::history::{Defect, watch};
 
+use cases::{cases, number};
+
 const POLICIES: [Policy; 3] = [Policy::Marline, Policy::GreenbagP, Policy::GreenbagE];
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
-fn cases(usual: u32) -> u32 {
-    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
-}
 
 #[test]
 fn a_named_history_runs_again() {

@@ -8,14 +8,17 @@
 //! 3. A figure that changes is not wrong by itself: the new table is looked at and committed with its reason. The
 //!    floors of the lab are printed beside it and decide nothing here.
 
+mod review;
+
 use std::fmt::Write;
-use std::path::Path;
 
 use marline_core::fetch::{Config, Fetch};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::ideal::ideal;
 use marline_sim::spec::{Event, LinkSpec};
 use marline_sim::world::{Outcome, Scene, World};
+
+use review::compare;
 
 struct Case {
     name: &'static str,
@@ -72,16 +75,6 @@ fn median(case: &Case, size: DataSize) -> Outcome {
         .collect();
     runs.sort_by_key(|outcome| outcome.finished);
     runs.swap_remove(runs.len() / 2)
-}
-
-fn compare(file: &str, table: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables").join(file);
-    if std::env::var_os("UPDATE_TABLES").is_some() {
-        std::fs::write(&path, table).expect("the table can be written");
-        return;
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(kept, table, "{file} changes; if the new table is better, run again with UPDATE_TABLES=1");
 }
 
 #[test]

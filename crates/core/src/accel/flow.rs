@@ -15,8 +15,10 @@
 mod dark;
 mod mirrored;
 mod view;
+mod worth;
 
 use super::calm::Calm;
+use super::filling::Filling;
 use super::gain::Trial;
 use super::gate::Gate;
 use super::handler::Handler;
@@ -28,7 +30,7 @@ use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
 use super::{Mechanism, Mechanisms};
-use crate::units::{DataSize, Duration, Instant};
+use crate::units::{DataSize, Instant};
 use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption};
 
 /// Where a flow's data goes.
@@ -64,6 +66,7 @@ pub(super) struct Flow {
     reserve: Reserve,
     handler: Handler,
     hiding: Option<Hiding>,
+    filling: Filling,
     /// What was on its way when the link went dark, at the most.
     flight: DataSize,
     pace: Pace,
@@ -126,6 +129,7 @@ impl Flow {
             reserve: Reserve::default(),
             handler: Handler::default(),
             hiding: None,
+            filling: Filling::default(),
             flight: DataSize::ZERO,
             pace: Pace::default(),
             trip: Trip::default(),
@@ -207,7 +211,7 @@ impl Flow {
         }
         let new = self.holes.on_ack(now, &ack);
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let is_random = new > 0 && self.in_flight(now) >= WORTH && self.is_random(now);
+            let is_random = new > 0 && self.is_worth_undoing(now) && self.is_random(now);
             let moment = Moment {
                 is_congestion: new > 0 && !is_random,
                 rtt: self.trip.least(),
@@ -230,7 +234,7 @@ impl Flow {
         // duplicate is all that tells of a hole.
         let is_plain =
             self.has_sack && advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
-        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
+        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.has_window(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
         let keeps_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
@@ -274,39 +278,9 @@ impl Flow {
         self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }
 
-    /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
-    pub(super) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
-        let clean = self.calm.is_calm(now, &self.holes) && !self.undo.is_armed();
-        // One who is below is not let in again before he is well above.
-        let least = if self.is_offloaded { THRESHOLD / 2 } else { THRESHOLD };
-        let fits = clean && self.in_flight(now) >= u64::from(least);
-        let is_on = !on_trial || self.trial.is_on(now, self.pace.total(), fits);
-        self.is_offloaded = fits && is_on;
-        self.is_offloaded
-    }
-
-    /// Whether the last byte of what came behind a hole may be kept back.
-    fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
-        // Not of late alone: behind a hole nothing is acknowledged for a round trip.
-        let brings = self.pace.rate(now) * SWUNG;
-        let runs = brings.bytes() >= u64::from(self.segment) * SWING;
-        runs && self.way == Way::Down && !ack.sacks.is_empty() && ack.duplicate_span().is_none() && !self.is_frozen
-    }
-
     /// Whether what is lost now is lost at random.
     fn is_random(&self, now: Instant) -> bool {
         self.gate.is_random(now, self.trip.least()) && !self.missing.are_dense(self.segment)
-    }
-
-    /// Whether it brings as many segments as a download does that fills a link.
-    fn is_in_swing(&self, now: Instant) -> bool {
-        self.pace.lately(now).bytes() >= u64::from(self.segment) * SWING
-    }
-
-    /// Segments on their way, by its pace and its round trip.
-    fn in_flight(&self, now: Instant) -> u64 {
-        let bytes = self.pace.rate(now) * self.trip.assumed();
-        bytes.bytes() / u64::from(self.segment)
     }
 }
 
@@ -317,16 +291,7 @@ fn said(segment: &Segment<'_>) -> Option<Ack> {
     segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sacks })
 }
 
-/// The time in which [`SWING`] is to come.
-const SWUNG: Duration = Duration::from_millis(250);
 /// An Ethernet's with timestamps.
 const USUAL_SEGMENT: u32 = 1448;
 /// What the option takes of each segment (RFC 7323 appendix A).
 const TIMESTAMPS: u32 = 12;
-/// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
-const SWING: u64 = 10;
-/// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
-/// and old timestamps make them longer.
-const WORTH: u64 = 8;
-/// Segments in flight (§3.1).
-const THRESHOLD: u32 = 20;

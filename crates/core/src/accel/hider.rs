@@ -279,7 +279,12 @@ impl Hider {
 
     /// When the connection is to be ended unless something comes.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.hidden.iter().map(|hole| hole.since + DEADLINE).min()
+        self.waits_since().map(|since| since + DEADLINE)
+    }
+
+    /// When the oldest hole was hidden that is still open.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.hidden.iter().map(|hole| hole.since).min()
     }
 
     /// Takes in what the own stack says.

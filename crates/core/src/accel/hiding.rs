@@ -352,6 +352,11 @@ impl Hiding {
         })
     }
 
+    /// When the oldest hole was hidden that is still open.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.hider.as_ref()?.waits_since()
+    }
+
     fn newest(&self) -> Option<Stamp> {
         self.far.stamps.map(|stamps| stamps.value)
     }

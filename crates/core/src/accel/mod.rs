@@ -17,6 +17,7 @@ mod config;
 mod detector;
 mod event;
 mod fetcher;
+mod filling;
 mod flow;
 mod freeze;
 mod gain;

@@ -225,7 +225,7 @@ fn what_cannot_be_had_elsewhere_is_not_frozen_and_that_is_said() {
     download.answers = false;
     assert_eq!(acks(&download.wait(1000)), []);
     assert!(download.machine.links(download.now)[0].is_dark);
-    let said = download.machine.flows(download.now)[0].left_alone.clone();
+    let said = download.machine.flows(download.now)[0].left_alone();
     assert_eq!(said.as_deref(), Some("it is not frozen, as its bytes cannot be had elsewhere"));
 }
 

@@ -128,12 +128,14 @@ impl Station {
         let Some(server) = &self.server else { return "not called".into() };
         let info = server.info();
         format!(
-            "read {}, server {:?}: acknowledged {}, unsent {}, window {}, smoothed {:?}",
+            "read {}, server {:?}: acknowledged {}, unsent {}, window {}, threshold {}, {} timeouts, smoothed {:?}",
             self.read.0,
             server.state(),
             server.acknowledged(),
             server.unsent().bytes(),
             info.window,
+            info.threshold,
+            info.backoff,
             info.rtt
         )
     }

@@ -42,7 +42,7 @@ pub struct FlowOutcome {
     pub server: Option<State>,
     /// The accelerator has reset it.
     pub was_reset: bool,
-    /// When the accelerator died, bytes were missing that the server took for arrived.
+    /// When the accelerator died, bytes were missing that the server took for arrived, then or soon afterwards.
     pub was_robbed: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct World {
     log: Option<Log<Config, Accelerator>>,
     watch: Option<Watch>,
     sight: Sight,
-    inputs: VecDeque<Input>,
+    news: VecDeque<News>,
     /// Planned: times, in order, and what.
     planned: VecDeque<(Instant, Planned)>,
     gateways: BTreeSet<(Instant, LinkId, u16)>,
@@ -91,6 +91,15 @@ enum Planned {
     Carrier(LinkId, bool),
     Hostile(super::scene::Hostility),
     Kill,
+}
+
+/// What has happened and is to be told or done, in its order.
+#[derive(Debug)]
+enum News {
+    /// For the machine.
+    Input(Input),
+    /// A packet leaves without being held.
+    Passes(Vec<u8>),
 }
 
 impl World {
@@ -113,7 +122,7 @@ impl World {
             log: None,
             watch: scene.config.as_ref().map(|config| Watch::new(&config.mechanisms)),
             sight: Sight::None,
-            inputs: VecDeque::new(),
+            news: VecDeque::new(),
             planned: plans(&scene),
             gateways: BTreeSet::new(),
             hostile: Hostile::new(scene.seed),
@@ -234,10 +243,10 @@ impl World {
         self.pump();
         while let Some(&(at, link, sequence)) = self.gateways.first().filter(|(at, ..)| *at <= self.now) {
             self.gateways.remove(&(at, link, sequence));
-            self.inputs.push_back(Input::Answered { link, sequence });
+            self.tell(Input::Answered { link, sequence });
         }
         while let Some(answer) = self.origin.next_failure(self.now) {
-            self.inputs.push_back(answer);
+            self.tell(answer);
         }
         while let Some((link, piece)) = {
             let links = &self.links;
@@ -269,11 +278,11 @@ impl World {
             }
             Planned::Kill => self.kill(),
             Planned::Carrier(link, is_up) if self.machine.is_some() => {
-                self.inputs.push_back(Input::Carrier { link, is_up });
+                self.tell(Input::Carrier { link, is_up });
             }
             Planned::Hostile(hostility) if self.machine.is_some() => {
                 let input = self.hostile.input(hostility, self.sight);
-                self.inputs.extend(input);
+                self.news.extend(input.map(News::Input));
             }
             Planned::Carrier(..) | Planned::Hostile(_) => {}
         }
@@ -289,7 +298,7 @@ impl World {
                 .enumerate()
                 .filter_map(|(n, station)| (station.acknowledged() > station.received()).then_some(n)),
         );
-        self.inputs.clear();
+        self.news.clear();
         self.gateways.clear();
         self.origin.clear();
         self.sight = Sight::None;
@@ -298,7 +307,7 @@ impl World {
     fn on_arrival(&mut self, link: LinkId, direction: Direction, carried: Carried) {
         match carried {
             Carried::Packet(bytes) => self.on_server(&bytes),
-            Carried::Piece(piece) => self.inputs.extend(self.origin.on_piece(piece)),
+            Carried::Piece(piece) => self.news.extend(self.origin.on_piece(piece).map(News::Input)),
             Carried::Segment { flow, segment } => {
                 if direction == Direction::Down && link == Scene::PRIMARY && self.machine.is_some() {
                     self.show(flow, Direction::Down, &segment);
@@ -319,6 +328,10 @@ impl World {
         let read = station.names.read(Direction::Up, &view, station.place(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
             station.on_server(self.now, &segment);
+            // What the dead one has acknowledged may have been on its way still.
+            if self.log.is_some() && station.acknowledged() > station.received() {
+                self.robbed.insert(n);
+            }
             self.attend(n);
         }
     }
@@ -356,10 +369,11 @@ impl World {
         }
         self.hostile.remember(&bytes);
         if bytes.len() <= HELD {
-            self.inputs.push_back(Input::Leaving(Bytes(bytes)));
+            self.tell(Input::Leaving(Bytes(bytes)));
         } else {
             self.show(n, Direction::Up, segment);
-            self.links.push(Scene::PRIMARY, Direction::Up, Carried::Packet(bytes), self.now);
+            // It does not overtake what is held before it.
+            self.news.push_back(News::Passes(bytes));
         }
     }
 
@@ -375,12 +389,23 @@ impl World {
         if self.sight == Sight::Heads {
             bytes.truncate(SIGHT);
         }
-        self.inputs.push_back(Input::Seen { packet: Bytes(bytes), length });
+        self.tell(Input::Seen { packet: Bytes(bytes), length });
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.news.push_back(News::Input(input));
     }
 
     /// Tells the machine what there is to be told, and does what it asks for.
     fn pump(&mut self) {
-        while let Some(input) = self.inputs.pop_front() {
+        while let Some(news) = self.news.pop_front() {
+            let input = match news {
+                News::Input(input) => input,
+                News::Passes(packet) => {
+                    self.links.push(Scene::PRIMARY, Direction::Up, Carried::Packet(packet), self.now);
+                    continue;
+                }
+            };
             let Some(machine) = &mut self.machine else { continue };
             let held = if let Input::Leaving(packet) = &input { Some(packet.0.clone()) } else { None };
             machine.handle(self.now, input);
@@ -403,7 +428,7 @@ impl World {
                 Output::Deliver(packet) => self.deliver(&packet.0),
                 Output::Count { link } => {
                     let packets = self.links.brought(link);
-                    self.inputs.push_back(Input::Counted { link, packets });
+                    self.tell(Input::Counted { link, packets });
                 }
                 Output::Ask { link, sequence } => {
                     let answer = self.links.answers_at(link, self.now).map(|at| (at, link, sequence));

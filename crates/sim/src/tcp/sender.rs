@@ -288,6 +288,16 @@ impl Sender {
         self.congestion.window
     }
 
+    /// The slow-start threshold in segments.
+    pub(super) const fn threshold(&self) -> u32 {
+        self.congestion.threshold
+    }
+
+    /// Timeouts in a row.
+    pub(super) const fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
     fn take(&mut self, now: Instant, segment: &Segment) -> Delivered {
         let mut delivered = Delivered::default();
         let smallest = self.rtt.smallest();

@@ -96,6 +96,10 @@ pub struct Info {
     pub out_of_order: u32,
     /// The congestion window of this side, in segments.
     pub window: u32,
+    /// Its slow-start threshold, in segments.
+    pub threshold: u32,
+    /// Timeouts in a row.
+    pub backoff: u32,
 }
 
 /// One end of a connection.
@@ -256,6 +260,8 @@ impl Socket {
             rcv_rtt: self.receiver.rtt(),
             out_of_order: self.receiver.out_of_order(),
             window: self.sender.window(),
+            threshold: self.sender.threshold(),
+            backoff: self.sender.backoff(),
         }
     }
 

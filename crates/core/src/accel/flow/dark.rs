@@ -52,6 +52,7 @@ impl Flow {
         outputs: &mut VecDeque<Output>,
     ) {
         self.handler.on_light(now);
+        self.filling.on_light(now);
         let is_far = self.trip.least() > FAR && self.reserve.may_restart();
         if core::mem::take(&mut self.is_stilled) || (mechanisms.has(Mechanism::LateHide) && !is_far) {
             self.hide_late(now, primary, outputs);

@@ -77,7 +77,10 @@ impl Flow {
             not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
         }
         if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal) {
-            MIRRORED.into_iter().for_each(|one| not(one, refusal.to_string()));
+            [Mechanism::Hide, Mechanism::LateHide].into_iter().for_each(|one| not(one, refusal.to_string()));
+        }
+        if self.hiding.as_ref().is_none_or(|hiding| hiding.refusal().is_some()) {
+            not(Mechanism::FreezeFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());
         }
         excuses
     }

@@ -1,0 +1,69 @@
+//! Are hidden holes filled in time?
+//!
+//! In: since when a flow waits for hidden bytes. Out: whether more may be hidden.
+//!
+//! 1. What is hidden stops the application until it is fetched. Room is measured so that this takes two seconds at most
+//!    (`fetcher`); where it takes longer the helping link is not what it was taken for, or the origin is slow, and the flow
+//!    is told of its losses again: first for half a minute, then for twice as long each time.
+//! 2. What waits since a blackout says nothing: it is a whole flight.
+
+use crate::units::{Duration, Instant};
+
+/// One flow's record.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Filling {
+    paused_until: Option<Instant>,
+    /// How often it took too long.
+    slow: u32,
+    /// What waits since before this is not judged.
+    excused: Instant,
+}
+
+impl Filling {
+    /// A blackout has ended.
+    pub(super) fn on_light(&mut self, now: Instant) {
+        self.excused = now + SETTLE;
+    }
+
+    /// Whether more may be hidden; `since`: when the oldest hole was hidden that is still open.
+    pub(super) fn is_in_time(&mut self, now: Instant, since: Option<Instant>) -> bool {
+        let is_paused = self.paused_until.is_some_and(|until| now < until);
+        let is_slow = since.is_some_and(|since| since >= self.excused && now.since(since) >= SLOW);
+        if is_slow && !is_paused {
+            self.paused_until = Some(now + PAUSE * (1 << self.slow.min(5)));
+            self.slow += 1;
+        }
+        !is_slow && !is_paused
+    }
+}
+
+/// chosen: more than the two seconds' worth that may be missing takes, with a range that is asked for twice; less than the five
+/// that a flow may be late at all.
+const SLOW: Duration = Duration::from_secs(3);
+/// chosen: beside it a wait of some seconds is a tenth.
+const PAUSE: Duration = Duration::from_secs(30);
+/// chosen: what a blackout has swallowed shows by then.
+const SETTLE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_fill_ends_hiding_for_longer_each_time() {
+        let (mut filling, at) = (Filling::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        assert!(filling.is_in_time(at(10), None) && filling.is_in_time(at(12), Some(at(10))));
+        assert!(!filling.is_in_time(at(13), Some(at(10))));
+        assert!(!filling.is_in_time(at(42), None) && filling.is_in_time(at(43), None));
+        assert!(!filling.is_in_time(at(60), Some(at(57))));
+        assert!(!filling.is_in_time(at(119), None) && filling.is_in_time(at(120), None));
+    }
+
+    #[test]
+    fn what_waits_since_a_blackout_is_excused() {
+        let (mut filling, at) = (Filling::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        filling.on_light(at(20));
+        assert!(filling.is_in_time(at(30), Some(at(20))));
+        assert!(!filling.is_in_time(at(30), Some(at(21))));
+    }
+}

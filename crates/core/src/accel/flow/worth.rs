@@ -1,0 +1,76 @@
+//! Which mechanism is worth it for a flow, as it runs now.
+//!
+//! In: its pace, its round trip, its queue, its holes. Out: yes or no for each mechanism.
+//!
+//! 1. Each mechanism costs a little all the time and saves much at times, so it needs a window that is worth saving.
+//! 2. A byte kept back (`reserve`) leaves a segment in the sender's window that is here already: of twenty that is a
+//!    twentieth at the most, and nothing where the link is the limit; of seven a sender is slower by a seventh.
+//! 3. Hiding keeps a window from shrinking. Where one segment follows another by itself there is none, and the losses are those
+//!    of a queue that is too short for two.
+
+use super::{Flow, Way};
+use crate::units::{Duration, Instant};
+use crate::wire::packet::Ack;
+
+impl Flow {
+    /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
+    pub(in crate::accel) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
+        let clean = self.calm.is_calm(now, &self.holes) && !self.undo.is_armed();
+        // One who is below is not let in again before he is well above.
+        let least = if self.is_offloaded { THRESHOLD / 2 } else { THRESHOLD };
+        let fits = clean && self.in_flight(now) >= u64::from(least);
+        let is_on = !on_trial || self.trial.is_on(now, self.pace.total(), fits);
+        self.is_offloaded = fits && is_on;
+        self.is_offloaded
+    }
+
+    /// Whether a byte may be kept back: it brings as many segments as a download does that fills a link, and many are on their
+    /// way, those in the queue included.
+    pub(super) fn has_window(&self, now: Instant) -> bool {
+        let on_way = self.pace.rate(now) * (self.trip.least() + self.gate.queue(now).unwrap_or_default());
+        let segment = u64::from(self.segment);
+        self.pace.lately(now).bytes() >= segment * SWING && on_way.bytes() >= segment * LARGE
+    }
+
+    /// Whether the last byte of what came behind a hole may be kept back.
+    pub(super) fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
+        // Not of late alone: behind a hole nothing is acknowledged for a round trip.
+        let brings = self.pace.rate(now) * SWUNG;
+        let runs = brings.bytes() >= u64::from(self.segment) * SWING;
+        runs && self.way == Way::Down && !ack.sacks.is_empty() && ack.duplicate_span().is_none() && !self.is_frozen
+    }
+
+    /// Whether a reduction is worth taking back.
+    pub(super) fn is_worth_undoing(&self, now: Instant) -> bool {
+        self.in_flight(now) >= WORTH
+    }
+
+    /// Whether a loss is worth hiding; a young flow's is, and that of one whose round trip is too short to be measured.
+    pub(super) fn is_worth_hiding(&self, now: Instant) -> bool {
+        let (segment, rtt) = (u64::from(self.segment), self.trip.least());
+        let is_known = self.pace.total().bytes() >= segment * YOUNG && !rtt.is_zero();
+        !is_known || (self.pace.rate(now) * rtt).bytes() >= segment * SEVERAL
+    }
+
+    /// Segments on their way, by its pace and its round trip.
+    fn in_flight(&self, now: Instant) -> u64 {
+        let bytes = self.pace.rate(now) * self.trip.assumed();
+        bytes.bytes() / u64::from(self.segment)
+    }
+}
+
+/// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
+const SWING: u64 = 10;
+/// The time in which so many are to come where a hole is open.
+const SWUNG: Duration = Duration::from_millis(250);
+/// Segments on their way from which on a byte may be kept back: rule 2.
+const LARGE: u64 = 20;
+/// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
+/// and old timestamps make them longer.
+const WORTH: u64 = 8;
+/// Segments. chosen: some round trips of a start.
+const YOUNG: u64 = 100;
+/// Segments on their way, those that wait in a queue not counted. chosen: at a loss of 5 % there are two or three of them.
+const SEVERAL: u64 = 2;
+/// Segments in flight (§3.1).
+const THRESHOLD: u32 = 20;
