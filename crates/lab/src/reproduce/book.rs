@@ -119,7 +119,7 @@ mod tests {
         let all: Vec<Vec<u32>> = (0..100).map(|pair| vec![2 * pair, 2 * pair + 1]).collect();
         // Every tenth is suspect.
         let book = open(false);
-        measure(&book, &all, |run| if run % 10 == 0 { 0.1 } else { 0.0 });
+        measure(&book, &all, |run| if run.is_multiple_of(10) { 0.1 } else { 0.0 });
         let cells = book.into_cells();
         assert_eq!(cells.len(), 200);
         let place = |run| cells.iter().position(|cell| cell.name == named(run)).unwrap();

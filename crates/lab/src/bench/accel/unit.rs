@@ -98,7 +98,7 @@ mod tests {
                     Ok(())
                 };
                 let unit = Unit::new(at % 5, Duration::from_secs(30), work);
-                if at % 7 == 0 { unit.alone() } else { unit }
+                if at.is_multiple_of(7) { unit.alone() } else { unit }
             };
             let units: Vec<Unit<'_>> = (0..40).map(unit).collect();
             let sheet = each(&units, jobs).unwrap();

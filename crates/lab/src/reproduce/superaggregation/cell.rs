@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::setting::{Case, Way, Work};
 use crate::accel::sender::Sample;
-use crate::accel::{Taken, Trial, Who, Workshop, udp};
+use crate::accel::{Air, Taken, Trial, Who, Workshop, udp};
 use crate::reproduce::cell::{self, Figures, Name};
 use crate::server::Payload;
 use crate::{Congestion, Emulation, LabError};
@@ -156,7 +156,7 @@ impl Measured {
             mbps: rounded(all(case.from, case.length)),
             parts: case.parts.windows(2).map(|pair| rounded(all(pair[0], pair[1]))).collect(),
             resumed_s: back.or(case.resumes()).and_then(|back| resumed(&taken, back)),
-            acks_air: acks_air(&taken.emulation),
+            acks_air: matches!(case.world.air, Air::Medium(_)).then(|| acks_air(&taken.emulation)).flatten(),
             tcp: Tcp::of(&taken.samples),
             left_alone: taken.left_alone(),
             in_force: Vec::new(),
@@ -177,7 +177,7 @@ fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// Percent of the air of the first link that what goes up took; none: a link has no air.
+/// Percent of the first link's time that what goes up took; none: it carried nothing.
 fn acks_air(emulation: &Emulation) -> Option<f64> {
     let link = emulation.links.first()?;
     let (up, both) = (link.up.airtime, link.up.airtime + link.down.airtime);
