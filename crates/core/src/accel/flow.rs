@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use super::calm::Calm;
 use super::event::{Bytes, Output};
 use super::fetcher::Want;
-use super::freeze::Frost;
+use super::freeze::{Frost, Thaw};
 use super::gain::{Trial, plain};
 use super::gate::Gate;
 use super::handler::Handler;
@@ -75,6 +75,7 @@ pub(super) struct Flow {
     is_frozen: bool,
     /// The same, and its flight was acknowledged.
     is_stilled: bool,
+    thaw: Thaw,
     counts: Counts,
 }
 
@@ -133,6 +134,7 @@ impl Flow {
             is_offloaded: false,
             is_frozen: false,
             is_stilled: false,
+            thaw: Thaw::default(),
             counts: Counts::default(),
         }
     }
@@ -262,6 +264,9 @@ impl Flow {
         if let Some(hiding) = &mut self.hiding {
             hiding.on_arrival(now, segment, length);
         }
+        if length > 0 {
+            self.thaw.on_data();
+        }
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
@@ -278,6 +283,7 @@ impl Flow {
         self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
         self.reserve.put_aside();
         self.handler.on_dark(now, self.way == Way::Down);
+        self.thaw.end();
         let Some(frost) = frost else { return };
         if self.still(now, &frost, outputs) {
             return;
@@ -301,7 +307,11 @@ impl Flow {
         outputs: &mut VecDeque<Output>,
     ) {
         self.handler.on_light(now);
-        if core::mem::take(&mut self.is_stilled) || mechanisms.has(Mechanism::LateHide) {
+        let was_stilled = core::mem::take(&mut self.is_stilled);
+        if was_stilled {
+            self.thaw.on_light(now);
+        }
+        if was_stilled || mechanisms.has(Mechanism::LateHide) {
             self.hide_late(now, primary, outputs);
         }
         if core::mem::take(&mut self.is_frozen) {
@@ -317,6 +327,13 @@ impl Flow {
         if self.handler.tick(now) && self.reserve.may_restart() {
             self.say(now, primary, outputs);
         }
+        if self.thaw.tick(now) {
+            if self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
+                self.hide_late(now, primary, outputs);
+            } else {
+                self.thaw.end();
+            }
+        }
         if let Some(hiding) = &mut self.hiding {
             outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(Bytes(packet))));
         }
@@ -325,7 +342,7 @@ impl Flow {
     /// When to tick next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
-        [self.reserve.due(), self.handler.deadline(), hiding].into_iter().flatten().min()
+        [self.reserve.due(), self.handler.deadline(), self.thaw.deadline(), hiding].into_iter().flatten().min()
     }
 
     /// The mirror, if it may have one.
@@ -498,6 +515,9 @@ impl Flow {
         let Some(rungs) = frost.rungs(pace, self.flight, step) else { return false };
         let packets = hiding.freeze(now, (&last, envelope), &rungs, step);
         self.is_stilled = !packets.is_empty();
+        if self.is_stilled {
+            self.thaw.on_dark(now);
+        }
         let send = |packet| Output::Send { link: frost.link, packet: Bytes(packet) };
         outputs.extend(packets.into_iter().map(send));
         self.is_stilled
