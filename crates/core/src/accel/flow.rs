@@ -19,6 +19,7 @@ mod worth;
 
 use super::calm::Calm;
 use super::filling::Filling;
+use super::freeze::Thaw;
 use super::gain::Trial;
 use super::gate::Gate;
 use super::handler::Handler;
@@ -77,6 +78,7 @@ pub(super) struct Flow {
     is_frozen: bool,
     /// The same, and its flight was acknowledged.
     is_stilled: bool,
+    thaw: Thaw,
     counts: Counts,
 }
 
@@ -138,6 +140,7 @@ impl Flow {
             is_offloaded: false,
             is_frozen: false,
             is_stilled: false,
+            thaw: Thaw::default(),
             counts: Counts::default(),
         }
     }
@@ -274,6 +277,9 @@ impl Flow {
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
+        }
+        if length > 0 {
+            self.thaw.on_data();
         }
         self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }

@@ -15,12 +15,15 @@
 //!    on its way: that is left of rule 1's harm.
 //!
 //! When the link is back the same ladder goes over it with the window open (`hiding`, rule 3): it opens, or acknowledges, as
-//! if nothing had been said in the dark, which may have been lost.
+//! if nothing had been said in the dark, which may have been lost. It goes again, less and less often, while the hole is
+//! there ([`Thaw`]): after a short blackout the thin link's window of zero can come behind it, and the own stack does not
+//! answer a sender's probes whose numbers lie behind a hole. In the dark it goes, too, for a gateway that does not answer is
+//! no proof that nothing passes.
 
 use core::ops::RangeInclusive;
 
 use crate::link::LinkId;
-use crate::units::{Bitrate, DataSize, Duration};
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// How senders are frozen in this blackout.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,51 @@ impl Frost {
     }
 }
 
+/// When a sender that was frozen is told again that it may go on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Thaw {
+    next: Option<(Instant, Duration)>,
+    /// Data has come since it was told.
+    goes_on: bool,
+}
+
+impl Thaw {
+    /// The link is dark, and it was frozen.
+    pub(super) fn on_dark(&mut self, now: Instant) {
+        self.goes_on = false;
+        self.next = Some((now + UNSURE, UNSURE));
+    }
+
+    /// The link is back, and it was told for the first time.
+    pub(super) fn on_light(&mut self, now: Instant) {
+        self.goes_on = false;
+        self.next = Some((now + LATE, LATE));
+    }
+
+    /// Data has come: it goes on for now. A window of zero may still be on its way to it.
+    pub(super) fn on_data(&mut self) {
+        self.goes_on = true;
+    }
+
+    /// It needs no telling any more, or is frozen again.
+    pub(super) fn end(&mut self) {
+        self.next = None;
+    }
+
+    /// Whether it is to be told now; then it is taken for told.
+    pub(super) fn tick(&mut self, now: Instant) -> bool {
+        let Some((_, wait)) = self.next.filter(|(at, _)| *at <= now) else { return false };
+        let wait = wait * 2;
+        self.next = (wait <= LONGEST).then_some((now + wait, wait));
+        !core::mem::take(&mut self.goes_on)
+    }
+
+    /// When to tick next.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.next.map(|(at, _)| at)
+    }
+}
+
 /// The size of the sender's segments, as they come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grain {
@@ -71,7 +119,7 @@ impl Grain {
         let is_twice = bytes == self.last && bytes >= SMALLEST;
         self.last = bytes;
         // What the device has joined is a multiple.
-        let is_other = self.known.is_none_or(|known| bytes % known != 0);
+        let is_other = self.known.is_none_or(|known| !bytes.is_multiple_of(known));
         if is_twice && is_other {
             self.known = Some(bytes);
         }
@@ -88,6 +136,12 @@ impl Grain {
 const SOON: Duration = Duration::from_millis(500);
 /// Bytes of an ACK with timestamps on a link with a header of its own (facts, B).
 const RUNG: u64 = 72;
+/// chosen: the way over a thin link and its queue, at first.
+const LATE: Duration = Duration::from_millis(300);
+/// chosen: shorter than most senders' second timeout, and longer than the pauses of a link that is there.
+const UNSURE: Duration = Duration::from_secs(1);
+/// chosen: who has not gone on after a quarter of a minute asks by himself.
+const LONGEST: Duration = Duration::from_secs(10);
 /// RFC 9293 §3.7.1: what every end takes.
 const SMALLEST: u32 = 536;
 /// chosen: what a sender may have sent beside, as probes of its tail.
@@ -127,6 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn a_frozen_sender_is_told_again_and_less_and_less_often() {
+        let mut thaw = Thaw::default();
+        thaw.on_light(Instant::ZERO);
+        let mut told = alloc::vec::Vec::new();
+        while let Some(at) = thaw.deadline() {
+            assert!(thaw.tick(at));
+            told.push(at);
+        }
+        assert_eq!(told, [300, 900, 2100, 4500, 9300, 18_900].map(Instant::from_millis));
+        thaw.on_light(Instant::ZERO);
+        thaw.on_data();
+        assert!(!thaw.tick(Instant::from_millis(300)) && thaw.tick(Instant::from_millis(900)));
+    }
+
+    #[test]
     fn flows_share_a_link() {
         let flight = Some(Bitrate::from_bits_per_sec(360_000));
         let frost = |spent| Frost { link: LinkId(1), is_plain: false, flight, spent };
@@ -134,6 +203,6 @@ mod tests {
             let pace = (Bitrate::from_mbps(10), Duration::from_millis(100));
             frost(spent).rungs(pace, DataSize::from_bytes(200_000), 1448)
         };
-        assert_eq!((rungs(0), rungs(265), rungs(300)), (Some(0..=139), Some(30..=139), None));
+        assert_eq!((rungs(0), rungs(265), rungs(310)), (Some(0..=139), Some(30..=139), None));
     }
 }

@@ -272,6 +272,11 @@ impl Hiding {
         ladder.iter().filter(is_sent).map(|rung| say(*rung).emit(&self.key, envelope)).collect()
     }
 
+    /// Whether a ladder stands of which is not known how far it was believed, or what it acknowledged is not all here.
+    pub(super) fn has_ladder(&self) -> bool {
+        self.hider.as_ref().is_some_and(|hider| hider.ladder_top().is_some())
+    }
+
     /// The size of the sender's segments, as they came.
     pub(super) const fn step(&self) -> Option<u32> {
         self.grain.known()

@@ -29,6 +29,7 @@ impl Flow {
         self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
         self.reserve.put_aside();
         self.handler.on_dark(now, self.way == Way::Down);
+        self.thaw.end();
         let Some(frost) = frost else { return };
         if self.still(now, &frost, outputs) {
             return;
@@ -53,8 +54,12 @@ impl Flow {
     ) {
         self.handler.on_light(now);
         self.filling.on_light(now);
+        let was_stilled = core::mem::take(&mut self.is_stilled);
+        if was_stilled {
+            self.thaw.on_light(now);
+        }
         let is_far = self.trip.least() > FAR && self.reserve.may_restart();
-        if core::mem::take(&mut self.is_stilled) || (mechanisms.has(Mechanism::LateHide) && !is_far) {
+        if was_stilled || (mechanisms.has(Mechanism::LateHide) && !is_far) {
             self.hide_late(now, primary, outputs);
         }
         if core::mem::take(&mut self.is_frozen) {
@@ -70,6 +75,13 @@ impl Flow {
         if self.handler.tick(now) && self.reserve.may_restart() {
             self.say(now, primary, outputs);
         }
+        if self.thaw.tick(now) {
+            if self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
+                self.hide_late(now, primary, outputs);
+            } else {
+                self.thaw.end();
+            }
+        }
         if let Some(hiding) = &mut self.hiding {
             outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(Bytes(packet))));
         }
@@ -78,7 +90,7 @@ impl Flow {
     /// When to tick next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
         let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
-        [self.reserve.due(), self.handler.deadline(), hiding].into_iter().flatten().min()
+        [self.reserve.due(), self.handler.deadline(), self.thaw.deadline(), hiding].into_iter().flatten().min()
     }
 
     /// Acknowledges what was on its way when the link went dark, if it can be had elsewhere.
@@ -101,6 +113,9 @@ impl Flow {
         self.is_stilled = !packets.is_empty();
         let send = |packet| Output::Send { link: frost.link, packet: Bytes(packet) };
         outputs.extend(packets.into_iter().map(send));
+        if self.is_stilled {
+            self.thaw.on_dark(now);
+        }
         self.is_stilled
     }
 
