@@ -80,8 +80,6 @@ const FOUND: &[(u64, &str)] = &[
         "a request was lost three times, with no part of the accelerator's: the expectation was of one run too few",
     ),
     (2867, "hiding where a queue holds one packet and a half: nothing is on its way that could be kept"),
-    (1311, "hidden bytes came over a link of 73 kbit/s, a third of the ranges failed: seconds each time"),
-    (5314, "the end of each burst was lost behind 15 packets, shown a round trip later, and called random"),
     (5094, "the accelerator died while its ladder was on its way: what it had acknowledged counted as not robbed"),
 ];
 
@@ -90,6 +88,8 @@ const FOUND: &[(u64, &str)] = &[
 const OPEN: &[(u64, &str)] = &[
     (324, "hide: an origin that answers after up to six seconds"),
     (1986, "hide: a window of 64 KiB waits for each hole's round trip over the helping link, six times its own"),
+    (1311, "hide: a helping link of 73 kbit/s, a third of the ranges fail"),
+    (5314, "undo: the end of each burst is lost behind 15 packets, shows a round trip later, and is called random"),
     (4530, "freeze, as published, and reserve"),
 ];
 

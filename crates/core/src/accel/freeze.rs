@@ -87,7 +87,7 @@ impl Thaw {
         self.goes_on = true;
     }
 
-    /// It needs no telling any more, or is frozen again.
+    /// It needs no telling any more.
     pub(super) fn end(&mut self) {
         self.next = None;
     }

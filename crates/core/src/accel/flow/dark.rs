@@ -29,7 +29,6 @@ impl Flow {
         self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
         self.reserve.put_aside();
         self.handler.on_dark(now, self.way == Way::Down);
-        self.thaw.end();
         let Some(frost) = frost else { return };
         if self.still(now, &frost, outputs) {
             return;

@@ -9,7 +9,7 @@
 //!    of a queue that is too short for two.
 
 use super::{Flow, Way};
-use crate::units::{Duration, Instant};
+use crate::units::Instant;
 use crate::wire::packet::Ack;
 
 impl Flow {
@@ -27,17 +27,20 @@ impl Flow {
     /// Whether a byte may be kept back: it brings as many segments as a download does that fills a link, and many are on their
     /// way, those in the queue included.
     pub(super) fn has_window(&self, now: Instant) -> bool {
-        let on_way = self.pace.rate(now) * (self.trip.least() + self.gate.queue(now).unwrap_or_default());
-        let segment = u64::from(self.segment);
-        self.pace.lately(now).bytes() >= segment * SWING && on_way.bytes() >= segment * LARGE
+        self.pace.lately(now).bytes() >= u64::from(self.segment) * SWING && self.on_way(now) >= LARGE
     }
 
-    /// Whether the last byte of what came behind a hole may be kept back.
+    /// Segments on their way, those in the queue included.
+    fn on_way(&self, now: Instant) -> u64 {
+        let bytes = self.pace.rate(now) * (self.trip.least() + self.gate.queue(now).unwrap_or_default());
+        bytes.bytes() / u64::from(self.segment)
+    }
+
+    /// Whether the last byte of what came behind a hole may be kept back; not by what came of late, for behind a hole nothing
+    /// is acknowledged for a round trip.
     pub(super) fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
-        // Not of late alone: behind a hole nothing is acknowledged for a round trip.
-        let brings = self.pace.rate(now) * SWUNG;
-        let runs = brings.bytes() >= u64::from(self.segment) * SWING;
-        runs && self.way == Way::Down && !ack.sacks.is_empty() && ack.duplicate_span().is_none() && !self.is_frozen
+        let has_blocks = !ack.sacks.is_empty() && ack.duplicate_span().is_none();
+        has_blocks && self.way == Way::Down && !self.is_frozen && self.on_way(now) >= LARGE
     }
 
     /// Whether a reduction is worth taking back.
@@ -61,8 +64,6 @@ impl Flow {
 
 /// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
 const SWING: u64 = 10;
-/// The time in which so many are to come where a hole is open.
-const SWUNG: Duration = Duration::from_millis(250);
 /// Segments on their way from which on a byte may be kept back: rule 2.
 const LARGE: u64 = 20;
 /// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,

@@ -151,3 +151,11 @@ proptest! {
         arrives_with(weather, Duration::from_secs(240), if freezes { &freezing } else { &BOTH });
     }
 }
+
+#[test]
+fn a_sender_that_was_frozen_goes_on_even_if_the_link_counts_as_dark_again() {
+    // The window of zero comes behind the one that opens it, and the gateway never answers.
+    let weather =
+        Weather { seed: 1_155_924_729_360_345_604, body: 700_000, isn: 0, dark: Some((506, 606)), ..fair() };
+    arrives_with(weather, Duration::from_secs(240), &[Mechanism::Hide, Mechanism::FreezeFlight]);
+}
