@@ -47,6 +47,8 @@ where
         Ok(logged)
     }
 
+    /// As it stands.
+    #[cfg(feature = "accel")]
     pub(crate) const fn machine(&self) -> &M {
         &self.machine
     }
@@ -85,6 +87,7 @@ where
     }
 
     /// What went wrong with the log since the last time this was asked.
+    #[cfg(feature = "accel")]
     pub(crate) fn failed(&mut self) -> Option<Failed> {
         self.failed.take()
     }
