@@ -7,8 +7,8 @@
 //! 2. Order of the marks on an ACK: holes are counted, then the timestamp (`undo`), then the number (`reserve`), which
 //!    is exact while a hole is open or its closing is still to be believed.
 //! 3. Upward (§3.5) all is the same with the ends changed: the far end's ACKs are marked on their way into the own
-//!    stack, which is the sender. Its own timestamps come back in them, so that the gate judges by the round trip; and a
-//!    kick waits until the link is back, for it would be spent in the dark.
+//!    stack, which is the sender. Its own timestamps come back in them, so that the gate judges by the round trip
+//!    (`upward`); and a kick waits until the link is back, for it would be spent in the dark.
 //! 4. Without timestamps there is no undo; without the SYN seen, windows count as shifted by the most there is, which
 //!    replaces fewer ACKs and breaks nothing.
 
@@ -30,6 +30,7 @@ use super::reserve::{self, Reserve};
 use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
+use super::upward::Upward;
 use super::view::FlowView;
 use super::{Mechanism, Mechanisms};
 use crate::link::LinkId;
@@ -68,6 +69,7 @@ pub(super) struct Flow {
     flight: DataSize,
     pace: Pace,
     trip: Trip,
+    upward: Upward,
     trial: Trial,
     calm: Calm,
     is_offloaded: bool,
@@ -125,6 +127,7 @@ impl Flow {
             flight: DataSize::ZERO,
             pace: Pace::default(),
             trip: Trip::default(),
+            upward: Upward::default(),
             trial: Trial::default(),
             calm: Calm::default(),
             is_offloaded: false,
@@ -136,7 +139,9 @@ impl Flow {
     /// Its own SYN leaves.
     pub(super) fn on_syn(&mut self, now: Instant, syn: &Segment<'_>) {
         self.heard = now;
-        self.trip.on_syn(now);
+        if self.way == Way::Down {
+            self.trip.on_syn(now);
+        }
         // Without the option windows are not shifted (RFC 7323 §2.2).
         self.scale = Some(0);
         self.has_sack = false;
@@ -192,7 +197,13 @@ impl Flow {
         self.counts.acks += 1;
         self.pace.on_bytes(now, advance);
         if let Some(stamps) = ack.timestamps {
-            self.trip.on_leaving(now, stamps.value);
+            match self.way {
+                Way::Down => self.trip.on_leaving(now, stamps.value),
+                Way::Up => {
+                    let trip = self.upward.on_echo(now, stamps.echo, self.gate.clock().tick());
+                    trip.into_iter().for_each(|trip| self.trip.on_measure(trip));
+                }
+            }
             let fresh =
                 before.and_then(|before| before.timestamps).is_none_or(|old| old.echo.is_before(stamps.echo));
             if fresh && !may.is_watched {
@@ -200,6 +211,11 @@ impl Flow {
             }
         }
         let new = self.holes.on_ack(now, &ack);
+        if self.way == Way::Up {
+            let (bytes, stamp) = self.upward.on_high(self.holes.high().unwrap_or(ack.ack));
+            stamp.into_iter().for_each(|stamp| self.gate.on_stamp(now, stamp));
+            self.sender.on_arrival(bytes as usize, self.gate.queue(now));
+        }
         if new > 0 {
             self.gate.on_loss(now);
         }
@@ -248,6 +264,13 @@ impl Flow {
         }
         let has_holes = new > 0 || self.hiding.as_ref().is_some_and(Hiding::is_busy);
         News { has_data, has_holes, is_held }
+    }
+
+    /// A packet of the own stack leaves, or has left: of an upload it is the sender's.
+    pub(super) fn on_own(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+        if self.way == Way::Up {
+            self.upward.on_own(now, segment, length, self.gate.clock().tick());
+        }
     }
 
     /// A packet of the other end came.
@@ -360,7 +383,12 @@ impl Flow {
         self.scale.unwrap_or(14)
     }
 
-    /// From here to its other end.
+    /// Where its data goes.
+    pub(super) const fn way(&self) -> Way {
+        self.way
+    }
+
+    /// From the one who acknowledges to the sender.
     pub(super) const fn key(&self) -> Key {
         self.key
     }
@@ -393,8 +421,10 @@ impl Flow {
         if self.is_offloaded {
             in_force.push(Mechanism::Offload);
         }
+        let is_upload = self.way == Way::Up;
         FlowView {
-            flow: self.key,
+            flow: if is_upload { self.key.reversed() } else { self.key },
+            is_upload,
             opened: self.opened,
             left_alone: self.left_alone(mechanisms, stamps),
             in_force,
@@ -474,10 +504,10 @@ impl Flow {
     /// Sends what the own stack has said last, over this link.
     fn say(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
         let Some((last, envelope)) = self.last else { return };
-        // Not the timestamp of before the silence, which would make it a round trip.
+        // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
+        // the other clock would show in a packet that comes now.
         let shows = self.gate.clock().shows(now);
         let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
-        let fresh = |stamps| if self.way == Way::Down { fresh(stamps) } else { stamps };
         let ack = Ack { timestamps: last.timestamps.map(fresh), sacks: Sacks::default(), ..last };
         let packet = Bytes(ack.emit(&self.key, envelope));
         outputs.push_back(match self.way {
