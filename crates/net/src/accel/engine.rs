@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use marline_core::accel::{Bytes, Config, FetchId, Input};
+use marline_core::accel::{Bytes, Config, FetchId, Input, Mechanism};
 use marline_core::wire::netlink::{Link, group, kind, messages};
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
@@ -27,7 +27,7 @@ use super::flows::Flows;
 use super::log::Logged;
 use super::queue::{Fate, Queue, is_open};
 use super::road::Road;
-use super::rules::{self, Rules};
+use super::rules::{self, Numbers, Rules};
 use super::status::{self, Status};
 use super::steering;
 use super::works::{Errand, Works};
@@ -96,14 +96,17 @@ impl Engine {
             None => {}
         }
         let queue = Queue::open(number)?;
+        let coming = coming(&setup.config).then(|| coming_queue_of(&primary));
+        let arriving = coming.map(Queue::open).transpose()?;
         let machine = Logged::new(setup.config.clone(), setup.trace.as_deref())?;
         let works = Works::new(machine, setup.roads, setup.errands)?;
         let monitor =
             RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
         let meant = setup.flows.to_string();
         let mut engine =
-            Self::run(move |wake, ordered| Loop { queue, works, monitor, wake, ordered, meant }.run())?;
-        engine.rules = Some(Rules::set(&primary.name, &setup.flows, number)?);
+            Self::run(move |wake, ordered| Loop { queue, arriving, works, monitor, wake, ordered, meant }.run())?;
+        let numbers = Numbers { leaving: number, arriving: coming };
+        engine.rules = Some(Rules::set(&primary.name, &setup.flows, numbers)?);
         Ok(engine)
     }
 
@@ -175,9 +178,22 @@ pub(super) fn queue_of(primary: &Road) -> u16 {
     0x6d00 | u16::from(primary.index.to_le_bytes()[0])
 }
 
+/// The queue of what comes over it.
+fn coming_queue_of(primary: &Road) -> u16 {
+    0x6e00 | u16::from(primary.index.to_le_bytes()[0])
+}
+
+/// Whether something may be done for uploads: then the far end's acknowledgements wait for a word, too.
+fn coming(config: &Config) -> bool {
+    use Mechanism::{Freeze, FreezeFlight, Reserve, Undo};
+    config.mechanisms.has_any(&[Undo, Reserve, Freeze, FreezeFlight])
+}
+
 /// What the thread owns.
 struct Loop {
     queue: Queue,
+    /// Of what comes; none: nothing of it is held.
+    arriving: Option<Queue>,
     works: Works,
     monitor: RouteSocket,
     wake: Arc<OwnedFd>,
@@ -210,9 +226,11 @@ impl Loop {
             }
         }
         // Whoever waits still leaves as he came.
-        while self.queue.receive()? {
-            self.queue.decide(|_, give| give(Fate::Leave));
-            self.queue.flush()?;
+        for queue in [Some(&mut self.queue), self.arriving.as_mut()].into_iter().flatten() {
+            while queue.receive()? {
+                queue.decide(|_, give| give(Fate::Leave));
+                queue.flush()?;
+            }
         }
         self.works.machine.flush();
         Ok(())
@@ -224,6 +242,7 @@ impl Loop {
         let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
         let read = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut all = vec![read(self.queue.as_fd()), read(self.wake.as_fd()), read(self.monitor.as_fd())];
+        all.extend(self.arriving.iter().map(|queue| read(queue.as_fd())));
         all.extend(self.works.ways.iter().map(|way| read(way.pinger.as_fd())));
         all.extend(self.works.eye.iter().map(|eye| read(eye.as_fd())));
         match poll(&mut all, Some(&rest)) {
@@ -232,13 +251,20 @@ impl Loop {
         }
     }
 
-    /// One batch of those that wait; false: nobody does.
+    /// One batch of those that wait, of each queue; false: nobody does.
     fn take(&mut self) -> io::Result<bool> {
-        let Self { queue, works, .. } = self;
-        let came = queue.receive()?;
+        let Self { queue, arriving, works, .. } = self;
+        let mut came = queue.receive()?;
         if came {
-            queue.decide(|packet, give| works.leaving(packet, give));
+            queue.decide(|packet, give| works.held(Input::Leaving(Bytes(packet.to_vec())), packet, give));
             queue.flush()?;
+        }
+        if let Some(arriving) = arriving
+            && arriving.receive()?
+        {
+            came = true;
+            arriving.decide(|packet, give| works.held(Input::Arriving(Bytes(packet.to_vec())), packet, give));
+            arriving.flush()?;
         }
         Ok(came)
     }
