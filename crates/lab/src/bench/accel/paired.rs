@@ -197,7 +197,8 @@ fn tell(sheet: &mut Sheet, case: &str, kind: Kind, taken: &Taken) {
         let none = || "nothing".to_owned();
         let force = if taken.in_force.is_empty() { none() } else { taken.in_force.join(", ") };
         let alone = taken.left_alone().map(|why| format!("; left alone: {why}")).unwrap_or_default();
-        crate::runner::command::say(&format!("{case}: in force: {force}{alone}"));
+        let undone = taken.undone();
+        crate::runner::command::say(&format!("{case}: in force: {force}{alone}; {undone} reductions undone"));
     }
 }
 
