@@ -22,6 +22,7 @@ pub mod packet;
 pub mod proxy;
 pub mod replay;
 pub mod stored;
+pub mod streaming;
 pub mod written;
 
 /// Something that takes any bytes and panics when a promise is broken.
@@ -34,7 +35,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 29] = [
+pub const TARGETS: [Target; 31] = [
     Target { name: "http_answers", run: http::answers },
     Target { name: "http_chunks", run: http::chunks },
     Target { name: "http_fields", run: http::fields },
@@ -46,6 +47,8 @@ pub const TARGETS: [Target; 29] = [
     Target { name: "diag", run: kernel::diag },
     Target { name: "packet", run: packet::packet },
     Target { name: "mirror", run: accel::mirror },
+    Target { name: "rtsp", run: streaming::rtsp },
+    Target { name: "rtp_merge", run: streaming::merge },
     Target { name: "byte_ranges", run: accel::ranges },
     Target { name: "dbus", run: kernel::dbus },
     Target { name: "journal", run: stored::journal },

@@ -24,6 +24,7 @@ mod access;
 mod bench;
 pub mod check;
 pub mod cli;
+mod crowd;
 mod demo;
 mod emulator;
 mod error;

@@ -11,6 +11,7 @@ pub mod dns;
 pub mod get;
 pub mod http;
 pub mod links;
+mod logged;
 mod pass;
 pub mod paths;
 pub mod power;

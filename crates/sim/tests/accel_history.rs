@@ -73,6 +73,8 @@ const FOUND: &[(u64, &str)] = &[
     (2555, "offload moved the round trip while the sender started, and HyStart ended the start"),
     (3130, "offload more than doubled the round trip of a flow whose window is 64 KiB"),
     (3587, "offload, undo and a byte kept back, together"),
+    (2316, "freeze-flight closed the window and acknowledged nothing, and the sender's timeout went on"),
+    (4225, "the same"),
 ];
 
 /// Histories that find something which is not mended yet, each with what it takes. A flow takes longer in them than without
@@ -81,10 +83,9 @@ const OPEN: &[(u64, &str)] = &[
     (130, "reserve: 2.8 Mbit/s, a few lost packets"),
     (398, "undo"),
     (1027, "undo and reserve"),
-    (2316, "freeze-flight, as published: harms where the sender's timeout goes on"),
     (2867, "reserve: 1.6 Mbit/s and a short round trip, nothing is lost at random"),
-    (4225, "freeze-flight, as published"),
     (4519, "offload and reserve"),
+    (4530, "freeze, as published, and reserve"),
     (5314, "undo"),
 ];
 

@@ -1,8 +1,8 @@
 //! The accelerator on the floors' cases in virtual time, as tables that changes are reviewed against.
 //!
 //! In: 20 Mbit/s with a queue of 100 ms, a helping link of 400 kbit/s up and 900 kbit/s down with 150 ms. Out:
-//! `tables/accel.txt`, compared with what is kept there; `UPDATE_TABLES=1` writes it anew. Exact figures are printed
-//! (`--nocapture`).
+//! `tables/accel.txt`, `tables/accel-upload.txt` and `tables/accel-dark.txt`, compared with what is kept there;
+//! `UPDATE_TABLES=1` writes them anew. Exact figures are printed (`--nocapture`).
 //!
 //! 1. A goodput is what the client's application reads, without the first 6 s.
 //! 2. Where chance is part of a case, the median of three seeds is shown, by 0.1 Mbit/s.
@@ -63,11 +63,12 @@ const CASES: &[Case] = &[
     case(Cubic, 50, "1%", 2, 2.04),
 ];
 
-fn scene(case: &Case, seed: u64) -> Scene {
+fn scene(case: &Case, seed: u64, is_http: bool) -> Scene {
     let line = format!("wifi,rate=20Mbit/s,rtt={}ms,queue=100ms,loss={}", case.rtt, case.loss);
     let primary: LinkSpec = line.parse().expect("a link");
     let mut plan = Plan::download(400_000_000);
     plan.algorithm = case.algorithm;
+    plan.is_http = is_http;
     let mut scene = Scene::new(primary, plan);
     scene.seed = seed;
     scene.helper = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
@@ -94,11 +95,12 @@ fn goodput(scene: Scene, lasts: Duration) -> f64 {
     (world.read(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
 }
 
-fn median(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
+/// What is enabled; none: plain TCP.
+fn median(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
     let lasts = Duration::from_secs(if case.dark > 0 { 60 } else { 20 });
     let mut all: Vec<f64> = SEEDS
         .map(|seed| {
-            let mut scene = scene(case, seed);
+            let mut scene = scene(case, seed, is_http);
             scene.config = mechanisms.map(|these| Config {
                 mechanisms: Mechanisms::of(these),
                 ..Config::new(Scene::PRIMARY, Some(Scene::HELPER))
@@ -123,17 +125,23 @@ fn compare(file: &str, table: &str) {
 #[test]
 fn the_floors_cases_are_as_reviewed() {
     let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve];
+    let http = [&tls[..], &[Mechanism::Hide, Mechanism::LateHide]].concat();
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
-    writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain").expect("text");
+    writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain", "HTTP")
+        .expect("text");
     for case in CASES {
-        let plain = median(case, None);
-        let ours = median(case, Some(&tls));
+        let plain = median(case, None, false);
+        let ours = median(case, Some(&tls), false);
+        let read = median(case, Some(&http), true);
         let dark = if case.dark > 0 { format!(" {:>2} s dark", case.dark) } else { String::new() };
         let name =
             format!("{} {:>3} ms {:>4}{dark}", format!("{:?}", case.algorithm).to_lowercase(), case.rtt, case.loss);
         let kernel = case.kernel.map_or(String::from("-"), |kernel| format!("{kernel:.1}"));
-        println!("{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {ours:.3}, {:.2} times", ours / plain);
-        writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
+        println!(
+            "{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {ours:.3}, {:.2} times, HTTP {read:.3}",
+            ours / plain
+        );
+        writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}{read:8.1}", ours / plain).expect("text");
     }
     compare("accel.txt", &table);
 }
@@ -146,7 +154,7 @@ fn uploaded(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
     let lasts = Duration::from_secs(if case.dark > 0 { 60 } else { 20 });
     let mut all: Vec<f64> = SEEDS
         .map(|seed| {
-            let mut scene = scene(case, seed);
+            let mut scene = scene(case, seed, false);
             scene.flows = scene.flows.into_iter().map(Plan::turned).collect();
             scene.config = mechanisms
                 .map(|these| Config { mechanisms: Mechanisms::of(these), ..Config::new(Scene::PRIMARY, None) });
@@ -177,5 +185,28 @@ fn uploads_are_as_reviewed() {
         println!("{name:30} plain {plain:.3}, ours {ours:.3}, {:.2} times", ours / plain);
         writeln!(table, "{name:32}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
     }
-    compare("accel_upload.txt", &table);
+    compare("accel-upload.txt", &table);
+}
+
+#[test]
+fn what_is_done_in_a_blackout_is_as_reviewed() {
+    let ways: [(&str, Option<&[Mechanism]>); 5] = [
+        ("plain", None),
+        ("freeze", Some(&[Mechanism::Freeze])),
+        ("flight", Some(&[Mechanism::FreezeFlight])),
+        ("reserve", Some(&[Mechanism::Reserve])),
+        ("late", Some(&[Mechanism::LateHide])),
+    ];
+    let mut table = String::from("goodput in Mbit/s over 20 Mbit/s, plain HTTP, blackouts every 20 s\n\n");
+    let names: String = ways.iter().map(|(name, _)| format!("{name:>8}")).collect();
+    writeln!(table, "{:24}{names}", "case").expect("text");
+    for (rtt, dark) in [(50, 2), (50, 10), (200, 2), (200, 10)] {
+        let case = Case { kernel: None, ..case(Cubic, rtt, "0%", dark, 0.0) };
+        let figures: Vec<f64> = ways.iter().map(|(_, these)| median(&case, *these, true)).collect();
+        let name = format!("cubic {rtt:>3} ms, {dark:>2} s dark");
+        println!("{name}: {figures:.3?}");
+        let figures: String = figures.iter().map(|figure| format!("{figure:8.1}")).collect();
+        writeln!(table, "{name:24}{figures}").expect("text");
+    }
+    compare("accel-dark.txt", &table);
 }

@@ -17,6 +17,11 @@ pub fn now() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
+/// The nanoseconds by which `CLOCK_REALTIME`, in which packets have their times, is ahead of [`now`] at this moment.
+pub fn ahead() -> u64 {
+    nanos(clock_gettime(ClockId::Realtime)).saturating_sub(now())
+}
+
 /// The processor time that the calling thread has used.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(nanos(clock_gettime(ClockId::ThreadCPUTime)))

@@ -1,7 +1,7 @@
 //! One TCP flow: what its ACKs show, and what leaves in their place.
 //!
-//! In: its packets as they leave and as they pass, the link's turns, the time. Out: each ACK as it is to leave, and
-//! packets more.
+//! In: its packets as they leave and as they pass. Out: each ACK as it is to leave. The link's turns and the time are in
+//! `dark`, hiding in `mirrored`, what is told in `view`.
 //!
 //! 1. What the own stack has said last is kept: every packet made here says that, with another number or window.
 //! 2. Order of the marks on an ACK: holes are counted, then the timestamp (`undo`), then the number (`reserve`), which
@@ -12,18 +12,15 @@
 //! 4. Without timestamps there is no undo; without the SYN seen, windows count as shifted by the most there is, which
 //!    replaces fewer ACKs and breaks nothing.
 
-use alloc::collections::VecDeque;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+mod dark;
+mod mirrored;
+mod view;
 
 use super::calm::Calm;
-use super::event::{Bytes, Output};
-use super::fetcher::Want;
-use super::gain::{Trial, plain};
+use super::gain::Trial;
 use super::gate::Gate;
 use super::handler::Handler;
-use super::hider::Verdict;
-use super::hiding::{Allowed, Hiding};
+use super::hiding::Hiding;
 use super::holes::Holes;
 use super::pace::Pace;
 use super::reserve::{self, Reserve};
@@ -31,11 +28,9 @@ use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
 use super::upward::Upward;
-use super::view::FlowView;
 use super::{Mechanism, Mechanisms};
-use crate::link::LinkId;
-use crate::units::{Bitrate, DataSize, Duration, Instant};
-use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Sacks, Segment, TcpOption, Timestamps};
+use crate::units::{DataSize, Duration, Instant};
+use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption};
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,9 +53,14 @@ pub(super) struct Flow {
     has_sack: bool,
     segment: u32,
     last: Option<(Ack, Envelope)>,
+    /// What is missing, as the own stack says it.
+    missing: Holes,
+    /// The same, less what is hidden from the other end.
     holes: Holes,
     gate: Gate,
     undo: Undo,
+    /// The older timestamp that the last ACK echoed.
+    echoed: Option<Stamp>,
     sender: Sender,
     reserve: Reserve,
     handler: Handler,
@@ -74,6 +74,8 @@ pub(super) struct Flow {
     calm: Calm,
     is_offloaded: bool,
     is_frozen: bool,
+    /// The same, and its flight was acknowledged.
+    is_stilled: bool,
     counts: Counts,
 }
 
@@ -117,9 +119,11 @@ impl Flow {
             has_sack: true,
             segment: USUAL_SEGMENT,
             last: None,
+            missing: Holes::default(),
             holes: Holes::default(),
             gate: Gate::default(),
             undo: Undo::default(),
+            echoed: None,
             sender: Sender::default(),
             reserve: Reserve::default(),
             handler: Handler::default(),
@@ -132,6 +136,7 @@ impl Flow {
             calm: Calm::default(),
             is_offloaded: false,
             is_frozen: false,
+            is_stilled: false,
             counts: Counts::default(),
         }
     }
@@ -153,11 +158,6 @@ impl Flow {
                 _ => {}
             }
         }
-    }
-
-    /// It may be mirrored; the fetcher is to know it under this number.
-    pub(super) fn mirror(&mut self, now: Instant, number: u64) {
-        self.hiding = Some(Hiding::new(now, number, self.key));
     }
 
     /// Its own data, or the end of it, leaves. `packet` becomes what is to leave.
@@ -190,6 +190,11 @@ impl Flow {
         may: &May<'_>,
     ) -> News {
         let mechanisms = may.mechanisms;
+        let is_lost = self.missing.on_ack(now, &ack) > 0;
+        // Upward the ACK itself tells how long packets wait.
+        if is_lost && self.way == Way::Down {
+            self.on_loss(now);
+        }
         let (ack, is_held) = self.hide(now, packet, ack, false, may);
         let before = self.last.replace((ack, envelope)).map(|(ack, _)| ack);
         let advance = before.map_or(0, |before| u32::try_from(ack.ack.offset_from(before.ack)).unwrap_or(0));
@@ -215,15 +220,12 @@ impl Flow {
             let (bytes, stamp) = self.upward.on_high(self.holes.high().unwrap_or(ack.ack));
             stamp.into_iter().for_each(|stamp| self.gate.on_stamp(now, stamp));
             self.sender.on_arrival(bytes as usize, self.gate.queue(now));
-        }
-        if new > 0 {
-            self.gate.on_loss(now);
+            if is_lost {
+                self.on_loss(now);
+            }
         }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let is_random = new > 0
-                && self.in_flight(now) >= WORTH
-                && !self.holes.are_dense(self.segment)
-                && self.gate.is_random(now);
+            let is_random = new > 0 && self.in_flight(now) >= WORTH && self.is_random(now);
             let moment = Moment {
                 is_congestion: new > 0 && !is_random,
                 rtt: self.trip.least(),
@@ -241,6 +243,7 @@ impl Flow {
             };
             self.undo.on_ack(now, &shown)
         });
+        self.echoed = echo;
         // Without SACK a repair that one byte less acknowledges is taken for a loss of what has come (RFC 6582 §3.2), and a
         // duplicate is all that tells of a hole.
         let is_plain =
@@ -248,9 +251,17 @@ impl Flow {
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.is_in_swing(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
+        let keeps_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
+        if keeps_tail {
+            self.reserve.on_blocks(now, patience);
+        }
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);
+            }
+            if let Some(high) = self.holes.high().filter(|_| keeps_tail) {
+                let less = |block: Span| Span { end: high.minus(1), ..block };
+                rewrite.map_sacks(|block| Some(if block.end == high { less(block) } else { block }));
             }
             if let (Some(echo), Some(stamps)) = (echo, ack.timestamps)
                 && echo != stamps.echo
@@ -288,80 +299,6 @@ impl Flow {
         self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }
 
-    /// The link is dark.
-    pub(super) fn on_dark(&mut self, now: Instant, frozen_over: Option<LinkId>, outputs: &mut VecDeque<Output>) {
-        self.undo.clear();
-        if self.pace.rate(now).is_zero() {
-            return;
-        }
-        self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
-        self.reserve.put_aside();
-        self.handler.on_dark(now, self.way == Way::Down);
-        if let (Some(link), Some((last, envelope))) = (frozen_over, self.last) {
-            self.is_frozen = true;
-            let packet = Bytes(Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope));
-            outputs.push_back(match self.way {
-                Way::Down => Output::Send { link, packet },
-                Way::Up => Output::Deliver(packet),
-            });
-        }
-    }
-
-    /// The link is back.
-    pub(super) fn on_light(
-        &mut self,
-        now: Instant,
-        primary: LinkId,
-        mechanisms: &Mechanisms,
-        outputs: &mut VecDeque<Output>,
-    ) {
-        self.handler.on_light(now);
-        if mechanisms.has(Mechanism::LateHide) {
-            self.hide_late(now, primary, outputs);
-        }
-        if core::mem::take(&mut self.is_frozen) {
-            self.say(now, primary, outputs);
-        }
-    }
-
-    /// Time has passed.
-    pub(super) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
-        if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out().is_some() {
-            self.say(now, primary, outputs);
-        }
-        if self.handler.tick(now) && self.reserve.may_restart() {
-            self.say(now, primary, outputs);
-        }
-        if let Some(hiding) = &mut self.hiding {
-            outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(Bytes(packet))));
-        }
-    }
-
-    /// When to tick next.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
-        [self.reserve.due(), self.handler.deadline(), hiding].into_iter().flatten().min()
-    }
-
-    /// The mirror, if it may have one.
-    pub(super) const fn hiding(&self) -> Option<&Hiding> {
-        self.hiding.as_ref()
-    }
-
-    /// What is to be fetched for it.
-    pub(super) fn wants(&mut self, now: Instant, outputs: &mut VecDeque<Output>) -> Vec<Want> {
-        let mut packets = Vec::new();
-        let wants = self.hiding.as_mut().map(|hiding| hiding.wants(now, &mut packets)).unwrap_or_default();
-        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
-        wants
-    }
-
-    /// Bytes were fetched for it.
-    pub(super) fn on_fetched(&mut self, now: Instant, start: u64, bytes: Vec<u8>, outputs: &mut VecDeque<Output>) {
-        let packets = self.hiding.as_mut().map(|hiding| hiding.on_fetched(now, start, bytes)).unwrap_or_default();
-        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
-    }
-
     /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
     pub(super) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
         let clean = self.calm.is_calm(now, &self.holes) && !self.undo.is_armed();
@@ -373,147 +310,25 @@ impl Flow {
         self.is_offloaded
     }
 
-    /// Books what became of an ACK that was offered to a helping link.
-    pub(super) const fn counts_mut(&mut self) -> &mut Counts {
-        &mut self.counts
+    /// Whether the last byte of what came behind a hole may be kept back.
+    fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
+        // Not of late alone: behind a hole nothing is acknowledged for a round trip.
+        let brings = self.pace.rate(now) * SWUNG;
+        let runs = brings.bytes() >= u64::from(self.segment) * SWING;
+        runs && self.way == Way::Down && !ack.sacks.is_empty() && ack.duplicate_span().is_none() && !self.is_frozen
     }
 
-    /// By how many bits its windows are shifted: the most there is, while that is not known.
-    pub(super) fn scale(&self) -> u8 {
-        self.scale.unwrap_or(14)
-    }
-
-    /// Where its data goes.
-    pub(super) const fn way(&self) -> Way {
-        self.way
-    }
-
-    /// From the one who acknowledges to the sender.
-    pub(super) const fn key(&self) -> Key {
-        self.key
-    }
-
-    /// When something of it was heard last.
-    pub(super) const fn heard(&self) -> Instant {
-        self.heard
-    }
-
-    /// Until when its packets are worth a look.
-    pub(super) fn watch_until(&self) -> Option<Instant> {
-        self.holes.last_open().map(|last| last + WATCHED)
-    }
-
-    /// As it stands.
-    pub(super) fn view(&self, now: Instant, mechanisms: &Mechanisms) -> FlowView {
-        let stamps = self.last.is_some_and(|(last, _)| last.timestamps.is_some());
-        let (hidden, missing, hidden_holes) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
-        let mut in_force = Vec::new();
-        let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on);
-        in_force.extend(
-            [Mechanism::Hide, Mechanism::LateHide].into_iter().filter(|m| is_mirrored && mechanisms.has(*m)),
-        );
-        if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
-            in_force.push(Mechanism::Undo);
-        }
-        if self.reserve.may_restart() {
-            in_force.push(Mechanism::Reserve);
-        }
-        if self.is_offloaded {
-            in_force.push(Mechanism::Offload);
-        }
-        let is_upload = self.way == Way::Up;
-        FlowView {
-            flow: if is_upload { self.key.reversed() } else { self.key },
-            is_upload,
-            opened: self.opened,
-            left_alone: self.left_alone(mechanisms, stamps),
-            in_force,
-            received: self.pace.total(),
-            goodput: self.pace.rate(now),
-            plain: self.plain(self.hole_count()),
-            holes: self.hole_count(),
-            random: self.undo.random() + hidden_holes,
-            undone: self.undo.undone(),
-            hidden: DataSize::from_bytes(hidden),
-            missing: DataSize::from_bytes(missing),
-            not_hidden: self.hiding.as_ref().and_then(Hiding::refusal).map(|refusal| refusal.to_string()),
-            acks: self.counts.acks,
-            offloaded: self.counts.offloaded,
-            replaced: self.counts.replaced,
-            kicks: self.handler.kicks(),
-            queue: self.gate.queue(now),
-            rtt: self.trip.smoothed(),
+    /// Holes show for the first time.
+    fn on_loss(&mut self, now: Instant) {
+        self.gate.on_loss(now);
+        if self.missing.are_dense(self.segment) {
+            self.gate.on_burst(now);
         }
     }
 
-    /// Holes that the own stack has reported, the hidden ones included.
-    fn hole_count(&self) -> u64 {
-        let (_, _, hidden) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
-        self.holes.count() + hidden
-    }
-
-    /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
-    fn plain(&self, holes: u64) -> Option<Bitrate> {
-        let segments = self.pace.total().bytes() / u64::from(self.segment);
-        let segment = DataSize::from_bytes(u64::from(self.segment));
-        plain(segment, self.trip.smoothed()?, segments, holes)
-    }
-
-    fn left_alone(&self, mechanisms: &Mechanisms, stamps: bool) -> Option<String> {
-        let why = if mechanisms.has(Mechanism::Undo) && !stamps && self.last.is_some() {
-            "it has no timestamps, which undo needs"
-        } else if self.sender.is_unmoved() {
-            "its sender does not slow down when something is lost"
-        } else if self.trial.is_in_vain() {
-            "it runs no better with its ACKs elsewhere"
-        } else {
-            return None;
-        };
-        Some(why.to_string())
-    }
-
-    /// What a segment that leaves says once its holes are hidden; and whether it need not leave at all.
-    fn hide(&mut self, now: Instant, packet: &mut [u8], ack: Ack, carries: bool, may: &May<'_>) -> (Ack, bool) {
-        let new = may.mechanisms.has(Mechanism::Hide) && self.gate.is_random(now);
-        let allowed = Allowed { new, room: may.room, scale: self.scale() };
-        // A window whose scale is not known has no right edge that could be kept to.
-        let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
-        let (_, _, before) = hiding.figures();
-        let verdict = hiding.on_leaving(now, &ack, carries, &allowed);
-        if hiding.figures().2 > before {
-            self.gate.on_loss(now);
-        }
-        match verdict {
-            Verdict::Leave => (ack, false),
-            Verdict::Hold(said) => (said.said(&ack), true),
-            Verdict::Say(said) => {
-                said.write(packet);
-                (said.said(&ack), false)
-            }
-        }
-    }
-
-    /// Acknowledges what was on its way when the link went dark, if it can be had elsewhere.
-    fn hide_late(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
-        let (scale, flight) = (self.scale(), self.flight.bytes());
-        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
-        let packets = hiding.late(now, (&last, envelope), flight, self.segment, scale);
-        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
-    }
-
-    /// Sends what the own stack has said last, over this link.
-    fn say(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
-        let Some((last, envelope)) = self.last else { return };
-        // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
-        // the other clock would show in a packet that comes now.
-        let shows = self.gate.clock().shows(now);
-        let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
-        let ack = Ack { timestamps: last.timestamps.map(fresh), sacks: Sacks::default(), ..last };
-        let packet = Bytes(ack.emit(&self.key, envelope));
-        outputs.push_back(match self.way {
-            Way::Down => Output::Send { link, packet },
-            Way::Up => Output::Deliver(packet),
-        });
+    /// Whether what is lost now is lost at random.
+    fn is_random(&self, now: Instant) -> bool {
+        self.gate.is_random(now, self.trip.least()) && !self.missing.are_dense(self.segment)
     }
 
     /// Whether it brings as many segments as a download does that fills a link.
@@ -535,8 +350,8 @@ fn said(segment: &Segment<'_>) -> Option<Ack> {
     segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sacks })
 }
 
-/// chosen: on its way is what a round trip brings, and twice a queue of 100 ms.
-const QUEUED: Duration = Duration::from_millis(200);
+/// The time in which [`SWING`] is to come.
+const SWUNG: Duration = Duration::from_millis(250);
 /// An Ethernet's with timestamps.
 const USUAL_SEGMENT: u32 = 1448;
 /// What the option takes of each segment (RFC 7323 appendix A).
@@ -548,5 +363,3 @@ const SWING: u64 = 10;
 const WORTH: u64 = 8;
 /// Segments in flight (§3.1).
 const THRESHOLD: u32 = 20;
-/// chosen: where one loss was there will be others; a few seconds of looking cost little.
-const WATCHED: Duration = Duration::from_secs(10);

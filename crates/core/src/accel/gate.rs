@@ -6,11 +6,13 @@
 //! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if one of
 //!    the packets of the last [`MOMENT`] has waited for less than [`MOST`]. One is enough: a sender that takes its
 //!    reduction back sends what it had held in a burst, which waits for itself, and its first packets do not.
-//! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do. If
-//!    most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
+//! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do, and
+//!    the longest wait has stopped growing. If most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
 //!    leave it as it is.
-//! 3. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
-//! 4. The least is that of the last one to two minutes, the longest that of the last five to ten seconds.
+//! 3. A burst of losses is a queue that overflows, and shows how long packets wait in it then ([`Gate::on_burst`]). Losses
+//!    with less than half of that wait are not its doing: the bound is that half, if that is more.
+//! 4. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
+//! 5. The least is that of the last one to two minutes, the longest that of the last five to ten seconds.
 //!
 //! The link layer's count of damaged frames, which the paper uses (§3.3), was not used: few drivers give it, and it
 //! does not say whose frames they were.
@@ -27,8 +29,14 @@ pub(super) struct Gate {
     longest: Window<i64>,
     /// The least of this moment.
     standing: Window<i64>,
+    /// The longest, and when it was less by a step.
+    grown: (Duration, Instant),
     /// Share of the losses of late that came with the longest waits, in 256ths.
     pressed: u32,
+    /// How long packets waited when a burst was lost last.
+    full: Option<Duration>,
+    /// When losses came with hardly any wait, the newest last.
+    quiet: [Option<Instant>; QUIET],
     last: Option<(Instant, i64)>,
 }
 
@@ -44,14 +52,30 @@ impl Gate {
         let least = self.least.on_value(now, MINUTE, delay, i64::min);
         self.longest.on_value(now, SECONDS, delay - least, i64::max);
         self.standing.on_value(now, MOMENT, delay, i64::min);
+        let (longest, (was, _)) = (self.longest(), self.grown);
+        if longest > was + (was / 16).max(GRAIN / 2) {
+            self.grown = (longest, now);
+        } else if longest < was {
+            self.grown.0 = longest;
+        }
         self.last = Some((now, delay));
     }
 
     /// A loss shows now.
     pub(super) fn on_loss(&mut self, now: Instant) {
         let (longest, queue) = (self.longest(), self.queue(now).unwrap_or_default());
-        let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3;
+        let has_stopped = now.since(self.grown.1) >= SECOND;
+        let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3 && has_stopped;
+        if queue < MOST / 2 {
+            self.quiet.rotate_left(1);
+            self.quiet[QUIET - 1] = Some(now);
+        }
         self.pressed = self.pressed * 7 / 8 + if is_pressed { 32 } else { 0 };
+    }
+
+    /// A burst of losses shows now.
+    pub(super) fn on_burst(&mut self, now: Instant) {
+        self.full = self.queue(now).or(self.full);
     }
 
     /// How long the newest packet has waited; none: nothing fresh is known.
@@ -62,8 +86,8 @@ impl Gate {
     }
 
     /// Whether a loss that shows now is taken for random.
-    pub(super) fn is_random(&self, now: Instant) -> bool {
-        let bound = self.bound();
+    pub(super) fn is_random(&self, now: Instant, rtt: Duration) -> bool {
+        let bound = self.bound(now, rtt);
         let waited =
             if self.is_pressed() { self.queue(now) } else { self.queue(now).and_then(|_| self.standing()) };
         waited.is_some_and(|waited| waited < bound)
@@ -74,10 +98,20 @@ impl Gate {
         &self.clock
     }
 
-    fn bound(&self) -> Duration {
+    fn bound(&self, now: Instant, rtt: Duration) -> Duration {
         let grain = self.clock.tick().unwrap_or_default() * 2;
-        let bound = if self.is_pressed() { (self.longest() / 2).min(MOST) } else { MOST };
+        let needed = if self.is_lossy(now) { rtt / 20 * 9 } else { rtt / 5 };
+        let bound = match self.full {
+            _ if self.is_pressed() => (self.longest() / 2).min(MOST),
+            Some(full) => needed.min(full / 4 * 3).max(full / 2).max(MOST),
+            None => needed.max(MOST),
+        };
         bound.max(grain)
+    }
+
+    /// Whether losses come all the time, whatever the queue.
+    fn is_lossy(&self, now: Instant) -> bool {
+        self.quiet[0].is_some_and(|first| now.since(first) < SECONDS)
     }
 
     const fn is_pressed(&self) -> bool {
@@ -126,18 +160,24 @@ const MOST: Duration = Duration::from_millis(20);
 const GRAIN: Duration = Duration::from_millis(2);
 /// In 256ths. chosen: five of eight, after as many as that in a row.
 const PRESSED: u32 = 150;
+/// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`SECONDS`].
+const QUIET: usize = 5;
 /// chosen: a packet that came before that says nothing of the queue now.
 const FRESH: Duration = Duration::from_millis(250);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
 const MINUTE: Duration = Duration::from_secs(60);
 /// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short beside the time in which a queue fills.
 const MOMENT: Duration = Duration::from_millis(40);
+/// chosen: by then a queue that fills a link's window has grown by a step: its sixteenth.
+const SECOND: Duration = Duration::from_secs(1);
 /// chosen: some oscillations of a window that fills a queue.
 const SECONDS: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const RTT: Duration = Duration::from_millis(40);
 
     /// A gate that has seen a second of packets which wait so long, one after another, ending at the returned time.
     fn gate(waits: &[u64]) -> (Gate, Instant) {
@@ -153,11 +193,11 @@ mod tests {
     #[test]
     fn a_loss_behind_a_long_queue_is_congestion_and_one_behind_a_short_queue_is_not() {
         let (long, now) = gate(&[0, 40, 80, 40]);
-        assert_eq!((long.is_random(now), long.queue(now)), (false, Some(Duration::from_millis(40))));
+        assert_eq!((long.is_random(now, RTT), long.queue(now)), (false, Some(Duration::from_millis(40))));
         let (short, now) = gate(&[0, 40, 80, 15]);
-        assert!(short.is_random(now));
+        assert!(short.is_random(now, RTT));
         let (empty, now) = gate(&[0]);
-        assert!(empty.is_random(now));
+        assert!(empty.is_random(now, RTT));
     }
 
     #[test]
@@ -168,33 +208,42 @@ mod tests {
             now = Instant::from_millis(30 + n + wait(n));
             gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
         }
-        assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now));
+        assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now, RTT));
         for n in 990..1100_u64 {
             now = Instant::from_millis(30 + n + 30);
             gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
         }
-        assert!(!gate.is_random(now));
+        assert!(!gate.is_random(now, RTT));
     }
 
     #[test]
     fn where_losses_come_with_the_longest_waits_a_short_queue_is_a_full_one() {
         let (mut short, now) = gate(&[0, 4, 8, 12]);
-        assert!(short.is_random(now), "nothing is known of its losses yet");
+        assert!(short.is_random(now, RTT), "nothing is known of its losses yet");
         for _ in 0..8 {
             short.on_loss(now);
         }
-        assert!(!short.is_random(now), "12 of 12 ms");
+        assert!(short.is_random(now, RTT), "it grows");
+        let mut later = now;
+        for n in 1000..2100_u64 {
+            later = Instant::from_millis(30 + n + 12);
+            short.on_stamp(later, Stamp::new(u32::try_from(n).unwrap()));
+        }
+        for _ in 0..8 {
+            short.on_loss(later);
+        }
+        assert!(!short.is_random(later, RTT), "12 of 12 ms");
         let (mut any, now) = gate(&[0, 12, 2]);
         for _ in 0..8 {
             any.on_loss(now);
         }
-        assert!(any.is_random(now), "2 of 12 ms");
+        assert!(any.is_random(now, RTT), "2 of 12 ms");
     }
 
     #[test]
     fn what_is_not_known_is_congestion() {
-        assert!(!Gate::default().is_random(Instant::ZERO));
+        assert!(!Gate::default().is_random(Instant::ZERO, RTT));
         let (gate, now) = gate(&[0]);
-        assert!(!gate.is_random(now + FRESH), "an old packet");
+        assert!(!gate.is_random(now + FRESH, RTT), "an old packet");
     }
 }

@@ -15,12 +15,13 @@ use alloc::vec::Vec;
 use super::config::Config;
 use super::event::{Bytes, Output};
 use super::fetcher::Road;
+use super::freeze::Frost;
 use super::interface::Interface;
 use super::offloader::{Fate, Offloader};
 use super::roles::{Roles, Traits};
 use super::view::LinkView;
 use crate::link::LinkId;
-use crate::units::{DataSize, Duration, Instant, Ratio};
+use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 use crate::wire::packet::{Ack, Flow as Key};
 
 /// All of them.
@@ -64,9 +65,33 @@ impl Helpers {
         Self { lanes: acks.iter().filter_map(lane).collect(), freeze: freeze.first().copied(), mirror }
     }
 
-    /// Over which one senders are frozen.
-    pub(super) const fn freeze(&self) -> Option<LinkId> {
-        self.freeze
+    /// Over which one senders are frozen, and what it carries from here.
+    pub(super) fn freeze(&self, now: Instant) -> Option<(LinkId, Bitrate)> {
+        let link = self.freeze?;
+        let lane = self.lanes.iter().find(|lane| lane.interface.link() == link && !lane.interface.is_dark(now))?;
+        Some((link, lane.up()))
+    }
+
+    /// Books what was sent to freeze a flow; what may be sent for the others.
+    pub(super) fn spend<'a>(
+        &mut self,
+        now: Instant,
+        frost: Frost,
+        sent: impl Iterator<Item = &'a Output>,
+    ) -> Frost {
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.interface.link() == frost.link) else {
+            return frost;
+        };
+        let mut count = 0;
+        for output in sent {
+            if let Output::Send { link, packet } = output
+                && *link == frost.link
+            {
+                lane.interface.spend(now, packet.0.len());
+                count += 1;
+            }
+        }
+        Frost { spent: frost.spent + count, ..frost }
     }
 
     /// An ACK that may go over one of them. It is given back if none can take it.
@@ -198,7 +223,20 @@ impl Helpers {
     }
 }
 
+impl Lane {
+    /// What it carries from here. What was not told is found out by what is offloaded; before that it is usual.
+    fn up(&self) -> Bitrate {
+        let rate = self.interface.allowance();
+        let is_found = self.interface.terms().up.is_some() || rate < FOUND;
+        if is_found { rate } else { rate.max(UNKNOWN) }
+    }
+}
+
 /// chosen: an ACK that waits no longer than that delays nothing that matters.
 const LONG: Duration = Duration::from_millis(20);
+/// Where an uplink's search begins (`interface`): one that is below was found to be thin.
+const FOUND: Bitrate = Bitrate::from_bits_per_sec(50_000);
+/// chosen: once a blackout, so much of a burst is borne by any link of today.
+const UNKNOWN: Bitrate = Bitrate::from_bits_per_sec(300_000);
 /// Of a link whose round trip is not known yet.
 const USUAL: Duration = Duration::from_millis(100);

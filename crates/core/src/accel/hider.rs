@@ -13,7 +13,9 @@
 //!    four newest; a set keeps the others. What it has said and then forgets (it may drop what lies beyond a hole when
 //!    memory is short, RFC 2018 §8) is noticed when its acknowledgement stands still where there were bytes.
 //! 2. A hole is hidden when it is called random, its bytes can be had, and there is room for it: what the fetching link
-//!    brings in two seconds. Any other is the sender's: it is told of it, and of all that were seen by then.
+//!    brings in two seconds. Any other is the sender's: it is told of it, and of all that were seen by then. While such a
+//!    one is open, SACK blocks reach over those that are hidden behind it; else the sender would hear of every hole in
+//!    a flow that always has one.
 //! 3. Once a byte is acknowledged it is never the sender's again: such a hole is hidden whatever the room.
 //! 4. Never acknowledged: beyond what is hidden or here; beyond the right edge of the own stack, or what comes finds
 //!    no room and is lost for good; a FIN that the own stack has not acknowledged.
@@ -98,8 +100,10 @@ pub(super) enum Verdict {
 /// What an acknowledgement says instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Said {
-    /// Its number; SACK blocks that do not begin after it go.
+    /// Its number.
     pub(super) ack: Seq,
+    /// Its SACK blocks: no more than it had.
+    pub(super) sacks: Sacks,
     /// Its window, as it stands in the header.
     pub(super) window: u16,
     /// The timestamp that it echoes, if another.
@@ -112,7 +116,8 @@ impl Said {
         let Ok(mut rewrite) = Rewrite::of(packet) else { return };
         rewrite.set_ack(self.ack);
         rewrite.set_window(self.window);
-        rewrite.map_sacks(|block| self.keeps(&block).then_some(block));
+        let mut blocks = self.sacks.blocks().iter();
+        rewrite.map_sacks(|_| blocks.next().copied());
         if let Some(echo) = self.echo {
             rewrite.set_echo(echo);
         }
@@ -121,15 +126,9 @@ impl Said {
     /// What `ack` says then.
     #[must_use]
     pub(super) fn said(&self, ack: &Ack) -> Ack {
-        let blocks: Vec<Span> = ack.sacks.blocks().iter().filter(|block| self.keeps(block)).copied().collect();
         let fresh = |stamps: Timestamps| Timestamps { echo: self.echo.unwrap_or(stamps.echo), ..stamps };
         let timestamps = ack.timestamps.map(fresh);
-        Ack { ack: self.ack, window: self.window, timestamps, sacks: Sacks::of(&blocks), ..*ack }
-    }
-
-    /// Whether a SACK block stays.
-    pub(super) fn keeps(&self, block: &Span) -> bool {
-        block.start.is_after(self.ack)
+        Ack { ack: self.ack, window: self.window, timestamps, sacks: self.sacks, ..*ack }
     }
 }
 
@@ -166,7 +165,7 @@ impl Hider {
         self.note(terms.newest);
         self.hear(ack, scale);
         let end = self.walk(now, terms);
-        if end == self.here {
+        if end == self.here && self.hidden.is_empty() {
             self.told = self.told.max(end);
             self.told_edge = self.told_edge.max(self.edge);
             // Whatever it says of holes is said as it stands.
@@ -175,8 +174,8 @@ impl Hider {
             return Verdict::Leave;
         }
         let is_new = end > self.told || self.edge > self.told_edge;
-        let said = self.say(end, scale);
-        let has_blocks = ack.sacks.blocks().iter().any(|block| !block.is_empty() && said.keeps(block));
+        let said = self.say(end, ack, scale);
+        let has_blocks = !said.sacks.is_empty();
         let is_asked = ack.duplicate_span().is_some() || carries || has_blocks;
         self.told = self.told.max(end);
         if !is_new && !is_asked && now.since(self.said) < HELD {
@@ -209,17 +208,27 @@ impl Hider {
     /// stands ([`came`](Self::came)).
     pub(super) fn ladder(&mut self, now: Instant, top: u64, step: u32, terms: &Terms<'_>) -> Vec<Seq> {
         let step = u64::from(step.max(1));
-        let top = top.min(self.edge).max(self.told);
+        let top = top.min(self.edge).max(self.told).max(self.ladder.unwrap_or(0));
         self.ladder = Some(top);
         self.told = self.told.max(self.beyond.end().unwrap_or(0).min(top));
         self.walk(now, terms);
-        let count = ((top - self.told) / step).min(LADDER_MOST);
-        (0..=count).rev().map(|rung| number(self.told + rung * step)).collect()
+        let rungs = (self.told..=top).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        let mut rungs: Vec<u64> = rungs.take(LADDER_MOST).collect();
+        // The last segment of a body, or of a window, may be shorter.
+        if rungs.last().is_some_and(|last| *last < top && top - last < step) {
+            rungs.push(top);
+        }
+        rungs.into_iter().rev().map(number).collect()
     }
 
     /// The window to be said with this number, so that the right edge stays where it is.
     pub(super) fn window_at(&self, ack: Seq, scale: u8) -> u16 {
         self.window(near(self.here, ack), scale)
+    }
+
+    /// Up to where a ladder may have acknowledged, as long as that is not known.
+    pub(super) const fn ladder_top(&self) -> Option<u64> {
+        self.ladder
     }
 
     /// Stretches that are to be fetched, each told once.
@@ -251,6 +260,14 @@ impl Hider {
     /// Whether nothing is hidden, and nothing may have been acknowledged that is not here.
     pub(super) fn is_idle(&self) -> bool {
         self.hidden.is_empty() && self.told <= self.here && self.ladder.is_none()
+    }
+
+    /// What is acknowledged and not here, or may be, with the timestamp of a segment that fills it.
+    pub(super) fn open(&self) -> Vec<(Stretch, Option<Stamp>)> {
+        let hidden = self.hidden.iter().map(|hole| (hole.stretch, hole.stamp));
+        let unsure = Stretch::new(self.told.max(self.here), self.ladder.unwrap_or(0));
+        let unsure = self.beyond.gaps(unsure).into_iter().map(|stretch| (stretch, self.newest));
+        hidden.chain(unsure).collect()
     }
 
     /// Bytes that are acknowledged and not here.
@@ -318,7 +335,7 @@ impl Hider {
         let known = terms.mirror.end().unwrap_or(0).min(self.edge);
         let end = self.beyond.end().unwrap_or(self.here).min(known).max(self.told);
         let from = self.covered.max(self.here);
-        let mut room = terms.room;
+        let (mut room, mut first) = (terms.room, None);
         let hidden: Stretches = self.hidden.iter().map(|hole| hole.stretch).collect();
         for gap in self.beyond.gaps(Stretch::new(from, end)) {
             for new in hidden.gaps(gap) {
@@ -329,15 +346,15 @@ impl Hider {
                     continue;
                 }
                 let can = terms.may_hide && rest.start >= self.exposed && rest.bytes() <= room;
-                if !can || terms.mirror.place(rest).is_none() {
-                    self.covered = rest.start;
-                    return rest.start;
+                if can && terms.mirror.place(rest).is_some() {
+                    room -= rest.bytes();
+                    self.hide(now, rest);
+                } else {
+                    first = first.or(Some(rest.start));
                 }
-                room -= rest.bytes();
-                self.hide(now, rest);
             }
         }
-        self.covered = end.max(from);
+        self.covered = first.unwrap_or(end.max(from));
         self.covered
     }
 
@@ -351,8 +368,25 @@ impl Hider {
         self.total += stretch.bytes();
     }
 
-    fn say(&self, end: u64, scale: u8) -> Said {
-        Said { ack: number(end), window: self.window(end, scale), echo: self.newest }
+    fn say(&self, end: u64, ack: &Ack, scale: u8) -> Said {
+        let echo = if end > self.here { self.newest } else { None };
+        Said { ack: number(end), sacks: self.blocks(end, ack), window: self.window(end, scale), echo }
+    }
+
+    /// The SACK blocks of an acknowledgement that says `end`: those behind it, over what is hidden between them, each once.
+    fn blocks(&self, end: u64, ack: &Ack) -> Sacks {
+        let mut there = self.beyond.clone();
+        self.hidden.iter().for_each(|hole| there.insert(hole.stretch));
+        let mut blocks: Vec<Span> = Vec::with_capacity(Sacks::MOST);
+        for block in ack.sacks.blocks() {
+            let position = near(self.here, block.start);
+            let run = there.run_around(position).filter(|run| run.start > end);
+            let Some(span) = run.map(|run| Span::new(number(run.start), number(run.end))) else { continue };
+            if !blocks.contains(&span) {
+                blocks.push(span);
+            }
+        }
+        Sacks::of(&blocks)
     }
 
     fn note(&mut self, stamp: Option<Stamp>) {
@@ -380,4 +414,4 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// chosen: an acknowledgement that says nothing new is left out so long after the last one; far below any timeout.
 const HELD: Duration = Duration::from_millis(20);
 /// chosen: rungs of a ladder, 72 bytes each: 86 KB, a flight of 1.7 MB.
-const LADDER_MOST: u64 = 1200;
+const LADDER_MOST: usize = 1200;

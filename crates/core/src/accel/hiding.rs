@@ -17,12 +17,15 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::ops::RangeInclusive;
 
 use super::Sight;
 use super::fetcher::Want;
+use super::freeze::Grain;
 use super::heads::Refusal;
 use super::hider::{Hider, Terms, Verdict};
 use super::mirror::{Mirror, Seen};
+use super::owed::{self, Hole, Owed};
 use super::stretch::{Stretch, number};
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, NewSegment, Sacks, Segment, Seq, Stamp, Timestamps};
@@ -40,6 +43,7 @@ pub(super) struct Hiding {
     /// What was fetched, and given to the own stack; not known to be here.
     given: BTreeMap<u64, Given>,
     far: Far,
+    grain: Grain,
     /// The newest timestamp of what was given, and of what the own stack echoes.
     floor: Option<Stamp>,
     /// When the application was told that this is the end.
@@ -84,6 +88,7 @@ impl Hiding {
             hider: None,
             given: BTreeMap::new(),
             far: Far::default(),
+            grain: Grain::default(),
             floor: None,
             over: None,
             holes: 0,
@@ -115,6 +120,7 @@ impl Hiding {
         let is_newer = |new: Timestamps| self.far.stamps.is_none_or(|old| !new.value.is_before(old.value));
         self.far.stamps = segment.timestamps().filter(|new| is_newer(*new)).or(self.far.stamps);
         self.mirror.answered(&seen);
+        self.grain.on_arrival(length);
         let newest = self.newest();
         if let Some(hider) = &mut self.hider {
             hider.came(now, segment.seq(), &Terms { mirror: &self.mirror, may_hide: false, room: 0, newest });
@@ -239,15 +245,8 @@ impl Hiding {
         step: u32,
         scale: u8,
     ) -> Vec<Vec<u8>> {
-        let newest = self.newest();
-        let (Some(hider), Some(end)) = (&mut self.hider, self.mirror.end()) else { return Vec::new() };
-        let front = hider.told().max(hider.here());
-        let top = end.min(front.saturating_add(flight));
-        if top <= front || self.mirror.place(Stretch::new(front, top)).is_none() {
-            return Vec::new();
-        }
-        let terms = Terms { mirror: &self.mirror, may_hide: false, room: 0, newest };
-        let rungs = hider.ladder(now, top, step, &terms);
+        let rungs = self.ladder(now, flight, step);
+        let Some(hider) = &self.hider else { return Vec::new() };
         let say = |seq, ack| {
             let window = hider.window_at(ack, scale);
             Ack { seq, ack, window, flags: Flags::ACK, sacks: Sacks::default(), ..*last }.emit(&self.key, envelope)
@@ -255,6 +254,42 @@ impl Hiding {
         let mut packets: Vec<Vec<u8>> = rungs.iter().map(|rung| say(last.seq, *rung)).collect();
         packets.extend(rungs.last().map(|rung| say(last.seq.minus(1), *rung)));
         packets
+    }
+
+    /// The link is dark: the same ladder with a window of zero, of which `rungs` say which are sent. None if its bytes cannot
+    /// be had.
+    pub(super) fn freeze(
+        &mut self,
+        now: Instant,
+        (last, envelope): (&Ack, Envelope),
+        rungs: &RangeInclusive<u64>,
+        step: u32,
+    ) -> Vec<Vec<u8>> {
+        let ladder = self.ladder(now, rungs.end().saturating_mul(step.into()), step);
+        let Some(lowest) = ladder.last().copied() else { return Vec::new() };
+        let is_sent = |rung: &&Seq| u64::from(rung.since(lowest) / step.max(1)) >= *rungs.start();
+        let say = |ack| Ack { ack, window: 0, flags: Flags::ACK, sacks: Sacks::default(), ..*last };
+        ladder.iter().filter(is_sent).map(|rung| say(*rung).emit(&self.key, envelope)).collect()
+    }
+
+    /// The size of the sender's segments, as they came.
+    pub(super) const fn step(&self) -> Option<u32> {
+        self.grain.known()
+    }
+
+    /// The numbers of a ladder over `flight` bytes, the highest first; one that stands already is gone up again, whatever
+    /// has become known.
+    fn ladder(&mut self, now: Instant, flight: u64, step: u32) -> Vec<Seq> {
+        let newest = self.newest();
+        let (Some(hider), Some(end)) = (&mut self.hider, self.mirror.end()) else { return Vec::new() };
+        let front = hider.told().max(hider.here());
+        let top = end.min(front.saturating_add(flight));
+        let is_new = hider.ladder_top().is_none();
+        if is_new && (top <= front || self.mirror.place(Stretch::new(front, top)).is_none()) {
+            return Vec::new();
+        }
+        let terms = Terms { mirror: &self.mirror, may_hide: false, room: 0, newest };
+        hider.ladder(now, top, step, &terms)
     }
 
     /// How much it needs to be shown.
@@ -285,6 +320,32 @@ impl Hiding {
     /// Bytes that were hidden, those of them that are missing, and how often something was.
     pub(super) fn figures(&self) -> (u64, u64, u64) {
         self.hider.as_ref().map_or((0, 0, 0), |hider| (hider.total(), hider.missing_bytes(), self.holes))
+    }
+
+    /// Changes with [`owed`](Self::owed).
+    pub(super) fn owing(&self) -> (u64, u64) {
+        let ladder = self.hider.as_ref().and_then(Hider::ladder_top).unwrap_or(0);
+        let (hidden, missing, _) = self.figures();
+        (hidden, missing.wrapping_add(ladder))
+    }
+
+    /// What was acknowledged, or may have been, and is not here; none if there is nothing.
+    pub(super) fn owed(&self) -> Option<Owed> {
+        let server = SocketAddr::new(self.key.pair.destination(), self.key.destination_port);
+        let hole = |(stretch, stamp): (Stretch, Option<Stamp>)| {
+            let place = self.mirror.place(stretch).map(|place| (server, place));
+            let stamp = stamp.map(|stamp| later(self.floor, stamp));
+            owed::hole(number(stretch.start), stretch.bytes(), stamp, place)
+        };
+        let holes: Vec<Hole> = self.hider.as_ref()?.open().into_iter().map(hole).collect();
+        let stamps = self.far.stamps.map(|stamps| (later(self.floor, stamps.value).ticks(), stamps.echo.ticks()));
+        (!holes.is_empty()).then(|| Owed {
+            local: SocketAddr::new(self.key.pair.source(), self.key.source_port),
+            server,
+            said: (self.far.ack.unwrap_or_default().number(), self.far.window),
+            stamps,
+            holes,
+        })
     }
 
     fn newest(&self) -> Option<Stamp> {
@@ -336,7 +397,7 @@ fn seen<'a>(segment: &Segment<'a>, length: u32) -> Option<Seen<'a>> {
 }
 
 /// chosen: fits into a packet of 1500 bytes with all headers of IPv6 and options.
-const PIECE: usize = 1400;
+pub(super) const PIECE: usize = 1400;
 /// Facts "Pitfalls" 5: given again when the own stack has waited for 60 ms.
 const AGAIN: Duration = Duration::from_millis(60);
 /// chosen: the end is told once a second until the connection is gone.

@@ -16,7 +16,7 @@ use crate::units::Instant;
 impl Accelerator {
     /// A new flow may be plain HTTP: it is looked at until that is known.
     pub(super) fn mirror(&mut self, key: Key) {
-        let is_on = self.config.mechanisms.has_any(&[Mechanism::Hide, Mechanism::LateHide]);
+        let is_on = self.config.mechanisms.has_any(&MIRRORING);
         if !is_on || key.destination_port == HTTPS || self.mirrored.len() >= MIRRORED {
             return;
         }
@@ -81,6 +81,8 @@ impl Accelerator {
     }
 }
 
+/// What needs to know where bytes can be had.
+const MIRRORING: [Mechanism; 3] = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight];
 /// IANA's.
 const HTTPS: u16 = 443;
 /// chosen: more downloads than one host runs; each keeps some tens of kilobytes at the most.

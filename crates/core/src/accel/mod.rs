@@ -18,6 +18,7 @@ mod detector;
 mod event;
 mod fetcher;
 mod flow;
+mod freeze;
 mod gain;
 mod gate;
 mod handler;
@@ -30,10 +31,12 @@ mod interface;
 mod mirror;
 mod mirrored;
 mod offloader;
+mod owed;
 mod pace;
 mod reserve;
 mod roles;
 mod sender;
+pub mod streaming;
 mod stretch;
 mod tap;
 #[cfg(test)]
@@ -56,13 +59,15 @@ pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
 pub use heads::Refusal;
 pub use mirror::{Mirror, Place, Resource, Seen};
+pub use owed::{Hole, Owed};
 pub use roles::{Roles, Traits};
 pub use stretch::{Stretch, Stretches};
-pub use view::{FlowView, LinkView};
+pub use view::{Excuse, FlowView, LinkView};
 
 use detector::{Detector, Turn};
 use fetcher::Fetcher;
 use flow::{Flow, May, News, Way};
+use freeze::Frost;
 use helpers::Helpers;
 use hiding::Hiding;
 use offloader::Fate;
@@ -335,19 +340,31 @@ impl Accelerator {
     /// The primary link went dark, or came back.
     fn turn(&mut self, turn: Option<Turn>) {
         let (now, primary) = (self.now, self.config.primary);
-        let freezes = self.config.mechanisms.has_any(&[Mechanism::Freeze, Mechanism::FreezeFlight]);
-        let frozen_over = self.helpers.freeze().filter(|_| freezes);
         let Some(turn) = turn else { return };
+        let mut frost = if turn == Turn::Dark { self.frost() } else { None };
         let keys: Vec<Key> = self.flows.keys().copied().collect();
         for key in keys {
             let Some(flow) = self.flows.get_mut(&key) else { continue };
             let woken = flow.deadline();
             match turn {
-                Turn::Dark => flow.on_dark(now, frozen_over, &mut self.outputs),
+                Turn::Dark => {
+                    let at = self.outputs.len();
+                    flow.on_dark(now, frost, &mut self.outputs);
+                    frost = frost.map(|frost| self.helpers.spend(now, frost, self.outputs.range(at..)));
+                }
                 Turn::Light => flow.on_light(now, primary, &self.config.mechanisms, &mut self.outputs),
             }
             self.after(key, woken);
         }
+    }
+
+    /// How senders are frozen now, if at all.
+    fn frost(&self) -> Option<Frost> {
+        let mechanisms = &self.config.mechanisms;
+        let (link, rate) = self.helpers.freeze(self.now)?;
+        let flight = mechanisms.has(Mechanism::FreezeFlight).then_some(rate);
+        let is_plain = mechanisms.has(Mechanism::Freeze);
+        (is_plain || flight.is_some()).then_some(Frost { link, is_plain, flight, spent: 0 })
     }
 
     /// Asks for sight of what passes while that is of use, and no longer.

@@ -135,8 +135,13 @@ impl Stretches {
 
     /// The end of the run that begins at, or has, this position; the position itself if it is not there.
     pub fn run_from(&self, position: u64) -> u64 {
+        self.run_around(position).map_or(position, |run| run.end)
+    }
+
+    /// The run that has this position.
+    pub fn run_around(&self, position: u64) -> Option<Stretch> {
         let at = self.all.partition_point(|each| each.end <= position);
-        self.all.get(at).filter(|each| each.start <= position).map_or(position, |each| each.end)
+        self.all.get(at).copied().filter(|each| each.contains(position))
     }
 
     /// One past the last position of the set.

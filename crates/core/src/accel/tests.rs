@@ -219,6 +219,17 @@ fn a_blackout_freezes_as_published_over_the_second_link() {
 }
 
 #[test]
+fn what_cannot_be_had_elsewhere_is_not_frozen_and_that_is_said() {
+    let mut download = Download::new(&[Mechanism::FreezeFlight]);
+    download.run(1000);
+    download.answers = false;
+    assert_eq!(acks(&download.wait(1000)), []);
+    assert!(download.machine.links(download.now)[0].is_dark);
+    let said = download.machine.flows(download.now)[0].left_alone();
+    assert_eq!(said.as_deref(), Some("it is not frozen, as its bytes cannot be had elsewhere"));
+}
+
+#[test]
 fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives() {
     let mut download = Download::new(&[Mechanism::Offload]);
     let mut config = download.machine.config().clone();

@@ -3,6 +3,8 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use super::Mechanism;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
@@ -19,8 +21,8 @@ pub struct FlowView {
     pub opened: Instant,
     /// The mechanisms in force for it now.
     pub in_force: Vec<Mechanism>,
-    /// Why nothing is done for it, if nothing is.
-    pub left_alone: Option<String>,
+    /// Mechanisms that may be used and are found to be of no use for it.
+    pub not_in_force: Vec<Excuse>,
     /// Bytes that were acknowledged since it is known: by the own stack or, of an upload, by the other end.
     pub received: DataSize,
     /// What it brought in the last seconds.
@@ -37,8 +39,6 @@ pub struct FlowView {
     pub hidden: DataSize,
     /// Of these, still missing.
     pub missing: DataSize,
-    /// Why holes are not hidden where that was looked into; none: they may be.
-    pub not_hidden: Option<String>,
     /// Pure ACKs that the receiving end has sent.
     pub acks: u64,
     /// Of these, sent over a helping link.
@@ -51,6 +51,28 @@ pub struct FlowView {
     pub queue: Option<Duration>,
     /// The round trip as seen from here.
     pub rtt: Option<Duration>,
+}
+
+/// Why a mechanism is not in force for a flow.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Excuse {
+    /// Which.
+    pub mechanism: Mechanism,
+    /// Why, in a few words.
+    pub why: String,
+}
+
+impl FlowView {
+    /// Why nothing is done for it, if nothing is.
+    pub fn left_alone(&self) -> Option<String> {
+        let mut reasons: Vec<&str> = Vec::new();
+        for excuse in self.not_in_force.iter().filter(|_| self.in_force.is_empty()) {
+            if !reasons.contains(&excuse.why.as_str()) {
+                reasons.push(&excuse.why);
+            }
+        }
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
 }
 
 /// A link as it stands.
@@ -74,4 +96,46 @@ pub struct LinkView {
     pub sent: DataSize,
     /// Bytes that were fetched over it.
     pub fetched: DataSize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::packet::Flow;
+
+    #[test]
+    fn a_flow_is_left_alone_only_if_nothing_is_done_for_it() {
+        let why = |mechanism, why: &str| Excuse { mechanism, why: why.into() };
+        let flow = Flow::new(([10, 0, 0, 2], 4000).into(), ([192, 0, 2, 1], 80).into()).unwrap();
+        let mut view = FlowView {
+            flow,
+            is_upload: false,
+            opened: Instant::ZERO,
+            in_force: alloc::vec![Mechanism::Reserve],
+            not_in_force: alloc::vec![
+                why(Mechanism::Undo, "one"),
+                why(Mechanism::Hide, "two"),
+                why(Mechanism::LateHide, "two")
+            ],
+            received: DataSize::ZERO,
+            goodput: Bitrate::ZERO,
+            plain: None,
+            holes: 0,
+            random: 0,
+            undone: 0,
+            hidden: DataSize::ZERO,
+            missing: DataSize::ZERO,
+            acks: 0,
+            offloaded: 0,
+            replaced: 0,
+            kicks: 0,
+            queue: None,
+            rtt: None,
+        };
+        assert_eq!(view.left_alone(), None);
+        view.in_force.clear();
+        assert_eq!(view.left_alone().as_deref(), Some("one; two"), "each reason once");
+        view.not_in_force.clear();
+        assert_eq!(view.left_alone(), None, "nothing was looked into yet");
+    }
 }

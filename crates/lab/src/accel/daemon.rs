@@ -56,6 +56,13 @@ impl Who {
         self
     }
 
+    /// The mechanisms that it names, without those that are on by default.
+    pub(crate) fn enabled(&self) -> Vec<&str> {
+        let Self::Accel(_, words) = self else { return Vec::new() };
+        let list = words.iter().skip_while(|word| *word != "--enable").nth(1);
+        list.map(|list| list.split(',').collect()).unwrap_or_default()
+    }
+
     /// As tables name it.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
@@ -201,6 +208,8 @@ mod tests {
         assert_eq!(words(Who::only("paper", "freeze")), format!("--disable {OURS} --enable freeze"));
         assert_eq!(words(Who::only("undo", "undo")), "--disable offload,reserve,hide,late-hide --enable undo");
         assert_eq!(words(Who::only("nothing", "")), format!("--disable {OURS}"));
+        assert_eq!(Who::only("paper", "freeze,fast-fetch").enabled(), ["freeze", "fast-fetch"]);
+        assert!(Who::ours().enabled().is_empty() && Who::Plain.enabled().is_empty());
         let one = Who::ours().with_flows("tcp dst port 443");
         assert_eq!((words(one.clone()).as_str(), one.name()), ("--flows tcp dst port 443", "ours"));
     }

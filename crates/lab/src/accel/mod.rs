@@ -23,8 +23,10 @@ pub(crate) mod sender;
 pub(crate) mod trial;
 pub(crate) mod udp;
 pub(crate) mod upload;
+mod workshop;
 pub(crate) mod world;
 
 pub(crate) use daemon::Who;
 pub(crate) use trial::{Stream, Taken, Trial};
+pub(crate) use workshop::Workshop;
 pub(crate) use world::{Air, World};

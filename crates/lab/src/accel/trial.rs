@@ -4,7 +4,6 @@
 //!    and blackouts.
 //! 2. A figure is that of a part of the run: what comes before belongs to the start of a connection.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use super::daemon::Daemon;
 use super::download::{Download, Received};
 use super::sender::{self, Sample};
-use super::{Who, World, upload};
+use super::{Who, Workshop, World, upload};
 use crate::bench::is_stopped;
 use crate::server::Payload;
 use crate::{Emulation, LabError};
@@ -46,8 +45,7 @@ pub(crate) struct Trial<'a> {
     /// How often the sender is looked at; it is always looked at once, at the end.
     pub(crate) look: Option<Duration>,
     pub(crate) payload: &'a Payload,
-    /// marline's executable.
-    pub(crate) program: &'a Path,
+    pub(crate) workshop: &'a Workshop,
 }
 
 /// What came of it.
@@ -86,19 +84,18 @@ impl Taken {
         flows.into_iter().flatten().filter_map(|flow| flow.get("undone")?.as_u64()).sum()
     }
 
-    /// Why the accelerator left the flow alone, if it says so.
+    /// Why the accelerator left a flow alone, or else which mechanisms it did not use for one and why, if it says so.
     pub(crate) fn left_alone(&self) -> Option<String> {
         let flows = self.status.as_ref()?.get("flows")?.as_array()?;
-        flows.iter().find_map(|flow| flow.get("left_alone")?.as_str().map(str::to_owned))
+        let alone = flows.iter().find_map(|flow| flow.get("left_alone")?.as_str().map(str::to_owned));
+        alone.or_else(|| flows.iter().find_map(excuses))
     }
 }
 
 impl Trial<'_> {
     /// Does it.
     pub(crate) fn run(&self) -> Result<Taken, LabError> {
-        let lab = self.world.build(self.payload)?;
-        lab.begin()?;
-        let mut daemon = Daemon::start(&lab, self.who, self.program, self.world.cell.is_some())?;
+        let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.who)?;
         lab.begin()?;
         let (zero, before) = (Instant::now(), daemon.as_ref().map(Daemon::cpu));
         let mut running: Vec<Download> = Vec::new();
@@ -144,10 +141,24 @@ impl Trial<'_> {
     }
 }
 
+/// `undo: it has no timestamps`, and so on; the two that hide have one reason.
+fn excuses(flow: &Value) -> Option<String> {
+    let mut all: Vec<String> = Vec::new();
+    for excuse in flow.get("not_in_force")?.as_array()?.iter().filter(|excuse| excuse["mechanism"] != "late-hide") {
+        all.push(format!("{}: {}", excuse["mechanism"].as_str()?, excuse["why"].as_str()?));
+    }
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Keeps what the accelerator says of its flows; and of a freeze, which is over before anybody asks, that there was a blackout
+/// that it noticed.
 fn note(in_force: &mut Vec<String>, status: &Value) {
     let flows = status["flows"].as_array().cloned().unwrap_or_default();
     let words = flows.iter().filter_map(|flow| flow["in_force"].as_array()).flatten().filter_map(Value::as_str);
-    for word in words {
+    let was_dark = status["links"][0]["blackouts"].as_u64().is_some_and(|blackouts| blackouts > 0);
+    let may = status["mechanisms"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let frozen = may.filter(|word| was_dark && !flows.is_empty() && word.starts_with("freeze"));
+    for word in words.chain(frozen) {
         if !in_force.iter().any(|known| known == word) {
             in_force.push(word.to_owned());
         }
@@ -165,6 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_of_no_use_is_named_with_its_reason() {
+        let excuse = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "why": "no"});
+        let flow = serde_json::json!({"not_in_force": [excuse("undo"), excuse("hide"), excuse("late-hide")]});
+        assert_eq!(excuses(&flow).as_deref(), Some("undo: no; hide: no"));
+        assert_eq!(excuses(&serde_json::json!({"not_in_force": []})), None);
+    }
+
+    #[test]
     fn what_was_in_force_once_is_kept_once() {
         let status = |words: &[&str]| serde_json::json!({"flows": [{"in_force": words}, {}]});
         let mut kept = Vec::new();
@@ -172,5 +191,10 @@ mod tests {
         note(&mut kept, &status(&["offload", "undo"]));
         note(&mut kept, &serde_json::json!({}));
         assert_eq!(kept, ["undo", "reserve", "offload"]);
+        let dark = |blackouts| serde_json::json!({"mechanisms": ["freeze"], "links": [{"blackouts": blackouts}], "flows": [{}]});
+        note(&mut kept, &dark(0));
+        assert_eq!(kept.len(), 3);
+        note(&mut kept, &dark(1));
+        assert_eq!(kept[3], "freeze");
     }
 }

@@ -11,6 +11,8 @@
 //!    minute and, where the machine forbids a lab, says so and leaves that part out.
 
 mod bass;
+mod book;
+mod cell;
 mod emptcp;
 mod floor;
 mod greenbag;
@@ -67,10 +69,10 @@ pub struct ReproduceArgs {
     /// A directory of traces; also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
-    /// So many videos (greenbag), downloads (emptcp) or uploads (bass) at once, in labs of their own [default: 8 per processor;
-    /// bass: 1].
-    #[arg(long, value_name = "N")]
-    parallel: Option<usize>,
+    /// So many videos (greenbag), downloads (emptcp), uploads (bass) or cells (super) at once, in labs of their own [default: 8
+    /// per processor; emptcp: 2; bass, super: 1].
+    #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    jobs: Option<usize>,
     /// The server's congestion control (emptcp), or everybody's (bass): cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: crate::Congestion,
@@ -92,10 +94,12 @@ const AFTER: &str = "\
 Examples:
   marline lab reproduce bass --sim
       BASS's figures 5 and 8 to 12 in virtual time: the paper's numbers beside ours.
-  marline lab reproduce bass --case F11,F12 --parallel 4
+  marline lab reproduce bass --case F11,F12 --jobs 4
       In real time: edge, relay and origin over emulated links, 60 origins three times; stop with Ctrl-C, go on with --continue.
   marline lab reproduce super --case F6 --sender cubic
       Super-aggregation's blackouts: plain TCP, the paper's freeze and ours.
+  marline lab reproduce super --jobs 6
+      All of it with cubic, reno and BBR: 1475 cells, 6 at once, about 2.4 hours; one after the other six times as long.
   marline lab reproduce emptcp --scale 0.25 --runs 3 --case F5
 
 Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X-unequal, X-grid; bass F5 F8 to F12 X-upload;
@@ -108,7 +112,7 @@ fn check(args: &ReproduceArgs) -> Result<(), LabError> {
         ("--clients", !args.clients.is_empty(), &["emptcp", "super"]),
         ("--sender", !args.senders.is_empty(), &["super"]),
         ("--traces", !args.traces.is_empty(), &["greenbag", "emptcp"]),
-        ("--parallel", args.parallel.is_some(), &["greenbag", "emptcp", "bass"]),
+        ("--jobs", args.jobs.is_some(), &["greenbag", "emptcp", "bass", "super"]),
         ("--cc", args.cc.name() != "cubic", &["emptcp", "bass"]),
         ("--scale", args.scale < 1.0, &["emptcp"]),
         ("--by-fleet", args.by_fleet, &["bass"]),

@@ -1,12 +1,14 @@
 //! What can be written behind `marline accel`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
 use marline_net::accel::Flows;
+use marline_net::accel::streaming::Address;
 
 /// The last lines of `marline accel --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -19,12 +21,14 @@ Examples:
       With a second link beside it, and only flows to servers' port 443.
   sudo marline accel --primary wlan0 --secondary wwan0 --disable hide,late-hide
       Without what fetches bytes of plain HTTP over the second link.
+  marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
+      A camera's stream for a player on this machine, with reports and commands over the second link.
   marline accel status
       Which mechanism is in force for each flow, and what it gains.
 
 Mechanisms, on unless disabled: offload, undo, reserve, hide, late-hide. As published in 2009, for comparison:
-offload-as-published, freeze, freeze-flight, fast-fetch. offload and these need a second link. undo and reserve help what this
-machine sends as well.
+offload-as-published, freeze, freeze-flight. offload and these need a second link. undo and reserve help what this machine
+sends as well.
 
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
 them, joined by `and` and `or` (`tcp dst port 80 or 443`).
@@ -68,6 +72,72 @@ pub(super) enum AccelVerb {
         #[arg(long)]
         json: bool,
     },
+    /// Play a stream of RTSP over two links: reports, commands and the base layer over the second, too.
+    #[command(after_help = RTP_HELP)]
+    Rtp(Box<RtpArgs>),
+    /// Wait for a run's end, and pay what it has left owed to flows; runs start it.
+    #[command(hide = true)]
+    Keep(KeepArgs),
+}
+
+/// The last lines of `marline accel rtp --help`.
+const RTP_HELP: &str = "\
+Examples:
+  marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
+      Then: ffplay rtsp://127.0.0.1:8554/live, or: mpv --rtsp-transport=udp rtsp://127.0.0.1:8554/live
+  marline accel rtp --primary wlan0 --secondary wwan0 --base rtsp://camera/keyframes rtsp://camera/live
+      With the stream's base layer over wwan0, which fills what wlan0 loses.
+
+The server stays as it is, and no privilege is needed. What the player reports (RTCP) leaves over the second link; what it
+asks for within its session (pause, go on, end) is asked over both, and the first good answer counts. --base names a stream
+of which each packet's media is also in the first one, such as its key frames alone or its lowest layer: other encodings
+of the same picture cannot fill its holes, and `mirroring: unrelated` says so at the end.
+
+Exit codes: 0 stopped, 1 failed, 64 wrong usage, 69 a link or the server cannot be used.";
+
+/// The words of `marline accel rtp`.
+#[derive(Debug, Args)]
+pub(super) struct RtpArgs {
+    /// The link for media.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) primary: String,
+    /// The link for reports, commands and the base layer.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) secondary: String,
+    /// Where the player finds the stream, on the loopback.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8554")]
+    pub(super) listen: SocketAddr,
+    /// The stream's base layer, asked for over the secondary link [default: none].
+    #[arg(long, value_name = "URL")]
+    pub(super) base: Option<Address>,
+    /// How long media behind a hole waits for the base layer.
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = hold)]
+    pub(super) hold: Duration,
+    /// Print what was done, at its end, as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+    /// The stream, as its server names it.
+    #[arg(value_name = "URL")]
+    pub(super) address: Address,
+}
+
+fn hold(s: &str) -> Result<Duration, String> {
+    let hold = marline_core::units::parse_duration(s).map_err(|error| error.to_string())?;
+    if hold > Duration::from_secs(5) { Err("no player waits for longer than 5s".into()) } else { Ok(hold) }
+}
+
+/// What a keeper is told by the run that starts it.
+#[derive(Debug, Args)]
+pub(super) struct KeepArgs {
+    /// Where what is owed is written down.
+    #[arg(long, value_name = "FILE")]
+    pub(super) ledger: PathBuf,
+    /// The run's links, the primary one first.
+    #[arg(long = "link", value_name = "IFACE")]
+    pub(super) links: Vec<String>,
 }
 
 /// Which daemon.
@@ -111,6 +181,9 @@ pub(super) struct RunArgs {
     /// Who is asked whether a secondary link is alive; once for each, in their order [default: its gateway].
     #[arg(long, value_name = "ADDRESS")]
     pub(super) secondary_gateway: Vec<IpAddr>,
+    /// Have a relay send acknowledgements: refused, for there are none that it could send.
+    #[arg(long, value_name = "RELAY", hide = true)]
+    pub(super) via: Option<String>,
     /// Write every decision and its inputs to FILE, for `marline replay`. Each packet's bytes are in it.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,

@@ -5,6 +5,8 @@
 //! 3. Nothing here decides or changes anything: `core::accel` and `net::accel` do.
 
 mod args;
+mod keep;
+mod rtp;
 mod run;
 mod show;
 mod terms;
@@ -34,6 +36,8 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
             print(&if json { json_of(&all)? } else { all.iter().map(show::status).collect::<Vec<_>>().join("\n") })
         }
         Some(AccelVerb::Stop { daemon }) => stop(&daemon),
+        Some(AccelVerb::Rtp(args)) => rtp::run(*args),
+        Some(AccelVerb::Keep(args)) => keep::run(&args),
         Some(AccelVerb::Check { json }) => {
             let needs = look();
             print(&if json { json_of(&needs)? } else { show::needs(&needs) })?;

@@ -2,17 +2,19 @@
 //!
 //! 1. Signals are heard before anything is changed: whoever starts it may stop it at once.
 //! 2. However it ends here, the engine is dropped, which puts everything back. What `kill -9` leaves lets packets pass.
+//! 3. Where bytes may be acknowledged ahead, somebody is there first who outlives this process (`keep`).
 
 use std::sync::Arc;
 
-use marline_net::accel::{Engine, Flows, Outfit, Setup, control, roads, run_fills, status::Status};
+use marline_core::accel::Mechanism;
+use marline_net::accel::{Engine, Flows, Outfit, Setup, control, ledger, roads, run_fills, status::Status};
 use marline_net::links::survey;
 use marline_net::paths::ground;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::args::RunArgs;
-use super::{exit, json_of, print, run_dir, say, terms};
+use super::{exit, json_of, keep, print, run_dir, say, terms};
 use crate::Exit;
 
 /// Helps flows until stopped.
@@ -37,8 +39,14 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);
-    let setup = Setup { config, roads, flows, trace: args.trace, errands: Some(errands) };
+    keep::settle(&dir, primary, &roads);
+    let hides = config.mechanisms.has_any(&[Mechanism::Hide, Mechanism::LateHide]);
+    let ledger = hides.then(|| ledger(&dir, primary));
+    // Closes its input when this is dropped, as any end of this process does.
+    let keeper = ledger.as_ref().map(|ledger| keep::start(ledger, &roads)).transpose();
+    let setup = Setup { config, roads, flows, trace: args.trace, ledger, errands: Some(errands) };
     let ended = (|| {
+        let keeper = keeper?;
         let mut engine = Engine::start(setup).map_err(exit)?;
         let bell = engine.bell();
         // Ends with the engine, which alone sends errands.
@@ -68,6 +76,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         });
         // `stop` waits for the socket to go: by then everything is put back.
         drop(engine);
+        drop(keeper);
         if lost.is_none() {
             // Its answer is on its way to whoever wanted the end.
             runtime.block_on(async { tokio::task::yield_now().await });

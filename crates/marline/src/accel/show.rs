@@ -80,7 +80,7 @@ fn flows(flows: &[Flow]) -> String {
         let in_force = match &flow.left_alone {
             Some(why) => format!("left alone: {why}"),
             None if in_force.is_empty() => none(),
-            None => in_force.join(", "),
+            None => in_force.join(", ") + &not_in_force(flow),
         };
         rows.push(vec![
             flow.remote.clone(),
@@ -91,16 +91,26 @@ fn flows(flows: &[Flow]) -> String {
             flow.gain.map_or_else(none, |gain| format!("{gain:.1} x")),
             format!("{} ({} random)", flow.holes, flow.random),
             flow.undone.to_string(),
-            match &flow.not_hidden {
-                Some(why) if flow.hidden_bytes == 0 => format!("- ({why})"),
-                _ => size(flow.hidden_bytes),
-            },
+            size(flow.hidden_bytes),
             flow.acks.to_string(),
             format!("{} ({} replaced)", flow.offloaded, flow.replaced),
             flow.kicks.to_string(),
         ]);
     }
     table(&rows)
+}
+
+/// ` (not undo: it has no timestamps; not hide, late-hide: its answer has no strong validator)`, or nothing.
+fn not_in_force(flow: &Flow) -> String {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for excuse in &flow.not_in_force {
+        match reasons.iter_mut().find(|(why, _)| *why == excuse.why) {
+            Some((_, names)) => names.push(excuse.mechanism.name()),
+            None => reasons.push((&excuse.why, vec![excuse.mechanism.name()])),
+        }
+    }
+    let each: Vec<String> = reasons.iter().map(|(why, names)| format!("not {}: {why}", names.join(", "))).collect();
+    if each.is_empty() { String::new() } else { format!(" ({})", each.join("; ")) }
 }
 
 /// What is needed, a line each.
@@ -147,5 +157,29 @@ fn time(seconds: f64) -> String {
         10..60 => format!("{whole} s"),
         60..3600 => format!("{} min {} s", whole / 60, whole % 60),
         _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline_core::accel::{Excuse, Mechanism};
+
+    #[test]
+    fn what_is_in_force_stands_before_what_is_not_and_why() {
+        let not = |mechanism, why: &str| Excuse { mechanism, why: why.into() };
+        let mut flow = Flow {
+            in_force: vec![Mechanism::Undo, Mechanism::Reserve],
+            not_in_force: vec![
+                not(Mechanism::Offload, "a"),
+                not(Mechanism::Hide, "b"),
+                not(Mechanism::LateHide, "b"),
+            ],
+            ..Flow::default()
+        };
+        let text = flows(std::slice::from_ref(&flow));
+        assert!(text.contains("undo, reserve (not offload: a; not hide, late-hide: b)"), "{text}");
+        (flow.in_force, flow.left_alone) = (Vec::new(), Some("a; b".into()));
+        assert!(flows(&[flow]).contains("left alone: a; b"));
     }
 }

@@ -26,6 +26,12 @@ pub(super) fn wanted(args: &RunArgs) -> Result<Vec<Wanted>, Exit> {
 
 /// What the machine is told.
 pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
+    if let Some(relay) = &args.via {
+        return Err(Exit::usage(format!(
+            "--via {relay}: a relay ends the connections that it carries and acknowledges to the server itself, so there is no ACK \
+             that it could send for this machine; leave --via out, and carry the flow by `marline edge`"
+        )));
+    }
     fits("--secondary-up", args.secondary_up.len(), args)?;
     fits("--secondary-down", args.secondary_down.len(), args)?;
     let helper = |at: usize, number| Helper {
@@ -40,6 +46,11 @@ pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
 fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
     if let Some(both) = args.enable.iter().find(|mechanism| args.disable.contains(mechanism)) {
         return Err(Exit::usage(format!("--enable {both}: it is in --disable, too")));
+    }
+    if args.enable.contains(&Mechanism::FastFetch) {
+        let line = "--enable fast-fetch: it is not built: nothing is replayed and acknowledged ahead; \
+                    hide, which is on, gets the same bytes by ranges";
+        return Err(Exit::usage(line));
     }
     let is_alone = args.secondary.is_empty();
     if let Some(lonely) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_helper()) {

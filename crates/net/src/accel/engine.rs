@@ -9,29 +9,30 @@
 //! 4. However the process ends, its sockets close: the queue's rules let packets pass from then on.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use marline_core::accel::{Bytes, Config, FetchId, Input, Mechanism};
+use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input, Mechanism};
 use marline_core::wire::netlink::{Link, group, kind, messages};
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::time::Timespec;
+use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
 use super::flows::Flows;
-use super::log::Logged;
+use super::ledger::Ledger;
 use super::queue::{Fate, Queue, is_open};
 use super::road::Road;
 use super::rules::{self, Numbers, Rules};
+use super::sleep::Sleep;
 use super::status::{self, Status};
 use super::steering;
 use super::works::{Errand, Works};
 use super::{AccelError, needs};
+use crate::logged::Logged;
 
 /// What an engine is made from.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct Setup {
     pub flows: Flows,
     /// Where the log of decisions goes; none: nowhere.
     pub trace: Option<PathBuf>,
+    /// Where what is owed to flows is written down ([`super::ledger()`]); none: nowhere, and nobody pays it after a death.
+    pub ledger: Option<PathBuf>,
     /// Who gets bytes from servers; none: they cannot be had.
     pub errands: Option<UnboundedSender<Errand>>,
 }
@@ -98,13 +101,20 @@ impl Engine {
         let queue = Queue::open(number)?;
         let coming = coming(&setup.config).then(|| coming_queue_of(&primary));
         let arriving = coming.map(Queue::open).transpose()?;
-        let machine = Logged::new(setup.config.clone(), setup.trace.as_deref())?;
-        let works = Works::new(machine, setup.roads, setup.errands)?;
+        let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
+        let machine = machine.map_err(|(path, error)| {
+            AccelError::Unfit(format!("{}: the log cannot be written: {error}", path.display()))
+        })?;
+        let ledger = setup.ledger.map(|path| {
+            Ledger::open(&path).map_err(AccelError::kernel(format!("{}: what is owed to flows", path.display())))
+        });
+        let works = Works::new(machine, ledger.transpose()?, setup.roads, setup.errands)?;
         let monitor =
             RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
         let meant = setup.flows.to_string();
-        let mut engine =
-            Self::run(move |wake, ordered| Loop { queue, arriving, works, monitor, wake, ordered, meant }.run())?;
+        let mut engine = Self::run(move |wake, ordered| {
+            Loop { sleep: Sleep::new()?, queue, arriving, works, monitor, wake, ordered, meant }.run()
+        })?;
         let numbers = Numbers { leaving: number, arriving: coming };
         engine.rules = Some(Rules::set(&primary.name, &setup.flows, numbers)?);
         Ok(engine)
@@ -191,6 +201,7 @@ fn coming(config: &Config) -> bool {
 
 /// What the thread owns.
 struct Loop {
+    sleep: Sleep,
     queue: Queue,
     /// Of what comes; none: nothing of it is held.
     arriving: Option<Queue>,
@@ -204,24 +215,36 @@ struct Loop {
 impl Loop {
     fn run(&mut self) -> io::Result<()> {
         let mut flushed = clock::now();
+        self.sleep.mind(&self.wake)?;
+        self.sleep.mind(&self.monitor)?;
+        self.works.ways.iter().try_for_each(|way| self.sleep.mind(&way.pinger))?;
         loop {
-            self.works.adjust();
-            self.wait()?;
-            self.listen();
-            self.works.hear();
+            if self.works.adjust() {
+                self.sleep.on_seen(self.works.eye.as_ref(), true);
+            }
+            let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
+            let queues = [Some(&self.queue), self.arriving.as_ref()];
+            let is_called = self.sleep.sleep(queues.into_iter().flatten(), self.works.eye.as_ref(), rest)?;
             for _ in 0..TURNS {
-                let (left, passed) = (self.take()?, self.works.look()?);
+                // What came before a packet leaves is known when it leaves.
+                if self.works.look()? {
+                    self.sleep.on_seen(self.works.eye.as_ref(), false);
+                }
+                let more = self.take()?;
                 self.works.tick();
-                if !left && !passed {
+                if !more {
                     break;
                 }
             }
-            if !self.obey() {
+            if is_called && !self.called()? {
                 break;
             }
             if clock::now() - flushed > SECOND {
                 flushed = clock::now();
                 self.works.machine.flush();
+                if let Some((path, error)) = self.works.machine.failed() {
+                    tracing::error!(file = %path.display(), %error, "the log ends here");
+                }
                 self.works.take_stock();
             }
         }
@@ -236,37 +259,38 @@ impl Loop {
         Ok(())
     }
 
-    /// Until something is there, or the machine's time has come.
-    fn wait(&self) -> io::Result<()> {
-        let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
-        let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
-        let read = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut all = vec![read(self.queue.as_fd()), read(self.wake.as_fd()), read(self.monitor.as_fd())];
-        all.extend(self.arriving.iter().map(|queue| read(queue.as_fd())));
-        all.extend(self.works.ways.iter().map(|way| read(way.pinger.as_fd())));
-        all.extend(self.works.eye.iter().map(|eye| read(eye.as_fd())));
-        match poll(&mut all, Some(&rest)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+    /// Something else than a packet that leaves is there; false: this is the end.
+    fn called(&mut self) -> io::Result<bool> {
+        self.listen();
+        // A device that came back has another socket.
+        self.works.ways.iter().try_for_each(|way| self.sleep.mind(&way.pinger))?;
+        self.works.hear();
+        Ok(self.obey())
     }
 
-    /// One batch of those that wait, of each queue; false: nobody does.
+    /// One batch of those that wait, of each queue; whether more may.
     fn take(&mut self) -> io::Result<bool> {
-        let Self { queue, arriving, works, .. } = self;
-        let mut came = queue.receive()?;
-        if came {
-            queue.decide(|packet, give| works.held(Input::Leaving(Bytes(packet.to_vec())), packet, give));
+        let Self { queue, arriving, works, sleep, .. } = self;
+        let (mut taken, mut more) = (0, false);
+        let mut turn = |queue: &mut Queue, input: fn(Bytes) -> Input| -> io::Result<()> {
+            if !queue.receive()? {
+                return Ok(());
+            }
+            queue.decide(|packet, give| works.held(input(Bytes(packet.to_vec())), packet, give));
             queue.flush()?;
+            works.counts.batches += 1;
+            taken += queue.count();
+            more |= queue.is_full();
+            Ok(())
+        };
+        turn(queue, Input::Leaving)?;
+        if let Some(arriving) = arriving {
+            turn(arriving, Input::Arriving)?;
         }
-        if let Some(arriving) = arriving
-            && arriving.receive()?
-        {
-            came = true;
-            arriving.decide(|packet, give| works.held(Input::Arriving(Bytes(packet.to_vec())), packet, give));
-            arriving.flush()?;
+        if taken > 0 {
+            sleep.on_taken(taken);
         }
-        Ok(came)
+        Ok(more)
     }
 
     /// Links that came, went or changed.

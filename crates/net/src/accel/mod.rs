@@ -9,15 +9,20 @@
 //! 2. Without the process packets pass untouched, at once and however it ended.
 //! 3. The machine decides, this room acts: devices, sockets, rules and the kernel's refusals stay here.
 //! 4. Packets have a thread of their own (`engine`); the control socket has not.
-//! 5. Getting bytes from servers is not done on that thread: [`Errand`]s go out by a channel, answers come back by a
+//! 5. What a flow was told that it has and has not is written down (`ledger`); who outlives this process pays it (`keeper`).
+//! 6. Getting bytes from servers is not done on that thread: [`Errand`]s go out by a channel, answers come back by a
 //!    [`Bell`].
+
+use marline_core::accel::{Config, Input, Output};
+use marline_core::replay::Record;
 
 pub mod control;
 mod engine;
 mod error;
 pub(crate) mod fill;
 mod flows;
-mod log;
+mod keeper;
+mod ledger;
 mod needs;
 mod ping;
 mod queue;
@@ -25,9 +30,11 @@ mod raw;
 mod road;
 mod rules;
 mod sight;
+mod sleep;
 pub mod status;
 mod steer;
 mod steering;
+pub mod streaming;
 #[cfg(test)]
 mod tests;
 mod works;
@@ -36,10 +43,14 @@ pub use engine::{Bell, Engine, Setup};
 pub use error::AccelError;
 pub use fill::{Answer, Outfit, run_fills};
 pub use flows::Flows;
-pub use log::AccelRecord;
+pub use keeper::{Paid, run_keeper};
+pub use ledger::{ledger, orphans};
 pub use needs::{Need, look};
 pub use road::{Road, Wanted, roads};
 pub use works::Errand;
+
+/// One line of a log.
+pub type AccelRecord = Record<Config, Input, Output>;
 
 /// Removes what runs that were killed have left; the devices that it was for. Rules that a process serves stay.
 ///

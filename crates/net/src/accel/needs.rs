@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{AccelError, queue, rules};
+use super::{AccelError, queue, rules, steer};
 
 /// One thing that is needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,6 +45,38 @@ fn missing() -> Vec<&'static str> {
     both.into_iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| name).collect()
 }
 
+/// Whether acknowledgements can be led by the kernel itself, and which of its features is missing if not.
+fn bpf() -> Need {
+    let tried = steer::try_out();
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let remedy = match &tried {
+        Ok(()) => "",
+        Err(why) => bpf_remedy(why, release.trim()),
+    };
+    Need {
+        name: "BPF (TCX)",
+        there: tried.is_ok(),
+        must: false,
+        says: match tried {
+            Ok(()) => "`offload` alone can be done by the kernel itself".to_owned(),
+            Err(why) => format!("`offload` alone goes through the queue, too: the program: {why}"),
+        },
+        remedy,
+    }
+}
+
+fn bpf_remedy(why: &str, release: &str) -> &'static str {
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if ["ermission denied", "not permitted"].iter().any(|word| why.contains(word)) {
+        "run as root, or with CAP_BPF and CAP_NET_ADMIN as ambient capabilities"
+    } else if version < (6, 6) {
+        "Linux 6.6 or later: programs are attached by TCX"
+    } else {
+        "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_XGRESS (which CONFIG_NET_CLS_ACT selects)"
+    }
+}
+
 /// Looks at all of them. Nothing is changed.
 pub fn look() -> Vec<Need> {
     let missing = missing();
@@ -80,6 +112,7 @@ pub fn look() -> Vec<Need> {
             says,
             remedy: if opened || !missing.is_empty() { "" } else { "modprobe nfnetlink_queue" },
         },
+        bpf(),
         Need {
             name: "IPv6",
             there: v6,
@@ -88,4 +121,23 @@ pub fn look() -> Vec<Need> {
             remedy: "",
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_for_a_program_is_named() {
+        for (why, release, says) in [
+            ("it is not loaded: Operation not permitted (os error 1)", "6.12.1", "CAP_BPF"),
+            ("it is not attached: Invalid argument", "6.1.0-18-amd64", "Linux 6.6"),
+            ("it is not attached: Invalid argument", "6.18.44-x", "CONFIG_NET_XGRESS"),
+            ("it is not loaded: Function not implemented", "7.0", "CONFIG_BPF_SYSCALL"),
+        ] {
+            assert!(bpf_remedy(why, release).contains(says), "{why}");
+        }
+        let need = bpf();
+        assert_eq!(need.there, need.remedy.is_empty(), "{need:?}");
+    }
 }

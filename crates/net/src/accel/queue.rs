@@ -5,7 +5,8 @@
 //! 1. When it is dropped, packets that rules lead to it pass at once, because the rules say so (`--queue-bypass`); those that
 //!    waited in it are lost, which TCP mends.
 //! 2. A queue that is full lets packets pass untouched.
-//! 3. Verdicts are kept until [`Queue::flush`]: one system call for all of a batch.
+//! 3. Verdicts are kept until [`Queue::flush`]: one system call for all of a batch, and one word for all that leave as they came
+//!    one behind the other. Packets are decided in the order of their numbers, so that such a word means no other packet.
 //!
 //! The crate `nfq` was not used: one system call for each packet and each verdict is most of what a packet costs, and the
 //! socket and the grammar of netlink are here already.
@@ -13,7 +14,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use marline_core::wire::netlink::queue::{Queued, verdict};
+use marline_core::wire::netlink::queue::{Queued, pass, verdict};
 use marline_core::wire::netlink::{Request, messages};
 use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
@@ -74,15 +75,34 @@ impl Queue {
     /// Hands each packet that was received to `each`, which says what becomes of it.
     pub(super) fn decide(&mut self, mut each: impl FnMut(&[u8], &mut dyn FnMut(Fate<'_>))) {
         let Self { batch, verdicts, number, .. } = self;
+        let mut passes = None;
         for message in batch.packets().flat_map(messages) {
             let Some(Queued { id, packet }) = Queued::parse(&message) else { continue };
-            let mut give = |fate: Fate<'_>| match fate {
-                Fate::Leave => verdict(verdicts, *number, id, Some(&[])),
-                Fate::Change(packet) => verdict(verdicts, *number, id, Some(packet)),
-                Fate::Drop => verdict(verdicts, *number, id, None),
+            let mut give = |fate: Fate<'_>| {
+                if let Some(last) = passes.take().filter(|_| fate != Fate::Leave) {
+                    pass(verdicts, *number, last);
+                }
+                match fate {
+                    Fate::Leave => passes = Some(id),
+                    Fate::Change(packet) => verdict(verdicts, *number, id, Some(packet)),
+                    Fate::Drop => verdict(verdicts, *number, id, None),
+                }
             };
             if packet.is_empty() { give(Fate::Leave) } else { each(packet, &mut give) }
         }
+        if let Some(last) = passes {
+            pass(verdicts, *number, last);
+        }
+    }
+
+    /// Whether more may wait than what was received.
+    pub(super) fn is_full(&self) -> bool {
+        self.batch.is_full()
+    }
+
+    /// How many messages were received.
+    pub(super) fn count(&self) -> usize {
+        self.batch.packets().count()
     }
 
     /// Tells the kernel all verdicts.

@@ -6,13 +6,15 @@
 //!    what is longer than the queue's packets and has not the mark of our own.
 //! 2. It is cut in the kernel; the real length is what the packet's own header says. Where the device joins segments (GRO),
 //!    one packet stands for several.
-//! 3. What has no room is counted and gone: nothing depends on it.
+//! 3. Each has the time when it came, so that nobody has to be woken for it at once ([`Eye::packets`]).
+//! 4. What has no room is counted and gone: nothing depends on it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use marline_core::accel::{SIGHT, Sight};
-use marline_sys::batch::Batch;
+use marline_sys::batch::{self, Batch};
+use marline_sys::clock;
 use marline_sys::netlink::is_overflow;
 use marline_sys::packet::{self, Instruction};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
@@ -40,6 +42,8 @@ impl Eye {
         let cut = u32::try_from(cut).unwrap_or(u32::MAX);
         let socket =
             packet::open(index, &filter(cut)).map_err(AccelError::kernel(format!("{device}: a packet socket")))?;
+        // Without it a packet has come when it is looked at.
+        let _ = batch::stamp(&socket);
         if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
             // What the system allows anybody is better than nothing.
             let _ = set_socket_recv_buffer_size(&socket, BUFFER);
@@ -56,14 +60,24 @@ impl Eye {
         match self.batch.receive(&self.socket) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // The device is down. When it is up again, so is this socket.
+            Err(error) if error.kind() == io::ErrorKind::NetworkDown => Ok(false),
             Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// What was taken: each packet's beginning, and how long it really is.
-    pub(super) fn packets(&self) -> impl Iterator<Item = (&[u8], u32)> {
-        self.batch.packets().map(|packet| (packet, real_length(packet)))
+    /// What was taken: each packet's beginning, how long it really is, and when it came ([`clock::now`]).
+    pub(super) fn packets(&self) -> impl Iterator<Item = (&[u8], u32, u64)> {
+        let (now, ahead) = (clock::now(), clock::ahead());
+        // A clock that is set in between moves no packet into the future.
+        let came = move |at: Option<u64>| at.map_or(now, |at| at.saturating_sub(ahead).min(now));
+        self.batch.stamped().map(move |(packet, at)| (packet, real_length(packet), came(at)))
+    }
+
+    /// Whether more may have passed than what was taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.batch.is_full()
     }
 
     /// Packets that had no room since the last time this was asked.

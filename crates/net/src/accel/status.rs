@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use marline_core::accel::{FlowView, LinkView, Mechanism};
+use marline_core::accel::{Excuse, FlowView, LinkView, Mechanism};
 use marline_core::units::Instant;
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +74,8 @@ pub struct Flow {
     pub age_s: f64,
     /// The mechanisms in force for it now.
     pub in_force: Vec<Mechanism>,
+    /// Mechanisms that may be used and are of no use for it, and why.
+    pub not_in_force: Vec<Excuse>,
     /// Why nothing is done for it, if nothing is.
     pub left_alone: Option<String>,
     /// Bytes received since it is known; of an upload, those that the server has acknowledged.
@@ -94,8 +96,6 @@ pub struct Flow {
     pub hidden_bytes: u64,
     /// Of these, still missing.
     pub missing_bytes: u64,
-    /// Why nothing is hidden, where that was looked into.
-    pub not_hidden: Option<String>,
     /// Pure ACKs of the own stack; of an upload, of the server.
     pub acks: u64,
     /// Of these, sent over another link.
@@ -118,6 +118,9 @@ pub struct Counts {
     /// Of these, of those that came: acknowledgements of uploads.
     #[serde(default)]
     pub arriving: u64,
+    /// How often some of them were taken at once.
+    #[serde(default)]
+    pub batches: u64,
     /// Of those that waited, changed.
     pub changed: u64,
     /// Of those that waited, not let on.
@@ -170,8 +173,9 @@ impl Flow {
             remote: remote.to_string(),
             direction: if view.is_upload { "up" } else { "down" }.to_owned(),
             age_s: now.since(view.opened).as_secs_f64(),
+            left_alone: view.left_alone(),
             in_force: view.in_force,
-            left_alone: view.left_alone,
+            not_in_force: view.not_in_force,
             received_bytes: view.received.bytes(),
             goodput_mbps: goodput,
             plain_mbps: plain,
@@ -180,7 +184,6 @@ impl Flow {
             random: view.random,
             undone: view.undone,
             hidden_bytes: view.hidden.bytes(),
-            not_hidden: view.not_hidden,
             missing_bytes: view.missing.bytes(),
             acks: view.acks,
             offloaded: view.offloaded,

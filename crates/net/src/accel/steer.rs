@@ -50,16 +50,7 @@ impl Steer {
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
         let (header, _) = kind(&socket, primary)?;
         let (_, has_hardware) = kind(&socket, second)?;
-        let mut program = Ebpf::load(OBJECT).map_err(|error| unfit("it is not loaded", &error))?;
-        let steer: &mut SchedClassifier = program
-            .program_mut("steer")
-            .and_then(|steer| steer.try_into().ok())
-            .ok_or_else(|| unfit("it is not loaded", &"there is none in the object"))?;
-        steer.load().map_err(|error| unfit("the kernel refuses it", &error))?;
-        let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-        steer
-            .attach_with_options(name, TcAttachType::Egress, options)
-            .map_err(|error| unfit("it is not attached", &error))?;
+        let program = placed(name).map_err(|(what, error)| unfit(what, &error))?;
         let mut steer = Self { program, settings: settings(header, second.index, has_hardware, up) };
         steer.switch(true)?;
         Ok(steer)
@@ -83,6 +74,35 @@ impl Steer {
         let [seen, steered, holes, full, _] = counted;
         Steered { seen, steered, holes, full }
     }
+}
+
+/// Loads the program and attaches it, switched off, to a device of this name; or which step fails, and why.
+fn placed(name: &str) -> Result<Ebpf, (&'static str, String)> {
+    let mut program = Ebpf::load(OBJECT).map_err(|error| ("it is not loaded", whole(&error)))?;
+    let steer: Option<&mut SchedClassifier> = program.program_mut("steer").and_then(|steer| steer.try_into().ok());
+    let steer = steer.ok_or_else(|| ("it is not loaded", "there is none in the object".to_owned()))?;
+    steer.load().map_err(|error| ("the kernel refuses it", whole(&error)))?;
+    let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+    let attached = steer.attach_with_options(name, TcAttachType::Egress, options);
+    attached.map_err(|error| ("it is not attached", whole(&error)))?;
+    Ok(program)
+}
+
+/// An error with its causes, which this crate does not tell by itself.
+fn whole(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
+    std::iter::once(error.to_string())
+        .chain(causes)
+        .collect::<String>()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Whether the program can be had: it is attached to the loopback, switched off, and gone again at once.
+pub(super) fn try_out() -> Result<(), String> {
+    placed("lo").map(drop).map_err(|(what, why)| format!("{what}: {why}"))
 }
 
 /// `struct settings` of the program, switched off.

@@ -226,7 +226,7 @@ fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
             assert!(line.segment(server(address)).is_some(), "and a packet of our own");
             assert!(eye.receive().unwrap());
             let header = if server(address).is_ipv4() { 40 } else { 60 };
-            let seen: Vec<(usize, u32)> = eye.packets().map(|(packet, length)| (packet.len(), length)).collect();
+            let seen: Vec<(usize, u32)> = eye.packets().map(|(packet, length, _)| (packet.len(), length)).collect();
             assert_eq!(seen, [(160, header + 1000), (160, header + 500)], "{address}");
             assert!(!eye.receive().unwrap());
             assert_eq!(eye.drops(), 0);
@@ -235,7 +235,7 @@ fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
             line.tun.send(&session.data(&[7; 1000])).unwrap();
             assert!(whole.receive().unwrap());
             assert_eq!(
-                whole.packets().map(|(packet, _)| packet.len()).collect::<Vec<_>>(),
+                whole.packets().map(|(packet, _, _)| packet.len()).collect::<Vec<_>>(),
                 [1000 + header as usize]
             );
         }
@@ -257,7 +257,7 @@ fn setup(flows: &str) -> Setup {
     let wanted = [Wanted { name: "wlan0".into(), gateway }];
     let roads = roads(&survey().unwrap(), &wanted).unwrap();
     let flows: Flows = flows.parse().unwrap();
-    Setup { config: Config::new(LinkId(0), None), roads, flows, trace: None, errands: None }
+    Setup { config: Config::new(LinkId(0), None), roads, flows, trace: None, ledger: None, errands: None }
 }
 
 fn rules_there() -> usize {

@@ -4,13 +4,14 @@
 //!
 //! 1. The machine is drained after each call, and what its outputs bring at once (a count, a fetch that nobody can do) goes in
 //!    afterwards, not in between.
-//! 2. A packet that waits gets the verdict of its own drain; where the machine says nothing it leaves as it came.
-//! 3. A packet that cannot be sent is counted and lost, as packets are.
+//! 2. What flows are owed is written down before anything that the machine asked for is done ([`super::ledger`]).
+//! 3. A packet that waits gets the verdict of its own drain; where the machine says nothing it leaves as it came.
+//! 4. A packet that cannot be sent is counted and lost, as packets are.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use marline_core::accel::{Bytes, Fetch, FetchId, Input, Output, Sight};
+use marline_core::accel::{Accelerator, Bytes, Config, Fetch, FetchId, Input, Output, Sight};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
@@ -19,13 +20,14 @@ use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::AccelError;
-use super::log::Logged;
+use super::ledger::Ledger;
 use super::ping::Pinger;
 use super::queue::Fate;
 use super::raw::{Inward, Raw};
 use super::road::Road;
 use super::sight::Eye;
 use super::status::Counts;
+use crate::logged::Logged;
 
 /// What is asked of whoever gets bytes from servers; the answers go back by [`Bell::fetched`](super::Bell::fetched).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +54,13 @@ impl Way {
     }
 }
 
+type Machine = Logged<Accelerator, Config>;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Works {
-    pub(super) machine: Logged,
+    pub(super) machine: Machine,
+    ledger: Option<Ledger>,
     pub(super) ways: Vec<Way>,
     pub(super) eye: Option<Eye>,
     pub(super) counts: Counts,
@@ -73,12 +78,14 @@ pub(super) struct Works {
 
 impl Works {
     pub(super) fn new(
-        machine: Logged,
+        machine: Machine,
+        ledger: Option<Ledger>,
         roads: Vec<Road>,
         errands: Option<UnboundedSender<Errand>>,
     ) -> Result<Self, AccelError> {
         Ok(Self {
             machine,
+            ledger,
             ways: roads.into_iter().map(Way::open).collect::<Result<_, _>>()?,
             eye: None,
             counts: Counts::default(),
@@ -106,7 +113,7 @@ impl Works {
     pub(super) fn held(&mut self, input: Input, packet: &[u8], give: &mut dyn FnMut(Fate<'_>)) {
         self.counts.queued += 1;
         self.counts.arriving += u64::from(matches!(input, Input::Arriving(_)));
-        self.machine.handle(self.now(), input);
+        self.hear_of(self.now(), input);
         let mut said = false;
         while let Some(output) = self.machine.poll() {
             let fate = match &output {
@@ -133,9 +140,21 @@ impl Works {
 
     /// Anything else that happened.
     pub(super) fn tell(&mut self, input: Input) {
-        self.machine.handle(self.now(), input);
+        self.hear_of(self.now(), input);
         self.drain();
         self.catch_up();
+    }
+
+    /// The machine hears it; what is owed then is written down before anything is done.
+    fn hear_of(&mut self, at: Instant, input: Input) {
+        self.machine.handle(at, input);
+        self.note();
+    }
+
+    fn note(&mut self) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.note(self.machine.machine());
+        }
     }
 
     /// Wakes the machine if it wants to be woken now.
@@ -143,6 +162,7 @@ impl Works {
         let now = self.now();
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now);
+            self.note();
             self.drain();
             self.catch_up();
         }
@@ -151,25 +171,31 @@ impl Works {
     /// What has passed since the last time; false: nothing.
     pub(super) fn look(&mut self) -> std::io::Result<bool> {
         let Some(mut eye) = self.eye.take() else { return Ok(false) };
-        let came = eye.receive()?;
-        if came {
-            for (packet, length) in eye.packets() {
+        let (mut came, mut more) = (false, true);
+        while more && eye.receive()? {
+            more = eye.is_full();
+            for (packet, length, at) in eye.packets() {
+                came = true;
                 self.counts.seen += 1;
-                self.tell(Input::Seen { packet: Bytes(packet.to_vec()), length });
+                let input = Input::Seen { packet: Bytes(packet.to_vec()), length };
+                self.hear_of(Instant::from_nanos(at.saturating_sub(self.begun)), input);
+                self.drain();
             }
+            self.catch_up();
         }
         self.eye = Some(eye);
         Ok(came)
     }
 
-    /// Opens or closes the eye as the machine wants it. One that cannot be opened is tried again with the next change.
-    pub(super) fn adjust(&mut self) {
+    /// Opens or closes the eye as the machine wants it; whether it did. One that cannot be opened is tried again with the next
+    /// change.
+    pub(super) fn adjust(&mut self) -> bool {
         if self.eye.as_ref().map_or(Sight::None, Eye::sight) == self.sight || self.is_blind {
-            return;
+            return false;
         }
         self.take_stock();
         self.eye = None;
-        let Some(Way { road, .. }) = self.ways.first() else { return };
+        let Some(Way { road, .. }) = self.ways.first() else { return false };
         match Eye::open(&road.name, road.index, self.sight) {
             Ok(eye) => self.eye = eye,
             Err(error) => {
@@ -177,6 +203,7 @@ impl Works {
                 self.is_blind = true;
             }
         }
+        true
     }
 
     /// Answers of gateways.
@@ -232,7 +259,7 @@ impl Works {
     /// What outputs have brought.
     fn catch_up(&mut self) {
         while let Some(input) = self.later.pop_front() {
-            self.machine.handle(self.now(), input);
+            self.hear_of(self.now(), input);
             self.drain();
         }
     }

@@ -24,7 +24,11 @@ fn fair() -> Weather {
 
 /// All bytes have come, or the application was told that they will not.
 fn arrives(weather: Weather, most: Duration) -> World {
-    let mut world = World::new(weather, &BOTH);
+    arrives_with(weather, most, &BOTH)
+}
+
+fn arrives_with(weather: Weather, most: Duration, mechanisms: &[Mechanism]) -> World {
+    let mut world = World::new(weather, mechanisms);
     world.run(most);
     assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
     assert!(world.aged <= 60, "{} were too old: {}", world.aged, world.shown());
@@ -65,6 +69,18 @@ fn after_a_blackout_the_flight_is_fetched_even_if_it_was_the_last_one() {
 }
 
 #[test]
+fn a_flight_is_acknowledged_in_the_dark_and_fetched_in_the_light() {
+    for dark in [(800, 3000), (1000, 1800)] {
+        let weather = Weather { dark: Some(dark), ..fair() };
+        let mut world = World::new(weather, &[Mechanism::FreezeFlight]);
+        world.run(Duration::from_secs(30));
+        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+        assert!(world.stilled == 1 && world.fetched > 5_000, "{}", world.shown());
+        assert_eq!(world.repeated, 0, "nothing was on its way for which it could have timed out");
+    }
+}
+
+#[test]
 fn what_nobody_gives_ends_the_connection_with_an_error() {
     let weather = Weather { loss: 10, silent: 0, ..fair() };
     let mut world = World::new(weather, &BOTH);
@@ -74,8 +90,40 @@ fn what_nobody_gives_ends_the_connection_with_an_error() {
     assert!(world.is_reset, "{}", world.shown());
 }
 
+#[test]
+fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
+    let mut paid = 0;
+    for millis in (200..1500).step_by(50) {
+        let mut world = World::new(Weather { loss: 20, dark: Some((900, 1300)), ..fair() }, &BOTH);
+        world.run(Duration::from_millis(millis));
+        paid += world.die();
+        world.run(Duration::from_secs(120));
+        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    }
+    assert!(paid > 30, "{paid}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whenever_it_dies_every_byte_comes(
+        seed: u64,
+        isn: u32,
+        loss in 0_u64..60,
+        late in 0_u64..40,
+        silent in 0_u64..50,
+        dies in 50_u64..4000,
+        dark in prop::option::of((300_u64..1500, 100_u64..3000)),
+    ) {
+        let dark = dark.map(|(from, long)| (from, from + long));
+        let weather = Weather { seed, body: 700_000, loss, late, silent, dark, isn, ..fair() };
+        let mut world = World::new(weather, &BOTH);
+        world.run(Duration::from_millis(dies));
+        world.die();
+        world.run(Duration::from_secs(240));
+        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    }
 
     #[test]
     fn every_byte_comes_once_and_right(
@@ -88,9 +136,11 @@ proptest! {
         undelivered in 0_u64..100,
         forgets in 0_u64..4,
         dark in prop::option::of((300_u64..1500, 100_u64..3000)),
+        freezes: bool,
     ) {
         let dark = dark.map(|(from, long)| (from, from + long));
         let weather = Weather { seed, body: 700_000, loss, late, refused, silent, undelivered, forgets, dark, isn };
-        arrives(weather, Duration::from_secs(240));
+        let freezing = [Mechanism::Hide, Mechanism::FreezeFlight];
+        arrives_with(weather, Duration::from_secs(240), if freezes { &freezing } else { &BOTH });
     }
 }

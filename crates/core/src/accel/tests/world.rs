@@ -76,8 +76,12 @@ pub(super) struct World {
     blocks: Vec<Stretch>,
     recent: u32,
     pub(super) is_reset: bool,
+    /// The machine is no more, and packets pass.
+    is_dead: bool,
     pub(super) fetched: u64,
     pub(super) repeated: u64,
+    /// How often the server was told to wait, and had nothing on its way.
+    pub(super) stilled: u64,
     /// What was given and is too old to be taken.
     pub(super) aged: u64,
 }
@@ -108,8 +112,10 @@ impl World {
             blocks: Vec::new(),
             recent: 0,
             is_reset: false,
+            is_dead: false,
             fetched: 0,
             repeated: 0,
+            stilled: 0,
             aged: 0,
         };
         world.open();
@@ -121,7 +127,7 @@ impl World {
         let end = self.now + most;
         while self.here < self.stream.len() as u64 && !self.is_reset {
             let event = self.events.first_key_value().map(|((at, _), _)| *at);
-            let wake = self.machine.deadline().map(|(at, _)| at);
+            let wake = self.machine.deadline().map(|(at, _)| at).filter(|_| !self.is_dead);
             let Some(at) = [event, wake].into_iter().flatten().min().filter(|at| *at <= end) else { return };
             self.now = self.now.max(at);
             if event == Some(at) {
@@ -140,6 +146,24 @@ impl World {
     pub(super) fn go_silent(&mut self) {
         self.weather.silent = 1000;
         self.events.retain(|_, event| !matches!(event, Event::Fetched(..)));
+    }
+
+    /// The machine is killed, and whoever outlives it pays what it has owed, after a while; how many holes.
+    pub(super) fn die(&mut self) -> usize {
+        self.is_dead = true;
+        let owed = self.machine.owed();
+        for owes in &owed {
+            for hole in &owes.holes {
+                let (start, end) = hole.fetch.as_ref().unwrap().ranges[0];
+                let bytes: Vec<u8> = (start..end).map(byte).collect();
+                for (packet, millis) in
+                    owes.fill(hole, &bytes).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
+                {
+                    self.later(Duration::from_millis(millis), Event::ToStack(packet));
+                }
+            }
+        }
+        owed.iter().map(|owes| owes.holes.len()).sum()
     }
 
     /// How it stands, for a test that fails.
@@ -197,6 +221,9 @@ impl World {
 
     /// Gives the machine something, and does what it says. `held`: a packet that waits for its verdict.
     fn hand(&mut self, input: Input, held: Option<Bytes>) {
+        if self.is_dead {
+            return held.into_iter().for_each(|packet| self.leave(packet));
+        }
         self.machine.handle(self.now, input);
         self.drain(held);
     }
@@ -211,6 +238,7 @@ impl World {
                 }
                 Output::Hold => verdicts += 1,
                 Output::Send { link: WIFI, packet } => self.leave(packet),
+                Output::Send { link: CELL, packet } => self.later(WAY * 3, Event::ToServer(packet)),
                 Output::Deliver(packet) if !self.chance(self.weather.undelivered) => {
                     self.later(Duration::ZERO, Event::ToStack(packet));
                 }
@@ -279,6 +307,10 @@ impl World {
         let at = u64::from(ack.since(Seq::new(self.weather.isn)));
         if at > self.nxt || at < self.una {
             return;
+        }
+        if segment.window() == 0 {
+            self.edge = at;
+            self.stilled += u64::from(at == self.nxt);
         }
         self.edge = self.edge.max(at + (u64::from(segment.window()) << SCALE));
         if at > self.una {

@@ -4,7 +4,8 @@
 //!
 //! 1. A packet is held by the kernel until its number gets a verdict; each number gets one.
 //! 2. One request opens a queue with all that it is to have, because between two requests packets may come.
-//! 3. The kernel completes checksums before it hands a packet over, as long as nobody asks it not to
+//! 3. Packets that leave as they came need no word each: one says so of all that wait up to a number ([`pass`]).
+//! 4. The kernel completes checksums before it hands a packet over, as long as nobody asks it not to
 //!    (`NFQA_CFG_F_GSO`, which is not asked for here).
 //!
 //! Numbers of messages and attributes are those of `linux/netfilter/nfnetlink_queue.h`; in this family of messages
@@ -18,6 +19,7 @@ use super::{Attributes, Message, Request, family};
 const PACKET: u16 = 3 << 8;
 const VERDICT: u16 = PACKET | 1;
 const CONFIG: u16 = PACKET | 2;
+const VERDICT_BATCH: u16 = PACKET | 3;
 /// `struct nfgenmsg`.
 const FIXED: usize = 4;
 const NF_DROP: u32 = 0;
@@ -82,13 +84,23 @@ impl Request {
 /// Writes the verdict on packet `id` of queue `number` behind `bytes`: gone (`None`), as it came (an empty packet), or
 /// changed into this one.
 pub fn verdict(bytes: &mut Vec<u8>, number: u16, id: u32, becomes: Option<&[u8]>) {
+    let word = if becomes.is_some() { NF_ACCEPT } else { NF_DROP };
+    write(bytes, VERDICT, number, (word, id), becomes.filter(|packet| !packet.is_empty()));
+}
+
+/// Writes one word behind `bytes` for all packets of queue `number` that wait and whose numbers are not above `id`: they go on as
+/// they came.
+pub fn pass(bytes: &mut Vec<u8>, number: u16, id: u32) {
+    write(bytes, VERDICT_BATCH, number, (NF_ACCEPT, id), None);
+}
+
+fn write(bytes: &mut Vec<u8>, kind: u16, number: u16, (word, id): (u32, u32), becomes: Option<&[u8]>) {
     const VERDICT_HDR: u16 = 2;
     const PAYLOAD: u16 = 10;
-    let word = if becomes.is_some() { NF_ACCEPT } else { NF_DROP };
     let [[a, b, c, d], [e, f, g, h]] = [word, id].map(u32::to_be_bytes);
-    let mut request = Request::new(VERDICT, Request::ASK, &fixed(number));
+    let mut request = Request::new(kind, Request::ASK, &fixed(number));
     request.attribute(VERDICT_HDR, &[a, b, c, d, e, f, g, h]);
-    if let Some(packet) = becomes.filter(|packet| !packet.is_empty()) {
+    if let Some(packet) = becomes {
         request.attribute(PAYLOAD, packet);
     }
     bytes.extend_from_slice(&request.finish(0));
@@ -148,6 +160,17 @@ mod tests {
             all,
             [alloc::vec![word(0, 1)], alloc::vec![word(1, 2)], alloc::vec![word(1, 3), (10, b"other".to_vec())]]
         );
+    }
+
+    #[test]
+    fn one_word_for_all_that_wait_has_their_last_number() {
+        let mut bytes = Vec::new();
+        pass(&mut bytes, 7, 0x0a0b_0c0d);
+        let all: Vec<_> = messages(&bytes).collect();
+        assert_eq!((all.len(), all[0].kind), (1, 0x303));
+        let words: Vec<_> =
+            Attributes::after(all[0].body, FIXED).map(|word| (word.kind, word.value.to_vec())).collect();
+        assert_eq!(words, [(2, alloc::vec![0, 0, 0, 1, 10, 11, 12, 13])]);
     }
 
     #[test]

@@ -8,26 +8,25 @@
 //! | `1000` | the same of 1 Gbit/s with ACK offload alone |
 //!
 //! 1. Processor time is the process's own with the kernel's on its behalf, from its start of work to the end of the download.
-//! 2. The emulator needs a quiet machine for 1 Gbit/s; what it cannot carry is named suspect.
+//! 2. The emulator needs a quiet machine for 1 Gbit/s; what it cannot carry is named suspect. So nothing goes on beside these.
 
 use std::time::Duration;
 
 use marline_core::units::Ratio;
 
 use super::super::sheet::{Floor, Sheet};
-use super::super::turns::is_stopped;
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use crate::LabError;
-use crate::accel::{Air, Stream, Taken, Trial, Who, World};
-use crate::runner::command::say;
+use super::unit::Unit;
+use crate::accel::{Air, Stream, Taken, Who, World};
 
-pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+    let mut units = Vec::new();
     if bench.ours && bench.wants("cost", "user") {
-        packets(bench, sheet, "cost user", 1, &Who::ours())?;
+        units.extend(packets(bench, USER, 1, &Who::ours()));
     }
     if bench.ours && bench.wants("cost", "bpf") {
-        packets(bench, sheet, "cost bpf", 0, &Who::only("ours", "offload"))?;
+        units.extend(packets(bench, BPF, 0, &Who::only("ours", "offload")));
     }
     // No run may reach the end of the file.
     let speeds = [("300", 300_000, 5, Who::ours()), ("1000", 1_000_000, 3, Who::only("ours", "offload"))];
@@ -45,50 +44,48 @@ pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
             asked: vec![Asked::OfPlain(0.97)],
             ours,
         };
-        let world = |seed| World {
+        let world = move |seed| World {
             air: Air::Rate(kbps),
             rtt: Duration::from_millis(10),
             congestion: bench.congestion,
             ..World::usual(seed)
         };
-        paired::run(bench, sheet, &row, bench.runs(5), &world)?;
+        units.extend(paired::units(bench, row, bench.runs(5), world));
     }
-    Ok(())
+    units.into_iter().map(Unit::alone).collect()
 }
 
-fn packets(bench: &Bench, sheet: &mut Sheet, case: &str, loss: u32, who: &Who) -> Result<(), LabError> {
+const USER: &str = "cost user";
+const BPF: &str = "cost bpf";
+
+fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, who: &Who) -> Vec<Unit<'a>> {
     let (length, _) = bench.time(30, 0);
-    let before = Counting::start();
-    if case == "cost bpf" && before.is_none() {
-        say(&format!("{case}: left out: the kernel does not count ({STATS})"));
-        return Ok(());
-    }
-    for run in 0..bench.runs(5) {
-        if is_stopped() {
-            break;
-        }
-        let world = World { loss: Ratio::from_percent(loss), ..World::usual(u64::from(run) + 1) };
-        let streams = [Stream::new(true)];
-        let (payload, program) = (&bench.payload, bench.program.as_path());
-        let taken = Trial { world: &world, who, streams: &streams, length, look: None, payload, program }.run();
-        match taken {
-            Err(why) => {
-                sheet.problem(case, "ours", run, &why);
-                break;
+    let unit = |run: u32| {
+        let who = who.clone();
+        Unit::new(run, length, move |sheet| {
+            let counting = Counting::start();
+            if case == BPF && counting.is_none() {
+                sheet.tell(case, &format!(": left out: the kernel does not count ({STATS})"));
+                return Ok(());
             }
-            Ok(taken) => figures(sheet, case, &taken),
-        }
-    }
-    Ok(())
+            let world = World { loss: Ratio::from_percent(loss), ..World::usual(u64::from(run) + 1) };
+            match bench.trial(&world, &who, &[Stream::new(true)], length) {
+                Err(why) => sheet.problem(case, "ours", run, &why),
+                Ok(taken) => taken.iter().for_each(|taken| figures(sheet, case, taken)),
+            }
+            Ok(())
+        })
+    };
+    (0..bench.runs(5)).map(unit).collect()
 }
 
 fn figures(sheet: &mut Sheet, case: &str, taken: &Taken) {
     if let Some(why) = taken.emulation.suspect() {
         sheet.suspect(case, &why);
     }
-    if case == "cost bpf" {
+    if case == BPF {
         match taken.bpf.filter(|(runs, _)| *runs > 0) {
-            None => say(&format!("{case}: the accelerator has no BPF program in the kernel")),
+            None => sheet.tell(case, ": the accelerator has no BPF program in the kernel"),
             Some((runs, nanos)) => {
                 let each = nanos as f64 / runs as f64;
                 sheet.add(case, "ns a packet", ("ours", &Floor::AtMost(200.0)), "ours", each);
@@ -100,7 +97,7 @@ fn figures(sheet: &mut Sheet, case: &str, taken: &Taken) {
     let counted = |name: &str| taken.status.as_ref().and_then(|status| status["counts"][name].as_u64());
     let packets = counted("queued").unwrap_or(0) + counted("seen").unwrap_or(0);
     if packets == 0 {
-        say(&format!("{case}: no packet came to the accelerator"));
+        sheet.tell(case, ": no packet came to the accelerator");
         return;
     }
     let each = taken.cpu.unwrap_or_default().as_secs_f64() * 1e6 / packets as f64;

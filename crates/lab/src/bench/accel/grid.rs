@@ -11,10 +11,9 @@
 
 use marline_core::units::Ratio;
 
-use super::super::sheet::Sheet;
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use crate::LabError;
+use super::unit::Unit;
 use crate::accel::{Who, World};
 
 /// One cell of the grid.
@@ -41,7 +40,8 @@ fn cells() -> Vec<Cell> {
     all
 }
 
-pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+    let mut units = Vec::new();
     // chosen: at 3 % plain TCP needs some seconds for a figure; all cells together take less than two hours.
     let (length, from) = bench.time(15, 3);
     for cell in cells() {
@@ -59,15 +59,15 @@ pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
             asked: vec![Asked::OfPlain(0.97)],
             ours,
         };
-        let world = |seed| World {
+        let world = move |seed| World {
             loss: Ratio::from_percent(cell.loss),
             cell: Some((cell.kbps, cell.kbps)),
             congestion: bench.congestion,
             ..World::usual(seed)
         };
-        paired::run(bench, sheet, &row, bench.runs(9), &world)?;
+        units.extend(paired::units(bench, row, bench.runs(9), world));
     }
-    Ok(())
+    units
 }
 
 #[cfg(test)]

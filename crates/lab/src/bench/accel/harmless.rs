@@ -15,17 +15,18 @@ use std::time::Duration;
 use marline_core::units::Ratio;
 
 use super::super::sheet::{Floor, Sheet};
-use super::super::turns::is_stopped;
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use crate::accel::{Stream, Taken, Trial, Who, World};
+use super::unit::Unit;
+use crate::accel::{Stream, Taken, Who, World};
 use crate::{Congestion, LabError};
 
 /// Rows with one flow: percent lost, and the sender.
 const ALONE: [(&str, u32, Congestion); 3] =
     [("clean", 0, Congestion::Cubic), ("bbr", 1, Congestion::Bbr), ("bbr clean", 0, Congestion::Bbr)];
 
-pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+    let mut units = Vec::new();
     let (length, from) = bench.time(33, 3);
     for (name, loss, congestion) in ALONE.into_iter().filter(|(name, ..)| bench.wants("harmless", name)) {
         let row = Row {
@@ -37,39 +38,41 @@ pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
             asked: vec![Asked::OfPlain(0.98)],
             ours: Who::ours(),
         };
-        let world = |seed| World { loss: Ratio::from_percent(loss), congestion, ..World::usual(seed) };
-        paired::run(bench, sheet, &row, bench.runs(5), &world)?;
+        let world = move |seed| World { loss: Ratio::from_percent(loss), congestion, ..World::usual(seed) };
+        units.extend(paired::units(bench, row, bench.runs(5), world));
     }
     if bench.wants("harmless", "congestion") {
-        congestion(bench, sheet, (length, from))?;
+        let takes = length * if bench.ours { 2 } else { 1 };
+        let unit = |run| Unit::new(run, takes, move |sheet| congestion(bench, sheet, run, (length, from)));
+        units.extend((0..bench.runs(5)).map(unit));
     }
-    Ok(())
+    units
 }
 
 /// The helped flow and the other one; ports of the server.
 const STREAMS: [Stream; 2] = [Stream::new(true), Stream::new(false)];
 const OTHER: u16 = 80;
 
-fn congestion(bench: &Bench, sheet: &mut Sheet, (length, from): (Duration, Duration)) -> Result<(), LabError> {
+fn congestion(
+    bench: &Bench,
+    sheet: &mut Sheet,
+    run: u32,
+    (length, from): (Duration, Duration),
+) -> Result<(), LabError> {
     const CASE: &str = "harmless congestion";
-    let helped = Who::ours().with_flows("tcp dst port 443");
-    for run in 0..bench.runs(5) {
-        let world = World { congestion: bench.congestion, ..World::usual(u64::from(run) + 1) };
-        let mut turns = vec![Who::Plain];
-        turns.extend(bench.ours.then(|| helped.clone()));
-        let first = run as usize % turns.len();
-        turns.rotate_left(first);
-        for who in &turns {
-            if is_stopped() {
-                return Ok(());
-            }
-            let (payload, program) = (&bench.payload, bench.program.as_path());
-            let trial = Trial { world: &world, who, streams: &STREAMS, length, look: None, payload, program };
-            match trial.run().map(|taken| (taken.problem.clone(), taken)) {
-                Err(why) => sheet.problem(CASE, who.name(), run, &why),
-                Ok((Some(why), _)) => sheet.problem(CASE, who.name(), run, &why),
-                Ok((None, taken)) => figures(sheet, CASE, who, &taken, (length, from)),
-            }
+    let world = World { congestion: bench.congestion, ..World::usual(u64::from(run) + 1) };
+    let mut turns = vec![Who::Plain];
+    turns.extend(bench.ours.then(|| Who::ours().with_flows("tcp dst port 443")));
+    let first = run as usize % turns.len();
+    turns.rotate_left(first);
+    for who in &turns {
+        match bench.trial(&world, who, &STREAMS, length) {
+            Err(why) => sheet.problem(CASE, who.name(), run, &why),
+            Ok(None) => break,
+            Ok(Some(taken)) => match &taken.problem {
+                Some(why) => sheet.problem(CASE, who.name(), run, why),
+                None => figures(sheet, CASE, who, &taken, (length, from)),
+            },
         }
     }
     Ok(())

@@ -4,6 +4,8 @@
 //! 2. No run may stand still for longer than its blackout and five seconds.
 //! 3. What is drawn for a run follows from its number.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::{DataSize, Ratio};
@@ -11,9 +13,9 @@ use marline_sim::rng::{Purpose, Stream as Numbers};
 use marline_sim::spec::{Change, Event};
 
 use super::super::sheet::{Floor, Sheet};
-use super::super::turns::is_stopped;
 use super::Bench;
-use crate::accel::{Air, Stream, Trial, Who, World, world};
+use super::unit::Unit;
+use crate::accel::{Air, Stream, Who, World, world};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
 
@@ -21,12 +23,30 @@ use crate::{Congestion, LabError};
 const SIZE: DataSize = DataSize::from_bytes(8_000_000);
 /// A file that has not come by then is stuck: at 3 % and 200 ms plain TCP brings 0.3 Mbit/s.
 const LIMIT: Duration = Duration::from_secs(300);
+/// How long one takes on the average, for the estimate. chosen: as a hundred did.
+const USUAL: Duration = Duration::from_secs(15);
+/// Beyond its blackout no run stands still for longer (issue 6).
+const STALL: Duration = Duration::from_secs(5);
 
 /// What a run meets.
 struct Drawn {
     world: World,
     secure: bool,
     dark: Duration,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let World { air, rtt, loss, cell, congestion, .. } = &self.world;
+        let air = match air {
+            Air::Rate(kbps) => format!("{kbps} kbit/s"),
+            Air::Medium(preset) => (*preset).to_owned(),
+        };
+        let cell = cell.map_or("no cell".to_owned(), |(down, up)| format!("cell {down}/{up} kbit/s"));
+        let (rtt, dark) = (rtt.as_millis(), self.dark.as_millis());
+        let over = if self.secure { "TLS" } else { "HTTP" };
+        write!(f, "{air}, {rtt} ms, {loss} lost, {dark} ms dark, {cell}, {congestion}, {over}")
+    }
 }
 
 fn draw(run: u32) -> Drawn {
@@ -52,49 +72,45 @@ fn draw(run: u32) -> Drawn {
     Drawn { world: drawn, secure: below(2) == 0, dark }
 }
 
-pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
-    let runs = if bench.quick { 3 } else { bench.runs(100) };
+pub(super) fn units(bench: &Bench) -> Result<Vec<Unit<'_>>, LabError> {
     if !bench.wants("integrity", "files") {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    let payload = Payload::new(SIZE).map_err(LabError::at("a file in memory"))?;
-    let who = if bench.ours { Who::ours() } else { Who::Plain };
-    let (mut wrong, mut stalls, mut done) = (0_u32, 0_u32, 0_u32);
-    for run in 0..runs {
-        if is_stopped() {
-            break;
-        }
-        let drawn = draw(run);
-        let streams = [Stream::new(drawn.secure)];
-        let (world, program) = (&drawn.world, bench.program.as_path());
-        let trial =
-            Trial { world, who: &who, streams: &streams, length: LIMIT, look: None, payload: &payload, program };
-        let taken = match trial.run() {
-            Err(why) => {
-                sheet.problem(CASE, who.name(), run, &why);
-                if matches!(why, LabError::Start { .. }) {
-                    break;
-                }
-                continue;
-            }
-            Ok(taken) => taken,
-        };
-        done += 1;
-        let Some(flow) = taken.flows.first() else { continue };
-        let short = flow.bytes != SIZE.bytes() || !flow.whole;
-        let why = taken.problem.clone().or_else(|| short.then(|| format!("{} of {SIZE} came", flow.bytes)));
-        if let Some(why) = why {
-            wrong += 1;
+    let payload = Arc::new(Payload::new(SIZE).map_err(LabError::at("a file in memory"))?);
+    let runs = bench.runs.unwrap_or(if bench.quick { 3 } else { 100 });
+    let unit = |run| {
+        let payload = payload.clone();
+        Unit::new(run, USUAL, move |sheet| one(bench, sheet, run, &payload))
+    };
+    Ok((0..runs).map(unit).collect())
+}
+
+/// One file.
+fn one(bench: &Bench, sheet: &mut Sheet, run: u32, payload: &Payload) -> Result<(), LabError> {
+    let (drawn, who) = (draw(run), if bench.ours { Who::ours() } else { Who::Plain });
+    let streams = [Stream::new(drawn.secure)];
+    let taken = match bench.trial_of(payload, &drawn.world, &who, &streams, LIMIT) {
+        Err(why) => {
             sheet.problem(CASE, who.name(), run, &why);
+            return Ok(());
         }
-        stalls += u32::from(flow.pause > drawn.dark + Duration::from_secs(5));
-        sheet.add(CASE, "longest pause, s", (who.name(), &Floor::Stated), who.name(), flow.pause.as_secs_f64());
+        Ok(None) => return Ok(()),
+        Ok(Some(taken)) => taken,
+    };
+    let Some(flow) = taken.flows.first() else { return Ok(()) };
+    let short = flow.bytes != SIZE.bytes() || !flow.whole;
+    let why = taken.problem.clone().or_else(|| short.then(|| format!("{} of {SIZE} came", flow.bytes)));
+    if let Some(why) = &why {
+        sheet.problem(CASE, who.name(), run, &format!("{why}; {drawn}"));
     }
-    if done > 0 {
-        let none = Floor::AtMost(0.0);
-        sheet.add(CASE, "files that were not right", (who.name(), &none), who.name(), f64::from(wrong));
-        sheet.add(CASE, "runs with a stall", (who.name(), &none), who.name(), f64::from(stalls));
+    let (none, about) = (Floor::AtMost(0.0), who.name());
+    let stalled = flow.pause > drawn.dark + STALL;
+    if stalled {
+        sheet.tell(CASE, &format!(": {about}: nothing came for {:.1} s: {drawn}", flow.pause.as_secs_f64()));
     }
+    sheet.add(CASE, "longest pause, s", (about, &Floor::Stated), about, flow.pause.as_secs_f64());
+    sheet.count(CASE, "files that were not right", (about, &none), about, u32::from(why.is_some()));
+    sheet.count(CASE, "runs with a stall", (about, &none), about, u32::from(stalled));
     Ok(())
 }
 

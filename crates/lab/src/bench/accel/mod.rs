@@ -18,6 +18,7 @@
 //! 2. Loss is towards the client alone; of an upload, from it alone.
 //! 3. A figure decides no exit code: it is 1 only if something could not be done at all, or a byte was wrong. Suspect runs are
 //!    named.
+//! 4. Runs of different seeds and rows may go on side by side (`--jobs`, [`unit`]); those of `cost` are always alone.
 
 mod cost;
 mod grid;
@@ -26,6 +27,7 @@ mod integrity;
 mod offload;
 mod paired;
 mod rows;
+mod unit;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,13 +35,15 @@ use std::time::Duration;
 use clap::Args;
 use marline_core::units::DataSize;
 
-use super::sheet::Sheet;
-use super::turns::{self, Cases};
-use crate::evidence::By;
+use super::turns::{self, Cases, is_stopped};
+use crate::accel::{Stream, Taken, Trial, Who, Workshop, World};
+use crate::crowd::MOST_JOBS;
+use crate::evidence::{By, Machine};
 use crate::result_file::ResultFile;
-use crate::runner::command::begin;
+use crate::runner::command::{begin, print, say};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
+use unit::Unit;
 
 /// `marline lab bench accel`.
 #[derive(Clone, Debug, Args)]
@@ -52,9 +56,12 @@ pub(super) struct AccelArgs {
     /// Repetitions [default: 5; both 20, grid 9, integrity 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Each once and short: a look, not a measurement.
-    #[arg(long, conflicts_with = "runs")]
+    /// Short, and each once unless --runs says how often: a look, not a measurement.
+    #[arg(long)]
     quick: bool,
+    /// So many runs side by side, each in a lab of its own; those of `cost` are always alone.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_JOBS)))]
+    jobs: u16,
     /// The server's congestion control where a row does not name one: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: Congestion,
@@ -67,9 +74,14 @@ pub(super) struct AccelArgs {
 }
 
 const AFTER: &str = "\
-A run of a row takes one to three minutes, all rows with the usual repetitions about six hours; `--quick` a quarter of an
-hour. Ctrl-C ends it and shows what there is. Needs root, nginx, curl, ip and ss (iproute2).
-docs/benchmarks.md tells what each case is.";
+A run of a row takes one to three minutes, all rows with the usual repetitions more than six hours, with `--jobs 6` little
+more than one; `--quick` a quarter of an hour. How many runs and about how long is said at the start. A lab takes a
+twentieth of two cores; what a crowd spoils all the same is named suspect. Ctrl-C ends it and shows what there is.
+Needs root, nginx, curl, ip and ss (iproute2). docs/benchmarks.md tells what each case is.
+
+Examples:
+  marline lab bench accel --jobs 6
+  marline lab bench accel --case \"loss 200ms\",blackout --quick --runs 3";
 
 /// The cases, in the order of the table.
 const CASES: [&str; 10] =
@@ -83,7 +95,7 @@ struct Bench {
     congestion: Congestion,
     /// Whether ours takes part.
     ours: bool,
-    program: PathBuf,
+    workshop: Workshop,
     /// Enough for any run.
     payload: Payload,
 }
@@ -96,7 +108,46 @@ impl Bench {
 
     /// So many repetitions, unless others are asked for.
     fn runs(&self, usual: u32) -> u32 {
-        if self.quick { 1 } else { self.runs.unwrap_or(usual) }
+        self.runs.unwrap_or(if self.quick { 1 } else { usual })
+    }
+
+    /// The runs of a case.
+    fn units(&self, case: &str) -> Result<Vec<Unit<'_>>, LabError> {
+        Ok(match case {
+            "offload" => offload::units(self),
+            "harmless" => harmless::units(self),
+            "grid" => grid::units(self),
+            "integrity" => integrity::units(self)?,
+            "cost" => cost::units(self),
+            case => rows::units(self, case),
+        })
+    }
+
+    /// One trial; none: the user ended it, so it is no result.
+    fn trial(
+        &self,
+        world: &World,
+        who: &Who,
+        streams: &[Stream],
+        length: Duration,
+    ) -> Result<Option<Taken>, LabError> {
+        self.trial_of(&self.payload, world, who, streams, length)
+    }
+
+    /// The same of another file.
+    fn trial_of(
+        &self,
+        payload: &Payload,
+        world: &World,
+        who: &Who,
+        streams: &[Stream],
+        length: Duration,
+    ) -> Result<Option<Taken>, LabError> {
+        if is_stopped() {
+            return Ok(None);
+        }
+        let done = Trial { world, who, streams, length, look: None, payload, workshop: &self.workshop }.run();
+        if is_stopped() { Ok(None) } else { done.map(Some) }
     }
 
     /// How long a run is and from when on it counts.
@@ -127,20 +178,48 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
         quick: args.quick,
         congestion: args.cc,
         ours: !args.plain,
-        program: std::env::current_exe().map_err(LabError::at("the path of this program"))?,
+        workshop: Workshop::new()?,
         payload: Payload::new(if cases.wants("cost", "1000") { LARGE } else { SIZE })
             .map_err(LabError::at("a file in memory"))?,
         cases,
     };
-    let mut sheet = Sheet::default();
-    turns::each(&bench.cases.wanted(), |case| match case {
-        "offload" => offload::run(&bench, &mut sheet),
-        "harmless" => harmless::run(&bench, &mut sheet),
-        "grid" => grid::run(&bench, &mut sheet),
-        "integrity" => integrity::run(&bench, &mut sheet),
-        "cost" => cost::run(&bench, &mut sheet),
-        case => rows::run(&bench, case, &mut sheet),
-    })?;
+    print(&Machine::here().line());
+    let mut units = Vec::new();
+    for case in bench.cases.wanted() {
+        units.extend(bench.units(case)?);
+    }
+    let sheet = unit::each(&units, usize::from(args.jobs))?;
+    if is_stopped() {
+        say("interrupted: what follows is no result");
+    }
     let head = format!("Sender: {}, where a row names no other. Loss of what carries data alone.\n", args.cc);
     turns::end(file, &head, &sheet.table(), &sheet.record(), sheet.problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: AccelArgs,
+    }
+
+    fn parse(line: &str) -> Result<AccelArgs, String> {
+        let words = std::iter::once("accel").chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_hurried_look_may_be_repeated_and_jobs_are_one_to_sixteen() {
+        let args = parse("--quick --runs 3 --jobs 6").unwrap();
+        assert_eq!((args.quick, args.runs, args.jobs), (true, Some(3), 6));
+        assert_eq!(parse("").unwrap().jobs, 1);
+        for refused in ["--jobs 0", "--jobs 17"] {
+            assert!(parse(refused).unwrap_err().contains("1..=16"), "{refused}");
+        }
+    }
 }

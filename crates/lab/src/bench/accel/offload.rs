@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::super::sheet::{Floor, Sheet};
 use super::super::turns::is_stopped;
 use super::Bench;
+use super::unit::Unit;
 use crate::LabError;
-use crate::accel::{Air, Stream, Trial, Who, World, udp};
+use crate::accel::{Air, Stream, Who, World, udp};
 
 /// Rows: the cell, the second link's uplink in kbit/s, and what is offered by UDP in Mbit/s: more than the cell carries.
 const ROWS: [(&str, &str, u32, f64); 4] = [
@@ -20,45 +21,59 @@ const ROWS: [(&str, &str, u32, f64); 4] = [
     ("11g 100k", "11g", 100, 45.0),
 ];
 
-pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
     let (length, from) = bench.time(24, 4);
-    for (row, preset, up, offered) in ROWS.into_iter().filter(|(row, ..)| bench.wants("offload", row)) {
-        let case = format!("offload {row}");
-        for run in 0..bench.runs(5) {
-            let world = World {
-                air: Air::Medium(preset),
-                cell: Some((900, up)),
-                congestion: bench.congestion,
-                ..World::usual(u64::from(run) + 1)
-            };
-            let flood = || -> Result<f64, LabError> {
-                let lab = world.build(&bench.payload)?;
-                lab.begin()?;
-                let time = (length - from).min(Duration::from_secs(8));
-                udp::goodput(&lab, offered, time).map_err(LabError::at("UDP"))
-            };
-            let mut figures: Vec<(&str, f64)> = Vec::new();
-            for who in turns(run, bench.ours) {
-                if is_stopped() {
-                    return Ok(());
-                }
-                let mbps = match &who {
-                    None => flood(),
-                    Some(who) => tcp(bench, sheet, &case, &world, who, (length, from)),
-                };
-                let name = who.as_ref().map_or("udp", Who::name);
-                match mbps {
-                    Err(why) => sheet.problem(&case, name, run, &why),
-                    Ok(mbps) => {
-                        sheet.add(&case, "Mbit/s", ("ours", &Floor::Stated), name, mbps);
-                        figures.push((name, mbps));
-                    }
-                }
+    let wanted = ROWS.into_iter().filter(|(row, ..)| bench.wants("offload", row));
+    let run = |at: (&'static str, &'static str, u32, f64), run| {
+        let takes = length * u32::try_from(turns(run, bench.ours).len()).unwrap_or(u32::MAX);
+        Unit::new(run, takes, move |sheet| {
+            each(bench, sheet, at, run, (length, from));
+            Ok(())
+        })
+    };
+    wanted.flat_map(|row| (0..bench.runs(5)).map(move |number| run(row, number))).collect()
+}
+
+/// One run of a row.
+fn each(
+    bench: &Bench,
+    sheet: &mut Sheet,
+    (row, preset, up, offered): (&str, &'static str, u32, f64),
+    run: u32,
+    (length, from): (Duration, Duration),
+) {
+    let case = format!("offload {row}");
+    let world = World {
+        air: Air::Medium(preset),
+        cell: Some((900, up)),
+        congestion: bench.congestion,
+        ..World::usual(u64::from(run) + 1)
+    };
+    let flood = || -> Result<f64, LabError> {
+        let (lab, _) = bench.workshop.build(&world, &bench.payload, &Who::Plain)?;
+        lab.begin()?;
+        let time = (length - from).min(Duration::from_secs(8));
+        udp::goodput(&lab, offered, time).map_err(LabError::at("UDP"))
+    };
+    let mut figures: Vec<(&str, f64)> = Vec::new();
+    for who in turns(run, bench.ours) {
+        let mbps = match &who {
+            None => flood().map(Some),
+            Some(who) => tcp(bench, sheet, &case, &world, who, (length, from)),
+        };
+        let name = who.as_ref().map_or("udp", Who::name);
+        match mbps {
+            // What the user broke off is no figure.
+            _ if is_stopped() => break,
+            Ok(None) => break,
+            Err(why) => sheet.problem(&case, name, run, &why),
+            Ok(Some(mbps)) => {
+                sheet.add(&case, "Mbit/s", ("ours", &Floor::Stated), name, mbps);
+                figures.push((name, mbps));
             }
-            judge(sheet, &case, &figures);
         }
     }
-    Ok(())
+    judge(sheet, &case, &figures);
 }
 
 fn turns(run: u32, ours: bool) -> Vec<Option<Who>> {
@@ -76,10 +91,8 @@ fn tcp(
     world: &World,
     who: &Who,
     (length, from): (Duration, Duration),
-) -> Result<f64, LabError> {
-    let streams = [Stream::new(true)];
-    let (payload, program) = (&bench.payload, bench.program.as_path());
-    let taken = Trial { world, who, streams: &streams, length, look: None, payload, program }.run()?;
+) -> Result<Option<f64>, LabError> {
+    let Some(taken) = bench.trial(world, who, &[Stream::new(true)], length)? else { return Ok(None) };
     if let Some(why) = taken.problem {
         return Err(LabError::Server(why));
     }
@@ -90,7 +103,7 @@ fn tcp(
         link.up.airtime.as_secs_f64() / (link.up.airtime + link.down.airtime).as_secs_f64().max(1e-9)
     });
     sheet.add(case, "share of the air for ACKs", ("ours", &Floor::Stated), who.name(), air);
-    Ok(taken.mbps(0, from, length))
+    Ok(Some(taken.mbps(0, from, length)))
 }
 
 fn judge(sheet: &mut Sheet, case: &str, figures: &[(&str, f64)]) {

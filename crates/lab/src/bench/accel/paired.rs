@@ -1,6 +1,6 @@
 //! One row: those that are compared take turns within a run, and what is judged are ratios within the run.
 //!
-//! In: a world for each seed, how long, what is asked. Out: goodput of each, and the ratios that are asked for, in the sheet.
+//! In: a world for each seed, how long, what is asked. Out: runs that bring the goodput of each, and the ratios that are asked for.
 //!
 //! | what | ours over |
 //! |---|---|
@@ -10,17 +10,19 @@
 //! 1. Who begins changes from run to run.
 //! 2. Who cannot be started once is not tried again in that row.
 //! 3. A stall is a pause of more than the longest blackout and five seconds.
+//! 4. A run is one [`Unit`]: others of the row may go on beside it.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use marline_core::units::Ratio;
 
 use super::super::sheet::{Floor, Sheet};
-use super::super::turns::is_stopped;
 use super::Bench;
+use super::unit::Unit;
 use crate::LabError;
 use crate::accel::blackouts::{self, Blackout};
-use crate::accel::{Stream, Taken, Trial, Who, World};
+use crate::accel::{Stream, Taken, Who, World};
 
 /// What is asked of ours.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -56,54 +58,68 @@ struct Pair {
     ideal: Option<f64>,
 }
 
-/// Does the row; `world` gives the links for a seed, without blackouts.
-pub(super) fn run(
+/// The row's runs; `world` gives the links for a seed, without blackouts.
+pub(super) fn units<'a>(
+    bench: &'a Bench,
+    row: Row,
+    runs: u32,
+    world: impl Fn(u64) -> World + Send + Sync + 'a,
+) -> Vec<Unit<'a>> {
+    let needs_ideal = row.asked.iter().any(|asked| matches!(asked, Asked::OfIdeal(_)));
+    // What the runs of a row know of each other: who could not be started.
+    let shared = Arc::new((row, world, Mutex::new(Vec::new())));
+    let unit = |run| {
+        let (shared, turns) = (shared.clone(), turns(run, bench.ours, needs_ideal));
+        let takes = shared.0.length * u32::try_from(turns.len()).unwrap_or(u32::MAX);
+        Unit::new(run, takes, move |sheet| {
+            let (row, world, refused) = &*shared;
+            each(bench, sheet, (row, run), &turns, &world(u64::from(run) + 1), refused);
+            Ok(())
+        })
+    };
+    (0..runs).map(unit).collect()
+}
+
+/// One run: all that take turns in it, and their ratios.
+fn each(
     bench: &Bench,
     sheet: &mut Sheet,
-    row: &Row,
-    runs: u32,
-    world: &dyn Fn(u64) -> World,
-) -> Result<(), LabError> {
-    let needs_ideal = row.asked.iter().any(|asked| matches!(asked, Asked::OfIdeal(_)));
-    let (mut refused, mut stalls, mut judged) = (Vec::new(), 0_u32, 0_u32);
-    for run in 0..runs {
-        let seed = u64::from(run) + 1;
-        let dark = row.dark.map_or(Vec::new(), |length| blackouts::draw(seed, length, row.length));
-        let mut pair = Pair::default();
-        for kind in turns(run, bench.ours, needs_ideal) {
-            if is_stopped() {
-                break;
-            }
-            if refused.contains(&kind) {
+    (row, run): (&Row, u32),
+    turns: &[Kind],
+    world: &World,
+    refused: &Mutex<Vec<Kind>>,
+) {
+    let refused = || refused.lock().unwrap_or_else(PoisonError::into_inner);
+    let dark = row.dark.map_or(Vec::new(), |length| blackouts::draw(u64::from(run) + 1, length, row.length));
+    let mut pair = Pair::default();
+    for kind in turns {
+        if refused().contains(kind) {
+            continue;
+        }
+        let taken = match one(bench, row, *kind, world.clone(), &dark) {
+            Ok(None) => break,
+            Err(why) => {
+                sheet.problem(&row.name, kind.name(), run, &why);
+                refused().push(*kind);
                 continue;
             }
-            match one(bench, row, kind, world(seed), &dark) {
-                Err(why) => {
-                    sheet.problem(&row.name, kind.name(), run, &why);
-                    refused.push(kind);
-                }
-                Ok(taken) => {
-                    if let Some(why) = &taken.problem {
-                        sheet.problem(&row.name, kind.name(), run, why);
-                        continue;
-                    }
-                    let stalled = taken.flows.iter().any(|flow| flow.pause > row.longest());
-                    judged += u32::from(kind == Kind::Ours);
-                    stalls += u32::from(kind == Kind::Ours && stalled);
-                    let available = blackouts::availability(&dark, row.from, row.length);
-                    let mbps = pair.take(kind, taken.mbps(0, row.from, row.length), available);
-                    sheet.add(&row.name, "Mbit/s", ("ours", &Floor::Stated), kind.name(), mbps);
-                    tell(sheet, &row.name, kind, &taken);
-                }
-            }
+            Ok(Some(taken)) => taken,
+        };
+        if let Some(why) = &taken.problem {
+            sheet.problem(&row.name, kind.name(), run, why);
+            continue;
         }
-        pair.judge(sheet, row);
+        if *kind == Kind::Ours && row.asked.contains(&Asked::NoStall) {
+            let stalled = taken.flows.iter().any(|flow| flow.pause > row.longest());
+            let none = Floor::AtMost(0.0);
+            sheet.count(&row.name, "runs with a stall", ("ours", &none), "ours", u32::from(stalled));
+        }
+        let available = blackouts::availability(&dark, row.from, row.length);
+        let mbps = pair.take(*kind, taken.mbps(0, row.from, row.length), available);
+        sheet.add(&row.name, "Mbit/s", ("ours", &Floor::Stated), kind.name(), mbps);
+        tell(sheet, &row.name, *kind, &taken);
     }
-    if row.asked.contains(&Asked::NoStall) && judged > 0 {
-        let none = Floor::AtMost(0.0);
-        sheet.add(&row.name, "runs with a stall", ("ours", &none), "ours", f64::from(stalls));
-    }
-    Ok(())
+    pair.judge(sheet, row);
 }
 
 /// Who is measured.
@@ -134,22 +150,13 @@ fn turns(run: u32, ours: bool, ideal: bool) -> Vec<Kind> {
     turns
 }
 
-fn one(bench: &Bench, row: &Row, kind: Kind, world: World, dark: &[Blackout]) -> Result<Taken, LabError> {
+fn one(bench: &Bench, row: &Row, kind: Kind, world: World, dark: &[Blackout]) -> Result<Option<Taken>, LabError> {
     let world = match kind {
         Kind::Ideal => World { loss: Ratio::ZERO, ..world },
         _ => World { events: blackouts::events(crate::accel::world::PRIMARY, dark), ..world },
     };
     let who = if kind == Kind::Ours { row.ours.clone() } else { Who::Plain };
-    Trial {
-        world: &world,
-        who: &who,
-        streams: &[Stream::new(row.secure)],
-        length: row.length,
-        look: None,
-        payload: &bench.payload,
-        program: &bench.program,
-    }
-    .run()
+    bench.trial(&world, &who, &[Stream::new(row.secure)], row.length)
 }
 
 impl Row {
@@ -198,7 +205,7 @@ fn tell(sheet: &mut Sheet, case: &str, kind: Kind, taken: &Taken) {
         let force = if taken.in_force.is_empty() { none() } else { taken.in_force.join(", ") };
         let alone = taken.left_alone().map(|why| format!("; left alone: {why}")).unwrap_or_default();
         let undone = taken.undone();
-        crate::runner::command::say(&format!("{case}: in force: {force}{alone}; {undone} reductions undone"));
+        sheet.tell(case, &format!(": in force: {force}{alone}; {undone} reductions undone"));
     }
 }
 

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::sheet::Sheet;
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use crate::LabError;
+use super::unit::Unit;
 use crate::accel::{Who, World};
 
 /// A row as it is written.
@@ -52,7 +51,8 @@ const ROWS: [Written; 16] = [
     Written { up: true, dark: 10, ..row("upload", "dark 10s", false, &[OfPlain(1.0)]) },
 ];
 
-pub(super) fn run(bench: &Bench, case: &str, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn units<'a>(bench: &'a Bench, case: &str) -> Vec<Unit<'a>> {
+    let mut units = Vec::new();
     for written in ROWS.iter().filter(|written| written.case == case && bench.wants(case, written.row)) {
         let (length, from) = match written.dark {
             0 => bench.time(36, 6),
@@ -69,7 +69,7 @@ pub(super) fn run(bench: &Bench, case: &str, sheet: &mut Sheet) -> Result<(), La
             asked: written.asked.to_vec(),
             ours: Who::ours(),
         };
-        let world = |seed| World {
+        let world = move |seed| World {
             rtt: Duration::from_millis(written.rtt),
             loss: Ratio::from_percent(written.loss),
             is_upward: written.up,
@@ -77,9 +77,9 @@ pub(super) fn run(bench: &Bench, case: &str, sheet: &mut Sheet) -> Result<(), La
             congestion: bench.congestion,
             ..World::usual(seed)
         };
-        paired::run(bench, sheet, &row, bench.runs(if case == "both" { 20 } else { 5 }), &world)?;
+        units.extend(paired::units(bench, row, bench.runs(if case == "both" { 20 } else { 5 }), world));
     }
-    Ok(())
+    units
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
-//! What came of one upload, and how it is kept: one line of `evidence/bass/lab.jsonl`.
+//! One upload, and what came of it.
 //!
 //! 1. `mbps` is over the whole upload, from the connection's beginning; `steady_mbps` leaves out the first [`SETTLED`].
 //! 2. Both are payload that the receiver had, divided by the time that the sender had.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Case, Way};
-use crate::reproduce::store::Kept;
+use crate::reproduce::cell::{self, Figures, Name};
 
 /// What came of it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -28,8 +29,6 @@ pub(super) struct Measured {
 
 /// How long a connection is left alone before its rate is steady. chosen: slow start of a round trip of 300 ms up to 16 Mbit/s.
 pub(super) const SETTLED: Duration = Duration::from_secs(3);
-/// As everywhere in the lab: later than this, and the links were not what they were said to be.
-const LATE_S: f64 = 1e-3;
 
 impl Measured {
     /// Rates alone, rounded to what they are kept with.
@@ -42,20 +41,21 @@ impl Measured {
     pub(super) fn least(self, other: Self) -> Self {
         Self { mbps: self.mbps.min(other.mbps), steady_mbps: self.steady_mbps.min(other.steady_mbps), ..self }
     }
+}
 
-    /// Why the figures should not be trusted, if so.
-    pub(super) fn suspect(&self) -> Option<String> {
-        match (self.unseen, self.late_s) {
-            (0, late) if late <= LATE_S => None,
-            (0, late) => Some(format!("one packet in a hundred was {:.1} ms late or more", late * 1e3)),
-            (unseen, _) => Some(format!("{unseen} packets were lost before the emulator saw them")),
-        }
+impl Figures for Measured {
+    fn suspect(&self) -> Option<String> {
+        cell::suspect(self.late_s, self.unseen)
+    }
+
+    fn line(&self) -> String {
+        format!("{:.2} Mbit/s, steady {:.2}", self.mbps, self.steady_mbps)
     }
 }
 
 /// One upload of a case.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Cell {
+pub(super) struct Upload {
     pub(super) artefact: String,
     pub(super) case: String,
     pub(super) way: String,
@@ -65,31 +65,14 @@ pub(super) struct Cell {
     pub(super) seed: u64,
     /// How long it lasted, in seconds.
     pub(super) length_s: u64,
-    /// Why it is no good.
-    #[serde(default)]
-    pub(super) problem: Option<String>,
-    pub(super) measured: Option<Measured>,
 }
 
-impl Kept for Cell {
-    const KEY: &'static str = "cell";
+/// What came of it.
+pub(super) type Cell = cell::Cell<Upload, Measured>;
 
-    fn is_done(&self) -> bool {
-        self.problem.is_none()
-    }
-
-    fn lean(&self) -> Self {
-        self.clone()
-    }
-}
-
-impl Cell {
+impl Upload {
     /// Of this case and way.
-    pub(super) fn new(case: &Case, way: Way, congestion: &str, came: Result<Measured, String>) -> Self {
-        let (measured, problem) = match came {
-            Ok(measured) => (Some(measured), None),
-            Err(why) => (None, Some(why)),
-        };
+    pub(super) fn of(case: &Case, way: Way, congestion: &str) -> Self {
         Self {
             artefact: case.artefact.into(),
             case: case.name.clone(),
@@ -97,32 +80,24 @@ impl Cell {
             congestion: congestion.into(),
             seed: case.seed,
             length_s: case.length.as_secs(),
-            problem,
-            measured,
         }
     }
+}
 
-    /// Whether it is this one.
-    pub(super) fn is(&self, case: &Case, way: Way, congestion: &str) -> bool {
-        (self.artefact.as_str(), &self.case, self.seed) == (case.artefact, &case.name, case.seed)
-            && self.way == way.name(&case.links)
-            && (self.congestion.as_str(), self.length_s) == (congestion, case.length.as_secs())
+impl Name for Upload {}
+
+impl fmt::Display for Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} seed {}", self.artefact, self.case, self.way, self.seed)
     }
+}
 
-    /// Whether nothing is wrong with it.
-    pub(super) fn is_good(&self) -> bool {
-        self.measured.is_some_and(|measured| measured.suspect().is_none())
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// One line for people.
-    pub(super) fn line(&self) -> String {
-        let what = format!("{} {} {} seed {}", self.artefact, self.case, self.way, self.seed);
-        match (&self.measured, &self.problem) {
-            (Some(measured), None) => {
-                let suspect = measured.suspect().map(|why| format!("; suspect: {why}")).unwrap_or_default();
-                format!("{what}: {:.2} Mbit/s, steady {:.2}{suspect}", measured.mbps, measured.steady_mbps)
-            }
-            (_, problem) => format!("{what}: FAILED: {}", problem.as_deref().unwrap_or("nothing was measured")),
-        }
+    #[test]
+    fn what_the_repository_keeps_is_understood() {
+        cell::tests::is_understood::<Upload, Measured>("bass");
     }
 }

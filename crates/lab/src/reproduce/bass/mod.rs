@@ -22,16 +22,17 @@ mod setting;
 mod simulate;
 mod table;
 
-use std::sync::Mutex;
-
 use super::ReproduceArgs;
+use super::book::Book;
+use super::cell;
 use super::floor::{self, Floor};
 use super::store::Store;
 use crate::LabError;
+use crate::bench::is_stopped;
 use crate::evidence::{By, Machine, Row};
 use crate::runner::command::{begin, print, say};
 use cases::{Effort, KNOWN, MEASURED, measured_for};
-use measured::Cell;
+use measured::{Cell, Upload};
 use real::Workshop;
 use rows::Results;
 use setting::Case;
@@ -117,24 +118,11 @@ fn artefact_of(word: &str) -> &str {
 }
 
 /// Does in real time what the store does not have; gives all that it has then, and whether the user stopped it.
-fn play(
-    args: &ReproduceArgs,
-    cases: &[Case],
-    mut store: Option<Store<Cell>>,
-) -> Result<(Vec<Cell>, bool), LabError> {
-    let there = store.as_mut().map(|store| std::mem::take(&mut store.earlier)).unwrap_or_default();
+fn play(args: &ReproduceArgs, cases: &[Case], store: Option<Store<Cell>>) -> Result<(Vec<Cell>, bool), LabError> {
     let workshop = Workshop::new(args.cc)?;
-    let kept = Mutex::new((store, there.clone()));
-    let poisoned = |_| LabError::Emulator("another case has failed".into());
-    let tell = |cell: &Cell| {
-        say(&cell.line());
-        let mut kept = kept.lock().map_err(|_| LabError::Emulator("another case has failed".into()))?;
-        kept.1.push(cell.clone());
-        kept.0.as_mut().map_or(Ok(()), |store| store.keep(cell))
-    };
-    let stopped = play::real(cases, &there, &workshop, args.parallel.unwrap_or(1), tell)?;
-    let (_, cells) = kept.into_inner().map_err(poisoned)?;
-    Ok((cells, stopped))
+    let book = Book::new(store);
+    play::real(cases, &book, &workshop, args.jobs.unwrap_or(1))?;
+    Ok((book.into_cells(), is_stopped()))
 }
 
 /// Prints everything in the form that was asked for, and gives the exit code.
@@ -155,7 +143,7 @@ fn show(
     rows.extend(floors.iter().map(Floor::row));
     rows.iter_mut().for_each(|row| row.by = by);
     let of = |case: &Case| case.ways.iter().map(|way| (case.clone(), *way)).collect::<Vec<_>>();
-    let last = |(case, way): (Case, _)| cells.iter().rfind(|cell| cell.is(&case, way, args.cc.name()));
+    let last = |(case, way): (Case, _)| cell::last(cells, &Upload::of(&case, way, args.cc.name()));
     let problems: Vec<&Cell> =
         cases.iter().flat_map(of).filter_map(last).filter(|cell| cell.problem.is_some()).collect();
     let code = u8::from(!problems.is_empty());

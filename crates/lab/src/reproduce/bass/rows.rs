@@ -14,10 +14,11 @@
 
 use marline_core::units::Duration;
 
-use super::measured::{Cell, Measured};
+use super::measured::{Cell, Measured, Upload};
 use super::setting::{Case, Way};
 use super::simulate::best_of;
 use crate::evidence::{Row, stats, thousandths};
+use crate::reproduce::cell;
 use crate::reproduce::floor::{Bound, Floor};
 
 /// What was measured, and what it was measured of.
@@ -86,7 +87,7 @@ impl Results<'_> {
     fn mean(&self, case: &Case, way: Way, of: impl Fn(&Measured) -> f64) -> Option<f64> {
         let again = self.cases.iter().filter(|c| (c.artefact, &c.name) == (case.artefact, &case.name));
         let value = |case: &Case| {
-            let cell = self.cells.iter().rfind(|cell| cell.is(case, way, self.congestion))?;
+            let cell = cell::last(self.cells, &Upload::of(case, way, self.congestion))?;
             cell.measured.as_ref().map(&of)
         };
         stats::mean(&again.map(value).collect::<Option<Vec<f64>>>()?)
@@ -133,7 +134,7 @@ impl Results<'_> {
             };
             let foretold: Vec<f64> = to.iter().zip(&from).map(|(to, from)| to.min(*from)).collect();
             let chosen = best_of(&foretold);
-            let given = self.cells.iter().rfind(|cell| cell.is(case, Way::Fleet, self.congestion));
+            let given = cell::last(self.cells, &Upload::of(case, Way::Fleet, self.congestion));
             let given = given.and_then(|cell| cell.measured.as_ref()?.relay).filter(|relay| *relay < through.len());
             if wants("F9") {
                 for (at, rate) in through.iter().enumerate() {
@@ -289,7 +290,7 @@ mod tests {
     use super::*;
 
     fn cell(case: &Case, way: Way, mbps: f64) -> Cell {
-        Cell::new(case, way, "cubic", Ok(Measured::of(mbps, mbps)))
+        Cell::new(Upload::of(case, way, "cubic"), Ok(Measured::of(mbps, mbps)))
     }
 
     fn judged(cases: &[Case], cells: &[Cell]) -> (Vec<Row>, Vec<Floor>) {
@@ -326,11 +327,11 @@ mod tests {
         assert_eq!(value(&rows, "F12", BOTH, "split, geometric mean").ours, Some(2.0));
         assert_eq!((floors.len(), floors[0].met()), (1, true));
         assert!(floors[0].row().note.unwrap().contains("aggregation 2.00 × split 2.00"));
-        cells.iter_mut().filter(|cell| cell.way.starts_with("relay")).for_each(|cell| {
+        cells.iter_mut().filter(|cell| cell.name.way.starts_with("relay")).for_each(|cell| {
             cell.measured = Some(Measured::of(1.5, 1.5));
         });
         assert!(!judged(&origins, &cells).1[0].met());
-        cells.retain(|cell| cell.case != "origin 1");
+        cells.retain(|cell| cell.name.case != "origin 1");
         assert_eq!(judged(&origins, &cells).1[0].case, "2 origins");
     }
 

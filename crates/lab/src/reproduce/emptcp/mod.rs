@@ -24,13 +24,14 @@ mod simulate;
 mod table;
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use marline_core::energy::Model;
 
 use super::ReproduceArgs;
+use super::book::Book;
 use super::floor;
 use super::store::Store;
+use crate::bench::is_stopped;
 use crate::evidence::joules::device;
 use crate::evidence::{By, Machine, Row};
 use crate::mptcp::stage::DEVICE;
@@ -195,21 +196,12 @@ fn recorded(traces: &[PathBuf]) -> Result<Vec<Figure>, LabError> {
 fn real(
     args: &ReproduceArgs,
     figures: &[Figure],
-    mut store: Option<Store<Cell>>,
+    store: Option<Store<Cell>>,
 ) -> Result<(Vec<Cell>, bool), LabError> {
-    let there = store.as_mut().map(|store| std::mem::take(&mut store.earlier)).unwrap_or_default();
-    let at_once = args.parallel.unwrap_or_else(usual_crowd);
     let workshop = Workshop::new(args.cc, args.trace.clone())?;
-    let kept = Mutex::new((store, there.clone()));
-    let tell = |cell: &Cell| {
-        say(&cell.line());
-        let mut kept = kept.lock().map_err(|_| LabError::Emulator("another case has failed".into()))?;
-        kept.1.push(cell.clone());
-        kept.0.as_mut().map_or(Ok(()), |store| store.keep(cell))
-    };
-    let stopped = cells::play(figures, &there, &workshop, at_once, tell)?;
-    let (_, cells) = kept.into_inner().map_err(|_| LabError::Emulator("another case has failed".into()))?;
-    Ok((cells, stopped))
+    let book = Book::new(store);
+    cells::play(figures, &book, &workshop, args.jobs.unwrap_or_else(usual_crowd))?;
+    Ok((book.into_cells(), is_stopped()))
 }
 
 /// So many cases at once: a link of 20 Mbit/s needs a tenth of a core.

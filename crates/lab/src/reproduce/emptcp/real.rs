@@ -86,20 +86,6 @@ pub(super) struct Point {
 /// The length of a step of [`Measured::course`], in seconds.
 pub(super) const STEP_S: u32 = 2;
 
-impl Measured {
-    /// Why the figures should not be trusted, if so.
-    pub(super) fn suspect(&self) -> Option<String> {
-        match (self.unseen, self.late_s) {
-            (0, late) if late <= LATE_S => None,
-            (0, late) => Some(format!("one packet in a hundred was {:.1} ms late or more", late * 1e3)),
-            (unseen, _) => Some(format!("{unseen} packets were lost before the emulator saw them")),
-        }
-    }
-}
-
-/// As everywhere in the lab: later than this, and the links were not what they were said to be.
-const LATE_S: f64 = 1e-3;
-
 /// What all cases have in common.
 #[derive(Debug)]
 pub(super) struct Workshop {

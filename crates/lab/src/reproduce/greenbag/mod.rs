@@ -22,13 +22,14 @@ mod setting;
 mod table;
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use marline_core::units::Duration;
 
 use super::ReproduceArgs;
+use super::book::Book;
 use super::floor;
 use super::store::Store;
+use crate::bench::is_stopped;
 use crate::evidence::{By, Machine};
 use crate::runner::command::{begin, print, say};
 use crate::runner::rounded;
@@ -98,23 +99,15 @@ fn simulated(args: &ReproduceArgs, figures: &[Figure]) -> Vec<Done> {
 }
 
 /// Plays in real time what the store does not have; gives all that it has then, and whether the user stopped it.
-fn real(args: &ReproduceArgs, figures: &[Figure], mut store: Store<Cell>) -> Result<(Vec<Cell>, bool), LabError> {
-    let there = std::mem::take(&mut store.earlier);
-    let at_once = args.parallel.unwrap_or_else(usual_crowd);
+fn real(args: &ReproduceArgs, figures: &[Figure], store: Store<Cell>) -> Result<(Vec<Cell>, bool), LabError> {
+    let at_once = args.jobs.unwrap_or_else(usual_crowd);
     let videos = runner::items(figures).into_iter().map(|(at, ..)| figures[at].settings[0].video().duration());
     let least = videos.sum::<Duration>() / u32::try_from(at_once.max(1)).unwrap_or(u32::MAX);
     say(&format!("{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue", rounded(least)));
     let workshop = Workshop::new(args.trace.clone())?;
-    let kept = Mutex::new((store, there.clone()));
-    let tell = |cell: &Cell| {
-        say(&cell.line());
-        let mut kept = kept.lock().map_err(|_| LabError::Emulator("another case has failed".into()))?;
-        kept.1.push(cell.clone());
-        kept.0.keep(cell)
-    };
-    let stopped = cells::play(figures, &there, &workshop, at_once, tell)?;
-    let (_, cells) = kept.into_inner().map_err(|_| LabError::Emulator("another case has failed".into()))?;
-    Ok((cells, stopped))
+    let book = Book::new(Some(store));
+    cells::play(figures, &book, &workshop, at_once)?;
+    Ok((book.into_cells(), is_stopped()))
 }
 
 /// So many cases at once: each needs a twentieth of a core, and all of them leave half of the machine to itself.
@@ -134,14 +127,9 @@ fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> 
         Some(Err(error)) => Err(error),
         Some(Ok(())) => {
             let workshop = Workshop::new(args.trace.clone())?;
-            let cells = Mutex::new(Vec::new());
-            let tell = |cell: &Cell| {
-                say(&format!("lab: {}", cell.line()));
-                cells.lock().map_err(|_| LabError::Emulator("another case has failed".into()))?.push(cell.clone());
-                Ok(())
-            };
-            let stopped = cells::play(&short, &[], &workshop, QUICK_CROWD, tell);
-            stopped.map(|stopped| (stopped, cells.into_inner().unwrap_or_default()))
+            let book = Book::new(None).telling(Some("lab: "));
+            let played = cells::play(&short, &book, &workshop, QUICK_CROWD);
+            played.map(|()| (is_stopped(), book.into_cells()))
         }
     };
     let cells = match played {

@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use super::setting::{Setting, THRESHOLDS, Who};
 use crate::player::{self, Films, Seat, Viewing};
+use crate::reproduce::cell::{self, Figures};
 use crate::server::Folder;
 use crate::{Emulation, Lab, LabError, LabSpec, Service};
 
@@ -68,26 +69,20 @@ pub(super) struct Measured {
     pub(super) unseen: u64,
 }
 
-impl Measured {
-    /// Why the figures should not be trusted, if so.
-    pub(super) fn suspect(&self) -> Option<String> {
-        if self.unseen > 0 {
-            return Some(format!("{} packets were lost before the emulator saw them", self.unseen));
-        }
-        if self.late_s > LATE_S {
-            return Some(format!("one packet in a hundred was {:.1} ms late or more", self.late_s * 1e3));
-        }
-        match self.kept_waiting_s {
-            Some(waited) if waited > KEPT_WAITING * self.last_byte_s => {
-                Some(format!("the proxy waited {waited:.1} s for a processor"))
-            }
-            _ => unlike(&self.links),
-        }
+impl Figures for Measured {
+    fn suspect(&self) -> Option<String> {
+        let waited = self.kept_waiting_s.filter(|waited| *waited > KEPT_WAITING * self.last_byte_s);
+        cell::suspect(self.late_s, self.unseen)
+            .or_else(|| waited.map(|waited| format!("the proxy waited {waited:.1} s for a processor")))
+            .or_else(|| unlike(&self.links))
+    }
+
+    fn line(&self) -> String {
+        let Self { playback_s, stalls, energy_j, .. } = self;
+        format!("{playback_s:.1} s, {stalls} stalls, {energy_j:.1} J")
     }
 }
 
-/// As everywhere in the lab: later than this, and the links were not what they were said to be.
-const LATE_S: f64 = 1e-3;
 /// The share of the time in which the proxy may wait for a processor. chosen: where it waited for up to a tenth, times
 /// were within half a second and joules within a hundredth of those in virtual time; at a third neither was.
 const KEPT_WAITING: f64 = 0.1;

@@ -1,20 +1,20 @@
-//! What came of one run of one point, and how it is kept: one line of `evidence/super/lab.jsonl`.
+//! One run of one way at one point, and what came of it.
 
-use std::path::Path;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Case, Way, Work};
 use crate::accel::sender::Sample;
-use crate::accel::{Taken, Trial, udp};
-use crate::reproduce::store::Kept;
+use crate::accel::{Taken, Trial, Who, Workshop, udp};
+use crate::reproduce::cell::{self, Figures, Name};
 use crate::server::Payload;
 use crate::{Congestion, Emulation, LabError};
 
-/// See the [module](self).
+/// Which measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Cell {
+pub(super) struct Point {
     pub(super) artefact: String,
     pub(super) case: String,
     pub(super) way: String,
@@ -22,9 +22,36 @@ pub(super) struct Cell {
     pub(super) run: u32,
     /// How long it was, in seconds.
     pub(super) length_s: u64,
-    /// Why it is no good.
-    #[serde(default)]
-    pub(super) problem: Option<String>,
+}
+
+impl Point {
+    pub(super) fn of(case: &Case, way: &Way, sender: Congestion, run: u32) -> Self {
+        Self {
+            artefact: case.artefact.into(),
+            case: case.name.clone(),
+            way: way.name.into(),
+            sender: sender.name().into(),
+            run,
+            length_s: case.length.as_secs(),
+        }
+    }
+}
+
+impl Name for Point {}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { artefact, case, way, sender, run, .. } = self;
+        write!(f, "{artefact} {case}, {sender}, {way}, run {run}")
+    }
+}
+
+/// What came of it.
+pub(super) type Cell = cell::Cell<Point, Measured>;
+
+/// See the [module](self).
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Measured {
     /// Why the figures should not be trusted.
     #[serde(default)]
     pub(super) suspect: Option<String>,
@@ -36,6 +63,9 @@ pub(super) struct Cell {
     /// From the end of the last blackout to the first byte, in seconds.
     #[serde(default)]
     pub(super) resumed_s: Option<f64>,
+    /// Percent of the first link's air that ACKs took, where it is shared.
+    #[serde(default)]
+    pub(super) acks_air: Option<f64>,
     #[serde(default)]
     pub(super) tcp: Option<Tcp>,
     /// What the accelerator did at one time at least.
@@ -50,6 +80,16 @@ pub(super) struct Cell {
     /// Mbit/s by tenths of a second, for figures over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) series: Vec<f64>,
+}
+
+impl Figures for Measured {
+    fn suspect(&self) -> Option<String> {
+        self.suspect.clone()
+    }
+
+    fn line(&self) -> String {
+        format!("{:.2} Mbit/s", self.mbps)
+    }
 }
 
 /// TCP_INFO of the sender over the run.
@@ -79,116 +119,69 @@ impl Tcp {
     }
 }
 
-impl Kept for Cell {
-    const KEY: &'static str = "cell";
-
-    fn is_done(&self) -> bool {
-        self.problem.is_none()
-    }
-
-    fn lean(&self) -> Self {
-        self.clone()
+/// Measures it. The outer error is of the lab, the inner one of what was downloaded.
+pub(super) fn measure(
+    case: &Case,
+    way: &Way,
+    sender: Congestion,
+    run: u32,
+    (payload, workshop): (&Payload, &Workshop),
+) -> Result<Result<Measured, String>, LabError> {
+    let world = case.world(way, sender, run);
+    match &way.work {
+        Work::Flood(offered) => {
+            let (lab, _) = workshop.build(&world, payload, &Who::Plain)?;
+            lab.begin()?;
+            let length = case.length.saturating_sub(case.from);
+            let mbps = udp::goodput(&lab, *offered, length).map_err(LabError::at("UDP"))?;
+            Ok(Ok(Measured { mbps: rounded(mbps), suspect: lab.emulation()?.suspect(), ..Measured::default() }))
+        }
+        Work::Download(streams, who) => {
+            let (length, look) = (case.length, Some(case.look));
+            let taken = Trial { world: &world, who, streams, length, look, payload, workshop }.run()?;
+            Ok(match taken.problem {
+                Some(why) => Err(why),
+                None => Ok(Measured::of(case, run, taken)),
+            })
+        }
     }
 }
 
-impl Cell {
-    /// One that is still empty.
-    pub(super) fn new(case: &Case, way: &Way, sender: Congestion, run: u32) -> Self {
-        Self {
-            artefact: case.artefact.into(),
-            case: case.name.clone(),
-            way: way.name.into(),
-            sender: sender.name().into(),
-            run,
-            length_s: case.length.as_secs(),
-            problem: None,
-            suspect: None,
-            mbps: 0.0,
-            parts: Vec::new(),
-            resumed_s: None,
-            tcp: None,
+impl Measured {
+    fn of(case: &Case, run: u32, taken: Taken) -> Self {
+        let all = |from, to| (0..taken.flows.len()).map(|flow| taken.mbps(flow, from, to)).sum::<f64>();
+        let back = case.blackouts(run).last().map(|dark| dark.from + dark.length);
+        let mut measured = Self {
+            suspect: taken.emulation.suspect(),
+            mbps: rounded(all(case.from, case.length)),
+            parts: case.parts.windows(2).map(|pair| rounded(all(pair[0], pair[1]))).collect(),
+            resumed_s: back.or(case.resumes()).and_then(|back| resumed(&taken, back)),
+            acks_air: acks_air(&taken.emulation),
+            tcp: Tcp::of(&taken.samples),
+            left_alone: taken.left_alone(),
             in_force: Vec::new(),
-            left_alone: None,
             trace: Vec::new(),
             series: Vec::new(),
-        }
-    }
-
-    /// Whether it is this one.
-    pub(super) fn is(&self, case: &Case, way: &Way, sender: Congestion, run: u32) -> bool {
-        let empty = Self::new(case, way, sender, run);
-        (&self.artefact, &self.case, &self.way) == (&empty.artefact, &empty.case, &empty.way)
-            && (&self.sender, self.run, self.length_s) == (&empty.sender, empty.run, empty.length_s)
-    }
-
-    /// Measures it.
-    pub(super) fn measure(
-        case: &Case,
-        way: &Way,
-        sender: Congestion,
-        run: u32,
-        (payload, program): (&Payload, &Path),
-    ) -> Self {
-        let mut cell = Self::new(case, way, sender, run);
-        let world = case.world(way, sender, run);
-        let done = match &way.work {
-            Work::Flood(offered) => world.build(payload).and_then(|lab| {
-                lab.begin()?;
-                cell.mbps = udp::goodput(&lab, *offered, case.length.saturating_sub(case.from))
-                    .map_err(LabError::at("UDP"))?;
-                cell.suspect(&lab.emulation()?);
-                Ok(())
-            }),
-            Work::Download(streams, who) => {
-                let (length, look) = (case.length, Some(case.look));
-                let trial = Trial { world: &world, who, streams, length, look, payload, program };
-                trial.run().map(|taken| cell.take(case, run, taken))
-            }
         };
-        cell.problem = cell.problem.or_else(|| done.err().map(|error| error.to_string()));
-        cell
-    }
-
-    fn suspect(&mut self, emulation: &Emulation) {
-        self.suspect = emulation.suspect();
-    }
-
-    fn take(&mut self, case: &Case, run: u32, taken: Taken) {
-        let all = |from, to| (0..taken.flows.len()).map(|flow| taken.mbps(flow, from, to)).sum::<f64>();
-        let rounded = |value: f64| (value * 1e3).round() / 1e3;
-        self.mbps = rounded(all(case.from, case.length));
-        self.parts = case.parts.windows(2).map(|pair| rounded(all(pair[0], pair[1]))).collect();
-        self.suspect(&taken.emulation);
-        self.tcp = Tcp::of(&taken.samples);
-        self.left_alone = taken.left_alone();
-        let back = case.blackouts(run).last().map(|dark| dark.from + dark.length);
-        self.resumed_s = back.or(case.resumes()).and_then(|back| resumed(&taken, back));
         if !case.parts.is_empty() {
             let tenth = Duration::from_millis(100);
             let slots = u32::try_from(case.length.as_millis() / 100).unwrap_or(0);
-            self.series = (0..slots).map(|slot| rounded(all(tenth * slot, tenth * (slot + 1)))).collect();
-            self.trace = taken.samples;
+            measured.series = (0..slots).map(|slot| rounded(all(tenth * slot, tenth * (slot + 1)))).collect();
+            measured.trace = taken.samples;
         }
-        self.in_force = taken.in_force;
-        self.problem = taken.problem;
+        Self { in_force: taken.in_force, ..measured }
     }
+}
 
-    /// Whether there is a figure that can be trusted.
-    pub(super) fn is_good(&self) -> bool {
-        self.problem.is_none()
-    }
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
 
-    /// One line for people.
-    pub(super) fn line(&self) -> String {
-        let what = format!("{} {}, {}, {}, run {}", self.artefact, self.case, self.sender, self.way, self.run);
-        match &self.problem {
-            Some(why) => format!("{what}: FAILED: {why}"),
-            None => {
-                let suspect = self.suspect.as_ref().map(|why| format!("; suspect: {why}")).unwrap_or_default();
-                format!("{what}: {:.2} Mbit/s{suspect}", self.mbps)
-            }
-        }
-    }
+/// Percent of the air of the first link that what goes up took; none: a link has no air.
+fn acks_air(emulation: &Emulation) -> Option<f64> {
+    let link = emulation.links.first()?;
+    let (up, both) = (link.up.airtime, link.up.airtime + link.down.airtime);
+    (!both.is_zero()).then(|| rounded(up.as_secs_f64() / both.as_secs_f64() * 100.0))
 }
 
 /// From a time to the first byte after it, in seconds.
@@ -226,12 +219,13 @@ mod tests {
     #[test]
     fn a_kept_cell_is_known_again() {
         let case = &cases("F6")[0];
-        let cell = Cell { mbps: 16.4, ..Cell::new(case, &case.ways[1], Congestion::Reno, 2) };
+        let point = Point::of(case, &case.ways[1], Congestion::Reno, 2);
+        let cell = Cell::new(point.clone(), Ok(Measured { mbps: 16.4, ..Measured::default() }));
         let text = serde_json::to_string(&cell).unwrap();
         let again: Cell = serde_json::from_str(&text).unwrap();
-        assert!(again == cell && again.is(case, &case.ways[1], Congestion::Reno, 2));
-        assert!(!again.is(case, &case.ways[0], Congestion::Reno, 2));
-        assert!(!again.is(case, &case.ways[1], Congestion::Cubic, 2));
-        assert!(cell.line().contains("F6 2s, 50ms, reno, paper, run 2: 16.40 Mbit/s"), "{}", cell.line());
+        assert!(again == cell && again.name == point && text.contains("\"mbps\":16.4"));
+        assert!(point != Point::of(case, &case.ways[0], Congestion::Reno, 2));
+        assert!(point != Point::of(case, &case.ways[1], Congestion::Cubic, 2));
+        assert_eq!(cell.line(), "F6 2s, 50ms, reno, paper, run 2: 16.40 Mbit/s");
     }
 }

@@ -5,30 +5,39 @@
 //! 1. Real time only: what is shown is what a stock kernel's sender does, with cubic, reno and BBR, and no model of it.
 //! 2. Plain TCP, the paper's form and ours take turns within each run, with the same losses and blackouts; each cell is kept in
 //!    `evidence/super/lab.jsonl` as soon as it is done, and `--continue` goes on there.
-//! 3. `--quick` does every point once, with cubic alone and for some seconds.
-//! 4. What the accelerator cannot do is left out with a line that says so; the rest is measured all the same.
-//! 5. The exit code is 1 if something else could not be measured.
+//! 3. Several cells may be measured side by side (`--jobs`); which points with which senders, and how long that takes, is
+//!    [`plan`]'s.
+//! 4. `--quick` does every point once, with cubic alone and for some seconds.
+//! 5. What the accelerator cannot do is left out with a line that says so; the rest is measured all the same.
+//! 6. The exit code is 1 if something else could not be measured.
 
 mod cell;
 mod energy;
 mod paper;
+mod plan;
 mod reason;
 mod rows;
 mod setting;
 mod table;
 
+use std::sync::{Mutex, PoisonError};
+
 use marline_core::units::DataSize;
 
 use super::ReproduceArgs;
+use super::book::Book;
 use super::store::Store;
+use crate::accel::Workshop;
 use crate::bench::is_stopped;
+use crate::crowd::{MOST_JOBS, PLACE};
 use crate::evidence::{By, Machine};
 use crate::runner::command::{begin, print, say};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
 use cell::Cell;
+use plan::Item;
 use rows::Results;
-use setting::{Case, MEASURED, Way};
+use setting::{Case, MEASURED};
 
 /// What can be asked for.
 const KNOWN: [&str; 9] = ["F1", "F2a", "F2b", "F2c", "F5", "F6", "F7", "F8", "S8"];
@@ -40,6 +49,7 @@ const SIZE: DataSize = DataSize::from_bytes(250_000_000);
 /// Does it, and gives the exit code.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let chosen = Chosen::of(&args.cases)?;
+    let jobs = jobs(args)?;
     if args.sim {
         return Err(LabError::Spec("super has no --sim: what it shows is what a real sender does".into()));
     }
@@ -56,20 +66,27 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         begun => begun?,
     }
     let cases = chosen.cases(args.quick, &args.clients)?;
-    let runs = if args.quick { 1 } else { args.runs.unwrap_or(RUNS) };
+    let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let store = match args.quick {
         true => None,
         false => Some(Store::<Cell>::open(&args.out.join("super").join("lab.jsonl"), args.go_on, 1.0)?),
     };
-    let (cells, failed) = measure(&cases, &senders, runs, store)?;
-    if is_stopped() {
+    let is_named = |case: &Case| chosen.names(case);
+    let items = plan::items(&cases, &senders, runs, is_named);
+    let cells = measure(&items, jobs, store)?;
+    if is_stopped() && !args.quick {
         say(&format!("stopped; {} cells are kept, go on with --continue", cells.len()));
         return Ok(130);
     }
+    if is_stopped() {
+        say("interrupted: what follows is no result");
+    }
+    let failed = cells.iter().any(|cell| cell.problem.is_some());
+    let code = if is_stopped() { 130 } else { u8::from(failed) };
     let rows = Results { cases: &cases, cells: &cells, senders: &senders }.rows();
     if args.json {
         rows.iter().for_each(|row| print(&serde_json::to_string(row).unwrap_or_default()));
-        return Ok(u8::from(failed));
+        return Ok(code);
     }
     print(
         "\nSuper-aggregation (MobiCom 2009): the paper's figure / ours, in real time over emulated links, kernel TCP.",
@@ -79,27 +96,41 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     for artefact in KNOWN.into_iter().filter(|artefact| chosen.wants(artefact)) {
         if let Some(table) = table::table(&rows, artefact) {
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
+            if let Some(out) = plan::left_out(artefact, &cases, &senders, is_named) {
+                print(&out);
+            }
         }
     }
     if chosen.wants("F7") {
         say(
+            "F7's `paper` hides losses as the paper does, and fetches them by ranges instead of a replayed connection",
+        );
+        say(
             "F7(a) is left out: how fast one lost segment is fetched is not told apart from the others' by `status`",
         );
     }
-    Ok(u8::from(failed))
+    Ok(code)
 }
 
 /// The artefacts that are asked for, and of them the points: `F6`, `F6 2s, 50ms` by its first words.
 struct Chosen(Vec<String>);
 
 impl Chosen {
-    fn of(named: &[String]) -> Result<Self, LabError> {
+    fn of(pieces: &[String]) -> Result<Self, LabError> {
+        let mut named: Vec<String> = Vec::new();
+        for piece in pieces {
+            // The list is cut at commas, and a point's name has one with a space behind it.
+            match named.last_mut().filter(|_| piece.starts_with(' ')) {
+                Some(last) => *last += &format!(",{piece}"),
+                None => named.push(piece.clone()),
+            }
+        }
         match named.iter().find(|word| !KNOWN.contains(&artefact_of(word))) {
             Some(unknown) => Err(LabError::Spec(format!(
                 "no artefact `{unknown}` of Super-aggregation; there are: {}",
                 KNOWN.join(", ")
             ))),
-            None => Ok(Self(named.to_vec())),
+            None => Ok(Self(named)),
         }
     }
 
@@ -107,17 +138,19 @@ impl Chosen {
         self.0.is_empty() || self.0.iter().any(|word| artefact_of(word) == artefact)
     }
 
+    /// Whether the user named this point, and not all of its artefact.
+    fn names(&self, case: &Case) -> bool {
+        let is = |word: &&String| artefact_of(word) == case.artefact && word.len() > case.artefact.len();
+        self.0.iter().filter(is).any(|word| is_point(word, case))
+    }
+
     /// What is to be measured, by whom.
     fn cases(&self, quick: bool, ways: &[String]) -> Result<Vec<Case>, LabError> {
         let named = |case: &Case| {
-            let is = |word: &String| {
-                let rest = word.strip_prefix(artefact_of(word)).unwrap_or_default().trim();
-                artefact_of(word) == case.artefact && case.name.starts_with(rest)
-            };
             // The account of §8 has the rates of two points.
             let account = [("F1", "11g-mixed"), ("F5", "11g-mixed, 50ms")];
             let counted = self.0.iter().any(|word| word == "S8") && account.contains(&(case.artefact, &case.name));
-            self.0.is_empty() || self.0.iter().any(is) || counted
+            self.0.is_empty() || self.0.iter().any(|word| is_point(word, case)) || counted
         };
         let mut all: Vec<Case> = MEASURED.into_iter().flat_map(setting::cases).filter(named).collect();
         if quick {
@@ -136,74 +169,61 @@ impl Chosen {
     }
 }
 
+/// Whether a word names this point: its artefact, and its name's first words.
+fn is_point(word: &str, case: &Case) -> bool {
+    let rest = word.strip_prefix(artefact_of(word)).unwrap_or_default().trim();
+    artefact_of(word) == case.artefact && case.name.starts_with(rest)
+}
+
 fn artefact_of(word: &str) -> &str {
     word.split(' ').next().unwrap_or_default()
 }
 
-/// Does what the store does not have; gives all that it has then, and whether something failed.
-fn measure(
-    cases: &[Case],
-    senders: &[Congestion],
-    runs: u32,
-    mut store: Option<Store<Cell>>,
-) -> Result<(Vec<Cell>, bool), LabError> {
-    let mut cells = store.as_mut().map(|store| std::mem::take(&mut store.earlier)).unwrap_or_default();
-    let payload = Payload::new(SIZE).map_err(LabError::at("a file in memory"))?;
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
-    let seconds: u64 = cases.iter().map(|case| case.length.as_secs() * case.ways.len() as u64).sum();
-    let minutes = seconds * senders.len() as u64 * u64::from(runs) / 60;
-    say(&format!("{minutes} minutes of connections, at least; stop with Ctrl-C, go on with --continue"));
-    let (mut failed, mut refused) = (false, Vec::<&'static str>::new());
-    for (case, sender, run) in turns(cases, senders, runs) {
-        for way in in_turn(&case.ways, run) {
-            if is_stopped() {
-                return Ok((cells, failed));
-            }
-            let there = cells.iter().any(|cell| cell.is_good() && cell.is(case, way, sender, run));
-            if there || refused.contains(&way.name) {
-                continue;
-            }
-            let cell = Cell::measure(case, way, sender, run, (&payload, &program));
-            // The user's end breaks a run off: that is no result.
-            if is_stopped() {
-                return Ok((cells, failed));
-            }
-            match cell.problem.as_ref().filter(|why| why.starts_with(CANNOT)) {
-                Some(why) => {
-                    say(&format!("`{}` is left out: {why}", way.name));
-                    refused.push(way.name);
-                }
-                None => {
-                    say(&cell.line());
-                    failed |= !cell.is_good();
-                    store.as_mut().map_or(Ok(()), |store| store.keep(&cell))?;
-                    cells.push(cell);
-                }
-            }
+/// So many cells at once.
+fn jobs(args: &ReproduceArgs) -> Result<usize, LabError> {
+    let most = usize::from(MOST_JOBS);
+    match args.jobs.unwrap_or(1) {
+        jobs if jobs > most => {
+            Err(LabError::Spec(format!("--jobs {jobs}: at most {most} labs side by side, more are late")))
         }
+        jobs => Ok(jobs),
     }
-    Ok((cells, failed))
+}
+
+/// Does what the store does not have; gives all that it has then.
+fn measure(items: &[Vec<Item<'_>>], jobs: usize, store: Option<Store<Cell>>) -> Result<Vec<Cell>, LabError> {
+    let book = Book::new(store);
+    let payload = Payload::new(SIZE).map_err(LabError::at("a file in memory"))?;
+    let workshop = Workshop::new()?;
+    let effort = plan::effort(items, |item| book.has(&item.point()), jobs);
+    say(&format!("{}; stop with Ctrl-C, go on with --continue", plan::told(effort, jobs)));
+    let refused = Mutex::new(Vec::<&'static str>::new());
+    let refused = || refused.lock().unwrap_or_else(PoisonError::into_inner);
+    let one = |item: &Item<'_>| {
+        let way = item.way.name;
+        if refused().contains(&way) {
+            return Ok(None);
+        }
+        match cell::measure(item.case, item.way, item.sender, item.run, (&payload, &workshop)) {
+            _ if is_stopped() => Ok(None),
+            Ok(came) => Ok(Some(came)),
+            Err(why) if why.to_string().starts_with(CANNOT) => {
+                let mut refused = refused();
+                if !refused.contains(&way) {
+                    say(&format!("`{way}` is left out: {why}"));
+                    refused.push(way);
+                }
+                Ok(None)
+            }
+            Err(why) => Ok(Some(Err(why.to_string()))),
+        }
+    };
+    book.measure(items, jobs, Item::point, |_| PLACE, one)?;
+    Ok(book.into_cells())
 }
 
 /// How an accelerator that does not start is told.
 const CANNOT: &str = "cannot start `marline accel`";
-
-/// Every point with every sender, run by run, so that an early end has something of all.
-fn turns<'a>(
-    cases: &'a [Case],
-    senders: &'a [Congestion],
-    runs: u32,
-) -> impl Iterator<Item = (&'a Case, Congestion, u32)> {
-    (0..runs).flat_map(move |run| {
-        cases.iter().flat_map(move |case| senders.iter().map(move |sender| (case, *sender, run)))
-    })
-}
-
-/// The ways of a run, beginning with another one each time.
-fn in_turn(ways: &[Way], run: u32) -> impl Iterator<Item = &Way> {
-    let first = run as usize % ways.len().max(1);
-    ways.iter().cycle().skip(first).take(ways.len())
-}
 
 fn title(artefact: &str) -> &'static str {
     match artefact {
@@ -237,7 +257,8 @@ mod tests {
         assert_eq!(names(&["S8"]), ["F1 11g-mixed", "F5 11g-mixed, 50ms"]);
         assert_eq!(names(&["F2b"]).len(), 1);
         assert!(names(&[]).len() > 30);
-        assert!(Chosen::of(&["F3".into()]).is_err());
+        assert_eq!(names(&["F6 2s", " 200ms", "F6 10s"]), ["F6 2s, 200ms", "F6 10s, 50ms"]);
+        assert!(Chosen::of(&["F3".into()]).is_err() && Chosen::of(&["F6".into(), "F3".into()]).is_err());
     }
 
     #[test]
@@ -248,11 +269,26 @@ mod tests {
     }
 
     #[test]
-    fn each_run_begins_with_another_way_and_does_all() {
-        let case = &setting::cases("F6")[0];
-        let names = |run| in_turn(&case.ways, run).map(|way| way.name).collect::<Vec<_>>();
-        assert_eq!(names(0), ["plain", "paper", "ours", "ideal"]);
-        assert_eq!(names(5), ["paper", "ours", "ideal", "plain"]);
-        assert_eq!(turns(std::slice::from_ref(case), &Congestion::ALL, 2).count(), 6);
+    fn more_labs_at_once_than_a_machine_bears_are_refused() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: ReproduceArgs,
+        }
+        let parse = |words: &[&str]| {
+            let line = [&["reproduce", "super"], words].concat();
+            <Line as clap::Parser>::try_parse_from(line).map(|line| line.args)
+        };
+        let of = |words: &[&str]| jobs(&parse(words).unwrap());
+        assert_eq!((of(&[]).unwrap(), of(&["--jobs", "6"]).unwrap(), of(&["--parallel", "4"]).unwrap()), (1, 6, 4));
+        assert!(of(&["--jobs", "17"]).unwrap_err().to_string().contains("at most 16"));
+        assert!(parse(&["--jobs", "0"]).is_err());
+    }
+
+    #[test]
+    fn a_point_is_named_by_more_than_its_artefact() {
+        let case = &setting::cases("F6")[1];
+        assert!(chosen(&["F6 2s, 100ms"]).names(case) && chosen(&["F6 2s"]).names(case));
+        assert!(!chosen(&["F6"]).names(case) && !chosen(&[]).names(case) && !chosen(&["F6 10s"]).names(case));
     }
 }

@@ -50,6 +50,11 @@ pub(super) fn of(artefact: &str, case: &str, way: &str, metric: &str) -> Option<
     SAID.iter().find(fits).map(|said| (said.value, said.section))
 }
 
+/// Whether the paper says a number of this point.
+pub(super) fn is_said(artefact: &str, case: &str) -> bool {
+    SAID.iter().any(|said| said.artefact == artefact && is_case(case, said.case))
+}
+
 /// The same case, or the same with more words behind a comma.
 fn is_case(case: &str, said: &str) -> bool {
     case.strip_prefix(said).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))

@@ -1,80 +1,163 @@
-//! Why a published gain does not come back, by what the sender's TCP_INFO showed.
+//! Why a published gain does not come back, by what the sender's TCP_INFO and the links showed.
 //!
-//! In: cells of the paper's form and of plain TCP. Out: one sentence, or none if nothing explains it.
+//! In: figures of the paper's form and of plain TCP. Out: sentences, or none if nothing was seen.
 //!
-//! The sentences are about this run's numbers: each is said only where its number was seen.
+//! 1. The sentences are about this run's numbers: each is said only where its number was seen.
+//! 2. Where no sentence fits, the numbers themselves stand there.
 
-use super::cell::{Cell, Tcp};
+use super::cell::{Measured, Tcp};
+use super::setting::{Case, Way, Work};
 use crate::Congestion;
+use crate::accel::Who;
 use crate::evidence::stats;
 
-/// See the [module](self). `share`: plain TCP's percent of the ideal, where that was measured.
-pub(super) fn why(sender: Congestion, cells: &[&Cell], plain: &[&Cell], share: Option<f64>) -> Option<String> {
-    let of = |cells: &[&Cell], figure: fn(&Tcp) -> Option<f64>| {
-        let values: Vec<f64> = cells.iter().filter_map(|cell| figure(cell.tcp.as_ref()?)).collect();
-        stats::median(&values)
-    };
-    let frozen = cells.iter().any(|cell| cell.in_force.iter().any(|word| word.starts_with("freeze")));
-    let ssthresh = |tcp: &Tcp| tcp.least_ssthresh.map(f64::from);
-    let backoff = |tcp: &Tcp| Some(f64::from(tcp.most_backoff));
-    let mut parts: Vec<String> = Vec::new();
-    match (of(cells, ssthresh), of(plain, ssthresh)) {
-        (Some(ours), Some(theirs)) if frozen && ours < theirs / 2.0 => {
-            let times = of(cells, backoff).unwrap_or(0.0);
-            parts.push(format!(
-                "the sender cut ssthresh to {ours:.0} segments under the zero window (plain: {theirs:.0}) and doubled its timer \
-                 {times:.0} times: it does not persist while data is outstanding"
-            ));
-        }
-        _ => {}
-    }
-    if let Some(share) = share.filter(|share| *share > 85.0) {
-        parts.push(format!("plain TCP of today has {share:.0} % of the ideal already"));
-    }
-    if sender == Congestion::Bbr {
-        parts.push("BBR's rate does not follow losses".to_owned());
-    }
-    if cells.iter().all(|cell| cell.in_force.is_empty() && cell.left_alone.is_none()) && has_helper(cells) {
-        parts.push("no mechanism was in force".to_owned());
-    }
-    (!parts.is_empty()).then(|| parts.join("; "))
+/// What is compared.
+pub(super) struct Told<'a> {
+    pub(super) sender: Congestion,
+    pub(super) case: &'a Case,
+    pub(super) way: &'a Way,
+    pub(super) cells: &'a [&'a Measured],
+    pub(super) plain: &'a [&'a Measured],
+    /// Plain TCP's percent of the ideal, where that was measured.
+    pub(super) share: Option<f64>,
 }
 
-/// Whether somebody was to help in these.
-fn has_helper(cells: &[&Cell]) -> bool {
-    cells.iter().any(|cell| ["paper", "ours"].contains(&cell.way.as_str()))
+/// From here on plain TCP is near the ideal. chosen: then no gain of the paper's size fits in between.
+const NEAR: f64 = 85.0;
+
+impl Told<'_> {
+    /// See the [module](self).
+    pub(super) fn why(&self) -> Option<String> {
+        let parts = [self.frozen(), self.near(), self.rate(), self.air(), self.idle()];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() { self.numbers() } else { Some(parts.join("; ")) }
+    }
+
+    fn frozen(&self) -> Option<String> {
+        let frozen = self.cells.iter().any(|cell| cell.in_force.iter().any(|word| word.starts_with("freeze")));
+        let (ours, theirs) = (tcp(self.cells, ssthresh)?, tcp(self.plain, ssthresh)?);
+        let times = tcp(self.cells, |tcp| Some(f64::from(tcp.most_backoff))).unwrap_or(0.0);
+        (frozen && ours < theirs / 2.0).then(|| {
+            format!(
+                "the sender cut ssthresh to {ours:.0} segments under the zero window (plain: {theirs:.0}) and doubled its timer \
+                 {times:.0} times: it does not persist while data is outstanding"
+            )
+        })
+    }
+
+    fn near(&self) -> Option<String> {
+        let share = self.share.filter(|share| *share > NEAR)?;
+        Some(format!("plain TCP of today has {share:.0} % of the ideal already"))
+    }
+
+    /// Only where packets are lost: what a shared cell takes, it takes from every sender.
+    fn rate(&self) -> Option<String> {
+        let lost = self.case.world.loss.ppm() > 0 || self.case.dark.is_some() || !self.case.world.events.is_empty();
+        (self.sender == Congestion::Bbr && lost).then(|| "BBR's rate does not follow losses".to_owned())
+    }
+
+    /// What there was to gain in a shared cell.
+    fn air(&self) -> Option<String> {
+        let air = median(self.plain.iter().filter_map(|cell| cell.acks_air))?;
+        let how = match self.case.world.each_acknowledged {
+            true => "one for each segment",
+            false => "a kernel sends one for two segments",
+        };
+        let gain = 100.0 * air / (100.0 - air).max(1.0);
+        Some(format!("plain TCP's ACKs take {air:.0} % of the air ({how}): without them there is {gain:.0} % more"))
+    }
+
+    /// What was to be done and never was.
+    fn idle(&self) -> Option<String> {
+        let Work::Download(_, who) = &self.way.work else { return None };
+        if *who == Who::Plain {
+            return None;
+        }
+        let done = || self.cells.iter().flat_map(|cell| &cell.in_force);
+        // What is done as published is told by its plain name.
+        let never = |word: &&str| !done().any(|known| word.starts_with(known.as_str()));
+        let never: Vec<&str> = who.enabled().into_iter().filter(never).collect();
+        match done().next() {
+            None => Some("no mechanism was in force".to_owned()),
+            Some(_) => (!never.is_empty()).then(|| format!("never in force: {}", never.join(", "))),
+        }
+    }
+
+    fn numbers(&self) -> Option<String> {
+        let of = |cells: &[&Measured]| {
+            let least = tcp(cells, ssthresh).map_or("never cut".to_owned(), |least| format!("down to {least:.0}"));
+            let timer = tcp(cells, |tcp| Some(f64::from(tcp.most_backoff)))?;
+            let again = tcp(cells, |tcp| Some(tcp.retransmitted as f64))?;
+            Some(format!("ssthresh {least}, timer doubled {timer:.0} times, {again:.0} segments sent again"))
+        };
+        Some(format!("TCP_INFO: {}; plain: {}", of(self.cells)?, of(self.plain)?))
+    }
+}
+
+fn ssthresh(tcp: &Tcp) -> Option<f64> {
+    tcp.least_ssthresh.map(f64::from)
+}
+
+fn tcp(cells: &[&Measured], figure: impl Fn(&Tcp) -> Option<f64>) -> Option<f64> {
+    median(cells.iter().filter_map(|cell| figure(cell.tcp.as_ref()?)))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    stats::median(&values.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::{Case, cases};
+    use super::super::setting::cases;
     use super::*;
 
-    fn cell(case: &Case, way: usize, ssthresh: u32, backoff: u32, force: &[&str]) -> Cell {
+    fn cell(ssthresh: u32, backoff: u32, force: &[&str]) -> Measured {
         let tcp = Tcp {
             least_ssthresh: Some(ssthresh),
             cwnd: 100,
             most_backoff: backoff,
             most_rto: 300.0,
-            retransmitted: 0,
+            retransmitted: 7,
         };
-        Cell {
-            tcp: Some(tcp),
-            in_force: force.iter().map(|word| (*word).to_owned()).collect(),
-            ..Cell::new(case, &case.ways[way], Congestion::Cubic, 0)
-        }
+        let in_force = force.iter().map(|word| (*word).to_owned()).collect();
+        Measured { tcp: Some(tcp), in_force, ..Measured::default() }
+    }
+
+    /// Of the paper's way of the first point.
+    fn why(artefact: &str, sender: Congestion, paper: &Measured, plain: &Measured, share: Option<f64>) -> String {
+        let case = &cases(artefact)[0];
+        let told = Told { sender, case, way: &case.ways[1], cells: &[paper], plain: &[plain], share };
+        told.why().unwrap()
     }
 
     #[test]
     fn a_sentence_is_said_only_where_its_number_was_seen() {
-        let case = &cases("F6")[0];
-        let (plain, frozen) = (cell(case, 0, 125, 1, &[]), cell(case, 1, 2, 3, &["freeze"]));
-        let said = why(Congestion::Cubic, &[&frozen], &[&plain], Some(93.0)).unwrap();
+        let plain = cell(125, 1, &[]);
+        let said = why("F6", Congestion::Cubic, &cell(2, 3, &["freeze"]), &plain, Some(93.0));
         assert!(said.contains("ssthresh to 2 segments under the zero window (plain: 125)"), "{said}");
         assert!(said.contains("93 % of the ideal"), "{said}");
-        let idle = cell(case, 1, 120, 1, &[]);
-        assert_eq!(why(Congestion::Cubic, &[&idle], &[&plain], Some(60.0)).unwrap(), "no mechanism was in force");
-        let works = cell(case, 1, 120, 1, &["freeze"]);
-        assert_eq!(why(Congestion::Cubic, &[&works], &[&plain], None), None);
+        assert_eq!(
+            why("F6", Congestion::Cubic, &cell(120, 1, &[]), &plain, Some(60.0)),
+            "no mechanism was in force"
+        );
+        let numbers = why("F6", Congestion::Cubic, &cell(120, 1, &["freeze"]), &plain, None);
+        assert!(numbers.starts_with("TCP_INFO: ssthresh down to 120, timer doubled 1 times"), "{numbers}");
+    }
+
+    #[test]
+    fn what_was_to_be_done_and_never_was_is_named() {
+        let paper = Measured { acks_air: Some(15.0), ..cell(125, 1, &["offload"]) };
+        let said = why("F8", Congestion::Cubic, &paper, &cell(125, 1, &[]), None);
+        assert_eq!(said, "never in force: freeze, fast-fetch");
+    }
+
+    #[test]
+    fn a_shared_cell_is_about_the_air_and_not_about_losses() {
+        let plain = Measured { acks_air: Some(17.2), ..cell(125, 0, &[]) };
+        let said = why("F5", Congestion::Bbr, &cell(125, 0, &["offload"]), &plain, None);
+        assert!(said.contains("ACKs take 17 % of the air (a kernel sends one for two segments)"), "{said}");
+        assert!(!said.contains("BBR"), "{said}");
+        let dark = why("F6", Congestion::Bbr, &cell(125, 0, &["freeze"]), &cell(125, 0, &[]), None);
+        assert_eq!(dark, "BBR's rate does not follow losses");
     }
 }

@@ -4,14 +4,15 @@
 //! 2. The ideal is plain TCP without trouble, times the share of the time in which the link was there.
 //! 3. Where a published gain does not come back, the row of `gain` says why, by what the sender's TCP_INFO showed.
 
-use super::cell::Cell;
+use super::cell::{Cell, Measured, Point};
 use super::energy::{self, ACK_SHARE, DOWNLOAD};
 use super::paper::{self, GAIN, OF_IDEAL};
-use super::reason;
+use super::reason::Told;
 use super::setting::{Case, IDEAL, Way};
 use crate::Congestion;
 use crate::accel::blackouts::availability;
 use crate::evidence::{By, Row, stats, thousandths};
+use crate::reproduce::cell;
 
 /// All that was measured of some cases.
 pub(super) struct Results<'a> {
@@ -21,7 +22,10 @@ pub(super) struct Results<'a> {
 }
 
 /// What is told of a cell beside its rate.
-type Figure = fn(&Cell) -> Option<f64>;
+type Figure = fn(&Measured) -> Option<f64>;
+
+/// A run and its figures.
+type Run<'a> = (u32, &'a Measured);
 
 impl Results<'_> {
     /// The rows, artefact by artefact.
@@ -39,12 +43,11 @@ impl Results<'_> {
         rows
     }
 
-    /// The good cells of one way, in the order of their runs.
-    fn good(&self, case: &Case, sender: Congestion, way: &Way) -> Vec<&Cell> {
-        let is = |cell: &&Cell| cell.is_good() && cell.is(case, way, sender, cell.run);
-        let mut good: Vec<&Cell> = self.cells.iter().filter(is).collect();
-        good.sort_by_key(|cell| cell.run);
-        good
+    /// What one way brought, in the order of its runs.
+    fn good(&self, case: &Case, sender: Congestion, way: &Way) -> Vec<Run<'_>> {
+        let most = self.cells.iter().map(|cell| cell.name.run + 1).max().unwrap_or(0);
+        let of = |run| Some((run, cell::measured(self.cells, &Point::of(case, way, sender, run)).ok()?));
+        (0..most).filter_map(of).collect()
     }
 
     fn of(&self, case: &Case, sender: Congestion, way: &Way) -> Vec<Row> {
@@ -59,13 +62,13 @@ impl Results<'_> {
             spread: stats::sigma(values).map(thousandths),
             ..Row::empty(case.artefact, &case.name, &policy, metric, unit)
         };
-        let each = |figure: Figure| cells.iter().filter_map(|cell| figure(cell)).collect::<Vec<f64>>();
+        let each = |figure: Figure| cells.iter().filter_map(|(_, cell)| figure(cell)).collect::<Vec<f64>>();
         let mut rows = vec![Row { note: did(&cells), ..row("rate", "Mbit/s", &each(|cell| Some(cell.mbps))) }];
         let gains = self.ratios(case, sender, &cells, baseline(case));
-        if !gains.is_empty() && Some(way.name) != baseline(case) {
+        if !gains.is_empty() && way.name != IDEAL && Some(way.name) != baseline(case) {
             let gain: Vec<f64> = gains.iter().map(|ratio| (ratio - 1.0) * 100.0).collect();
             let mut row = row(GAIN, "%", &gain);
-            row.note = self.why(case, sender, &cells, &row);
+            row.note = self.why(case, sender, (way, &cells), &row);
             rows.push(row);
         }
         let of_ideal = self.of_ideal(case, sender, &cells);
@@ -78,12 +81,12 @@ impl Results<'_> {
             ("most backoff", |cell| Some(f64::from(cell.tcp.as_ref()?.most_backoff))),
         ] {
             let values = each(figure);
-            if cells.iter().any(|cell| cell.resumed_s.is_some()) && !values.is_empty() {
+            if cells.iter().any(|(_, cell)| cell.resumed_s.is_some()) && !values.is_empty() {
                 rows.push(row(metric, if metric.starts_with("until") { "s" } else { "" }, &values));
             }
         }
         for (at, pair) in case.parts.windows(2).enumerate() {
-            let rates: Vec<f64> = cells.iter().filter_map(|cell| cell.parts.get(at).copied()).collect();
+            let rates: Vec<f64> = cells.iter().filter_map(|(_, cell)| cell.parts.get(at).copied()).collect();
             let metric = format!("{} to {} s", pair[0].as_secs(), pair[1].as_secs());
             rows.push(row(&metric, "Mbit/s", &rates));
         }
@@ -91,35 +94,36 @@ impl Results<'_> {
     }
 
     /// Each cell's rate over that of another way in the same run.
-    fn ratios(&self, case: &Case, sender: Congestion, cells: &[&Cell], way: Option<&str>) -> Vec<f64> {
+    fn ratios(&self, case: &Case, sender: Congestion, cells: &[Run<'_>], way: Option<&str>) -> Vec<f64> {
         let Some(way) = case.ways.iter().find(|other| Some(other.name) == way) else { return Vec::new() };
         let others = self.good(case, sender, way);
-        let ratio = |cell: &&Cell| {
-            let other = others.iter().find(|other| other.run == cell.run && other.mbps > 0.0)?;
+        let ratio = |(run, cell): &Run<'_>| {
+            let (_, other) = others.iter().find(|(same, other)| same == run && other.mbps > 0.0)?;
             Some(cell.mbps / other.mbps)
         };
         cells.iter().filter_map(ratio).collect()
     }
 
     /// In percent.
-    fn of_ideal(&self, case: &Case, sender: Congestion, cells: &[&Cell]) -> Vec<f64> {
+    fn of_ideal(&self, case: &Case, sender: Congestion, cells: &[Run<'_>]) -> Vec<f64> {
         let Some(way) = case.ways.iter().find(|way| way.name == IDEAL) else { return Vec::new() };
         let ideals = self.good(case, sender, way);
-        let share = |cell: &&Cell| {
-            let ideal = ideals.iter().find(|other| other.run == cell.run && other.mbps > 0.0)?;
-            let there = availability(&case.blackouts(cell.run), case.from, case.length).as_f64();
+        let share = |(run, cell): &Run<'_>| {
+            let (_, ideal) = ideals.iter().find(|(same, ideal)| same == run && ideal.mbps > 0.0)?;
+            let there = availability(&case.blackouts(*run), case.from, case.length).as_f64();
             Some(cell.mbps / (ideal.mbps * there).max(1e-9) * 100.0)
         };
         cells.iter().filter_map(share).collect()
     }
 
     /// What must be known to compare a gain with the paper's.
-    fn why(&self, case: &Case, sender: Congestion, cells: &[&Cell], row: &Row) -> Option<String> {
-        let (paper, section) = paper::of(case.artefact, &case.name, cells.first()?.way.as_str(), GAIN)?;
+    fn why(&self, case: &Case, sender: Congestion, (way, cells): (&Way, &[Run<'_>]), row: &Row) -> Option<String> {
+        let (paper, section) = paper::of(case.artefact, &case.name, way.name, GAIN)?;
         let plain = case.ways.iter().find(|way| way.name == "plain");
         let plain = plain.map(|way| self.good(case, sender, way)).unwrap_or_default();
         let share = stats::median(&self.of_ideal(case, sender, &plain));
-        let why = (row.ours? < paper / 2.0).then(|| reason::why(sender, cells, &plain, share)).flatten();
+        let told = Told { sender, case, way, cells: &figures(cells), plain: &figures(&plain), share };
+        let why = (row.ours? < paper / 2.0).then(|| told.why()).flatten();
         Some(format!("{section}{}", why.map(|why| format!("; {why}")).unwrap_or_default()))
     }
 
@@ -128,7 +132,7 @@ impl Results<'_> {
         let rate = |artefact: &str, name: &str, sender: Congestion, way: &str| {
             let case = self.cases.iter().find(|case| case.artefact == artefact && case.name == name)?;
             let way = case.ways.iter().find(|other| other.name == way)?;
-            let rates: Vec<f64> = self.good(case, sender, way).iter().map(|cell| cell.mbps).collect();
+            let rates: Vec<f64> = self.good(case, sender, way).iter().map(|(_, cell)| cell.mbps).collect();
             stats::median(&rates)
         };
         let mut rows = Vec::new();
@@ -163,8 +167,13 @@ fn baseline(case: &Case) -> Option<&'static str> {
     case.ways.iter().map(|way| way.name).find(|name| *name == known)
 }
 
+fn figures<'a>(cells: &[Run<'a>]) -> Vec<&'a Measured> {
+    cells.iter().map(|(_, cell)| *cell).collect()
+}
+
 /// What the accelerator did, if it took part.
-fn did(cells: &[&Cell]) -> Option<String> {
+fn did(cells: &[Run<'_>]) -> Option<String> {
+    let cells = figures(cells);
     let mut words: Vec<&str> = cells.iter().flat_map(|cell| cell.in_force.iter().map(String::as_str)).collect();
     words.sort_unstable();
     words.dedup();
@@ -185,7 +194,10 @@ mod tests {
     use super::*;
 
     fn measured(case: &Case, way: usize, run: u32, mbps: f64) -> Cell {
-        Cell { mbps, ..Cell::new(case, &case.ways[way], Congestion::Cubic, run) }
+        Cell::new(
+            Point::of(case, &case.ways[way], Congestion::Cubic, run),
+            Ok(Measured { mbps, ..Measured::default() }),
+        )
     }
 
     fn find<'a>(rows: &'a [Row], policy: &str, metric: &str) -> &'a Row {
@@ -221,6 +233,8 @@ mod tests {
         let all = cases("F5");
         let mut cells = vec![measured(&all[0], 0, 0, 14.0), measured(&all[0], 1, 0, 17.0)];
         cells.push(Cell { problem: Some("gone".into()), ..measured(&all[0], 2, 0, 3.0) });
+        // One that was suspect was done again: the last one counts.
+        cells.insert(0, measured(&all[0], 1, 0, 3.0));
         let rows = Results { cases: &all, cells: &cells, senders: &[Congestion::Cubic] }.rows();
         assert!(rows.iter().all(|row| !row.policy.ends_with("ours")));
         assert!((find(&rows, "cubic paper", GAIN).ours.unwrap() - 21.429).abs() < 1e-3);

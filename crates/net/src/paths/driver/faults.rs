@@ -149,7 +149,7 @@ fn only_a_clear_answer_ends_a_connection_that_a_dump_lacks() {
     says(&[0, 0, 0, 0, 2]);
     driver.resync(false).unwrap();
     assert!(driver.table.conns.is_empty());
-    let ears: io::Result<Ear> = driver.log.finish().map_err(io::Error::other);
+    let ears: io::Result<Ear> = driver.log.finish().map_err(|(_, error)| error);
     let heard = ears.unwrap().0;
     assert!(matches!(heard[..], [Input::SubflowDown { .. }, Input::Closed { .. }]), "{heard:?}");
 }

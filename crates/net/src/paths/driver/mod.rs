@@ -24,7 +24,6 @@ mod host;
 mod lines;
 #[cfg(test)]
 mod live;
-mod log;
 mod sync;
 mod table;
 mod trouble;
@@ -35,7 +34,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use marline_core::machine::Machine;
-use marline_core::paths::{ConnId, Input, Output};
+use marline_core::paths::{Config, ConnId, Input, Output};
+use marline_core::replay::Record;
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
 use marline_sys::netlink::RouteSocket;
@@ -43,15 +43,16 @@ use tokio::sync::mpsc;
 
 use self::host::Host;
 use self::lines::{Lines, Turn};
-use self::log::Logged;
 use self::table::Table;
 use self::trouble::{FIRST, LONGEST, Trouble};
 use super::kernel::{Events, Fallback, PathManager, Sockets, fell_back};
 use super::snapshot::{Managed, Snapshot, Totals};
 use super::{Ask, Budgets, Ground, Job, Mode, PathsError};
 use crate::links::{Choice, Monitor, survey};
+use crate::logged::{Failed, Logged};
 
-pub use log::PathsRecord;
+/// One line of a log.
+pub type PathsRecord = Record<Config, Input, Output>;
 
 /// A machine of MPTCP's policy: the real one, and those of tests.
 pub trait Policy: Machine<Input = Input, Output = Output> {}
@@ -59,7 +60,7 @@ impl<M: Machine<Input = Input, Output = Output>> Policy for M {}
 
 /// Everything that one run holds.
 struct Driver<M> {
-    log: Logged<M>,
+    log: Logged<M, Config>,
     started: std::time::Instant,
     mode: Mode,
     /// None in a dry run.
@@ -111,7 +112,7 @@ async fn drive_with<M: Policy>(
     stop: impl Future<Output = ()>,
 ) -> Result<M, PathsError> {
     // A log that cannot be written is found before anything is changed.
-    let log = Logged::new(machine, job.config.clone(), job.trace)?;
+    let log = Logged::new(machine, job.config.clone(), job.trace).map_err(unwritten)?;
     job.ground.lay(job.mode)?;
     let mut control = job.control;
     let (parts, mut events, mut monitor) = match Parts::open(job.mode, room) {
@@ -127,9 +128,13 @@ async fn drive_with<M: Policy>(
     let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
     driver.ground.restore();
     driver.save_budgets();
-    let ended = driver.log.finish();
+    let ended = driver.log.finish().map_err(unwritten);
     result?;
     ended
+}
+
+fn unwritten((path, error): Failed) -> PathsError {
+    PathsError::Trace { path, error }
 }
 
 /// What has to be opened before anything is told.
@@ -161,7 +166,7 @@ impl Parts {
 type Step<M> = fn(&mut Driver<M>) -> Result<(), PathsError>;
 
 impl<M: Policy> Driver<M> {
-    fn new(log: Logged<M>, parts: Parts, lines: Lines, mode: Mode, ground: Box<dyn Ground>) -> Self {
+    fn new(log: Logged<M, Config>, parts: Parts, lines: Lines, mode: Mode, ground: Box<dyn Ground>) -> Self {
         let Parts { manager, sockets, routes } = parts;
         Self {
             log,

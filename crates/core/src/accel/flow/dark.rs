@@ -1,0 +1,128 @@
+//! What a flow does while its link is dark, when that ends, and as time passes.
+//!
+//! In: the link's turns, the time. Out: packets that restart the sender.
+//!
+//! 1. Chains of old timestamps end with the dark, and the byte that is kept back is put aside for the end of it.
+//! 2. What says again what the own stack has said last echoes a timestamp of now, not of before the silence.
+//! 3. A flight that is acknowledged late has to be fetched over the link that the sender fills again at once. Where round
+//!    trips are long the fetch is slower than the sender, which a byte kept back restarts as well.
+//! 4. Towards the own stack (upward) the same packets are delivered, not sent.
+
+use alloc::collections::VecDeque;
+
+use super::{Flow, TIMESTAMPS, Way};
+use crate::accel::event::{Bytes, Output};
+use crate::accel::freeze::Frost;
+use crate::accel::hiding::Hiding;
+use crate::accel::{Mechanism, Mechanisms};
+use crate::link::LinkId;
+use crate::units::{Duration, Instant};
+use crate::wire::packet::{Ack, Sacks, Timestamps};
+
+impl Flow {
+    /// The link is dark.
+    pub(in crate::accel) fn on_dark(&mut self, now: Instant, frost: Option<Frost>, outputs: &mut VecDeque<Output>) {
+        self.undo.clear();
+        if self.pace.rate(now).is_zero() {
+            return;
+        }
+        self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
+        self.reserve.put_aside();
+        self.handler.on_dark(now, self.way == Way::Down);
+        let Some(frost) = frost else { return };
+        if self.still(now, &frost, outputs) {
+            return;
+        }
+        if let (true, link, Some((last, envelope))) = (frost.is_plain, frost.link, self.last) {
+            self.is_frozen = true;
+            let packet = Bytes(Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope));
+            outputs.push_back(match self.way {
+                Way::Down => Output::Send { link, packet },
+                Way::Up => Output::Deliver(packet),
+            });
+        }
+    }
+
+    /// The link is back.
+    pub(in crate::accel) fn on_light(
+        &mut self,
+        now: Instant,
+        primary: LinkId,
+        mechanisms: &Mechanisms,
+        outputs: &mut VecDeque<Output>,
+    ) {
+        self.handler.on_light(now);
+        let is_far = self.trip.least() > FAR && self.reserve.may_restart();
+        if core::mem::take(&mut self.is_stilled) || (mechanisms.has(Mechanism::LateHide) && !is_far) {
+            self.hide_late(now, primary, outputs);
+        }
+        if core::mem::take(&mut self.is_frozen) {
+            self.say(now, primary, outputs);
+        }
+    }
+
+    /// Time has passed.
+    pub(in crate::accel) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+        if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out() {
+            self.say(now, primary, outputs);
+        }
+        if self.handler.tick(now) && self.reserve.may_restart() {
+            self.say(now, primary, outputs);
+        }
+        if let Some(hiding) = &mut self.hiding {
+            outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(Bytes(packet))));
+        }
+    }
+
+    /// When to tick next.
+    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
+        let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
+        [self.reserve.due(), self.handler.deadline(), hiding].into_iter().flatten().min()
+    }
+
+    /// Acknowledges what was on its way when the link went dark, if it can be had elsewhere.
+    fn hide_late(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
+        let (scale, flight) = (self.scale(), self.flight.bytes());
+        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
+        let packets = hiding.late(now, (&last, envelope), flight, self.segment, scale);
+        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
+    }
+
+    /// Acknowledges what is on its way and closes the window, over a helping link; whether that was done.
+    fn still(&mut self, now: Instant, frost: &Frost, outputs: &mut VecDeque<Output>) -> bool {
+        let rtt = self.trip.assumed().max(self.trip.least() + self.gate.queue(now).unwrap_or_default());
+        let pace = (self.pace.rate(now), rtt);
+        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return false };
+        let usual = self.segment + if last.timestamps.is_some() { 0 } else { TIMESTAMPS };
+        let step = hiding.step().unwrap_or(usual);
+        let Some(rungs) = frost.rungs(pace, self.flight, step) else { return false };
+        let packets = hiding.freeze(now, (&last, envelope), &rungs, step);
+        self.is_stilled = !packets.is_empty();
+        let send = |packet| Output::Send { link: frost.link, packet: Bytes(packet) };
+        outputs.extend(packets.into_iter().map(send));
+        self.is_stilled
+    }
+
+    /// Sends what the own stack has said last, over this link.
+    fn say(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
+        let Some((last, envelope)) = self.last else { return };
+        // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
+        // the other clock would show in a packet that comes now; but that of a chain of holes.
+        let older = self.echoed.filter(|_| self.undo.is_armed());
+        let shows = older.or_else(|| self.gate.clock().shows(now));
+        let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
+        // That something came twice was true once.
+        let sacks = if last.duplicate_span().is_some() { Sacks::default() } else { last.sacks };
+        let ack = Ack { timestamps: last.timestamps.map(fresh), sacks, ..last };
+        let packet = Bytes(ack.emit(&self.key, envelope));
+        outputs.push_back(match self.way {
+            Way::Down => Output::Send { link, packet },
+            Way::Up => Output::Deliver(packet),
+        });
+    }
+}
+
+/// chosen: on its way is what a round trip brings, and twice a queue of 100 ms.
+const QUEUED: Duration = Duration::from_millis(200);
+/// chosen: in virtual time, with blackouts of 2 and 10 s, late acknowledgement brings more than a kick up to 100 ms, less at 200.
+const FAR: Duration = Duration::from_millis(100);

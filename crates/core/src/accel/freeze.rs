@@ -1,0 +1,139 @@
+//! Freezing with acknowledgement of the flight: which ACKs stop a sender for a blackout with nothing left on its way
+//! (Super-aggregation §3.2, last paragraph).
+//!
+//! In: what the flow may have on its way, what the helping link bears. Out: the rungs of a ladder of ACKs with a window of
+//! zero, the highest first ([`Frost::rungs`]).
+//!
+//! 1. A sender that is told a window of zero while something is unacknowledged takes more harm than from silence: each of
+//!    its timeouts lowers its threshold again (facts "Pitfalls" 1, 2). So each rung acknowledges and closes the window in
+//!    one: the first that the sender has reached leaves it with nothing on its way, and it waits with its window kept.
+//! 2. What the sender has sent is not known here. The ladder begins above all that may be, for one that begins too low
+//!    leaves a rest unacknowledged; rungs below half of what there should be are left out first.
+//! 3. The link that carries it is thin: so many rungs as it bears in a round trip and [`SOON`], all flows together.
+//!    Where that is not enough for a ladder that begins high enough, the flow is not frozen.
+//! 4. Rungs are a segment of the sender apart, as it was seen to send them. A sender that ends between two keeps the rest
+//!    on its way: that is left of rule 1's harm.
+//!
+//! When the link is back the same ladder goes over it with the window open (`hiding`, rule 3): it opens, or acknowledges, as
+//! if nothing had been said in the dark, which may have been lost.
+
+use core::ops::RangeInclusive;
+
+use crate::link::LinkId;
+use crate::units::{Bitrate, DataSize, Duration};
+
+/// How senders are frozen in this blackout.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frost {
+    /// Over which link.
+    pub(super) link: LinkId,
+    /// §3.2 as published: a window of zero, and nothing is acknowledged.
+    pub(super) is_plain: bool,
+    /// The flight is acknowledged, over a link that carries so much.
+    pub(super) flight: Option<Bitrate>,
+    /// Rungs that were sent for other flows.
+    pub(super) spent: u64,
+}
+
+impl Frost {
+    /// The rungs, counted in segments of `step` bytes: for a flow of this rate and round trip, and with a flight of `limit`
+    /// bytes at the most. None: the link is too thin.
+    pub(super) fn rungs(
+        &self,
+        (rate, rtt): (Bitrate, Duration),
+        limit: DataSize,
+        step: u32,
+    ) -> Option<RangeInclusive<u64>> {
+        let likely = rate * rtt;
+        let most = (self.flight? * (SOON + rtt)).bytes() / RUNG;
+        let most = most.checked_sub(self.spent).filter(|most| *most > 0)?;
+        let segments = |size: DataSize| size.bytes().div_ceil(u64::from(step.max(1)));
+        let (low, top) = (segments(likely) / 2, segments(limit));
+        let least = segments(likely) * 5 / 4 + PROBES;
+        let high = top.max(least).min(low + most - 1);
+        if high < least {
+            return None;
+        }
+        Some((high + 1).saturating_sub(most)..=high)
+    }
+}
+
+/// The size of the sender's segments, as they come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Grain {
+    last: u32,
+    known: Option<u32>,
+}
+
+impl Grain {
+    /// A segment came with so many bytes.
+    pub(super) fn on_arrival(&mut self, bytes: u32) {
+        let is_twice = bytes == self.last && bytes >= SMALLEST;
+        self.last = bytes;
+        // What the device has joined is a multiple.
+        let is_other = self.known.is_none_or(|known| bytes % known != 0);
+        if is_twice && is_other {
+            self.known = Some(bytes);
+        }
+    }
+
+    /// None before two of the same size came.
+    pub(super) const fn known(&self) -> Option<u32> {
+        self.known
+    }
+}
+
+/// chosen: a sender's first timeout comes about then. A rung that comes later is still believed, and its old timestamp has
+/// the sender take that timeout back; but the queue of a thin link holds no more than this.
+const SOON: Duration = Duration::from_millis(500);
+/// Bytes of an ACK with timestamps on a link with a header of its own (facts, B).
+const RUNG: u64 = 72;
+/// RFC 9293 §3.7.1: what every end takes.
+const SMALLEST: u32 = 536;
+/// chosen: what a sender may have sent beside, as probes of its tail.
+const PROBES: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Over a link that bears `most` rungs, for a flow with likely so many segments on its way.
+    fn rungs(most: u64, likely: u64, limit: u64) -> Option<RangeInclusive<u64>> {
+        let rate = |bytes| DataSize::from_bytes(bytes) / Duration::from_millis(100);
+        // Six times as long as the flow's round trip.
+        let flight = Some(rate(most * 72 / 6 + 1));
+        let frost = Frost { link: LinkId(1), is_plain: false, flight, spent: 0 };
+        let pace = (rate(likely * 1000), Duration::from_millis(100));
+        frost.rungs(pace, DataSize::from_bytes(limit * 1000), 1000)
+    }
+
+    #[test]
+    fn a_ladder_begins_above_all_that_may_be_on_its_way() {
+        assert_eq!(rungs(1000, 200, 400), Some(0..=400), "all of them");
+        assert_eq!(rungs(350, 200, 400), Some(51..=400), "the lowest are left out first");
+        assert_eq!(rungs(200, 200, 400), Some(100..=299), "then the highest");
+        assert_eq!(rungs(155, 200, 400), Some(100..=254));
+        assert_eq!(rungs(154, 200, 400), None, "one that begins lower would leave a rest");
+        assert_eq!((rungs(0, 2, 4), rungs(10, 0, 0)), (None, Some(0..=4)));
+    }
+
+    #[test]
+    fn segments_have_the_size_that_comes_twice() {
+        let mut grain = Grain::default();
+        [1400, 300, 300, 2800, 2800].into_iter().for_each(|bytes| grain.on_arrival(bytes));
+        assert_eq!(grain.known(), Some(2800), "as long as none came alone");
+        [1400, 1400, 2800, 2800, 700].into_iter().for_each(|bytes| grain.on_arrival(bytes));
+        assert_eq!(grain.known(), Some(1400));
+    }
+
+    #[test]
+    fn flows_share_a_link() {
+        let flight = Some(Bitrate::from_bits_per_sec(360_000));
+        let frost = |spent| Frost { link: LinkId(1), is_plain: false, flight, spent };
+        let rungs = |spent| {
+            let pace = (Bitrate::from_mbps(10), Duration::from_millis(100));
+            frost(spent).rungs(pace, DataSize::from_bytes(200_000), 1448)
+        };
+        assert_eq!((rungs(0), rungs(265), rungs(300)), (Some(0..=139), Some(30..=139), None));
+    }
+}

@@ -1,0 +1,164 @@
+//! What is owed: bytes that were acknowledged ahead of the own stack and are not here.
+//!
+//! In: the flows that hide. Out: for each, all that somebody else needs to bring it to its end if this process is no
+//! more: where each hole lies in its resource, and the segments that fill it; else the segments that end the flow.
+//!
+//! 1. Nobody will send these bytes again, for they were acknowledged. So they are known to somebody before they are ([`Accelerator::owing`]
+//!    changes in the very call that makes the acknowledgement).
+//! 2. What *may* have been acknowledged (after a ladder) counts: a byte that comes twice does no harm.
+//! 3. It says nothing that is not needed for it; but of requests it has all fields, and is to be kept as secret as they are.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Accelerator;
+use super::event::Bytes;
+use super::fetcher::{Fetch, FetchId};
+use super::flow::Flow;
+use super::hiding::{Hiding, PIECE};
+use crate::link::LinkId;
+use crate::units::DataSize;
+use crate::wire::packet::{Flow as Key, NewSegment, Seq, Stamp, Timestamps};
+
+/// A flow with holes that its sender takes for received.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Owed {
+    /// This end.
+    pub local: SocketAddr,
+    /// The sender's.
+    pub server: SocketAddr,
+    /// What the sender has acknowledged last, and the window that it gave.
+    pub said: (u32, u16),
+    /// What a segment of the sender has as timestamps: its own, and the one that it echoes.
+    pub stamps: Option<(u32, u32)>,
+    /// The holes, in their order.
+    pub holes: Vec<Hole>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hole {
+    /// The number of its first byte.
+    pub seq: u32,
+    /// The same as a timestamp of the sender at that time, where there are timestamps.
+    pub stamp: Option<u32>,
+    /// How its bytes can be got; of the link it says nothing. None: they cannot.
+    pub fetch: Option<Fetch>,
+}
+
+impl Owed {
+    /// From the sender to here; none, if the ends are of two families.
+    fn flow(&self) -> Option<Key> {
+        Key::new(self.server, self.local)
+    }
+
+    /// Segments that fill a hole with `bytes`.
+    pub fn fill(&self, hole: &Hole, bytes: &[u8]) -> Vec<Bytes> {
+        let Some(flow) = self.flow() else { return Vec::new() };
+        let stamps = self.stamps.map(|(value, echo)| Timestamps {
+            value: Stamp::new(hole.stamp.unwrap_or(value)),
+            echo: Stamp::new(echo),
+        });
+        let (ack, window) = (Seq::new(self.said.0), self.said.1);
+        let pieces = bytes.chunks(PIECE).zip(0_u32..).filter_map(|(piece, at)| {
+            let seq = Seq::new(hole.seq).plus(at * PIECE as u32);
+            NewSegment::data(&flow, seq, ack, window, stamps, piece).emit()
+        });
+        pieces.map(Bytes).collect()
+    }
+
+    /// Segments one of which ends the flow, at whichever of its holes the own stack waits.
+    pub fn end(&self) -> Vec<Bytes> {
+        let Some(flow) = self.flow() else { return Vec::new() };
+        let ack = Seq::new(self.said.0);
+        let resets = self.holes.iter().filter_map(|hole| NewSegment::reset(&flow, Seq::new(hole.seq), ack).emit());
+        resets.map(Bytes).collect()
+    }
+}
+
+impl Accelerator {
+    /// Changes whenever [`owed`](Self::owed) does, and costs little to ask.
+    pub fn owing(&self) -> (u64, u64) {
+        let sum = |(total, missing): (u64, u64), hiding: &Hiding| {
+            let (hidden, open) = hiding.owing();
+            (total.wrapping_add(hidden), missing.wrapping_add(open))
+        };
+        self.hidings().fold((0, 0), sum)
+    }
+
+    /// What is owed now.
+    pub fn owed(&self) -> Vec<Owed> {
+        self.hidings().filter_map(Hiding::owed).collect()
+    }
+
+    fn hidings(&self) -> impl Iterator<Item = &Hiding> {
+        let flow = |(key, _): &(Key, super::Sight)| self.flows.get(key);
+        self.mirrored.values().filter_map(flow).filter_map(Flow::hiding)
+    }
+}
+
+/// A hole, as [`Hiding`] knows it.
+pub(super) fn hole(
+    seq: Seq,
+    bytes: u64,
+    stamp: Option<Stamp>,
+    place: Option<(SocketAddr, super::mirror::Place)>,
+) -> Hole {
+    let fetch = place.map(|(server, place)| Fetch {
+        id: FetchId(0),
+        link: LinkId(0),
+        server,
+        request: place.resource.request.clone(),
+        etag: place.resource.etag.clone(),
+        length: DataSize::from_bytes(place.resource.length),
+        ranges: alloc::vec![(place.offset, place.offset + bytes)],
+    });
+    Hole { seq: seq.number(), stamp: stamp.map(Stamp::ticks), fetch }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::packet::{Flags, Segment};
+
+    fn owed() -> Owed {
+        let hole = |seq, stamp| Hole { seq, stamp, fetch: None };
+        Owed {
+            local: ([10, 0, 0, 2], 40_000).into(),
+            server: ([192, 0, 2, 1], 80).into(),
+            said: (77, 500),
+            stamps: Some((1000, 9)),
+            holes: alloc::vec![hole(u32::MAX - 99, Some(900)), hole(5000, None)],
+        }
+    }
+
+    #[test]
+    fn a_hole_is_filled_by_segments_of_the_sender_around_the_end_of_the_numbers() {
+        let owed = owed();
+        let bytes: Vec<u8> = (0..3000_u32).map(|at| (at % 251) as u8).collect();
+        let packets = owed.fill(&owed.holes[0], &bytes);
+        let mut all = Vec::new();
+        for (packet, seq) in packets.iter().zip([u32::MAX - 99, 1300, 2700]) {
+            let segment = Segment::parse(&packet.0).unwrap();
+            assert_eq!((segment.seq(), segment.ack()), (Seq::new(seq), Some(Seq::new(77))));
+            assert_eq!(segment.flow().destination(), owed.local);
+            let stamps = segment.timestamps().unwrap();
+            assert_eq!((stamps.value, stamps.echo), (Stamp::new(900), Stamp::new(9)));
+            all.extend_from_slice(segment.payload());
+        }
+        assert_eq!((packets.len(), all), (3, bytes));
+        let second = owed.fill(&owed.holes[1], b"x");
+        let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
+        assert_eq!(second.value, Stamp::new(1000), "what came last, where the hole's own is not known");
+    }
+
+    #[test]
+    fn a_flow_is_ended_at_each_number_that_it_may_wait_for() {
+        let packets = owed().end();
+        let seqs: Vec<Seq> = packets.iter().map(|packet| Segment::parse(&packet.0).unwrap().seq()).collect();
+        assert_eq!(seqs, [Seq::new(u32::MAX - 99), Seq::new(5000)]);
+        assert!(packets.iter().all(|packet| Segment::parse(&packet.0).unwrap().flags().contains(Flags::RST)));
+    }
+}

@@ -1,0 +1,35 @@
+//! Streams over UDP with a second link beside the first, and nothing changed at the server: Super-aggregation §5, over RTP.
+//!
+//! In: what a player and an unmodified server say to each other, by RTSP (RFC 2326), RTP and RTCP (RFC 3550). Out: over
+//! which link each of it goes, and one stream of media made from what both links bring.
+//!
+//! 1. *Reports offloaded* (§5.1.1): a receiver's reports leave over the second link ([`Reports`]). They keep coming while
+//!    the first one is dark, and do not compete with media for its air.
+//! 2. *Commands duplicated* (§5.1.2): what may be heard twice is said over both links, and the first good answer counts:
+//!    feedback by RTCP ([`Reports`]), requests by RTSP ([`rtsp::is_repeatable`], [`Asked`]).
+//! 3. *Base layer mirrored* (§5.1.3): the frames that others depend on are asked for a second time over the second link,
+//!    and put into the first link's stream where it has a hole ([`Merge`]).
+//! 4. Nothing needs the first link's source address on the second link: a receiver is known by its SSRC and a session by its
+//!    name, so that all of it passes NAT.
+//! 5. Views borrow, never panic and keep nothing; what they do not understand passes as it came.
+
+mod asked;
+mod layer;
+mod matching;
+mod merge;
+#[cfg(test)]
+mod merge_tests;
+mod mirror;
+mod numbers;
+mod reports;
+mod rtcp;
+mod rtp;
+pub mod rtsp;
+pub mod transport;
+
+pub use asked::{Asked, Line};
+pub use layer::Layer;
+pub use merge::{Counts, Merge, Mirroring};
+pub use reports::{Reports, Route};
+pub use rtcp::Compound;
+pub use rtp::Rtp;

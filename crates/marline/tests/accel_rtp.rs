@@ -1,0 +1,306 @@
+//! `marline accel rtp` between ffmpeg's demuxer as a player and ffmpeg as the sender, over emulated links of which one goes dark.
+//!
+//! In: a film of which each fifth picture is a key frame, and its key frames alone, as a server of RTSP offers both. Out: which
+//! pictures the player got, what the server was asked and told, and over which link.
+//!
+//! 1. The server speaks RTSP as far as RFC 2326 appendix D.1 has it; media and senders' reports are ffmpeg's. It knows nothing of
+//!    two links.
+//! 2. Pictures decide, and what the server heard; no time does. A machine that permits no lab, or has no ffmpeg, passes it over
+//!    and says why.
+#![cfg(all(feature = "lab", feature = "accel"))]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+/// Set where this very program is to be the server: the folder with its films.
+const FILMS: &str = "MARLINE_TEST_FILMS";
+const PORT: u16 = 8554;
+
+/// A session of the server, which any connection may name.
+struct Session {
+    film: String,
+    to: (SocketAddr, u16),
+    sender: Option<Child>,
+}
+
+/// What all connections of the server share.
+#[derive(Default)]
+struct Server {
+    sessions: BTreeMap<String, Session>,
+    log: Vec<String>,
+}
+
+/// Not a test of its own: the server, where the environment says so.
+#[test]
+fn a_server_where_it_is_told_to_be_one() {
+    let Ok(films) = std::env::var(FILMS) else { return };
+    let films = PathBuf::from(films);
+    let reports = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+    let port = reports.local_addr().unwrap().port();
+    let server = Arc::new(Mutex::new(Server::default()));
+    let (log, place) = (Arc::clone(&server), films.clone());
+    std::thread::spawn(move || {
+        let mut bytes = [0; 2000];
+        while let Ok((length, from)) = reports.recv_from(&mut bytes) {
+            if length >= 8 && bytes[1] == 201 {
+                note(&log, &place, &format!("RR {}", from.ip()));
+            }
+        }
+    });
+    for connection in TcpListener::bind(("0.0.0.0", PORT)).unwrap().incoming() {
+        let (server, films) = (Arc::clone(&server), films.clone());
+        std::thread::spawn(move || serve(connection.unwrap(), &server, &films, port));
+    }
+}
+
+fn note(server: &Mutex<Server>, films: &Path, line: &str) {
+    let mut server = server.lock().unwrap();
+    server.log.push(line.to_owned());
+    std::fs::write(films.join("asked"), server.log.join("\n")).unwrap();
+}
+
+/// One connection's requests, until it closes.
+fn serve(connection: TcpStream, server: &Mutex<Server>, films: &Path, reports: u16) {
+    let peer = connection.peer_addr().unwrap();
+    let mut writes = connection.try_clone().unwrap();
+    let mut reads = BufReader::new(connection);
+    loop {
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reads.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if line.trim_end().is_empty() {
+                break;
+            }
+            head.push(line.trim_end().to_owned());
+        }
+        let value = |name: &str| {
+            let name = format!("{}:", name.to_lowercase());
+            let line = head.iter().find(|line| line.to_lowercase().starts_with(&name));
+            line.map(|line| line.split_once(':').unwrap().1.trim().to_owned())
+        };
+        let length = value("content-length").map_or(0, |length| length.parse().unwrap());
+        reads.read_exact(&mut vec![0; length]).unwrap();
+        let mut words = head[0].split(' ');
+        let (method, uri) = (words.next().unwrap(), words.next().unwrap().to_owned());
+        let session = value("session");
+        note(server, films, &format!("{method} {} {uri}", peer.ip()));
+        let answered = answer(method, &uri, session.as_deref(), value("transport"), peer, server, films, reports);
+        let (status, headers, body) = answered;
+        let cseq = value("cseq").unwrap();
+        let mut text = format!("RTSP/1.0 {status}\r\nCSeq: {cseq}\r\n{headers}");
+        if !body.is_empty() {
+            text += &format!("Content-Type: application/sdp\r\nContent-Length: {}\r\n", body.len());
+        }
+        if writes.write_all(format!("{text}\r\n{body}").as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "a request's parts, and where the server is")]
+fn answer(
+    method: &str,
+    uri: &str,
+    session: Option<&str>,
+    transport: Option<String>,
+    peer: SocketAddr,
+    server: &Mutex<Server>,
+    films: &Path,
+    reports: u16,
+) -> (&'static str, String, String) {
+    let film = uri.trim_end_matches("/track1").rsplit('/').next().unwrap().to_owned();
+    let path = films.join(format!("{film}.mkv"));
+    let ok = "200 OK";
+    let mut server = server.lock().unwrap();
+    match method {
+        "OPTIONS" => {
+            (ok, "Public: DESCRIBE, SETUP, PLAY, PAUSE, TEARDOWN, GET_PARAMETER\r\n".into(), String::new())
+        }
+        "DESCRIBE" if path.exists() => {
+            let sdp = "v=0\r\no=- 0 0 IN IP4 10.99.0.1\r\ns=film\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\na=control:*\r\n\
+                       m=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=fmtp:96 packetization-mode=1\r\na=control:track1\r\n";
+            (ok, format!("Content-Base: {uri}/\r\n"), sdp.into())
+        }
+        "SETUP" => {
+            let transport = transport.unwrap();
+            let port = transport.split("client_port=").nth(1).unwrap().split(['-', ';']).next().unwrap();
+            let to = (peer, port.parse().unwrap());
+            let name = format!("s{}", server.sessions.len());
+            let media = UdpSocket::bind(("0.0.0.0", 0)).unwrap().local_addr().unwrap().port();
+            server.sessions.insert(name.clone(), Session { film, to, sender: None });
+            let (media, to) = (media & !1, to.1);
+            let way = format!("RTP/AVP;unicast;client_port={to}-{};server_port={media}-{reports}", to + 1);
+            (ok, format!("Transport: {way}\r\nSession: {name};timeout=4\r\n"), String::new())
+        }
+        _ => {
+            let Some(session) = session.and_then(|name| server.sessions.get_mut(name)) else {
+                return (
+                    if method == "DESCRIBE" { "404 Not Found" } else { "454 Session Not Found" },
+                    String::new(),
+                    String::new(),
+                );
+            };
+            match method {
+                "PLAY" if session.sender.is_none() => {
+                    let (to, port) = (session.to.0.ip(), session.to.1);
+                    let mut sender = Command::new("ffmpeg");
+                    sender.args(["-v", "error", "-re", "-i"]).arg(films.join(format!("{}.mkv", session.film)));
+                    sender.args(["-c", "copy", "-bsf:v", "h264_mp4toannexb", "-f", "rtp"]);
+                    sender.arg(format!("rtp://{to}:{port}?rtcpport={}&pkt_size=1200", port + 1));
+                    sender.stdin(Stdio::null()).stdout(Stdio::null());
+                    session.sender = Some(sender.spawn().unwrap());
+                }
+                "TEARDOWN" => {
+                    if let Some(mut sender) = session.sender.take() {
+                        sender.kill().unwrap();
+                        sender.wait().unwrap();
+                    }
+                }
+                _ => {}
+            }
+            (ok, String::new(), String::new())
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+/// Why nothing of this can be done here, if so.
+fn refusal() -> Option<String> {
+    let check = Command::new(env!("CARGO_BIN_EXE_marline")).args(["lab", "check"]).output().unwrap();
+    if !check.status.success() {
+        return Some(said(&check));
+    }
+    let ffmpeg = Command::new("ffmpeg").arg("-version").output();
+    let probe = Command::new("ffprobe").arg("-version").output();
+    (ffmpeg.is_err() || probe.is_err()).then(|| "ffmpeg and ffprobe are not there (package ffmpeg)".to_owned())
+}
+
+/// A film of fourteen seconds, and its key frames alone.
+fn films(place: &Path) {
+    let ffmpeg = |words: &[&str]| {
+        let output =
+            Command::new("ffmpeg").args(["-v", "error", "-y"]).args(words).current_dir(place).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    let picture = ["-f", "lavfi", "-i", "testsrc2=size=640x360:rate=25", "-t", "14"];
+    let coded = ["-c:v", "libx264", "-preset", "veryfast", "-b:v", "1500k", "-bf", "2"];
+    let layers = ["-x264-params", "scenecut=0:keyint=5:min-keyint=5:b-pyramid=none", "full.mkv"];
+    ffmpeg(&[&picture[..], &coded, &layers].concat());
+    ffmpeg(&["-i", "full.mkv", "-c", "copy", "-bsf:v", "noise=drop=not(key)", "base.mkv"]);
+}
+
+/// A run: what `marline` said of itself, what the server was asked, when in the film the key frames are that the player got.
+fn run(place: &Path, name: &str, words: &str) -> (Value, Vec<String>, Vec<f64>) {
+    let marline = env!("CARGO_BIN_EXE_marline");
+    let server = "rtsp://10.99.0.1:8554";
+    let script = format!(
+        "{marline} accel rtp --primary wlan0 --secondary wwan0 --json {words} {server}/full >{name}.json 2>{name}.said & \
+         for try in 1 2 3 4 5 6 7 8 9; do grep -q play {name}.said && break; sleep 0.3; done; \
+         timeout 40 ffprobe -v error -rtsp_transport udp -read_intervals %+11 -show_entries packet=pts_time,flags -of csv=p=0 \
+         rtsp://127.0.0.1:8554/full >{name}.list; \
+         sleep 1; kill -INT $!; wait $!"
+    );
+    let exe = std::env::current_exe().unwrap();
+    let serving = format!("{} a_server_where_it_is_told_to_be_one --exact --nocapture", exe.display());
+    let mut command = Command::new("timeout");
+    command.args(["90", marline, "lab", "exec", "--link", "wlan0,rate=20Mbit/s,rtt=20ms"]);
+    command.args(["--link", "wwan0,rate=3Mbit/s,up=400kbit/s,rtt=80ms", "--server", &serving]);
+    command.args(["--at", "5s:wlan0=down", "--at", "8s:wlan0=up", "--", "sh", "-c", &script]);
+    let output = command.env(FILMS, place).env("HOME", place).current_dir(place).output().unwrap();
+    let read = |file: String| std::fs::read_to_string(place.join(file)).unwrap_or_default();
+    let told = read(format!("{name}.json"));
+    let served = serde_json::from_str(&told);
+    let served = served.unwrap_or_else(|_| panic!("{told}{}{}", read(format!("{name}.said")), said(&output)));
+    let asked = read("asked".to_owned()).lines().map(str::to_owned).collect();
+    let listed = read(format!("{name}.list"));
+    let keys = listed.lines().filter(|line| line.contains('K'));
+    let keys = keys.filter_map(|line| line.split(',').next()?.parse().ok()).collect();
+    println!("{name}: {served}\n{}", said(&output));
+    (served, asked, keys)
+}
+
+/// The longest stretch of the film without a key frame.
+fn longest(keys: &[f64]) -> f64 {
+    keys.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_blackout_costs_no_key_frame_and_reports_and_commands_go_on() {
+    if std::env::var(FILMS).is_ok() {
+        return;
+    }
+    if let Some(why) = refusal() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    films(place.path());
+    let count = |served: &Value, name: &str| served[name].as_u64().unwrap();
+
+    let (served, asked, keys) = run(place.path(), "alone", "");
+    assert!(longest(&keys) > 2.0, "the dark is in the film: {keys:?}");
+    assert_eq!((served["mirroring"].as_str(), count(&served, "filled")), (Some("off"), 0));
+    let heard = |asked: &[String], what: &str| asked.iter().filter(|line| line.starts_with(what)).count();
+    // Reports: more over the second link than over the first, as the server hears them.
+    let (first, second) = (heard(&asked, "RR 10.1.0.2"), heard(&asked, "RR 10.2.0.2"));
+    assert!(second > 0 && second > first, "{asked:?}");
+    assert!(count(&served, "offloaded") > 0 && count(&served, "reports") >= second as u64, "{served}");
+    // Commands: what may be heard twice was heard over the second link; what makes something, over the first alone.
+    assert!(count(&served, "doubled") > 0, "{served}");
+    for method in ["GET_PARAMETER", "TEARDOWN"] {
+        assert!(heard(&asked, &format!("{method} 10.2.0.2")) > 0, "{method}: {asked:?}");
+    }
+    assert_eq!((heard(&asked, "SETUP 10.2.0.2"), heard(&asked, "SETUP 10.1.0.2")), (0, 1));
+    assert_eq!((heard(&asked, "PLAY 10.2.0.2"), heard(&asked, "PLAY 10.1.0.2")), (0, 1));
+
+    let (served, asked, keys) = run(place.path(), "mirrored", "--base rtsp://10.99.0.1:8554/base");
+    assert!(longest(&keys) < 1.0, "the dark is filled: {keys:?}\n{served}");
+    assert_eq!(served["mirroring"].as_str(), Some("aligned"));
+    assert!(count(&served, "filled") > 0 && count(&served, "lost") > 0, "{served}");
+    assert_eq!(heard(&asked, "SETUP 10.2.0.2"), 1, "a session of its own: {asked:?}");
+
+    let (served, _, keys) = run(place.path(), "missing", "--base rtsp://10.99.0.1:8554/nothing");
+    assert!(keys.len() > 10 && count(&served, "filled") == 0, "the stream goes on without it: {served}");
+    let line = std::fs::read_to_string(place.path().join("missing.said")).unwrap();
+    assert!(
+        line.contains("the server answers DESCRIBE with `404 Not Found`; the stream goes on without it"),
+        "{line}"
+    );
+}
+
+#[test]
+fn what_is_written_wrongly_is_said_before_anything_is_opened() {
+    let rtp = |words: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_marline")).args(["accel", "rtp"]).args(words).output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    let links = ["--primary", "lo", "--secondary", "nosuch0"];
+    for (words, code, expected) in [
+        (&["rtsp://127.0.0.1/a"][..], 69, "link nosuch0: no such interface"),
+        (&["rtsp://me:pw@127.0.0.1/a"], 64, "a password here is seen by everyone"),
+        (&["http://127.0.0.1/a"], 64, "expected rtsp://"),
+        (&["--listen", "0.0.0.0:8554", "rtsp://127.0.0.1/a"], 64, "it is not on the loopback"),
+        (&["--hold", "250", "rtsp://127.0.0.1/a"], 64, "--hold"),
+        (&["--hold", "9s", "rtsp://127.0.0.1/a"], 64, "no player waits"),
+    ] {
+        let (status, text) = rtp(&[&links[..], words].concat());
+        assert_eq!(status, Some(code), "{words:?}: {text}");
+        assert!(text.contains(expected), "{words:?}: {text}");
+    }
+    let (status, text) = rtp(&["--primary", "lo", "--secondary", "lo", "rtsp://127.0.0.1/a"]);
+    assert!(status == Some(64) && text.contains("it is named twice"), "{text}");
+}

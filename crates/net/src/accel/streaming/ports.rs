@@ -1,0 +1,94 @@
+//! Sockets for media: pairs of ports as RTP has them, bound to a link or to the loopback.
+//!
+//! In: a device, a family. Out: two sockets, the first one's port even (RFC 3550 §11).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use marline_core::accel::streaming::transport::Ports;
+use marline_sys::device::bind_to_device;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tokio::net::UdpSocket;
+
+/// For media, and for its reports.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) media: UdpSocket,
+    pub(super) reports: UdpSocket,
+}
+
+impl Pair {
+    /// Bound to a device, with addresses of this family.
+    pub(super) fn over(device: &str, is_v6: bool) -> io::Result<Self> {
+        let any = if is_v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
+        Self::find(any, Some(device))
+    }
+
+    /// On an address of this machine.
+    pub(super) fn at(ip: IpAddr) -> io::Result<Self> {
+        Self::find(ip, None)
+    }
+
+    /// Their ports.
+    pub(super) fn ports(&self) -> io::Result<Ports> {
+        Ok((self.media.local_addr()?.port(), self.reports.local_addr()?.port()))
+    }
+
+    fn find(ip: IpAddr, device: Option<&str>) -> io::Result<Self> {
+        let mut why = io::Error::from(io::ErrorKind::AddrInUse);
+        for _ in 0..TRIES {
+            let media = socket(SocketAddr::new(ip, 0), device)?;
+            let port = media.local_addr()?.port();
+            // The kernel gives odd ones to those that bind, mostly; the pair is then the one above.
+            let pair = if port % 2 == 0 { (port, port.checked_add(1)) } else { (port & !1, Some(port)) };
+            let (even, Some(odd)) = pair else { continue };
+            let both = if port == even {
+                socket(SocketAddr::new(ip, odd), device).map(|reports| Self { media, reports })
+            } else {
+                socket(SocketAddr::new(ip, even), device).map(|even| Self { media: even, reports: media })
+            };
+            match both {
+                Ok(pair) => return Ok(pair),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+/// One socket for what is sent over a device; nobody is answered there.
+pub(super) fn socket(at: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket> {
+    let domain = if at.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    if let Some(device) = device {
+        bind_to_device(&socket, device)?;
+    }
+    // What the kernel permits at most is enough where it is less.
+    let _ = socket.set_recv_buffer_size(BUFFER);
+    socket.bind(&SockAddr::from(at))?;
+    UdpSocket::from_std(socket.into())
+}
+
+/// Whether sockets may be bound to a device.
+pub(super) fn try_out(device: &str) -> io::Result<()> {
+    socket((Ipv4Addr::UNSPECIFIED, 0).into(), Some(device)).map(drop)
+}
+
+/// chosen: a few of thousands are taken on any machine.
+const TRIES: usize = 64;
+/// chosen: a third of a second of 20 Mbit/s.
+const BUFFER: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pair_has_an_even_port_and_the_next_one() {
+        for pair in [Pair::at(Ipv4Addr::LOCALHOST.into()).unwrap(), Pair::over("lo", false).unwrap()] {
+            let (media, reports) = pair.ports().unwrap();
+            assert_eq!((media % 2, reports), (0, media + 1));
+        }
+        assert!(try_out("nosuch0").is_err());
+    }
+}

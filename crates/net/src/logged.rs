@@ -1,0 +1,152 @@
+//! A machine with its log: every input with its time, every output behind it (`docs/replay.md`).
+//!
+//! In: a file, perhaps. Out: the machine as it is, and lines for `marline replay`.
+//!
+//! 1. The first line is the configuration that the machine was made from.
+//! 2. A log that cannot be written any more ends there, and never disturbs the work itself: [`Logged::failed`] says so once, to who
+//!    asks.
+//! 3. A daemon flushes it once a second: what a kill takes is no more than that.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::marker::PhantomData;
+use std::path::PathBuf;
+
+use marline_core::machine::Machine;
+use marline_core::replay::Record;
+use marline_core::units::Instant;
+use serde::Serialize;
+
+use crate::get::log_file;
+
+/// The machine, and the file that hears what it hears.
+#[derive(Debug)]
+pub(crate) struct Logged<M, C> {
+    machine: M,
+    log: Option<(PathBuf, BufWriter<File>)>,
+    failed: Option<Failed>,
+    config: PhantomData<C>,
+}
+
+/// Which log cannot be written, and why.
+pub(crate) type Failed = (PathBuf, io::Error);
+
+impl<M, C> Logged<M, C>
+where
+    M: Machine<Input: Clone + Serialize + std::fmt::Debug, Output: Clone + Serialize + std::fmt::Debug>,
+    C: Serialize,
+{
+    /// The log begins with the configuration that the machine was made from.
+    pub(crate) fn new(machine: M, config: C, trace: Option<PathBuf>) -> Result<Self, Failed> {
+        let open = |path: PathBuf| match log_file(&path) {
+            Ok(file) => Ok((path, BufWriter::new(file))),
+            Err(error) => Err((path, error)),
+        };
+        let mut logged = Self { machine, log: trace.map(open).transpose()?, failed: None, config: PhantomData };
+        logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
+        Ok(logged)
+    }
+
+    pub(crate) const fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    pub(crate) fn handle(&mut self, now: Instant, input: M::Input) {
+        tracing::trace!(at = %now, ?input);
+        if self.log.is_some() {
+            self.write(|| Record::In { at: now, input: input.clone() });
+        }
+        self.machine.handle(now, input);
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.write(|| Record::Tick { at: now });
+        self.machine.tick(now);
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<M::Output> {
+        let output = self.machine.poll()?;
+        tracing::debug!(?output);
+        if self.log.is_some() {
+            self.write(|| Record::Out { output: output.clone() });
+        }
+        Some(output)
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.machine.deadline().map(|(at, _)| at)
+    }
+
+    /// What was written so far is in the file from now on.
+    pub(crate) fn flush(&mut self) {
+        if let Some(Err(error)) = self.log.as_mut().map(|(_, file)| file.flush()) {
+            self.fail(error);
+        }
+    }
+
+    /// What went wrong with the log since the last time this was asked.
+    pub(crate) fn failed(&mut self) -> Option<Failed> {
+        self.failed.take()
+    }
+
+    /// Ends the log; the machine, unless something went wrong with the log.
+    pub(crate) fn finish(mut self) -> Result<M, Failed> {
+        self.flush();
+        self.failed.map_or(Ok(self.machine), Err)
+    }
+
+    fn write(&mut self, record: impl FnOnce() -> Record<C, M::Input, M::Output>) {
+        let Some((_, file)) = &mut self.log else { return };
+        let written = serde_json::to_writer(&mut *file, &record()).map_err(io::Error::from);
+        if let Err(error) = written.and_then(|()| file.write_all(b"\n")) {
+            self.fail(error);
+        }
+    }
+
+    fn fail(&mut self, error: io::Error) {
+        self.failed = self.log.take().map(|(path, _)| (path, error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says back what it hears.
+    #[derive(Debug, Default)]
+    struct Echo(Option<u8>);
+
+    impl Machine for Echo {
+        type Input = u8;
+        type Output = u8;
+        type Reason = ();
+        fn handle(&mut self, _: Instant, input: u8) {
+            self.0 = Some(input);
+        }
+        fn tick(&mut self, _: Instant) {}
+        fn poll(&mut self) -> Option<u8> {
+            self.0.take()
+        }
+        fn deadline(&self) -> Option<(Instant, ())> {
+            None
+        }
+    }
+
+    #[test]
+    fn every_call_is_a_line_and_a_disk_that_is_full_ends_the_log_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("log");
+        let run = |path: PathBuf| {
+            let mut logged = Logged::new(Echo::default(), "set", Some(path)).unwrap();
+            logged.handle(Instant::ZERO, 7);
+            assert_eq!((logged.poll(), logged.poll()), (Some(7), None));
+            logged.tick(Instant::ZERO);
+            logged.flush();
+            logged.failed()
+        };
+        assert!(run(path.clone()).is_none());
+        assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 4);
+        assert_eq!(run("/dev/full".into()).unwrap().1.kind(), io::ErrorKind::StorageFull);
+        Logged::new(Echo::default(), "set", Some(place.path().join("none/log"))).unwrap_err();
+    }
+}
