@@ -82,6 +82,11 @@ const FOUND: &[(u64, &str)] = &[
 const OPEN: &[(u64, &str)] = &[
     (130, "reserve: 2.8 Mbit/s, a few lost packets"),
     (398, "undo"),
+    (
+        555,
+        "reserve, by chance: what is sent again after a blackout is lost; of a thousand scenes beside it fewer wait so long with \
+         it than without",
+    ),
     (1027, "undo and reserve"),
     (2867, "reserve: 1.6 Mbit/s and a short round trip, nothing is lost at random"),
     (4519, "offload and reserve"),
