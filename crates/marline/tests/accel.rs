@@ -65,13 +65,13 @@ whole() { [ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ]; }
 rules >before
 # A run from beginning to end.
 start --json
-[ $(ours) = 6 ] || exit 11
+[ $(ours) = 12 ] || exit 11
 curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" || exit 12
 whole || exit 13
 "$MARLINE" accel status --run-dir run --json >status.json || exit 14
 "$MARLINE" accel status --run-dir run >status.txt || exit 14
 "$MARLINE" accel --primary wifi --run-dir run 2>second.log && exit 15
-[ $(ours) = 6 ] || exit 16
+[ $(ours) = 12 ] || exit 16
 "$MARLINE" accel stop --run-dir run 2>stop.log || exit 17
 wait $daemon || exit 18
 mv last.json first.json
@@ -82,12 +82,12 @@ rm -f got
 curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" & curl=$!
 until [ -s got ]; do kill -0 $curl || exit 21; sleep 0.1; done
 kill -9 $daemon; wait $daemon
-[ $(ours) = 6 ] || exit 22
+[ $(ours) = 12 ] || exit 22
 wait $curl || exit 23
 whole || exit 24
 # The next start takes their place, and a signal ends it.
 start --flows 'tcp dst port 1'
-[ $(ours) = 6 ] || exit 31
+[ $(ours) = 12 ] || exit 31
 curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" || exit 32
 whole || exit 33
 "$MARLINE" accel status --run-dir run --json >unmeant.json || exit 34

@@ -51,6 +51,28 @@ fn a_lossy_link_has_figures_of_plain_and_of_ours() {
 }
 
 #[test]
+fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
+    let place = tempfile::tempdir().unwrap();
+    if let Some(why) = refusal(place.path()) {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let words = ["lab", "bench", "accel", "--quick", "--case", "upload 1% 50ms", "--json", "record.json"];
+    let output = marline(&words, place.path());
+    assert_eq!(output.status.code(), Some(0), "a byte was wrong, or nobody sent: {}", said(&output));
+    let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
+    let record: Value = serde_json::from_str(&record).unwrap();
+    let rows = record["rows"].as_array().unwrap();
+    let figures =
+        rows.iter().find(|row| row["row"]["what"] == "Mbit/s").unwrap()["row"]["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), 2, "plain and ours: {figures:?}");
+    assert!(figures.iter().all(|figure| figure[1][0].as_f64().unwrap() > 0.0), "{figures:?}");
+    let text = said(&output);
+    let line = text.lines().find(|line| line.contains("upload 1% 50ms: in force:")).unwrap();
+    assert!(line.contains("undo") && !line.contains("; 0 reductions undone"), "{line}");
+}
+
+#[test]
 fn a_cell_has_figures_of_tcp_and_of_udp_beside_the_papers() {
     let place = tempfile::tempdir().unwrap();
     let words = ["lab", "reproduce", "super", "--quick", "--case", "F2a 11b-paper", "--json"];

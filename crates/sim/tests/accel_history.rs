@@ -90,6 +90,11 @@ const OPEN: &[(u64, &str)] = &[
     (1986, "hide: a window of 64 KiB waits for each hole's round trip over the helping link, six times its own"),
     (1311, "hide: a helping link of 73 kbit/s, a third of the ranges fail"),
     (5314, "undo: the end of each burst is lost behind 15 packets, shows a round trip later, and is called random"),
+    (
+        555,
+        "reserve, by chance: what is sent again after a blackout is lost; of a thousand scenes beside it fewer wait so long with \
+         it than without",
+    ),
     (4530, "freeze, as published, and reserve"),
 ];
 

@@ -1,8 +1,8 @@
 //! The accelerator on the floors' cases in virtual time, as tables that changes are reviewed against.
 //!
 //! In: 20 Mbit/s with a queue of 100 ms, a helping link of 400 kbit/s up and 900 kbit/s down with 150 ms. Out:
-//! `tables/accel.txt` and `tables/accel-dark.txt`, compared with what is kept there; `UPDATE_TABLES=1` writes them anew. Exact
-//! figures are printed (`--nocapture`).
+//! `tables/accel.txt`, `tables/accel-upload.txt` and `tables/accel-dark.txt`, compared with what is kept there;
+//! `UPDATE_TABLES=1` writes them anew. Exact figures are printed (`--nocapture`).
 //!
 //! 1. A goodput is what the client's application reads, without the first 6 s.
 //! 2. Where chance is part of a case, the median of three seeds is shown, by 0.1 Mbit/s.
@@ -137,6 +137,48 @@ fn the_floors_cases_are_as_reviewed() {
         writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}{read:8.1}", ours / plain).expect("text");
     }
     compare("accel.txt", &table);
+}
+
+/// Uploads (§3.5): round trip, loss of each packet, seconds of a blackout every 20 s.
+const UPLOADS: &[(u64, &str, u64)] = &[(50, "0%", 0), (50, "1%", 0), (200, "1%", 0), (50, "0%", 10)];
+
+/// What the server has read after the warm-up, Mbit/s; the median of three seeds.
+fn uploaded(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
+    let lasts = Duration::from_secs(if case.dark > 0 { 60 } else { 20 });
+    let mut all: Vec<f64> = SEEDS
+        .map(|seed| {
+            let mut scene = scene(case, seed, false);
+            scene.flows = scene.flows.into_iter().map(Plan::turned).collect();
+            scene.config = mechanisms
+                .map(|these| Config { mechanisms: Mechanisms::of(these), ..Config::new(Scene::PRIMARY, None) });
+            let mut world = World::new(scene);
+            world.run_until(Instant::ZERO + WARM);
+            let before = world.taken(0);
+            world.run_until(Instant::ZERO + WARM + lasts);
+            let wrong = world.outcome().wrong;
+            assert!(wrong.is_empty(), "{wrong:?}");
+            (world.taken(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+#[test]
+fn uploads_are_as_reviewed() {
+    let mut table =
+        String::from("goodput of uploads in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
+    writeln!(table, "{:32}{:>8}{:>8}{:>8}", "case", "plain", "ours", "gain").expect("text");
+    for (rtt, loss, dark) in UPLOADS.iter().copied() {
+        let case = Case { algorithm: Cubic, rtt, loss, dark, kernel: None };
+        let plain = uploaded(&case, None);
+        let ours = uploaded(&case, Some(&[Mechanism::Undo, Mechanism::Reserve]));
+        let dark = if dark > 0 { format!(" {dark:>2} s dark") } else { String::new() };
+        let name = format!("cubic {rtt:>3} ms {loss:>4}{dark}");
+        println!("{name:30} plain {plain:.3}, ours {ours:.3}, {:.2} times", ours / plain);
+        writeln!(table, "{name:32}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
+    }
+    compare("accel-upload.txt", &table);
 }
 
 #[test]

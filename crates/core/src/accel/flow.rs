@@ -7,8 +7,8 @@
 //! 2. Order of the marks on an ACK: holes are counted, then the timestamp (`undo`), then the number (`reserve`), which
 //!    is exact while a hole is open or its closing is still to be believed.
 //! 3. Upward (§3.5) all is the same with the ends changed: the far end's ACKs are marked on their way into the own
-//!    stack, which is the sender. Its own timestamps come back in them, so that the gate judges by the round trip; and a
-//!    kick waits until the link is back, for it would be spent in the dark.
+//!    stack, which is the sender. Its own timestamps come back in them, so that the gate judges by the round trip
+//!    (`upward`); and a kick waits until the link is back, for it would be spent in the dark.
 //! 4. Without timestamps there is no undo; without the SYN seen, windows count as shifted by the most there is, which
 //!    replaces fewer ACKs and breaks nothing.
 
@@ -30,6 +30,7 @@ use super::reserve::{self, Reserve};
 use super::sender::{Moment, Sender};
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
+use super::upward::Upward;
 use super::{Mechanism, Mechanisms};
 use crate::units::{DataSize, Instant};
 use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption};
@@ -72,6 +73,7 @@ pub(super) struct Flow {
     flight: DataSize,
     pace: Pace,
     trip: Trip,
+    upward: Upward,
     trial: Trial,
     calm: Calm,
     is_offloaded: bool,
@@ -135,6 +137,7 @@ impl Flow {
             flight: DataSize::ZERO,
             pace: Pace::default(),
             trip: Trip::default(),
+            upward: Upward::default(),
             trial: Trial::default(),
             calm: Calm::default(),
             is_offloaded: false,
@@ -148,7 +151,9 @@ impl Flow {
     /// Its own SYN leaves.
     pub(super) fn on_syn(&mut self, now: Instant, syn: &Segment<'_>) {
         self.heard = now;
-        self.trip.on_syn(now);
+        if self.way == Way::Down {
+            self.trip.on_syn(now);
+        }
         // Without the option windows are not shifted (RFC 7323 §2.2).
         self.scale = Some(0);
         self.has_sack = false;
@@ -192,11 +197,10 @@ impl Flow {
         may: &May<'_>,
     ) -> News {
         let mechanisms = may.mechanisms;
-        if self.missing.on_ack(now, &ack) > 0 {
-            self.gate.on_loss(now);
-            if self.missing.are_dense(self.segment) {
-                self.gate.on_burst(now);
-            }
+        let is_lost = self.missing.on_ack(now, &ack) > 0;
+        // Upward the ACK itself tells how long packets wait.
+        if is_lost && self.way == Way::Down {
+            self.on_loss(now);
         }
         let (ack, is_held) = self.hide(now, packet, ack, false, may);
         let before = self.last.replace((ack, envelope)).map(|(ack, _)| ack);
@@ -205,7 +209,13 @@ impl Flow {
         self.counts.acks += 1;
         self.pace.on_bytes(now, advance);
         if let Some(stamps) = ack.timestamps {
-            self.trip.on_leaving(now, stamps.value);
+            match self.way {
+                Way::Down => self.trip.on_leaving(now, stamps.value),
+                Way::Up => {
+                    let trip = self.upward.on_echo(now, stamps.echo, self.gate.clock().tick());
+                    trip.into_iter().for_each(|trip| self.trip.on_measure(trip));
+                }
+            }
             let fresh =
                 before.and_then(|before| before.timestamps).is_none_or(|old| old.echo.is_before(stamps.echo));
             if fresh && !may.is_watched {
@@ -213,6 +223,14 @@ impl Flow {
             }
         }
         let new = self.holes.on_ack(now, &ack);
+        if self.way == Way::Up {
+            let (bytes, stamp) = self.upward.on_high(self.holes.high().unwrap_or(ack.ack));
+            stamp.into_iter().for_each(|stamp| self.gate.on_stamp(now, stamp));
+            self.sender.on_arrival(bytes as usize, self.gate.queue(now));
+            if is_lost {
+                self.on_loss(now);
+            }
+        }
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
             let is_random = new > 0 && self.is_worth_undoing(now) && self.is_random(now);
             let moment = Moment {
@@ -266,6 +284,13 @@ impl Flow {
         News { has_data, has_holes, is_held }
     }
 
+    /// A packet of the own stack leaves, or has left: of an upload it is the sender's.
+    pub(super) fn on_own(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+        if self.way == Way::Up {
+            self.upward.on_own(now, segment, length, self.gate.clock().tick());
+        }
+    }
+
     /// A packet of the other end came.
     pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         if self.way == Way::Up {
@@ -282,6 +307,14 @@ impl Flow {
             self.thaw.on_data();
         }
         self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
+    }
+
+    /// Holes show for the first time.
+    fn on_loss(&mut self, now: Instant) {
+        self.gate.on_loss(now);
+        if self.missing.are_dense(self.segment) {
+            self.gate.on_burst(now);
+        }
     }
 
     /// Whether what is lost now is lost at random.

@@ -44,6 +44,7 @@ mod tap;
 mod tests;
 mod trip;
 mod undo;
+mod upward;
 mod view;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -120,9 +121,11 @@ impl Accelerator {
         &self.config
     }
 
-    /// All flows, in the order of their addresses.
+    /// All flows, in the order of their addresses; one that goes both ways, twice. Upward only what is more than
+    /// requests.
     pub fn flows(&self, now: Instant) -> Vec<FlowView> {
-        self.flows.values().map(|flow| flow.view(now, &self.config.mechanisms)).collect()
+        let views = self.flows.values().map(|flow| flow.view(now, &self.config.mechanisms));
+        views.filter(|view| !view.is_upload || view.received >= UPLOAD).collect()
     }
 
     /// The links, the primary one first.
@@ -153,8 +156,10 @@ impl Accelerator {
             return;
         };
         let (key, flags) = (segment.flow(), segment.flags());
+        self.on_own(&segment, segment.payload().len());
         if flags.contains(Flags::RST) {
             self.forget(&key);
+            self.forget(&key.reversed());
         } else if flags.contains(Flags::SYN) {
             if !flags.contains(Flags::ACK) && self.has_room(&key) {
                 let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Down));
@@ -206,18 +211,37 @@ impl Accelerator {
 
     /// A packet of the other end, held: if it is a pure ACK, one for what the own stack sends (§3.5).
     fn on_arriving(&mut self, mut packet: Bytes) {
-        let parsed = Segment::parse(&packet.0).ok();
-        let parsed = parsed.map(|segment| (segment.flow(), segment.packet().envelope(), segment.pure_ack()));
-        if let Some((key, envelope, Some(ack))) = parsed {
-            self.mark(key, Way::Up, &mut packet, (ack, envelope));
+        let Ok(segment) = Segment::parse(&packet.0) else {
+            self.outputs.push_back(Output::Leave(packet));
+            return;
+        };
+        let (key, envelope, now) = (segment.flow(), segment.packet().envelope(), self.now);
+        if segment.flags().contains(Flags::SYN) {
+            if self.has_room(&key) && self.flows.get(&key).is_none_or(|flow| flow.way() == Way::Up) {
+                self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Up)).on_syn(now, &segment);
+            }
+        } else if let Some(ack) = segment.pure_ack() {
+            let news = self.mark(key, Way::Up, &mut packet, (ack, envelope));
+            if news.is_some_and(|news| news.has_holes) && self.config.mechanisms.has(Mechanism::Undo) {
+                let until = self.flows.get(&key).and_then(Flow::watch_until);
+                self.watch_until = self.watch_until.max(until);
+            }
         }
         self.outputs.push_back(Output::Leave(packet));
         self.sign();
+        self.watch();
     }
 
-    /// Puts a flow's marks on an ACK; none where there is no room for another flow.
+    /// A packet of the own stack leaves, or has left with so many bytes.
+    fn on_own(&mut self, segment: &Segment<'_>, length: usize) {
+        if let Some(flow) = self.flows.get_mut(&segment.flow().reversed()) {
+            flow.on_own(self.now, segment, u32::try_from(length).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Puts a flow's marks on an ACK; none where there is no room for another flow, or that one goes the other way.
     fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, Envelope)) -> Option<News> {
-        if !self.has_room(&key) {
+        if !self.has_room(&key) || self.flows.get(&key).is_some_and(|flow| flow.way() != way) {
             return None;
         }
         let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
@@ -279,13 +303,14 @@ impl Accelerator {
         let cut = (length as usize).saturating_sub(packet.0.len());
         let payload = u32::try_from(segment.payload().len() + cut).unwrap_or(u32::MAX);
         let own = segment.flow();
-        if let Some(flow) = self.flows.get_mut(&own) {
+        self.on_own(&segment, payload as usize);
+        if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.way() == Way::Down) {
             let woken = flow.deadline();
             flow.on_asked(self.now, &segment, payload);
             return self.after(own, woken);
         }
         let key = own.reversed();
-        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.way() == Way::Down) else { return };
         let woken = flow.deadline();
         flow.on_arrival(self.now, &segment, payload);
         self.after(key, woken);
@@ -469,6 +494,8 @@ const BLACKOUTS: [Mechanism; 4] =
     [Mechanism::Reserve, Mechanism::LateHide, Mechanism::Freeze, Mechanism::FreezeFlight];
 /// chosen: 10 MB of memory; flows beyond that leave as they came.
 const FLOWS: usize = 10_000;
+/// chosen: more than a request with all its cookies.
+const UPLOAD: DataSize = DataSize::from_kib(64);
 const SWEEP: Duration = Duration::from_secs(60);
 /// chosen: what comes after that begins anew, and is learned in a round trip.
 const FORGOTTEN: Duration = Duration::from_secs(300);

@@ -50,6 +50,11 @@ impl Trip {
         self.probe = None;
     }
 
+    /// It was measured elsewhere.
+    pub(super) fn on_measure(&mut self, trip: Duration) {
+        self.on_sample(trip);
+    }
+
     fn on_sample(&mut self, sample: Duration) {
         self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
         self.least = Some(self.least.map_or(sample, |least| least.min(sample)));

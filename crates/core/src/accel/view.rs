@@ -15,19 +15,21 @@ use crate::wire::packet::Flow;
 pub struct FlowView {
     /// From here to its other end.
     pub flow: Flow,
+    /// Its data goes to its other end, and what follows is what that end says; else it comes to here.
+    pub is_upload: bool,
     /// Since when it is known.
     pub opened: Instant,
     /// The mechanisms in force for it now.
     pub in_force: Vec<Mechanism>,
     /// Mechanisms that may be used and are found to be of no use for it.
     pub not_in_force: Vec<Excuse>,
-    /// Bytes that the own stack has acknowledged since it is known.
+    /// Bytes that were acknowledged since it is known: by the own stack or, of an upload, by the other end.
     pub received: DataSize,
     /// What it brought in the last seconds.
     pub goodput: Bitrate,
     /// What plain TCP would bring at this loss and this round trip, by the model (`gain`); none while there is no loss.
     pub plain: Option<Bitrate>,
-    /// Losses seen: holes that the own stack has reported.
+    /// Losses seen: holes that the receiving end has reported.
     pub holes: u64,
     /// Of these, called random by the delay gate.
     pub random: u64,
@@ -37,7 +39,7 @@ pub struct FlowView {
     pub hidden: DataSize,
     /// Of these, still missing.
     pub missing: DataSize,
-    /// Pure ACKs that the own stack has sent.
+    /// Pure ACKs that the receiving end has sent.
     pub acks: u64,
     /// Of these, sent over a helping link.
     pub offloaded: u64,
@@ -45,7 +47,7 @@ pub struct FlowView {
     pub replaced: u64,
     /// Restarts after a blackout.
     pub kicks: u64,
-    /// How long packets wait on their way to here, beyond the least that was seen.
+    /// How long packets wait on their way, beyond the least that was seen.
     pub queue: Option<Duration>,
     /// The round trip as seen from here.
     pub rtt: Option<Duration>,
@@ -107,6 +109,7 @@ mod tests {
         let flow = Flow::new(([10, 0, 0, 2], 4000).into(), ([192, 0, 2, 1], 80).into()).unwrap();
         let mut view = FlowView {
             flow,
+            is_upload: false,
             opened: Instant::ZERO,
             in_force: alloc::vec![Mechanism::Reserve],
             not_in_force: alloc::vec![

@@ -12,6 +12,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -78,9 +80,21 @@ pub(crate) struct Download {
     child: Child,
     reader: Option<JoinHandle<io::Result<Received>>>,
     zero: Instant,
+    /// Tells a reader that has not curl's output before it to end.
+    stop: Arc<AtomicBool>,
 }
 
 impl Download {
+    /// What is followed elsewhere, and ends when it is told so.
+    pub(super) fn of(
+        child: Child,
+        reader: JoinHandle<io::Result<Received>>,
+        zero: Instant,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        Self { child, reader: Some(reader), zero, stop }
+    }
+
     /// Starts it; its clock began at `zero`.
     pub(crate) fn start(
         lab: &Lab,
@@ -105,7 +119,7 @@ impl Download {
         let output = child.stdout.take().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
         let path = payload.path();
         let reader = std::thread::spawn(move || follow(output, &path, zero));
-        Ok(Self { child, reader: Some(reader), zero })
+        Ok(Self::of(child, reader, zero, Arc::default()))
     }
 
     /// Whether it has ended by itself.
@@ -118,6 +132,7 @@ impl Download {
         let by_itself = self.has_ended();
         if !by_itself {
             let _ = self.child.kill();
+            self.stop.store(true, Ordering::Relaxed);
         }
         let ended = self.zero.elapsed();
         let broken = || LabError::Emulator("who follows a download has failed".into());
@@ -140,12 +155,13 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn follow(mut output: impl Read, file: &Path, zero: Instant) -> io::Result<Received> {
+pub(super) fn follow(mut output: impl Read, file: &Path, zero: Instant) -> io::Result<Received> {
     let (file, mut received) = (File::open(file)?, Received::default());
     let (mut buffer, mut held) = (vec![0; 256 * 1024], Vec::new());
     loop {

@@ -11,12 +11,12 @@ use serde_json::Value;
 use super::daemon::Daemon;
 use super::download::{Download, Received};
 use super::sender::{self, Sample};
-use super::{Who, Workshop, World};
+use super::{Who, Workshop, World, upload};
 use crate::bench::is_stopped;
 use crate::server::Payload;
 use crate::{Emulation, LabError};
 
-/// A download.
+/// A download; an upload where the world's data goes up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stream {
     /// Over TLS.
@@ -78,6 +78,12 @@ impl Taken {
         self.samples.iter().rfind(|sample| sample.port == port)
     }
 
+    /// Reductions that senders were told to take back.
+    pub(crate) fn undone(&self) -> u64 {
+        let flows = self.status.as_ref().and_then(|status| status.get("flows")?.as_array());
+        flows.into_iter().flatten().filter_map(|flow| flow.get("undone")?.as_u64()).sum()
+    }
+
     /// Why the accelerator left a flow alone, or else which mechanisms it did not use for one and why, if it says so.
     pub(crate) fn left_alone(&self) -> Option<String> {
         let flows = self.status.as_ref()?.get("flows")?.as_array()?;
@@ -98,7 +104,10 @@ impl Trial<'_> {
         while zero.elapsed() < self.length && !is_stopped() {
             let now = zero.elapsed();
             if let Some(stream) = self.streams.get(running.len()).filter(|stream| stream.begins <= now) {
-                running.push(Download::start(&lab, stream.secure, stream.over, self.payload, zero)?);
+                running.push(match self.world.is_upward {
+                    true => upload::start(&lab, self.payload, zero)?,
+                    false => Download::start(&lab, stream.secure, stream.over, self.payload, zero)?,
+                });
                 continue;
             }
             if let Some(every) = self.look.filter(|_| now >= look) {

@@ -45,8 +45,10 @@ pub(crate) struct World {
     pub(crate) air: Air,
     /// Of the first link, to the server.
     pub(crate) rtt: Duration,
-    /// Of packets towards the client over the first link.
+    /// Of packets that carry data over the first link.
     pub(crate) loss: Ratio,
+    /// Data goes from the client; else it comes to it.
+    pub(crate) is_upward: bool,
     /// The second link towards the client, in kbit/s; nothing: there is none.
     pub(crate) cell: Option<(u32, u32)>,
     /// Of the second link, to the server.
@@ -67,6 +69,7 @@ impl World {
             air: Air::Rate(20_000),
             rtt: Duration::from_millis(50),
             loss: Ratio::ZERO,
+            is_upward: false,
             cell: Some((900, 400)),
             cell_rtt: Duration::from_millis(150),
             events: Vec::new(),
@@ -83,8 +86,8 @@ impl World {
             Air::Medium(preset) => format!("medium={preset}"),
         };
         let near = NEAR.min(self.rtt).as_millis();
-        let primary =
-            format!("{PRIMARY},{carries},rtt={near}ms,queue=100ms,kind=wifi,loss={},uploss=0%", self.loss);
+        let (down, up) = if self.is_upward { (Ratio::ZERO, self.loss) } else { (self.loss, Ratio::ZERO) };
+        let primary = format!("{PRIMARY},{carries},rtt={near}ms,queue=100ms,kind=wifi,loss={down},uploss={up}");
         let cell = self.cell.map(|(down, up)| {
             let near = NEAR_CELL.min(self.cell_rtt).as_millis();
             format!("{CELL},rate={down}kbit/s,up={up}kbit/s,rtt={near}ms,queue=600ms,kind=umts")
@@ -180,10 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_towards_the_client_alone() {
+    fn loss_is_of_what_carries_data_alone() {
         let world = World { loss: Ratio::from_percent(1), ..World::usual(1) };
         let primary = &world.links()[0];
         assert_eq!(primary.loss.mean(), Ratio::from_percent(1));
         assert!(primary.up_loss.is_some_and(|loss| loss.mean() == Ratio::ZERO));
+        let upward = &World { is_upward: true, ..world }.links()[0];
+        assert_eq!(upward.loss.mean(), Ratio::ZERO);
+        assert!(upward.up_loss.is_some_and(|loss| loss.mean() == Ratio::from_percent(1)));
     }
 }

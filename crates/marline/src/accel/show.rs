@@ -60,8 +60,20 @@ fn flows(flows: &[Flow]) -> String {
     if flows.is_empty() {
         return "No flow is known yet.\n".to_owned();
     }
-    let head =
-        ["SERVER", "FROM", "IN FORCE", "RATE", "GAIN", "HOLES", "UNDONE", "HIDDEN", "ACKS", "OFFLOADED", "KICKS"];
+    let head = [
+        "SERVER",
+        "FROM",
+        "WAY",
+        "IN FORCE",
+        "RATE",
+        "GAIN",
+        "HOLES",
+        "UNDONE",
+        "HIDDEN",
+        "ACKS",
+        "OFFLOADED",
+        "KICKS",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for flow in flows {
         let in_force: Vec<String> = flow.in_force.iter().map(ToString::to_string).collect();
@@ -73,6 +85,7 @@ fn flows(flows: &[Flow]) -> String {
         rows.push(vec![
             flow.remote.clone(),
             flow.local.clone(),
+            flow.direction.clone(),
             in_force,
             mbps(Some(flow.goodput_mbps)),
             flow.gain.map_or_else(none, |gain| format!("{gain:.1} x")),

@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input};
+use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input, Mechanism};
 use marline_core::wire::netlink::{Link, group, kind, messages};
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
@@ -26,7 +26,7 @@ use super::flows::Flows;
 use super::ledger::Ledger;
 use super::queue::{Fate, Queue, is_open};
 use super::road::Road;
-use super::rules::{self, Rules};
+use super::rules::{self, Numbers, Rules};
 use super::sleep::Sleep;
 use super::status::{self, Status};
 use super::steering;
@@ -99,6 +99,8 @@ impl Engine {
             None => {}
         }
         let queue = Queue::open(number)?;
+        let coming = coming(&setup.config).then(|| coming_queue_of(&primary));
+        let arriving = coming.map(Queue::open).transpose()?;
         let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
         let machine = machine.map_err(|(path, error)| {
             AccelError::Unfit(format!("{}: the log cannot be written: {error}", path.display()))
@@ -111,9 +113,10 @@ impl Engine {
             RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
         let meant = setup.flows.to_string();
         let mut engine = Self::run(move |wake, ordered| {
-            Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
+            Loop { sleep: Sleep::new()?, queue, arriving, works, monitor, wake, ordered, meant }.run()
         })?;
-        engine.rules = Some(Rules::set(&primary.name, &setup.flows, number)?);
+        let numbers = Numbers { leaving: number, arriving: coming };
+        engine.rules = Some(Rules::set(&primary.name, &setup.flows, numbers)?);
         Ok(engine)
     }
 
@@ -185,10 +188,23 @@ pub(super) fn queue_of(primary: &Road) -> u16 {
     0x6d00 | u16::from(primary.index.to_le_bytes()[0])
 }
 
+/// The queue of what comes over it.
+fn coming_queue_of(primary: &Road) -> u16 {
+    0x6e00 | u16::from(primary.index.to_le_bytes()[0])
+}
+
+/// Whether something may be done for uploads: then the far end's acknowledgements wait for a word, too.
+fn coming(config: &Config) -> bool {
+    use Mechanism::{Freeze, FreezeFlight, Reserve, Undo};
+    config.mechanisms.has_any(&[Undo, Reserve, Freeze, FreezeFlight])
+}
+
 /// What the thread owns.
 struct Loop {
     sleep: Sleep,
     queue: Queue,
+    /// Of what comes; none: nothing of it is held.
+    arriving: Option<Queue>,
     works: Works,
     monitor: RouteSocket,
     wake: Arc<OwnedFd>,
@@ -207,7 +223,8 @@ impl Loop {
                 self.sleep.on_seen(self.works.eye.as_ref(), true);
             }
             let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
-            let is_called = self.sleep.sleep(&self.queue, self.works.eye.as_ref(), rest)?;
+            let queues = [Some(&self.queue), self.arriving.as_ref()];
+            let is_called = self.sleep.sleep(queues.into_iter().flatten(), self.works.eye.as_ref(), rest)?;
             for _ in 0..TURNS {
                 // What came before a packet leaves is known when it leaves.
                 if self.works.look()? {
@@ -232,15 +249,17 @@ impl Loop {
             }
         }
         // Whoever waits still leaves as he came.
-        while self.queue.receive()? {
-            self.queue.decide(|_, give| give(Fate::Leave));
-            self.queue.flush()?;
+        for queue in [Some(&mut self.queue), self.arriving.as_mut()].into_iter().flatten() {
+            while queue.receive()? {
+                queue.decide(|_, give| give(Fate::Leave));
+                queue.flush()?;
+            }
         }
         self.works.machine.flush();
         Ok(())
     }
 
-    /// Something else than a packet is there; false: this is the end.
+    /// Something else than a packet that leaves is there; false: this is the end.
     fn called(&mut self) -> io::Result<bool> {
         self.listen();
         // A device that came back has another socket.
@@ -249,17 +268,29 @@ impl Loop {
         Ok(self.obey())
     }
 
-    /// One batch of those that wait; whether more may.
+    /// One batch of those that wait, of each queue; whether more may.
     fn take(&mut self) -> io::Result<bool> {
-        let Self { queue, works, sleep, .. } = self;
-        if !queue.receive()? {
-            return Ok(false);
+        let Self { queue, arriving, works, sleep, .. } = self;
+        let (mut taken, mut more) = (0, false);
+        let mut turn = |queue: &mut Queue, input: fn(Bytes) -> Input| -> io::Result<()> {
+            if !queue.receive()? {
+                return Ok(());
+            }
+            queue.decide(|packet, give| works.held(input(Bytes(packet.to_vec())), packet, give));
+            queue.flush()?;
+            works.counts.batches += 1;
+            taken += queue.count();
+            more |= queue.is_full();
+            Ok(())
+        };
+        turn(queue, Input::Leaving)?;
+        if let Some(arriving) = arriving {
+            turn(arriving, Input::Arriving)?;
         }
-        queue.decide(|packet, give| works.leaving(packet, give));
-        queue.flush()?;
-        works.counts.batches += 1;
-        sleep.on_taken(queue.count());
-        Ok(queue.is_full())
+        if taken > 0 {
+            sleep.on_taken(taken);
+        }
+        Ok(more)
     }
 
     /// Links that came, went or changed.

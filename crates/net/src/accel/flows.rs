@@ -47,6 +47,18 @@ impl Flows {
         }
         self.alternatives.iter().flat_map(|conditions| rules(conditions, v6)).collect()
     }
+
+    /// The same for what comes back: the ends are changed.
+    pub(super) fn matches_coming(&self, v6: bool) -> Vec<Vec<String>> {
+        let turned = |word: String| match word.as_str() {
+            "--sport" => "--dport".to_owned(),
+            "--dport" => "--sport".to_owned(),
+            "-s" => "-d".to_owned(),
+            "-d" => "-s".to_owned(),
+            _ => word,
+        };
+        self.matches(v6).into_iter().map(|words| words.into_iter().map(turned).collect()).collect()
+    }
 }
 
 /// One rule for each choice of one value of each condition; none where a family does not fit.

@@ -1,9 +1,10 @@
 //! The rules that lead small packets of TCP to the queue: `iptables` and `ip6tables`.
 //!
-//! In: the primary device, which flows, the queue's number. Out: rules in force while a [`Rules`] lives.
+//! In: the primary device, which flows, the queues' numbers. Out: rules in force while a [`Rules`] lives.
 //!
 //! 1. They stand in a chain of our own, which a rule of OUTPUT in table `mangle` names: for one device, for packets of at most
-//!    [`SMALL`] bytes without our mark. Nothing else of the machine's rules is touched.
+//!    [`SMALL`] bytes without our mark. Where uploads are to be helped another chain, named by INPUT, takes what comes and is
+//!    as small and acknowledges without more. Nothing else of the machine's rules is touched.
 //! 2. A family's rules come and go in one transaction (`iptables-restore --noflush`).
 //! 3. What a run that was killed has left lets packets pass (`--queue-bypass`), and is removed by the next one or by
 //!    [`sweep`].
@@ -25,6 +26,18 @@ pub(super) const SMALL: u32 = 120;
 
 /// What the chains' names begin with; the device's name follows.
 const CHAIN: &str = "marline-";
+/// The same of what comes. A chain's name has 28 bytes at most, a device's 15.
+const COMING: &str = "marline_in-";
+/// Acknowledgements, and those of a beginning: nothing that ends a connection or carries the end of what was written.
+const ACKS: &str = "--tcp-flags FIN,RST,PSH,ACK ACK";
+
+/// The queues that rules lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) leaving: u16,
+    /// None: what comes is not held.
+    pub(super) arriving: Option<u16>,
+}
 
 /// The rules of one primary device.
 #[derive(Debug)]
@@ -36,10 +49,10 @@ pub(super) struct Rules {
 
 impl Rules {
     /// Puts them in force, in the network namespace of the calling thread.
-    pub(super) fn set(device: &str, flows: &Flows, queue: u16) -> Result<Self, AccelError> {
+    pub(super) fn set(device: &str, flows: &Flows, numbers: Numbers) -> Result<Self, AccelError> {
         let mut rules = Self { device: device.to_owned(), programs: Vec::new() };
         for v6 in families() {
-            let program = set(v6, &table(device, flows, queue, v6))?;
+            let program = set(v6, &table(device, flows, numbers, v6))?;
             rules.programs.push(program);
         }
         Ok(rules)
@@ -95,15 +108,25 @@ fn missing() -> AccelError {
 }
 
 /// The transaction that sets the rules of one family.
-fn table(device: &str, flows: &Flows, queue: u16, v6: bool) -> String {
-    let mut text = format!("*mangle\n:{CHAIN}{device} - [0:0]\n");
-    for matches in flows.matches(v6) {
-        let matches: String = matches.iter().map(|word| format!("{word} ")).collect();
-        text += &format!("-A {CHAIN}{device} -p tcp {matches}-j NFQUEUE --queue-num {queue} --queue-bypass\n");
+fn table(device: &str, flows: &Flows, numbers: Numbers, v6: bool) -> String {
+    let leaving = chain((CHAIN, device), &flows.matches(v6), numbers.leaving);
+    let plain = format!("-m length --length 0:{SMALL} -m mark ! --mark {MARK:#x}");
+    let mut text = format!("*mangle\n{leaving}-A OUTPUT -o {device} -p tcp {plain} -j {CHAIN}{device}\n");
+    if let Some(arriving) = numbers.arriving {
+        let coming = chain((COMING, device), &flows.matches_coming(v6), arriving);
+        text += &format!("{coming}-A INPUT -i {device} -p tcp {plain} {ACKS} -j {COMING}{device}\n");
     }
-    text + &format!(
-        "-A OUTPUT -o {device} -p tcp -m length --length 0:{SMALL} -m mark ! --mark {MARK:#x} -j {CHAIN}{device}\nCOMMIT\n"
-    )
+    text + "COMMIT\n"
+}
+
+/// A chain that leads those that match to a queue.
+fn chain((prefix, device): (&str, &str), all: &[Vec<String>], queue: u16) -> String {
+    let mut text = format!(":{prefix}{device} - [0:0]\n");
+    for matches in all {
+        let matches: String = matches.iter().map(|word| format!("{word} ")).collect();
+        text += &format!("-A {prefix}{device} -p tcp {matches}-j NFQUEUE --queue-num {queue} --queue-bypass\n");
+    }
+    text
 }
 
 /// Has the first program that can do it.
@@ -126,27 +149,39 @@ fn set(v6: bool, table: &str) -> Result<String, AccelError> {
     })
 }
 
-/// Removes a device's chain and whatever names it.
+/// Removes a device's chains and whatever names them.
 fn remove(program: &str, device: &str) -> Result<(), String> {
     let mut text = String::from("*mangle\n");
-    let chain = format!("{CHAIN}{device}");
-    for rule in listed(program).lines() {
-        if let Some(rule) = rule.strip_prefix("-A ").filter(|rule| rule.ends_with(&format!(" -j {chain}"))) {
-            text += &format!("-D {rule}\n");
+    let listed = listed(program);
+    for chain in [CHAIN, COMING].map(|prefix| format!("{prefix}{device}")) {
+        if !listed.lines().any(|line| line.strip_prefix("-N ") == Some(&chain)) {
+            continue;
         }
+        for rule in listed.lines().filter(|rule| rule.ends_with(&format!(" -j {chain}"))) {
+            if let Some(rule) = rule.strip_prefix("-A ") {
+                text += &format!("-D {rule}\n");
+            }
+        }
+        text += &format!("-F {chain}\n-X {chain}\n");
     }
-    text += &format!("-F {chain}\n-X {chain}\nCOMMIT\n");
+    text += "COMMIT\n";
     run(&format!("{program}-restore"), &["--noflush", "--wait", WAIT], &text)
 }
 
 /// The devices for which a listing has chains.
 fn chains(listed: &str) -> impl Iterator<Item = String> {
-    listed.lines().filter_map(|line| Some(line.strip_prefix("-N ")?.strip_prefix(CHAIN)?.to_owned()))
+    let device = |line: &str| {
+        let chain = line.strip_prefix("-N ")?;
+        [CHAIN, COMING].iter().find_map(|prefix| chain.strip_prefix(prefix)).map(str::to_owned)
+    };
+    listed.lines().filter_map(device)
 }
 
 /// The queue that a rule leads to, if it is one of this device's.
 fn queue_in(rule: &str, device: &str) -> Option<u16> {
-    let rule = rule.strip_prefix("-A ")?.strip_prefix(CHAIN)?.strip_prefix(device)?.strip_prefix(' ')?;
+    let rule = rule.strip_prefix("-A ")?;
+    let rule = [CHAIN, COMING].iter().find_map(|prefix| rule.strip_prefix(prefix))?;
+    let rule = rule.strip_prefix(device)?.strip_prefix(' ')?;
     rule.split_once("--queue-num ")?.1.split_whitespace().next()?.parse().ok()
 }
 
@@ -218,13 +253,18 @@ mod tests {
     #[test]
     fn a_table_has_a_chain_of_its_own_and_one_rule_that_names_it() {
         let flows: Flows = "host 10.0.0.1 and port 443".parse().unwrap();
-        assert_eq!(
-            table("wlan0", &flows, 7, false),
-            "*mangle\n:marline-wlan0 - [0:0]\n\
+        let alone = Numbers { leaving: 7, arriving: None };
+        let leaving = "*mangle\n:marline-wlan0 - [0:0]\n\
              -A marline-wlan0 -p tcp -d 10.0.0.1/32 --dport 443:443 -j NFQUEUE --queue-num 7 --queue-bypass\n\
-             -A OUTPUT -o wlan0 -p tcp -m length --length 0:120 -m mark ! --mark 0x6d616363 -j marline-wlan0\nCOMMIT\n"
-        );
-        assert!(!table("wlan0", &flows, 7, true).contains("NFQUEUE"), "an address has one family");
+             -A OUTPUT -o wlan0 -p tcp -m length --length 0:120 -m mark ! --mark 0x6d616363 -j marline-wlan0\n";
+        assert_eq!(table("wlan0", &flows, alone, false), format!("{leaving}COMMIT\n"));
+        assert!(!table("wlan0", &flows, alone, true).contains("NFQUEUE"), "an address has one family");
+        let coming = ":marline_in-wlan0 - [0:0]\n\
+             -A marline_in-wlan0 -p tcp -s 10.0.0.1/32 --sport 443:443 -j NFQUEUE --queue-num 8 --queue-bypass\n\
+             -A INPUT -i wlan0 -p tcp -m length --length 0:120 -m mark ! --mark 0x6d616363 \
+             --tcp-flags FIN,RST,PSH,ACK ACK -j marline_in-wlan0\n";
+        let both = Numbers { arriving: Some(8), ..alone };
+        assert_eq!(table("wlan0", &flows, both, false), format!("{leaving}{coming}COMMIT\n"));
     }
 
     #[test]
@@ -234,5 +274,8 @@ mod tests {
         assert_eq!(chains(listed).collect::<Vec<_>>(), ["wlan0"]);
         assert_eq!(listed.lines().filter_map(|rule| queue_in(rule, "wlan0")).collect::<Vec<_>>(), [27906]);
         assert_eq!(listed.lines().find_map(|rule| queue_in(rule, "wlan")), None);
+        let coming = "-N marline_in-wwan0\n-A marline_in-wwan0 -p tcp -j NFQUEUE --queue-num 5 --queue-bypass\n";
+        assert_eq!(chains(coming).collect::<Vec<_>>(), ["wwan0"]);
+        assert_eq!(coming.lines().find_map(|rule| queue_in(rule, "wwan0")), Some(5));
     }
 }

@@ -1,9 +1,9 @@
 //! When the packets' thread sleeps, and what wakes it.
 //!
-//! In: the queue, what else may be ready, how long there is time. Out: the thread goes on, and knows what for.
+//! In: the queues, what else may be ready, how long there is time. Out: the thread goes on, and knows what for.
 //!
 //! 1. Most of what a packet costs is waking for it. So what merely passes wakes nobody: it is looked at before the next packet of
-//!    the queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
+//!    a queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
 //! 2. Where packets come so fast that several come in [`GATHER`], over some time and not in one burst, that long is slept before
 //!    they are taken: one wake for all of them, and none of them waits for a millisecond.
 //! 3. What is seldom ready stands behind one descriptor, and is not asked each time.
@@ -16,12 +16,13 @@ use marline_sys::clock;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::time::Timespec;
 
+use super::queue::Queue;
 use super::sight::Eye;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Sleep {
-    /// Everything but the queue.
+    /// Everything but the queues.
     others: OwnedFd,
     /// The eye is among them.
     is_alert: bool,
@@ -34,7 +35,7 @@ pub(super) struct Sleep {
 }
 
 impl Sleep {
-    /// Nothing wakes it yet but the queue.
+    /// Nothing wakes it yet but the queues.
     pub(super) fn new() -> io::Result<Self> {
         let others = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self { others, is_alert: false, saw: 0, counted: (0, 0), is_fast: false })
@@ -48,7 +49,7 @@ impl Sleep {
         }
     }
 
-    /// So many packets were taken from the queue.
+    /// So many packets were taken from the queues.
     pub(super) fn on_taken(&mut self, packets: usize) {
         self.counted.1 += packets;
     }
@@ -76,8 +77,13 @@ impl Sleep {
         }
     }
 
-    /// Sleeps until something is there, for `rest` at most; whether it is something else than the queue.
-    pub(super) fn sleep(&mut self, queue: impl AsFd, eye: Option<&Eye>, rest: Duration) -> io::Result<bool> {
+    /// Sleeps until something is there, for `rest` at most; whether it is something else than a queue.
+    pub(super) fn sleep<'a>(
+        &mut self,
+        queues: impl Iterator<Item = &'a Queue>,
+        eye: Option<&Eye>,
+        rest: Duration,
+    ) -> io::Result<bool> {
         let now = clock::now();
         let mut rest = rest;
         if let Some(eye) = eye.filter(|_| !self.is_alert) {
@@ -95,9 +101,10 @@ impl Sleep {
         }
         let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
         let read = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut both = [read(queue.as_fd()), read(self.others.as_fd())];
-        match poll(&mut both, Some(&rest)) {
-            Ok(_) => Ok(!both[1].revents().is_empty()),
+        let mut all = vec![read(self.others.as_fd())];
+        all.extend(queues.map(|queue| read(queue.as_fd())));
+        match poll(&mut all, Some(&rest)) {
+            Ok(_) => Ok(all.first().is_some_and(|others| !others.revents().is_empty())),
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }

@@ -68,6 +68,8 @@ pub struct Flow {
     pub local: String,
     /// The server.
     pub remote: String,
+    /// `down`: its data comes to here; `up`: it goes to the server.
+    pub direction: String,
     /// Seconds since it is known.
     pub age_s: f64,
     /// The mechanisms in force for it now.
@@ -76,7 +78,7 @@ pub struct Flow {
     pub not_in_force: Vec<Excuse>,
     /// Why nothing is done for it, if nothing is.
     pub left_alone: Option<String>,
-    /// Bytes received since it is known.
+    /// Bytes received since it is known; of an upload, those that the server has acknowledged.
     pub received_bytes: u64,
     /// What it brought in the last seconds.
     pub goodput_mbps: f64,
@@ -94,7 +96,7 @@ pub struct Flow {
     pub hidden_bytes: u64,
     /// Of these, still missing.
     pub missing_bytes: u64,
-    /// Pure ACKs of the own stack.
+    /// Pure ACKs of the own stack; of an upload, of the server.
     pub acks: u64,
     /// Of these, sent over another link.
     pub offloaded: u64,
@@ -102,7 +104,7 @@ pub struct Flow {
     pub replaced: u64,
     /// Restarts after a blackout.
     pub kicks: u64,
-    /// How long packets wait on their way to here, beyond the least seen.
+    /// How long packets wait on their way, beyond the least seen.
     pub queue_ms: Option<f64>,
     /// The round trip as seen from here.
     pub rtt_ms: Option<f64>,
@@ -113,12 +115,15 @@ pub struct Flow {
 pub struct Counts {
     /// Packets that waited for a word.
     pub queued: u64,
+    /// Of these, of those that came: acknowledgements of uploads.
+    #[serde(default)]
+    pub arriving: u64,
     /// How often some of them were taken at once.
     #[serde(default)]
     pub batches: u64,
-    /// Of these packets, changed.
+    /// Of those that waited, changed.
     pub changed: u64,
-    /// Of these, not let out.
+    /// Of those that waited, not let on.
     pub held: u64,
     /// Packets of our own, over a link.
     pub sent: u64,
@@ -166,6 +171,7 @@ impl Flow {
         Self {
             local: local.to_string(),
             remote: remote.to_string(),
+            direction: if view.is_upload { "up" } else { "down" }.to_owned(),
             age_s: now.since(view.opened).as_secs_f64(),
             left_alone: view.left_alone(),
             in_force: view.in_force,

@@ -19,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::ping::Pinger;
 use super::raw::{Inward, Raw};
-use super::rules::{self, Rules};
+use super::rules::{self, Numbers, Rules};
 use super::sight::Eye;
 use super::steer::Steer;
 use super::{Engine, Flows, Setup, Wanted, control, restore, roads};
@@ -281,18 +281,37 @@ fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_befo
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         let engine = Engine::start(setup("port 443")).unwrap();
-        assert_eq!(rules_there(), 6);
+        assert_eq!(rules_there(), 12);
         let mut session = connect(&line, server(SERVERS[0]), None);
         let _v6 = connect(&line, server(SERVERS[1]), None);
-        assert_eq!(status(&engine).counts.queued, 4, "SYN and acknowledgement of both");
+        assert_eq!(status(&engine).counts.queued, 6, "of both: SYN, its answer, acknowledgement");
         let _other = connect(&line, server("198.51.100.1:80"), None);
         session.stream.write_all(&[1; 400]).unwrap();
         assert!(line.segment(server(SERVERS[0])).is_some());
         let counts = status(&engine).counts;
-        assert_eq!((counts.queued, counts.changed, counts.held, counts.sent), (4, 0, 0, 0));
+        assert_eq!((counts.queued, counts.changed, counts.held, counts.sent), (6, 0, 0, 0));
+        let acknowledged = session.received.plus(400);
+        let to = session.flow;
+        let ack = NewSegment::data(&to, session.next, acknowledged, 60_000, None, &[]).emit().unwrap();
+        line.tun.send(&ack).unwrap();
+        let carries =
+            NewSegment::data(&to, session.next, acknowledged, 60_000, None, b"a packet that carries something");
+        let carries = NewSegment { flags: Flags::ACK | Flags::PSH, ..carries };
+        line.tun.send(&carries.emit().unwrap()).unwrap();
+        assert_eq!(session.heard(), "a packet that carries something");
+        // The packet behind it waits for nobody, and may be heard first.
+        let mut counts = status(&engine).counts;
+        for _ in 0..100 {
+            if counts.arriving == 3 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            counts = status(&engine).counts;
+        }
+        assert_eq!((counts.arriving, counts.changed), (3, 0), "of what comes, acknowledgements alone");
         let second = Engine::start(setup("port 443")).unwrap_err().to_string();
         assert!(second.contains("another `marline accel` helps it already"), "{second}");
-        assert_eq!(rules_there(), 6, "and the first one goes on");
+        assert_eq!(rules_there(), 12, "and the first one goes on");
         drop(engine);
         assert_eq!(rules_there(), 0);
     });
@@ -306,13 +325,17 @@ fn rules_of_a_run_that_was_killed_let_packets_pass_and_are_found_and_removed() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         // Its queue went with it.
-        std::mem::forget(Rules::set("wlan0", &Flows::default(), 27_906).unwrap());
-        std::mem::forget(Rules::set("wwan0", &Flows::default(), 27_907).unwrap());
+        std::mem::forget(
+            Rules::set("wlan0", &Flows::default(), Numbers { leaving: 27_906, arriving: Some(28_162) }).unwrap(),
+        );
+        std::mem::forget(
+            Rules::set("wwan0", &Flows::default(), Numbers { leaving: 27_907, arriving: None }).unwrap(),
+        );
         drop(connect(&line, server(SERVERS[0]), None));
         let engine = Engine::start(setup("tcp")).unwrap();
         assert_eq!(rules::left_behind(), ["wwan0"], "a run begins with its own link swept");
         assert_eq!(restore().unwrap(), ["wwan0"]);
-        assert_eq!(rules_there(), 6, "what is in use stays");
+        assert_eq!(rules_there(), 12, "what is in use stays");
         drop(engine);
         assert_eq!((rules_there(), restore().unwrap()), (0, Vec::new()));
     });

@@ -109,10 +109,11 @@ impl Works {
         self.machine.deadline().map(|at| at.since(self.now()))
     }
 
-    /// A packet that waits; `give` is told what becomes of it, once.
-    pub(super) fn leaving(&mut self, packet: &[u8], give: &mut dyn FnMut(Fate<'_>)) {
+    /// A packet that waits, and the word of it for the machine; `give` is told what becomes of it, once.
+    pub(super) fn held(&mut self, input: Input, packet: &[u8], give: &mut dyn FnMut(Fate<'_>)) {
         self.counts.queued += 1;
-        self.hear_of(self.now(), Input::Leaving(Bytes(packet.to_vec())));
+        self.counts.arriving += u64::from(matches!(input, Input::Arriving(_)));
+        self.hear_of(self.now(), input);
         let mut said = false;
         while let Some(output) = self.machine.poll() {
             let fate = match &output {

@@ -124,6 +124,27 @@ impl Plan {
             clocks: [7_000_000, 90_000],
         }
     }
+
+    /// The same the other way: what was answered is sent, and what was sent is the answer.
+    #[must_use]
+    pub fn turned(mut self) -> Self {
+        for exchange in &mut self.exchanges {
+            (exchange.request, exchange.answer) = (exchange.answer, exchange.request);
+        }
+        let answers: u64 = self.exchanges.iter().map(|exchange| exchange.answer).sum();
+        let close = match self.close {
+            Close::ServerReset(bytes) => Close::ServerReset(bytes.min(answers)),
+            Close::ClientReset(bytes) => Close::ClientReset(bytes.min(answers)),
+            other => other,
+        };
+        Self { is_http: false, close, ..self }
+    }
+
+    /// The client sends more than it gets.
+    pub fn is_upload(&self) -> bool {
+        let sum = |part: fn(&Exchange) -> u64| self.exchanges.iter().map(part).sum::<u64>();
+        sum(|exchange| exchange.request) > sum(|exchange| exchange.answer)
+    }
 }
 
 /// A request and its answer.

@@ -24,8 +24,11 @@ pub(super) struct Station {
     asked: usize,
     answered: usize,
     ask_at: Option<Instant>,
-    /// How far the client has read, and since when no further.
+    /// How far the client has read, and since when no further. Of an upload the server's reading counts as well, for the
+    /// time.
     read: (u64, Instant),
+    /// How far the server has read, of an upload.
+    taken: u64,
     stall: (Duration, Instant),
     finished: Option<Instant>,
 }
@@ -50,6 +53,7 @@ impl Station {
             answered: 0,
             ask_at: None,
             read: (0, Instant::ZERO),
+            taken: 0,
             stall: (Duration::ZERO, Instant::ZERO),
             finished: None,
         })
@@ -219,10 +223,23 @@ impl Station {
         }
     }
 
+    /// The server's end has told its application so much.
+    pub(super) fn taken(&self) -> u64 {
+        self.server.as_ref().map_or(0, Socket::complete)
+    }
+
+    /// The number that the server's stack waits for.
+    pub(super) fn taken_by_stack(&self) -> u64 {
+        self.server.as_ref().map_or(0, Socket::awaited)
+    }
+
     fn note_progress(&mut self, now: Instant) {
-        let Some(read) = self.client.as_ref().map(Socket::complete).filter(|read| *read > self.read.0) else {
+        let read = self.client.as_ref().map_or(0, Socket::complete);
+        let taken = if self.plan.is_upload() { self.taken() } else { 0 };
+        if read <= self.read.0 && taken <= self.taken {
             return;
-        };
+        }
+        self.taken = taken;
         let pause = now.since(self.read.1);
         if self.waits() && pause > self.stall.0 {
             self.stall = (pause, now);

@@ -61,7 +61,7 @@ impl Watch {
         Ok(())
     }
 
-    /// A packet for the stack.
+    /// A packet for the stack. Nothing is acknowledged to it that the server's has not.
     pub(super) fn on_delivered(station: &Station, bytes: &[u8], read: &Read) -> Result<Segment, String> {
         checksum(bytes)?;
         let segment = match read {
@@ -72,6 +72,10 @@ impl Watch {
         let due = station.content.bytes(Direction::Down, segment.data.start, segment.data.end);
         if view.payload() != due {
             return Err(format!("wrong bytes within {:?}", segment.data));
+        }
+        let taken = station.taken_by_stack();
+        if segment.flags.ack && segment.ack > taken {
+            return Err(format!("{} is acknowledged, and the server has {taken}", segment.ack));
         }
         Ok(*segment)
     }

@@ -75,6 +75,8 @@ pub struct World {
     watch: Option<Watch>,
     sight: Sight,
     news: VecDeque<News>,
+    /// The packet that is held came; else it leaves.
+    comes: bool,
     /// Planned: times, in order, and what.
     planned: VecDeque<(Instant, Planned)>,
     gateways: BTreeSet<(Instant, LinkId, u16)>,
@@ -123,6 +125,7 @@ impl World {
             watch: scene.config.as_ref().map(|config| Watch::new(&config.mechanisms)),
             sight: Sight::None,
             news: VecDeque::new(),
+            comes: false,
             planned: plans(&scene),
             gateways: BTreeSet::new(),
             hostile: Hostile::new(scene.seed),
@@ -209,6 +212,11 @@ impl World {
     /// Bytes that the n-th flow's client has read.
     pub fn read(&self, n: usize) -> u64 {
         self.stations.get(n).map_or(0, Station::read)
+    }
+
+    /// Bytes that the n-th flow's server has read.
+    pub fn taken(&self, n: usize) -> u64 {
+        self.stations.get(n).map_or(0, Station::taken)
     }
 
     /// How the n-th flow stands, as a line for people.
@@ -312,6 +320,9 @@ impl World {
                 if direction == Direction::Down && link == Scene::PRIMARY && self.machine.is_some() {
                     self.show(flow, Direction::Down, &segment);
                     self.pump();
+                    if self.hold(flow, &segment) {
+                        return self.pump();
+                    }
                 }
                 if let Some(station) = self.stations.get_mut(flow) {
                     station.on_client(self.now, &segment);
@@ -327,10 +338,15 @@ impl World {
         let Some(station) = self.stations.get_mut(n) else { return };
         let read = station.names.read(Direction::Up, &view, station.place(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
+            let due = station.content.bytes(Direction::Up, segment.data.start, segment.data.end);
+            let is_right = view.payload() == due;
             station.on_server(self.now, &segment);
             // What the dead one has acknowledged may have been on its way still.
             if self.log.is_some() && station.acknowledged() > station.received() {
                 self.robbed.insert(n);
+            }
+            if !is_right {
+                self.wrong(format!("flow {n}: wrong bytes at the server within {:?}", segment.data));
             }
             self.attend(n);
         }
@@ -377,6 +393,24 @@ impl World {
         }
     }
 
+    /// Whether a packet that came waits for a word: an acknowledgement without more, where something may be done for
+    /// uploads. What it becomes is delivered.
+    fn hold(&mut self, n: usize, segment: &Segment) -> bool {
+        let may = self.scene.config.as_ref().is_some_and(|config| config.mechanisms.has_any(&UPWARD));
+        let flags = segment.flags;
+        let Some(station) = self.stations.get(n).filter(|_| may && flags.ack && !flags.fin && !flags.rst) else {
+            return false;
+        };
+        // What a real kernel sends of an application's last bytes has PSH.
+        if !segment.data.is_empty() {
+            return false;
+        }
+        let bytes = station.names.emit(Direction::Down, segment, &station.content);
+        self.hostile.remember(&bytes);
+        self.news.push_back(News::Input(Input::Arriving(Bytes(bytes))));
+        true
+    }
+
     /// A packet passes without being held.
     fn show(&mut self, n: usize, direction: Direction, segment: &Segment) {
         if self.sight == Sight::None {
@@ -407,7 +441,11 @@ impl World {
                 }
             };
             let Some(machine) = &mut self.machine else { continue };
-            let held = if let Input::Leaving(packet) = &input { Some(packet.0.clone()) } else { None };
+            let held = match &input {
+                Input::Leaving(packet) | Input::Arriving(packet) => Some(packet.0.clone()),
+                _ => None,
+            };
+            self.comes = matches!(input, Input::Arriving(_));
             machine.handle(self.now, input);
             self.carry_out(held.as_deref());
         }
@@ -422,6 +460,7 @@ impl World {
         for output in outputs {
             *self.outcome.asked.entry(name(&output)).or_default() += 1;
             match output {
+                Output::Leave(packet) if self.comes => self.deliver(&packet.0),
                 Output::Leave(packet) => self.send(Scene::PRIMARY, packet.0),
                 Output::Send { link, packet } => self.send(link, packet.0),
                 Output::Hold => {}
@@ -531,6 +570,8 @@ pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::Hide | Mechanism::LateHide | Mechanism::FreezeFlight | Mechanism::FastFetch)
 }
 
+/// What may be done for uploads.
+const UPWARD: [Mechanism; 4] = [Mechanism::Undo, Mechanism::Reserve, Mechanism::Freeze, Mechanism::FreezeFlight];
 /// What leaves with so many bytes or fewer is held: all pure ACKs, and little else.
 const HELD: usize = 160;
 /// Chosen: an instant at which more than this happens never ends.

@@ -121,11 +121,11 @@ impl Flow {
     /// Sends what the own stack has said last, over this link.
     fn say(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
         let Some((last, envelope)) = self.last else { return };
-        // Not the timestamp of before the silence, which would make it a round trip; but that of a chain of holes.
+        // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
+        // the other clock would show in a packet that comes now; but that of a chain of holes.
         let older = self.echoed.filter(|_| self.undo.is_armed());
         let shows = older.or_else(|| self.gate.clock().shows(now));
         let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
-        let fresh = |stamps| if self.way == Way::Down { fresh(stamps) } else { stamps };
         // That something came twice was true once.
         let sacks = if last.duplicate_span().is_some() { Sacks::default() } else { last.sacks };
         let ack = Ack { timestamps: last.timestamps.map(fresh), sacks, ..last };

@@ -6,7 +6,7 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Counts, Flow};
+use super::{Counts, Flow, Way};
 use crate::accel::gain::plain;
 use crate::accel::hiding::Hiding;
 use crate::accel::view::{Excuse, FlowView};
@@ -31,8 +31,10 @@ impl Flow {
         if self.is_offloaded {
             in_force.push(Mechanism::Offload);
         }
+        let is_upload = self.way == Way::Up;
         FlowView {
-            flow: self.key,
+            flow: if is_upload { self.key.reversed() } else { self.key },
+            is_upload,
             opened: self.opened,
             not_in_force: self.not_in_force(mechanisms, stamps),
             in_force,
@@ -95,7 +97,12 @@ impl Flow {
         self.scale.unwrap_or(14)
     }
 
-    /// From here to its other end.
+    /// Where its data goes.
+    pub(in crate::accel) const fn way(&self) -> Way {
+        self.way
+    }
+
+    /// From the one who acknowledges to the sender.
     pub(in crate::accel) const fn key(&self) -> Key {
         self.key
     }

@@ -5,6 +5,7 @@
 //! | `loss` | 1 % random loss, 50 and 200 ms, TLS | 4 and 8 times plain |
 //! | `loss-http` | 1, 2 and 3 %, plain HTTP, the second link also with 600 kbit/s | 0.95 to 0.9 of loss-free; 5 times plain |
 //! | `blackout` | 2 s and 10 s of every 20 s | 0.94 to 0.97 of loss-free × availability |
+//! | `upload` | 1 % random loss of what the client sends, 50 and 200 ms; 10 s of every 20 s dark | plain |
 //! | `offload` | an 802.11g cell, the second link with 400 and 100 kbit/s up | 0.95 of UDP's goodput; 1.15 times plain |
 //! | `both` | 1 % and 2 s of every 20 s | 5 and 8 times plain; no stall |
 //! | `harmless` | a clean link, a BBR sender, congestion alone | 0.98 of plain; a competing flow loses no more |
@@ -14,7 +15,7 @@
 //!
 //! 1. Plain TCP and ours take turns within each run, in fresh labs with the same seed, and what is judged is the ratio of such a
 //!    pair; so are loss-free goodput and UDP's.
-//! 2. Loss is towards the client alone.
+//! 2. Loss is towards the client alone; of an upload, from it alone.
 //! 3. A figure decides no exit code: it is 1 only if something could not be done at all, or a byte was wrong. Suspect runs are
 //!    named.
 //! 4. Runs of different seeds and rows may go on side by side (`--jobs`, [`unit`]); those of `cost` are always alone.
@@ -48,7 +49,7 @@ use unit::Unit;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct AccelArgs {
-    /// Only these: loss, loss-http, blackout, offload, both, harmless, grid, integrity, cost, all; or one of their rows,
+    /// Only these: loss, loss-http, blackout, upload, offload, both, harmless, grid, integrity, cost, all; or one of their rows,
     /// `loss 200ms`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
@@ -83,8 +84,8 @@ Examples:
   marline lab bench accel --case \"loss 200ms\",blackout --quick --runs 3";
 
 /// The cases, in the order of the table.
-const CASES: [&str; 9] =
-    ["loss", "loss-http", "blackout", "offload", "both", "harmless", "grid", "integrity", "cost"];
+const CASES: [&str; 10] =
+    ["loss", "loss-http", "blackout", "upload", "offload", "both", "harmless", "grid", "integrity", "cost"];
 
 /// What all cases have in common.
 struct Bench {
@@ -191,7 +192,7 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
     if is_stopped() {
         say("interrupted: what follows is no result");
     }
-    let head = format!("Sender: {}, where a row names no other. Loss towards the client alone.\n", args.cc);
+    let head = format!("Sender: {}, where a row names no other. Loss of what carries data alone.\n", args.cc);
     turns::end(file, &head, &sheet.table(), &sheet.record(), sheet.problems)
 }
 

@@ -204,7 +204,8 @@ fn tell(sheet: &mut Sheet, case: &str, kind: Kind, taken: &Taken) {
         let none = || "nothing".to_owned();
         let force = if taken.in_force.is_empty() { none() } else { taken.in_force.join(", ") };
         let alone = taken.left_alone().map(|why| format!("; left alone: {why}")).unwrap_or_default();
-        sheet.tell(case, &format!(": in force: {force}{alone}"));
+        let undone = taken.undone();
+        sheet.tell(case, &format!(": in force: {force}{alone}; {undone} reductions undone"));
     }
 }
 

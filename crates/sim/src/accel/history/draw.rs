@@ -22,7 +22,10 @@ pub fn draw(seed: u64) -> Scene {
     let lasts = 2.0 + 10.0 * chance.uniform();
     let count = 1 + chance.below(4);
     let bytes = (pace(&primary) * lasts / count as f64).clamp(2_000.0, MOST_BYTES as f64 / count as f64);
-    let flows = (0..count).map(|_| flow(&mut chance, bytes, lasts)).collect();
+    let flows = (0..count).map(|_| flow(&mut chance, bytes, lasts));
+    // By the seed and not by chance, so that what other seeds mean stays.
+    let is_upward = seed % UPWARD == UPWARD / 2;
+    let flows = flows.map(|plan| if is_upward { plan.turned() } else { plan }).collect();
     let mut blackouts = blackouts(&mut chance, Scene::PRIMARY, lasts);
     if helper.is_some() && chance.one_in(3) {
         blackouts.extend(self::blackouts(&mut chance, Scene::HELPER, lasts));
@@ -216,5 +219,7 @@ fn hostile(chance: &mut Chance, lasts: f64) -> Vec<(Duration, Hostility)> {
     (0..count).map(|_| (chance.seconds(2.0 * lasts), *chance.pick(&all))).collect()
 }
 
+/// Of so many histories one goes up.
+const UPWARD: u64 = 6;
 /// Of all flows of a history together. Chosen: some ten thousand packets at most, some milliseconds.
 const MOST_BYTES: u64 = 12_000_000;

@@ -1,0 +1,150 @@
+//! One upload by curl, followed at the server's end as it arrives.
+//!
+//! In: the file that is sent, where the server stands. Out: as of a download ([`super::download`]): bytes by slots, the first wrong
+//! one if any, the longest pause.
+//!
+//! 1. The receiver is a socket of this process in the server's network, with a stock kernel's TCP behind it; nginx would tell
+//!    what came only when all of it is there.
+//! 2. The sender is curl at the client's end, and the client's kernel: the one whose losses are to be undone.
+//! 3. `Expect: 100-continue` is not sent: it costs a round trip and is none of what is compared.
+
+use std::io::{self, Read, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::download::{Download, Received, follow};
+use super::world;
+use crate::server::Payload;
+use crate::{Lab, LabError};
+
+/// The port that takes uploads. chosen: any that nginx does not have.
+const PORT: u16 = 8080;
+/// How often a receiver looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+/// A request's head is shorter.
+const HEAD: usize = 4096;
+
+/// Starts it; its clock began at `zero`.
+pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
+    let address = crate::places::address(world::place());
+    let listen = || {
+        let listener = TcpListener::bind((address, PORT))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    let listener = lab.inside_at(world::place(), listen).map_err(LabError::at("listening for an upload"))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (path, heard) = (payload.path(), Arc::clone(&stop));
+    let reader = std::thread::spawn(move || receive(&listener, &path, zero, &heard));
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--http1.1", "-H", "Expect:", "-T"]).arg(payload.path());
+    command.arg(format!("http://{address}:{PORT}/upload"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = lab.spawn(&mut command).map_err(|source| {
+        stop.store(true, Ordering::Relaxed);
+        LabError::Start { program: "curl".into(), source }
+    })?;
+    Ok(Download::of(child, reader, zero, stop))
+}
+
+/// Takes one upload; what is not whole when it is stopped counts as far as it came.
+fn receive(listener: &TcpListener, file: &Path, zero: Instant, stop: &AtomicBool) -> io::Result<Received> {
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Received::default());
+        }
+        std::thread::sleep(LOOK / 10);
+    };
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(LOOK))?;
+    let length = std::fs::metadata(file)?.len();
+    let mut answer = stream.try_clone()?;
+    let mut body = Body { stream, stop };
+    body.skip_head()?;
+    let received = follow(body.by_ref().take(length), file, zero)?;
+    if received.bytes == length {
+        answer.write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+    }
+    Ok(received)
+}
+
+/// What comes, until it ends or is to end.
+struct Body<'a> {
+    stream: TcpStream,
+    stop: &'a AtomicBool,
+}
+
+impl Body<'_> {
+    /// One byte after another: what follows the head is the file's.
+    fn skip_head(&mut self) -> io::Result<()> {
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() == HEAD || self.read(&mut byte)? == 0 {
+                return Err(io::Error::other("an upload without a head"));
+            }
+            head.extend_from_slice(&byte);
+        }
+        Ok(())
+    }
+}
+
+impl Read for Body<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(into) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                // Whoever is killed in the middle may reset it.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
+                read => return read,
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(body: &'static [u8], file: &[u8]) -> io::Result<Received> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, file).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sender = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"PUT /upload HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            stream.write_all(body).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut said = String::new();
+            let _ = stream.read_to_string(&mut said);
+            said
+        });
+        let received = receive(&listener, &path, Instant::now(), &AtomicBool::new(false));
+        let said = sender.join().unwrap();
+        let whole = received.as_ref().is_ok_and(|received| received.bytes == file.len() as u64);
+        assert_eq!(said.starts_with("HTTP/1.1 201"), whole, "{said}");
+        received
+    }
+
+    #[test]
+    fn what_is_sent_is_compared_as_it_comes_and_answered_when_it_is_whole() {
+        let whole = run(b"0123456789", b"0123456789").unwrap();
+        assert_eq!((whole.bytes, whole.wrong), (10, None));
+        let part = run(b"0123x", b"0123456789").unwrap();
+        assert_eq!((part.bytes, part.wrong), (5, Some(4)));
+    }
+}
