@@ -71,7 +71,7 @@ impl Grain {
         let is_twice = bytes == self.last && bytes >= SMALLEST;
         self.last = bytes;
         // What the device has joined is a multiple.
-        let is_other = self.known.is_none_or(|known| bytes % known != 0);
+        let is_other = self.known.is_none_or(|known| !bytes.is_multiple_of(known));
         if is_twice && is_other {
             self.known = Some(bytes);
         }
