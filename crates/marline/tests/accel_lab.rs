@@ -68,7 +68,7 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
     assert_eq!(figures.len(), 2, "plain and ours: {figures:?}");
     assert!(figures.iter().all(|figure| figure[1][0].as_f64().unwrap() > 0.0), "{figures:?}");
     let text = said(&output);
-    let line = text.lines().find(|line| line.contains("upload 1% 50ms: in force:")).unwrap();
+    let line = text.lines().find(|line| line.contains("upload 1% 50ms") && line.contains(": in force:")).unwrap();
     assert!(line.contains("undo") && !line.contains("; 0 reductions undone"), "{line}");
 }
 
