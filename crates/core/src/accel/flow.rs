@@ -16,18 +16,20 @@ use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::calm::Calm;
+use super::detour::{Detour, Road};
 use super::event::{Bytes, Output};
 use super::fetcher::Want;
-use super::gain::{Trial, plain};
+use super::gain::plain;
 use super::gate::Gate;
 use super::handler::Handler;
 use super::hider::Verdict;
 use super::hiding::{Allowed, Hiding};
 use super::holes::Holes;
+use super::offloader::Fate;
 use super::pace::Pace;
 use super::reserve::{self, Reserve};
 use super::sender::{Moment, Sender};
+use super::trial;
 use super::trip::Trip;
 use super::undo::{Shown, Undo};
 use super::view::FlowView;
@@ -68,9 +70,7 @@ pub(super) struct Flow {
     flight: DataSize,
     pace: Pace,
     trip: Trip,
-    trial: Trial,
-    calm: Calm,
-    is_offloaded: bool,
+    detour: Detour,
     is_frozen: bool,
     counts: Counts,
 }
@@ -80,6 +80,16 @@ pub(super) struct Counts {
     pub(super) acks: u64,
     pub(super) offloaded: u64,
     pub(super) replaced: u64,
+}
+
+impl Counts {
+    /// A helping link has taken an ACK.
+    pub(super) const fn on_fate(&mut self, fate: Fate) {
+        match fate {
+            Fate::Alone => self.offloaded += 1,
+            Fate::Replaced => self.replaced += 1,
+        }
+    }
 }
 
 /// What an ACK has shown.
@@ -125,9 +135,7 @@ impl Flow {
             flight: DataSize::ZERO,
             pace: Pace::default(),
             trip: Trip::default(),
-            trial: Trial::default(),
-            calm: Calm::default(),
-            is_offloaded: false,
+            detour: Detour::default(),
             is_frozen: false,
             counts: Counts::default(),
         }
@@ -261,6 +269,7 @@ impl Flow {
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
+            self.detour.on_echo(now, stamps.echo, self.gate.queue(now));
         }
         self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
     }
@@ -303,6 +312,10 @@ impl Flow {
 
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+        self.release(now, primary, false, outputs);
+        if self.detour.has_failed(now) {
+            self.say(now, primary, outputs);
+        }
         if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out().is_some() {
             self.say(now, primary, outputs);
         }
@@ -317,7 +330,7 @@ impl Flow {
     /// When to tick next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
-        [self.reserve.due(), self.handler.deadline(), hiding].into_iter().flatten().min()
+        [self.reserve.due(), self.handler.deadline(), hiding, self.detour.deadline()].into_iter().flatten().min()
     }
 
     /// The mirror, if it may have one.
@@ -339,15 +352,36 @@ impl Flow {
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
     }
 
-    /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
-    pub(super) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
-        let clean = self.calm.is_calm(now, &self.holes) && !self.undo.is_armed();
+    /// Whether its ACKs may go over a helping link now, by nothing but its holes and its size: as published.
+    pub(super) fn may_spill(&mut self, now: Instant) -> bool {
+        self.detour.is_clear(now, &self.holes, self.undo.is_armed()) && self.in_flight(now) >= u64::from(THRESHOLD)
+    }
+
+    /// The way of an ACK that leaves now; `is_ready`: a helping link answers.
+    pub(super) fn road(&mut self, now: Instant, is_ready: bool) -> Road {
         // One who is below is not let in again before he is well above.
-        let least = if self.is_offloaded { THRESHOLD / 2 } else { THRESHOLD };
-        let fits = clean && self.in_flight(now) >= u64::from(least);
-        let is_on = !on_trial || self.trial.is_on(now, self.pace.total(), fits);
-        self.is_offloaded = fits && is_on;
-        self.is_offloaded
+        let least = if self.detour.is_on() { THRESHOLD / 2 } else { THRESHOLD };
+        let moment = trial::Moment {
+            total: self.pace.total(),
+            queue: self.gate.queue(now),
+            longest: self.gate.longest(),
+            rtt: self.trip.least(),
+            fits: self.in_flight(now) >= u64::from(least),
+            is_ready,
+            ..trial::Moment::at(now)
+        };
+        self.detour.road(moment, &self.holes, self.undo.is_armed())
+    }
+
+    /// What is known of the two ways of its ACKs.
+    pub(super) const fn detour_mut(&mut self) -> &mut Detour {
+        &mut self.detour
+    }
+
+    /// Sends what was held until now; all of it where the link has gone dark.
+    pub(super) fn release(&mut self, now: Instant, link: LinkId, is_dark: bool, outputs: &mut VecDeque<Output>) {
+        let due = self.detour.due(now, is_dark).into_iter().map(Bytes);
+        outputs.extend(due.map(|packet| Output::Send { link, packet }));
     }
 
     /// Books what became of an ACK that was offered to a helping link.
@@ -390,7 +424,7 @@ impl Flow {
         if self.reserve.may_restart() {
             in_force.push(Mechanism::Reserve);
         }
-        if self.is_offloaded {
+        if self.detour.is_on() {
             in_force.push(Mechanism::Offload);
         }
         FlowView {
@@ -434,7 +468,7 @@ impl Flow {
             "it has no timestamps, which undo needs"
         } else if self.sender.is_unmoved() {
             "its sender does not slow down when something is lost"
-        } else if self.trial.is_in_vain() {
+        } else if self.detour.trial().is_in_vain() {
             "it runs no better with its ACKs elsewhere"
         } else {
             return None;
