@@ -56,7 +56,7 @@ impl Calm {
         self.counted = now;
         if holes.is_open() {
             if self.stirred.is_none() {
-                self.strain += SOON;
+                self.strain = (self.strain + SOON).min(SOON * (OFTEN + 1));
             }
             self.stirred.get_or_insert(now);
         } else if holes.closed_for(now, LEAST) {

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use super::calm::Calm;
 use super::holes::Holes;
-use super::line::Line;
+use super::line::{Line, Says};
 use super::trial::{Moment, Trial};
 use super::ways::{By, Ways};
 use crate::units::{Duration, Instant};
@@ -99,14 +99,9 @@ impl Detour {
     }
 
     /// An ACK leaves over the first link, so late. It is given back if that is now.
-    pub(super) fn hold(
-        &mut self,
-        now: Instant,
-        packet: Vec<u8>,
-        value: Option<Stamp>,
-        late: Duration,
-    ) -> Option<Vec<u8>> {
-        let packet = self.line.push(now, packet, late);
+    pub(super) fn hold(&mut self, now: Instant, packet: Vec<u8>, says: Says, late: Duration) -> Option<Vec<u8>> {
+        let packet = self.line.push(now, packet, says, late);
+        let value = says.ack.timestamps.map(|stamps| stamps.value);
         match value.filter(|_| packet.is_some()) {
             Some(value) => self.ways.on_leaving(now, value, By::First),
             None => self.ways.on_held(),

@@ -25,6 +25,7 @@ use super::handler::Handler;
 use super::hider::Verdict;
 use super::hiding::{Allowed, Hiding};
 use super::holes::Holes;
+use super::line::Says;
 use super::offloader::Fate;
 use super::pace::Pace;
 use super::reserve::{self, Reserve};
@@ -371,6 +372,13 @@ impl Flow {
             ..trial::Moment::at(now)
         };
         self.detour.road(moment, &self.holes, self.undo.is_armed())
+    }
+
+    /// What an ACK says as it leaves, beside what the own stack has said.
+    pub(super) fn says(&self, ack: Ack) -> Says {
+        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.echo);
+        let is_marked = self.last.is_none_or(|(last, _)| echo(&last) != echo(&ack));
+        Says { ack, is_marked, scale: self.scale() }
     }
 
     /// What is known of the two ways of its ACKs.

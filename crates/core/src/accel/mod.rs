@@ -260,12 +260,12 @@ impl Accelerator {
         let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now);
         let road = flow.road(now, is_ready);
         self.watch_until = self.watch_until.max(flow.detour_mut().watch_until());
-        let (scale, at) = (flow.scale(), self.outputs.len());
+        let (says, at) = (flow.says(ack), self.outputs.len());
         let late = match road {
             Road::Late(late) => Err((packet.0, late)),
             Road::Elsewhere => self
                 .helpers
-                .offer(now, key, (ack, packet.0), scale, &mut self.outputs)
+                .offer(now, key, (ack, packet.0), says.scale, &mut self.outputs)
                 .map_err(|packet| (packet, flow.detour_mut().on_refused(now))),
         };
         let left = match late {
@@ -274,7 +274,7 @@ impl Accelerator {
                 flow.counts_mut().on_fate(fate);
                 None
             }
-            Err((packet, late)) => flow.detour_mut().hold(now, packet, value, late),
+            Err((packet, late)) => flow.detour_mut().hold(now, packet, says, late),
         };
         if left.is_none() {
             self.outputs.insert(at, Output::Hold);

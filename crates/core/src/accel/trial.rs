@@ -9,7 +9,7 @@
 //!    longest of late has to do.
 //! 3. A flow without a queue is limited by something else. It is judged by means over longer times, with, and then without
 //!    once more; and what it gains is to be more, for means waver.
-//! 4. Who is slower by three tenths stops at once. So does one whose losses become many ([`super::calm`]).
+//! 4. Who is slower by three tenths stops at once, without a queue by less. So does one whose losses become many ([`super::calm`]).
 //! 5. A judgement is tried again later, and less and less often.
 
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
@@ -129,7 +129,8 @@ impl Trial {
         // Bytes behind a hole count when it closes: what is measured lies between two.
         let check = check.filter(|_| moment.is_quiet);
         let checked = check.and_then(|check| check.until(mark, CHECK));
-        if checked.is_some_and(|rate| rate < before.rate.share(HARMED)) {
+        let least = before.rate.share(if before.stood { HARMED } else { SLOWED });
+        if checked.is_some_and(|rate| rate < least) {
             return self.decide(now, false);
         }
         let has_begun = now.since(since) >= GAP;
@@ -270,6 +271,9 @@ const GAP: Duration = Duration::from_millis(300);
 const CHECK: Duration = Duration::from_millis(500);
 /// chosen: more than a loss takes from CUBIC.
 const HARMED: Ratio = Ratio::from_percent(70);
+/// chosen: more than means of half a second waver; a flow without a queue is slower by the longer way, if at all, and
+/// stays so.
+const SLOWED: Ratio = Ratio::from_percent(85);
 /// chosen: the window has grown into the longer way by then.
 const RUN_UP: Duration = Duration::from_secs(4);
 const WITH: Duration = Duration::from_secs(4);

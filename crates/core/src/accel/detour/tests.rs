@@ -1,6 +1,6 @@
 use super::*;
 use crate::units::DataSize;
-use crate::wire::packet::{Ack, Flags, Sacks, Seq, Span};
+use crate::wire::packet::{Ack, Flags, Sacks, Seq, Span, Timestamps};
 
 /// A flow of 20 Mbit/s with help and 16 without, behind a queue of 60 ms, whose ACKs leave every millisecond.
 struct World {
@@ -32,7 +32,9 @@ impl World {
             let blocks: &[Span] = if hole { &[Span::at(Seq::new(200), 9)] } else { &[] };
             let (seq, ack) = (Seq::new(1), Seq::new(100));
             let sacks = Sacks::of(blocks);
-            self.holes.on_ack(now, &Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sacks });
+            let timestamps = Some(Timestamps { value: stamp, echo: stamp });
+            let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sacks };
+            self.holes.on_ack(now, &ack);
             let queue = Duration::from_millis(60);
             let moment = Moment {
                 total: DataSize::from_bytes(self.total),
@@ -50,7 +52,10 @@ impl World {
                     self.detour.on_taken(now, Some(stamp));
                     self.arrives.then_some(WAYS[1])
                 }
-                Road::Late(late) => self.detour.hold(now, alloc::vec![1], Some(stamp), late).map(|_| WAYS[0]),
+                Road::Late(late) => self
+                    .detour
+                    .hold(now, alloc::vec![1], Says { ack, is_marked: false, scale: 0 }, late)
+                    .map(|_| WAYS[0]),
             };
             echoes.extend(takes.map(|takes| (now + Duration::from_millis(takes) + queue, stamp)));
             while let Some(at) = echoes.iter().position(|(at, _)| *at <= now) {
