@@ -179,8 +179,11 @@ impl Interface {
         let keeps = if waited >= LONG { 70 } else { 90 };
         if waited >= LONG || self.waits >= OFTEN {
             self.waits = 0;
-            let ceiling = self.allowance.share(Ratio::from_percent(85));
-            self.ceiling = Some((ceiling.max(LEAST), now + AGAIN));
+            // Answers that follow have waited in the same queue: they tell nothing of less.
+            if self.ceiling.is_none_or(|(ceiling, until)| now >= until || self.allowance >= ceiling) {
+                let ceiling = self.allowance.share(Ratio::from_percent(85));
+                self.ceiling = Some((ceiling.max(LEAST), now + AGAIN));
+            }
             self.allowance = self.allowance.share(Ratio::from_percent(keeps)).max(LEAST);
         } else if waited < SHORT && is_used {
             let most =

@@ -46,7 +46,7 @@ impl Links {
     pub(super) fn answers_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
         let spec = self.spec(id)?;
         let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(FARTHEST_GATEWAY));
-        let takes = takes + self.waits(id);
+        let takes = if id == Scene::PRIMARY { takes } else { takes + self.waits(id) };
         let lost = self.chance.happens(loss) || self.chance.happens(loss);
         let at = now + takes + Duration::from_micros(500 + self.chance.below(1000));
         (!lost && !self.is_dark(id, now) && !self.is_dark(id, at)).then_some(at)
