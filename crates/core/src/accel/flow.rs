@@ -17,14 +17,14 @@ mod mirrored;
 mod view;
 mod worth;
 
-use super::calm::Calm;
+use super::detour::Detour;
 use super::filling::Filling;
 use super::freeze::Thaw;
-use super::gain::Trial;
 use super::gate::Gate;
 use super::handler::Handler;
 use super::hiding::Hiding;
 use super::holes::Holes;
+use super::offloader::Fate;
 use super::pace::Pace;
 use super::reserve::{self, Reserve};
 use super::sender::{Moment, Sender};
@@ -74,9 +74,7 @@ pub(super) struct Flow {
     pace: Pace,
     trip: Trip,
     upward: Upward,
-    trial: Trial,
-    calm: Calm,
-    is_offloaded: bool,
+    detour: Detour,
     is_frozen: bool,
     /// The same, and its flight was acknowledged.
     is_stilled: bool,
@@ -89,6 +87,16 @@ pub(super) struct Counts {
     pub(super) acks: u64,
     pub(super) offloaded: u64,
     pub(super) replaced: u64,
+}
+
+impl Counts {
+    /// A helping link has taken an ACK.
+    pub(super) const fn on_fate(&mut self, fate: Fate) {
+        match fate {
+            Fate::Alone => self.offloaded += 1,
+            Fate::Replaced => self.replaced += 1,
+        }
+    }
 }
 
 /// What an ACK has shown.
@@ -138,9 +146,7 @@ impl Flow {
             pace: Pace::default(),
             trip: Trip::default(),
             upward: Upward::default(),
-            trial: Trial::default(),
-            calm: Calm::default(),
-            is_offloaded: false,
+            detour: Detour::default(),
             is_frozen: false,
             is_stilled: false,
             thaw: Thaw::default(),
@@ -302,6 +308,7 @@ impl Flow {
         if let Some(stamps) = segment.timestamps() {
             self.gate.on_stamp(now, stamps.value);
             self.trip.on_echo(now, stamps.echo);
+            self.detour.on_echo(now, stamps.echo, self.gate.queue(now));
         }
         if length > 0 {
             self.thaw.on_data();

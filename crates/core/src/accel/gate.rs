@@ -124,7 +124,8 @@ impl Gate {
         Some(Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
     }
 
-    fn longest(&self) -> Duration {
+    /// The longest wait of late.
+    pub(super) fn longest(&self) -> Duration {
         Duration::from_nanos(u64::try_from(self.longest.value().unwrap_or(0)).unwrap_or(0))
     }
 }

@@ -123,6 +123,13 @@ impl Helpers {
         }
     }
 
+    /// ACKs will be offered soon: the first link that is not known to be dark is asked whether it is there. Whether it is.
+    pub(super) fn prepare(&mut self, now: Instant) -> bool {
+        let Some(lane) = self.lanes.iter_mut().find(|lane| !lane.interface.is_dark(now)) else { return false };
+        lane.interface.want(now);
+        lane.interface.is_alive(now)
+    }
+
     /// Nothing of this flow waits any more. Whether something did.
     pub(super) fn withdraw(&mut self, flow: &Key) -> bool {
         self.lanes.iter_mut().filter_map(|lane| lane.offloader.withdraw(flow)).count() > 0

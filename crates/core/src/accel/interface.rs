@@ -6,7 +6,9 @@
 //! 1. Nothing is asked of a link that is not used: its radio may sleep. While it is, its gateway is asked five times a
 //!    second, and that question waits in the same queue as everything else that leaves.
 //! 2. Where the uplink's rate was told, nine tenths of it may be used. Else the allowance grows by a quarter with each
-//!    answer that did not wait, as long as it is used, and shrinks by three tenths with one that has waited for long.
+//!    answer that did not wait, as long as it is used, and shrinks by three tenths with one that has waited for long, by a
+//!    tenth where some in a row have waited. What was too much is not tried again for a while, for each time makes the
+//!    round trips of all flows longer.
 //! 3. A link that owes answers for a second is dead until it answers.
 //!
 //! Its capacity by a burst of packets was not measured: on a radio that costs more than all ACKs of a minute.
@@ -23,6 +25,10 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 pub(super) struct Interface {
     terms: Helper,
     allowance: Bitrate,
+    /// What it may grow to until then.
+    ceiling: Option<(Bitrate, Instant)>,
+    /// Answers in a row that have waited.
+    waits: u32,
     /// What may go at once, in nanoseconds of the allowance; negative after something that could not wait.
     credit: i64,
     credited: Instant,
@@ -44,6 +50,8 @@ impl Interface {
         Self {
             terms,
             allowance: terms.up.map_or(FIRST, |up| up.share(USABLE)),
+            ceiling: None,
+            waits: 0,
             credit: 0,
             credited: Instant::ZERO,
             used: 0,
@@ -108,7 +116,7 @@ impl Interface {
         self.rtt = Some(rtt);
         let base = *self.base.insert(self.base.map_or(rtt, |base| base.min(rtt)));
         if self.terms.up.is_none() {
-            self.adapt(rtt.saturating_sub(base));
+            self.adapt(now, rtt.saturating_sub(base));
         }
         self.used = 0;
     }
@@ -165,13 +173,23 @@ impl Interface {
         self.sent
     }
 
-    fn adapt(&mut self, waited: Duration) {
+    fn adapt(&mut self, now: Instant, waited: Duration) {
         let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
-        if waited >= LONG {
-            self.allowance = self.allowance.share(Ratio::from_percent(70)).max(LEAST);
+        self.waits = if waited < SHORT { 0 } else { self.waits + 1 };
+        let keeps = if waited >= LONG { 70 } else { 90 };
+        if waited >= LONG || self.waits >= OFTEN {
+            self.waits = 0;
+            // Answers that follow have waited in the same queue: they tell nothing of less.
+            if self.ceiling.is_none_or(|(ceiling, until)| now >= until || self.allowance >= ceiling) {
+                let ceiling = self.allowance.share(Ratio::from_percent(85));
+                self.ceiling = Some((ceiling.max(LEAST), now + AGAIN));
+            }
+            self.allowance = self.allowance.share(Ratio::from_percent(keeps)).max(LEAST);
         } else if waited < SHORT && is_used {
-            self.allowance =
-                Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(MOST);
+            let most =
+                self.ceiling.filter(|(_, until)| now < *until).map_or(MOST, |(ceiling, _)| ceiling.min(MOST));
+            let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4);
+            self.allowance = more.min(most).max(self.allowance.min(most));
         }
     }
 
@@ -193,14 +211,18 @@ const USABLE: Ratio = Ratio::from_percent(90);
 const FIRST: Bitrate = Bitrate::from_bits_per_sec(50_000);
 /// chosen: two ACKs a round trip.
 const LEAST: Bitrate = Bitrate::from_bits_per_sec(16_000);
-/// chosen: more ACKs than that change nothing.
-const MOST: Bitrate = Bitrate::from_mbps(2);
+/// chosen: six hundred ACKs a second; more of them change nothing.
+const MOST: Bitrate = Bitrate::from_bits_per_sec(280_000);
 /// In nanoseconds. chosen: two ACKs in one at 100 kbit/s.
 const BURST: i64 = 10_000_000;
 const RHYTHM: Duration = Duration::from_millis(200);
 /// chosen: less is the radio's scheduling.
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_millis(80);
+/// chosen: a second of them.
+const OFTEN: u32 = 5;
+/// chosen: a mobile link's rate changes within minutes.
+const AGAIN: Duration = Duration::from_secs(30);
 /// chosen: longer than any round trip of a link that is worth it.
 const DEAD: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_millis(1500);

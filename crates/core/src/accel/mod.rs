@@ -15,6 +15,7 @@ mod calm;
 mod clock;
 mod config;
 mod detector;
+mod detour;
 mod event;
 mod fetcher;
 mod filling;
@@ -29,6 +30,7 @@ mod hider;
 mod hiding;
 mod holes;
 mod interface;
+mod line;
 mod mirror;
 mod mirrored;
 mod offloader;
@@ -42,10 +44,12 @@ mod stretch;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod trip;
 mod undo;
 mod upward;
 mod view;
+mod ways;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -66,6 +70,7 @@ pub use stretch::{Stretch, Stretches};
 pub use view::{Excuse, FlowView, LinkView};
 
 use detector::{Detector, Turn};
+use detour::Road;
 use fetcher::Fetcher;
 use flow::{Flow, May, News, Way};
 use freeze::Frost;
@@ -267,35 +272,56 @@ impl Accelerator {
         self.turn(turn);
     }
 
-    /// Sends an ACK over a helping link, now or soon; gives it back if it is to leave as ever.
+    /// Sends an ACK over a helping link, now or soon, or later over the first; gives it back if it is to leave as ever.
     fn offload(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
         let now = self.now;
-        let published = self.config.mechanisms.has(Mechanism::OffloadAsPublished);
-        if !published && !self.config.mechanisms.has(Mechanism::Offload) {
-            return Some(packet);
-        }
         let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_dark()) else { return Some(packet) };
-        if !flow.may_offload(now, !published) {
+        if self.config.mechanisms.has(Mechanism::OffloadAsPublished) {
+            return if flow.may_spill(now) { self.spill(key, packet) } else { Some(packet) };
+        } else if !self.config.mechanisms.has(Mechanism::Offload) {
             return Some(packet);
         }
-        let (scale, at) = (flow.scale(), self.outputs.len());
-        let fate = if published {
-            self.helpers.spill(now, packet.0, &mut self.outputs).map_or(Ok(Fate::Alone), Err)
-        } else {
-            // What is to be compared with older ones is what the packet says now.
-            let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
-                return Some(packet);
-            };
-            self.helpers.offer(now, key, (ack, packet.0), scale, &mut self.outputs)
+        // What is to be compared with older ones is what the packet says now.
+        let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
+            return Some(packet);
         };
-        let flow = self.flows.get_mut(&key)?;
-        match fate {
-            Ok(Fate::Alone) => flow.counts_mut().offloaded += 1,
-            Ok(Fate::Replaced) => flow.counts_mut().replaced += 1,
-            Err(packet) => return Some(Bytes(packet)),
+        let value = ack.timestamps.map(|stamps| stamps.value);
+        let woken = flow.deadline();
+        let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now);
+        let road = flow.road(now, is_ready);
+        self.watch_until = self.watch_until.max(flow.detour_mut().watch_until());
+        let (says, at) = (flow.says(ack), self.outputs.len());
+        let late = match road {
+            Road::Late(late) => Err((packet.0, late)),
+            Road::Elsewhere => self
+                .helpers
+                .offer(now, key, (ack, packet.0), says.scale, &mut self.outputs)
+                .map_err(|packet| (packet, flow.detour_mut().on_refused(now))),
+        };
+        let left = match late {
+            Ok(fate) => {
+                flow.detour_mut().on_taken(now, value);
+                flow.counts_mut().on_fate(fate);
+                None
+            }
+            Err((packet, late)) => flow.detour_mut().hold(now, packet, says, late),
+        };
+        if left.is_none() {
+            self.outputs.insert(at, Output::Hold);
         }
-        self.outputs.insert(at, Output::Hold);
-        None
+        self.rearm(key, woken);
+        left.map(Bytes)
+    }
+
+    /// As published: over a helping link if that has room now; else it is given back.
+    fn spill(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
+        let at = self.outputs.len();
+        let left = self.helpers.spill(self.now, packet.0, &mut self.outputs);
+        if left.is_none() {
+            self.outputs.insert(at, Output::Hold);
+            self.flows.get_mut(&key).into_iter().for_each(|flow| flow.counts_mut().on_fate(Fate::Alone));
+        }
+        left.map(Bytes)
     }
 
     fn on_seen(&mut self, packet: &Bytes, length: u32) {
@@ -349,6 +375,7 @@ impl Accelerator {
             let woken = flow.deadline();
             match turn {
                 Turn::Dark => {
+                    flow.release(now, primary, true, &mut self.outputs);
                     let at = self.outputs.len();
                     flow.on_dark(now, frost, &mut self.outputs);
                     frost = frost.map(|frost| self.helpers.spend(now, frost, self.outputs.range(at..)));

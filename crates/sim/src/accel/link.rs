@@ -7,7 +7,7 @@ use super::carried::Carried;
 use super::scene::{Blackout, Scene};
 use crate::link::{Direction, Link};
 use crate::rng::{Purpose, Stream};
-use crate::spec::{Carrier, Change, LinkSpec};
+use crate::spec::{Carrier, Change, LinkSpec, Uplink};
 
 /// The primary link first.
 #[derive(Debug)]
@@ -46,9 +46,23 @@ impl Links {
     pub(super) fn answers_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
         let spec = self.spec(id)?;
         let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(FARTHEST_GATEWAY));
+        let takes = if id == Scene::PRIMARY { takes } else { takes + self.waits(id) };
         let lost = self.chance.happens(loss) || self.chance.happens(loss);
         let at = now + takes + Duration::from_micros(500 + self.chance.below(1000));
         (!lost && !self.is_dark(id, now) && !self.is_dark(id, at)).then_some(at)
+    }
+
+    /// How long what leaves over a link now waits in its queue; on a medium or a trace that is not told.
+    fn waits(&self, id: LinkId) -> Duration {
+        let Some((_, spec, link)) = self.links.iter().find(|(other, ..)| *other == id) else {
+            return Duration::ZERO;
+        };
+        let rate = match (&spec.up, &spec.down) {
+            (Uplink::Rate(rate), Carrier::Rate { .. }) => *rate,
+            (Uplink::Same, Carrier::Rate { first, .. }) => *first,
+            _ => Bitrate::ZERO,
+        };
+        if rate.is_zero() { Duration::ZERO } else { link.stats(Direction::Up).queued.size / rate }
     }
 
     /// The round trip to a server, without queues.

@@ -68,6 +68,10 @@ impl Flow {
 
     /// Time has passed.
     pub(in crate::accel) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+        self.release(now, primary, false, outputs);
+        if self.detour.has_failed(now) {
+            self.say(now, primary, outputs);
+        }
         if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out() {
             self.say(now, primary, outputs);
         }
@@ -89,7 +93,22 @@ impl Flow {
     /// When to tick next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
         let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
-        [self.reserve.due(), self.handler.deadline(), self.thaw.deadline(), hiding].into_iter().flatten().min()
+        [self.reserve.due(), self.handler.deadline(), self.thaw.deadline(), self.detour.deadline(), hiding]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Sends what was held until now; all of it where the link has gone dark.
+    pub(in crate::accel) fn release(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        is_dark: bool,
+        outputs: &mut VecDeque<Output>,
+    ) {
+        let due = self.detour.due(now, is_dark).into_iter().map(Bytes);
+        outputs.extend(due.map(|packet| Output::Send { link, packet }));
     }
 
     /// Acknowledges what was on its way when the link went dark, if it can be had elsewhere.

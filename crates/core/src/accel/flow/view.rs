@@ -28,7 +28,7 @@ impl Flow {
         if self.reserve.may_restart() {
             in_force.push(Mechanism::Reserve);
         }
-        if self.is_offloaded {
+        if self.detour.is_on() {
             in_force.push(Mechanism::Offload);
         }
         let is_upload = self.way == Way::Up;
@@ -75,7 +75,7 @@ impl Flow {
         } else if !stamps && self.last.is_some() {
             not(Mechanism::Undo, "it has no timestamps".into());
         }
-        if self.trial.is_in_vain() {
+        if self.detour.trial().is_in_vain() {
             not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
         }
         if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal) {

@@ -9,19 +9,44 @@
 //!    of a queue that is too short for two.
 
 use super::{Flow, Way};
+use crate::accel::detour::{Detour, Road};
+use crate::accel::line::Says;
+use crate::accel::trial;
 use crate::units::Instant;
 use crate::wire::packet::Ack;
 
 impl Flow {
-    /// Whether its ACKs may go over a helping link now; `on_trial`: only if it runs better so.
-    pub(in crate::accel) fn may_offload(&mut self, now: Instant, on_trial: bool) -> bool {
-        let clean = self.calm.is_calm(now, &self.holes) && !self.undo.is_armed();
+    /// Whether its ACKs may go over a helping link now, by nothing but its holes and its size: as published.
+    pub(in crate::accel) fn may_spill(&mut self, now: Instant) -> bool {
+        self.detour.is_clear(now, &self.holes, self.undo.is_armed()) && self.in_flight(now) >= u64::from(THRESHOLD)
+    }
+
+    /// The way of an ACK that leaves now; `is_ready`: a helping link answers.
+    pub(in crate::accel) fn road(&mut self, now: Instant, is_ready: bool) -> Road {
         // One who is below is not let in again before he is well above.
-        let least = if self.is_offloaded { THRESHOLD / 2 } else { THRESHOLD };
-        let fits = clean && self.in_flight(now) >= u64::from(least);
-        let is_on = !on_trial || self.trial.is_on(now, self.pace.total(), fits);
-        self.is_offloaded = fits && is_on;
-        self.is_offloaded
+        let least = if self.detour.is_on() { THRESHOLD / 2 } else { THRESHOLD };
+        let moment = trial::Moment {
+            total: self.pace.total(),
+            queue: self.gate.queue(now),
+            longest: self.gate.longest(),
+            rtt: self.trip.least(),
+            fits: self.in_flight(now) >= u64::from(least),
+            is_ready,
+            ..trial::Moment::at(now)
+        };
+        self.detour.road(moment, &self.holes, self.undo.is_armed())
+    }
+
+    /// What an ACK says as it leaves, beside what the own stack has said.
+    pub(in crate::accel) fn says(&self, ack: Ack) -> Says {
+        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.echo);
+        let is_marked = self.last.is_none_or(|(last, _)| echo(&last) != echo(&ack));
+        Says { ack, is_marked, scale: self.scale() }
+    }
+
+    /// What is known of the two ways of its ACKs.
+    pub(in crate::accel) const fn detour_mut(&mut self) -> &mut Detour {
+        &mut self.detour
     }
 
     /// Whether a byte may be kept back: it brings as many segments as a download does that fills a link, and many are on their

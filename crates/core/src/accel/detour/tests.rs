@@ -1,0 +1,115 @@
+use super::*;
+use crate::units::DataSize;
+use crate::wire::packet::{Ack, Flags, Sacks, Seq, Span, Timestamps};
+
+/// A flow of 20 Mbit/s with help and 16 without, behind a queue of 60 ms, whose ACKs leave every millisecond.
+struct World {
+    detour: Detour,
+    holes: Holes,
+    now: Instant,
+    total: u64,
+    /// ACKs by the second link arrive.
+    arrives: bool,
+}
+
+const WAYS: [u64; 2] = [50, 105];
+
+impl World {
+    fn new() -> Self {
+        let (detour, holes) = (Detour::default(), Holes::default());
+        Self { detour, holes, now: Instant::ZERO, total: 0, arrives: true }
+    }
+
+    /// So many milliseconds; the way of each ACK.
+    fn run(&mut self, millis: u64, hole: bool) -> Vec<Road> {
+        let mut roads = Vec::new();
+        let mut echoes: Vec<(Instant, Stamp)> = Vec::new();
+        for _ in 0..millis {
+            self.now += Duration::from_millis(1);
+            let now = self.now;
+            let stamp = Stamp::new(u32::try_from(now.since(Instant::ZERO).as_millis()).unwrap());
+            self.total += if self.detour.is_on() { 2500 } else { 2000 };
+            let blocks: &[Span] = if hole { &[Span::at(Seq::new(200), 9)] } else { &[] };
+            let (seq, ack) = (Seq::new(1), Seq::new(100));
+            let sacks = Sacks::of(blocks);
+            let timestamps = Some(Timestamps { value: stamp, echo: stamp });
+            let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sacks };
+            self.holes.on_ack(now, &ack);
+            let queue = Duration::from_millis(60);
+            let moment = Moment {
+                total: DataSize::from_bytes(self.total),
+                queue: Some(queue),
+                longest: queue,
+                rtt: Duration::from_millis(WAYS[0]),
+                fits: true,
+                is_ready: true,
+                ..Moment::at(now)
+            };
+            let road = self.detour.road(moment, &self.holes, false);
+            roads.push(road);
+            let takes = match road {
+                Road::Elsewhere => {
+                    self.detour.on_taken(now, Some(stamp));
+                    self.arrives.then_some(WAYS[1])
+                }
+                Road::Late(late) => self
+                    .detour
+                    .hold(now, alloc::vec![1], Says { ack, is_marked: false, scale: 0 }, late)
+                    .map(|_| WAYS[0]),
+            };
+            echoes.extend(takes.map(|takes| (now + Duration::from_millis(takes) + queue, stamp)));
+            while let Some(at) = echoes.iter().position(|(at, _)| *at <= now) {
+                let (_, stamp) = echoes.remove(at);
+                self.detour.on_echo(now, stamp, Some(queue));
+            }
+            self.detour.due(now, false);
+            self.detour.has_failed(now);
+        }
+        roads
+    }
+}
+
+fn elsewhere(roads: &[Road]) -> usize {
+    roads.iter().filter(|road| **road == Road::Elsewhere).count()
+}
+
+#[test]
+fn while_something_is_missing_acks_are_as_late_as_over_the_second_link() {
+    let mut world = World::new();
+    let roads = world.run(5000, false);
+    assert!(elsewhere(&roads) > 4400 && world.detour.is_on());
+    let hole = world.run(200, true);
+    assert_eq!(elsewhere(&hole), 0);
+    for road in &hole {
+        let Road::Late(late) = road else { panic!() };
+        assert!((54..=57).contains(&late.as_millis()), "{late:?}");
+    }
+    let after = world.run(1000, false);
+    assert_eq!(elsewhere(&after), 1000 - 59, "and goes on when it is closed");
+}
+
+#[test]
+fn when_it_ends_the_delay_fades() {
+    let mut world = World::new();
+    world.run(5000, false);
+    let end = world.run(4000, true);
+    let lates: Vec<u128> = end
+        .iter()
+        .map(|road| match road {
+            Road::Late(late) => late.as_millis(),
+            Road::Elsewhere => panic!("with holes"),
+        })
+        .collect();
+    assert!(lates[1990] >= 54 && (20..35).contains(&lates[2500]) && lates[3100] == 0, "{lates:?}");
+    assert!(lates.windows(2).all(|pair| pair[0] >= pair[1]));
+    assert!(!world.detour.is_on());
+}
+
+#[test]
+fn where_acks_do_not_arrive_it_ends_before_a_second_is_over() {
+    let mut world = World::new();
+    world.arrives = false;
+    let roads = world.run(5000, false);
+    assert!((400..700).contains(&elsewhere(&roads)), "{}", elsewhere(&roads));
+    assert!(world.detour.trial().is_in_vain());
+}

@@ -1,0 +1,144 @@
+//! How much longer the way over the second link is than that over the first.
+//!
+//! In: ACKs as they leave, each with its way; timestamps echoed by what comes, and how long that has waited. Out: the
+//! difference.
+//!
+//! 1. A round trip is that of [`super::trip`] without the time in the queue towards here: what is left differs by the ways
+//!    of ACKs alone. It is there only while packets are shown.
+//! 2. Of the first way the mean counts. Of the second it is nearly the longest of late, for what follows by the first way
+//!    that much later is not to overtake what went by the second.
+//! 3. A probe whose ACK may have been overtaken tells nothing.
+//!
+//! What gateways answer was not used: it ends at the first hop.
+
+use super::line::MOST;
+use crate::units::{Duration, Instant};
+use crate::wire::packet::Stamp;
+
+/// By which link an ACK leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum By {
+    /// The flow's own.
+    First,
+    /// The helping one.
+    Second,
+}
+
+/// One flow's two ways.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ways {
+    probe: Option<(Stamp, Instant, By)>,
+    first: Option<Duration>,
+    second: Option<Duration>,
+    /// Measures of the second way since it was taken last.
+    measures: u32,
+    /// Whether what went by the second way has arrived.
+    is_proved: bool,
+}
+
+impl Ways {
+    /// An ACK with this timestamp leaves.
+    pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp, by: By) {
+        if self.probe.is_none_or(|(_, sent, other)| other != by || now.since(sent) >= LOST) {
+            self.probe = Some((value, now, by));
+        }
+    }
+
+    /// One leaves that is held first.
+    pub(super) fn on_held(&mut self) {
+        self.probe = None;
+    }
+
+    /// A packet comes that echoes this one, and has waited so long.
+    pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, waited: Option<Duration>) {
+        let Some((value, sent, by)) = self.probe else { return };
+        if echo.is_before(value) {
+            return;
+        }
+        self.probe = None;
+        self.is_proved |= by == By::Second;
+        let Some(waited) = waited else { return };
+        let sample = now.since(sent).saturating_sub(waited);
+        match by {
+            By::First => {
+                self.first = Some(self.first.map_or(sample, |mean| (mean * 7 + sample) / 8));
+            }
+            By::Second => {
+                self.second = Some(self.second.map_or(sample, |long| sample.max((long * 15 + sample) / 16)));
+                self.measures = self.measures.saturating_add(1);
+            }
+        }
+    }
+
+    /// The second way is taken anew.
+    pub(super) fn begin(&mut self) {
+        (self.second, self.measures, self.is_proved) = (None, 0, false);
+    }
+
+    /// The difference, at most what a line holds; nothing while it is not known.
+    pub(super) fn extra(&self) -> Duration {
+        let known = self.second.zip(self.first).filter(|_| self.measures >= ENOUGH);
+        known.map_or(Duration::ZERO, |(second, first)| second.saturating_sub(first).min(MOST))
+    }
+
+    /// Whether what goes by the second way arrives; none: nothing would tell.
+    pub(super) fn proof(&self) -> Option<bool> {
+        self.first.map(|_| self.is_proved)
+    }
+
+    /// The round trip by the first way.
+    pub(super) const fn first(&self) -> Option<Duration> {
+        self.first
+    }
+
+    /// Whether both are known.
+    pub(super) const fn is_known(&self) -> bool {
+        self.first.is_some() && self.measures >= ENOUGH
+    }
+}
+
+/// chosen: the first may have been begun before the way was changed.
+const ENOUGH: u32 = 2;
+/// chosen: a probe whose echo did not come by then is gone.
+const LOST: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks so often by each way, one after the other, with a queue of 30 ms.
+    fn ask(ways: &mut Ways, from: u64, by: By, takes: &[u64]) -> u64 {
+        let mut at = from;
+        for takes in takes {
+            ways.on_leaving(Instant::from_millis(at), Stamp::new(u32::try_from(at).unwrap()), by);
+            let echo = Stamp::new(u32::try_from(at).unwrap());
+            at += takes + 30;
+            ways.on_echo(Instant::from_millis(at), echo, Some(Duration::from_millis(30)));
+        }
+        at
+    }
+
+    #[test]
+    fn the_difference_is_that_of_the_ways_and_not_of_the_queue() {
+        let mut ways = Ways::default();
+        let at = ask(&mut ways, 0, By::First, &[50, 52, 50]);
+        assert_eq!((ways.extra(), ways.is_known()), (Duration::ZERO, false));
+        let at = ask(&mut ways, at, By::Second, &[100, 110, 104]);
+        assert!((55..60).contains(&ways.extra().as_millis()) && ways.is_known(), "{:?}", ways.extra());
+        ask(&mut ways, at, By::Second, &[900]);
+        assert_eq!(ways.extra(), MOST);
+        ways.begin();
+        assert_eq!((ways.extra(), ways.is_known()), (Duration::ZERO, false));
+    }
+
+    #[test]
+    fn what_was_held_and_what_waited_unknown_tells_nothing() {
+        let (mut ways, at) = (Ways::default(), Instant::from_millis);
+        ways.on_leaving(at(0), Stamp::new(0), By::First);
+        ways.on_held();
+        ways.on_echo(at(50), Stamp::new(0), Some(Duration::ZERO));
+        ways.on_leaving(at(50), Stamp::new(50), By::First);
+        ways.on_echo(at(100), Stamp::new(50), None);
+        assert_eq!(ways.first, None);
+    }
+}
