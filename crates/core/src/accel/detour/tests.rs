@@ -1,3 +1,5 @@
+//! An ACK's two ways, tried over a queue, a hole and a link that carries nothing.
+
 use super::*;
 use crate::units::DataSize;
 use crate::wire::packet::{Ack, Flags, Sacks, Seq, Span, Timestamps};
