@@ -95,7 +95,7 @@ fn what_is_written_wrongly_is_said_before_anything_is_made() {
     let place = tempfile::tempdir().unwrap();
     for (words, expected) in [
         (&["bench", "accel", "--case", "los"][..], "no case `los` of the accelerator; there are: loss, loss-http"),
-        (&["bench", "accel", "--quick", "--runs", "2"], "--runs"),
+        (&["bench", "accel", "--jobs", "0"], "--jobs"),
         (&["reproduce", "super", "--case", "F3"], "no artefact `F3` of Super-aggregation"),
         (&["reproduce", "super", "--sim"], "super has no --sim"),
         (&["reproduce", "super", "--sender", "vegas"], "`vegas` is none of cubic, bbr, reno"),
