@@ -6,6 +6,7 @@
 #![cfg(all(feature = "accel", feature = "lab"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -127,58 +128,55 @@ done
 exit 26
 "#;
 
-#[test]
-fn what_flows_are_owed_when_it_is_killed_is_paid() {
-    if Command::new("iptables").arg("--version").output().is_err()
-        || Command::new("curl").arg("-V").output().is_err()
-    {
+/// A file that a script left.
+fn read(place: &Path, name: &str) -> String {
+    std::fs::read_to_string(place.join(name)).unwrap_or_default()
+}
+
+/// Plays a script over two links beside a server of so many bytes; false: this machine cannot, which is said.
+fn plays(place: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
+    let lacks = |program: &str, word: &str| Command::new(program).arg(word).output().is_err();
+    if lacks("iptables", "--version") || lacks("curl", "-V") {
         eprintln!("skipped: needs the programs iptables and curl");
-        return;
+        return false;
     }
-    let place = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(["lab", "exec", "--serve", "12MB", "--link", "wifi,rate=20Mbit/s,rtt=50ms,loss=2%,uploss=0%"]);
-    command.args(["--link", "lte,rate=2Mbit/s,rtt=120ms", "--", "bash", "-c", DEBTOR]);
-    command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place.path()).env("HOME", place.path());
+    command.args(["lab", "exec", "--serve", bytes, "--link", links[0], "--link", links[1]]);
+    command.args(["--", "bash", "-c", script]);
+    command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place).env("HOME", place);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let read = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
+    let cannot = ["not permitted", "NFQUEUE"].iter().any(|word| said.contains(word));
     match output.status.code() {
         Some(77) => eprintln!("skipped: {said}"),
-        Some(99) if ["not permitted", "NFQUEUE"].iter().any(|word| said.contains(word)) => {
-            eprintln!("skipped: marline accel: {said}");
-        }
+        Some(99) if cannot => eprintln!("skipped: marline accel: {said}"),
         code => {
-            let told = format!("{said}\nthe daemon: {}\n{}", read("daemon.log"), read("status.json"));
-            assert_eq!(code, Some(0), "{told}");
-            assert!(read("daemon.log").contains("0 flows ended"), "{told}");
+            let (log, status) = (read(place, "daemon.log"), read(place, "status.json"));
+            assert_eq!(code, Some(0), "{said}\nthe daemon: {log}\n{status}");
+            return true;
         }
+    }
+    false
+}
+
+#[test]
+fn what_flows_are_owed_when_it_is_killed_is_paid() {
+    let place = tempfile::tempdir().unwrap();
+    let links = ["wifi,rate=20Mbit/s,rtt=50ms,loss=2%,uploss=0%", "lte,rate=2Mbit/s,rtt=120ms"];
+    if plays(place.path(), "12MB", links, DEBTOR) {
+        let log = read(place.path(), "daemon.log");
+        assert!(log.contains("0 flows ended"), "{log}");
     }
 }
 
 #[test]
 fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
-    if Command::new("iptables").arg("--version").output().is_err()
-        || Command::new("curl").arg("-V").output().is_err()
-    {
-        eprintln!("skipped: needs the programs iptables and curl");
+    let place = tempfile::tempdir().unwrap();
+    let links = ["wifi,rate=30Mbit/s,rtt=30ms", "lte,rate=2Mbit/s,rtt=80ms"];
+    if !plays(place.path(), "6MB", links, CLIENT) {
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(["lab", "exec", "--serve", "6MB", "--link", "wifi,rate=30Mbit/s,rtt=30ms"]);
-    command.args(["--link", "lte,rate=2Mbit/s,rtt=80ms", "--", "bash", "-c", CLIENT]);
-    command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place.path()).env("HOME", place.path());
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let read = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
-    match output.status.code() {
-        Some(77) => return eprintln!("skipped: {said}"),
-        Some(99) if ["not permitted", "NFQUEUE"].iter().any(|word| said.contains(word)) => {
-            return eprintln!("skipped: marline accel: {said}");
-        }
-        code => assert_eq!(code, Some(0), "{said}\nthe daemon: {}", read("daemon.log")),
-    }
+    let read = |name: &str| read(place.path(), name);
     let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap();
     let status = &json("status.json")[0];
     let names: Vec<&str> =
