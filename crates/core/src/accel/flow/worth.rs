@@ -19,7 +19,8 @@ impl Flow {
     /// Whether its ACKs may go over a helping link now, by nothing but its holes and its size: as published. Holes that are hidden
     /// from the sender are holes here: a longer round trip slows their repair.
     pub(in crate::accel) fn may_spill(&mut self, now: Instant) -> bool {
-        self.detour.is_clear(now, &self.missing, self.undo.is_armed()) && self.in_flight(now) >= u64::from(THRESHOLD)
+        self.detour.is_clear(now, &self.missing, self.undo.is_armed())
+            && self.in_flight(now) >= u64::from(THRESHOLD)
     }
 
     /// The way of an ACK that leaves now; `is_ready`: a helping link answers.
