@@ -39,6 +39,7 @@ mod pace;
 mod reserve;
 mod roles;
 mod sender;
+mod shortest;
 pub mod streaming;
 mod stretch;
 mod tap;
@@ -77,6 +78,7 @@ use freeze::Frost;
 use helpers::Helpers;
 use hiding::Hiding;
 use offloader::Fate;
+use shortest::Shortest;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
@@ -97,6 +99,7 @@ pub struct Accelerator {
     numbers: u64,
     sight: Sight,
     watch_until: Option<Instant>,
+    shortest: Shortest,
     swept: Instant,
     outputs: VecDeque<Output>,
 }
@@ -115,6 +118,7 @@ impl Accelerator {
             numbers: 0,
             sight: Sight::None,
             watch_until: None,
+            shortest: Shortest::default(),
             swept: Instant::ZERO,
             outputs: VecDeque::new(),
             config,
@@ -152,6 +156,11 @@ impl Accelerator {
             ..view
         };
         core::iter::once(primary).chain(self.helpers.views()).map(fetched).collect()
+    }
+
+    /// The shortest round trip of those flows that move; none: nothing has moved yet. One that is not known counts as nothing.
+    pub fn shortest_trip(&self) -> Option<Duration> {
+        self.shortest.least()
     }
 
     fn on_leaving(&mut self, mut packet: Bytes) {
@@ -254,6 +263,7 @@ impl Accelerator {
         let woken = flow.deadline();
         let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
         let news = flow.on_ack(now, &mut packet.0, ack, &may);
+        self.shortest.on_trip(now, flow.shortest_trip());
         self.after(key, woken);
         Some(news)
     }
