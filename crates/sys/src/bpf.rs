@@ -29,7 +29,8 @@ pub fn program(number: u32) -> io::Result<OwnedFd> {
     // `start_id`, `next_id`, `open_flags`.
     let mut attributes = [number, 0, 0];
     // SAFETY: the kernel reads no more than the size that is given.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, GET_BY_NUMBER, attributes.as_mut_ptr(), size_of_val(&attributes)) };
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, GET_BY_NUMBER, attributes.as_mut_ptr(), size_of_val(&attributes)) };
     let fd = super::check(fd as libc::c_int)?;
     // SAFETY: the kernel has just opened it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -263,7 +263,11 @@ impl Accelerator {
         let woken = flow.deadline();
         let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
         let news = flow.on_ack(now, &mut packet.0, ack, &may);
-        self.shortest.on_trip(now, flow.shortest_trip());
+        let trip = flow.shortest_trip();
+        // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
+        if way == Way::Down || trip.is_some() {
+            self.shortest.on_trip(now, trip);
+        }
         self.after(key, woken);
         Some(news)
     }
@@ -298,7 +302,7 @@ impl Accelerator {
         let value = ack.timestamps.map(|stamps| stamps.value);
         let woken = flow.deadline();
         let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now);
-        let road = flow.road(now, is_ready);
+        let road = flow.road(now, is_ready, self.helpers.fastest(now));
         self.watch_until = self.watch_until.max(flow.detour_mut().watch_until());
         let (says, at) = (flow.says(ack), self.outputs.len());
         let late = match road {

@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn time_in_bpf_is_read_from_a_descriptor() {
-        let text = "pos:\t0\nprog_type:\t3\nprog_id:\t17\nrun_time_ns:\t96000\nrun_cnt:\t1000\nrecursion_misses:\t0\n";
+        let text =
+            "pos:\t0\nprog_type:\t3\nprog_id:\t17\nrun_time_ns:\t96000\nrun_cnt:\t1000\nrecursion_misses:\t0\n";
         let bpf = read(text).unwrap();
         assert_eq!((bpf.program, bpf.in_place()), (17, Some(96.0)));
         assert_eq!(read("pos:\t0\nflags:\t02\n"), None);

@@ -5,8 +5,8 @@
 //!
 //! 1. Most of what a packet costs is waking for it. So what merely passes wakes nobody: it is looked at before the next packet of
 //!    the queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
-//! 2. Where packets of the queue come so fast that two come in a [`SHARE`] of the shortest round trip, over some time and not in
-//!    one burst, that long is slept from one wake to the next: several are taken at once, and none waits for so long that its
+//! 2. Where packets of the queue come so fast that more than one comes in a [`SHARE`] of the shortest round trip, over some time and
+//!    not in one burst, that long is slept from one wake to the next: several are taken at once, and none waits for so long that its
 //!    sender would feel it. One that comes after a pause is taken at once, as ever.
 //! 3. What is seldom ready stands behind one descriptor, and is not asked each time.
 
@@ -65,9 +65,10 @@ impl Sleep {
         let time = Duration::from_nanos(now.saturating_sub(began));
         if time >= COUNT {
             let packets = u32::try_from(packets).unwrap_or(u32::MAX);
-            let two_in = |span: Duration| span.saturating_mul(packets) >= time * 2;
+            // Three in two spans.
+            let are_many = |span: Duration| span.saturating_mul(packets) * 2 >= time * 3;
             let span = || (trip().unwrap_or_default() / SHARE).clamp(LEAST, MOST);
-            self.gather = two_in(MOST).then(span).filter(|span| two_in(*span));
+            self.gather = are_many(MOST).then(span).filter(|span| are_many(*span));
             self.counted = (now, 0);
         }
     }
@@ -127,8 +128,8 @@ fn wait(all: &mut [PollFd<'_>], rest: Duration) -> io::Result<bool> {
 /// chosen: a tenth of the silence after which a link is asked whether it is there.
 const QUIET: Duration = Duration::from_millis(20);
 /// Of the shortest round trip so much may be slept for more packets. chosen: on average a packet waits for half of it, which
-/// lengthens a round trip by 3 % at the most.
-const SHARE: u32 = 16;
+/// lengthens a round trip by 4 % at the most.
+const SHARE: u32 = 12;
 /// chosen: with what the kernel adds to a sleep, less than a millisecond, which nothing on a network is too short for.
 const LEAST: Duration = Duration::from_micros(500);
 /// chosen: a burst of acknowledgements lets no more than a few packets go at once.
@@ -154,9 +155,9 @@ mod tests {
             gathered.dedup();
             gathered
         };
-        assert_eq!(run(1, 1_350_000, 48, 1_000_000_000), [Duration::from_millis(3)], "20 Mbit/s");
+        assert_eq!(run(1, 1_350_000, 48, 1_000_000_000), [Duration::from_millis(4)], "20 Mbit/s");
         assert_eq!(run(1, 1_350_000, 10, 2_000_000_000).last(), None, "of a shorter round trip one has to be felt");
-        assert_eq!(run(6, 500_000, 10, 3_000_000_000), [Duration::from_micros(625)], "300 Mbit/s");
+        assert_eq!(run(6, 500_000, 9, 3_000_000_000), [Duration::from_micros(750)], "300 Mbit/s");
         assert_eq!(run(6, 500_000, 1, 4_000_000_000), [LEAST]);
         assert!(run(5, 50_000_000, 200, 5_000_000_000).is_empty(), "a window of ten segments");
     }

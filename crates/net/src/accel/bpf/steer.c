@@ -8,7 +8,8 @@
 //    of its flow for a while: a hole is open.
 // 2. A flow is busy when it has acknowledged THRESHOLD segments in a tenth of a second (the paper's threshold is of segments in
 //    flight, which cannot be seen from here).
-// 3. What the second link cannot bear stays (a token bucket, as time).
+// 3. What the second link cannot bear stays (a token bucket, as time), and all ACKs of a flow of which it could bear but few:
+//    that one's sender would hear of its data by two ways of which neither says enough.
 // 4. The user's end switches it off where the second link is dark, and it is gone with the user's end.
 
 #include <linux/bpf.h>
@@ -32,6 +33,7 @@ struct settings {
 	__u32 has_hardware; // the second device has neighbours
 	__u64 ns_per_kib;   // the second link's rate
 	__u64 burst_ns;     // how far it may be ahead
+	__u64 most;         // bytes in a tenth of a second; of faster flows the second link bears too few ACKs
 };
 
 struct counters {
@@ -162,7 +164,7 @@ int steer(struct __sk_buff *skb)
 		__sync_fetch_and_add(&counters->holes, 1);
 		return TCX_NEXT;
 	}
-	if (state->bytes < THRESHOLD || state->bytes > 0x7fffffff)
+	if (state->bytes < THRESHOLD || state->bytes > settings->most)
 		return TCX_NEXT;
 
 	__u64 ahead = counters->ahead;
