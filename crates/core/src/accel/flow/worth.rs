@@ -25,12 +25,13 @@ impl Flow {
     pub(in crate::accel) fn road(&mut self, now: Instant, is_ready: bool, most: Bitrate) -> Road {
         // One who is below is not let in again before he is well above.
         let least = if self.detour.is_on() { THRESHOLD / 2 } else { THRESHOLD };
+        let most = if self.detour.is_on() { most + most / 4 } else { most };
         let moment = trial::Moment {
             total: self.pace.total(),
             queue: self.gate.queue(now),
             longest: self.gate.longest(),
             rtt: self.trip.least(),
-            fits: self.in_flight(now) >= u64::from(least) && (self.detour.is_on() || self.pace.rate(now) <= most),
+            fits: self.in_flight(now) >= u64::from(least) && self.pace.rate(now) <= most,
             is_ready,
             ..trial::Moment::at(now)
         };
