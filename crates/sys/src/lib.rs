@@ -4,6 +4,7 @@
 //! Whatever `std`, `rustix` or `socket2` offers safely is used from there and not wrapped again.
 
 pub mod batch;
+pub mod bpf;
 pub mod clock;
 pub mod detached;
 pub mod device;

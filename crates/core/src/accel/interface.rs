@@ -72,6 +72,11 @@ impl Interface {
         self.terms.link
     }
 
+    /// The most that may ever be allowed, as far as it is known.
+    pub(super) fn hope(&self) -> Bitrate {
+        self.terms.up.map_or(MOST, |up| up.share(USABLE))
+    }
+
     /// Something is to be sent over it soon.
     pub(super) fn want(&mut self, now: Instant) {
         self.wanted = Some(now);

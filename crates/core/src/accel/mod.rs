@@ -41,6 +41,7 @@ mod pace;
 mod reserve;
 mod roles;
 mod sender;
+mod shortest;
 pub mod streaming;
 mod stretch;
 mod tap;
@@ -79,6 +80,7 @@ use freeze::Frost;
 use helpers::Helpers;
 use hiding::Hiding;
 use offloader::Fate;
+use shortest::Shortest;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
@@ -99,6 +101,7 @@ pub struct Accelerator {
     numbers: u64,
     sight: Sight,
     watch_until: Option<Instant>,
+    shortest: Shortest,
     swept: Instant,
     outputs: VecDeque<Output>,
 }
@@ -117,6 +120,7 @@ impl Accelerator {
             numbers: 0,
             sight: Sight::None,
             watch_until: None,
+            shortest: Shortest::default(),
             swept: Instant::ZERO,
             outputs: VecDeque::new(),
             config,
@@ -154,6 +158,11 @@ impl Accelerator {
             ..view
         };
         core::iter::once(primary).chain(self.helpers.views()).map(fetched).collect()
+    }
+
+    /// The shortest round trip of those flows that move; none: nothing has moved yet. One that is not known counts as nothing.
+    pub fn shortest_trip(&self) -> Option<Duration> {
+        self.shortest.least()
     }
 
     fn on_leaving(&mut self, mut packet: Bytes) {
@@ -256,6 +265,11 @@ impl Accelerator {
         let woken = flow.deadline();
         let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
         let news = flow.on_ack(now, &mut packet.0, ack, &may);
+        let trip = flow.shortest_trip();
+        // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
+        if way == Way::Down || trip.is_some() {
+            self.shortest.on_trip(now, trip);
+        }
         self.after(key, woken);
         Some(news)
     }
@@ -290,7 +304,7 @@ impl Accelerator {
         let value = ack.timestamps.map(|stamps| stamps.value);
         let woken = flow.deadline();
         let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now);
-        let road = flow.road(now, is_ready);
+        let road = flow.road(now, is_ready, self.helpers.fastest(now));
         self.watch_until = self.watch_until.max(flow.detour_mut().watch_until());
         let (says, at) = (flow.says(ack), self.outputs.len());
         let late = match road {

@@ -65,6 +65,11 @@ impl Trip {
         self.smoothed
     }
 
+    /// The shortest there was; none before the first measure.
+    pub(super) const fn shortest(&self) -> Option<Duration> {
+        self.least
+    }
+
     /// The shortest there was: without waiting. Something usual before the first measure.
     pub(super) fn least(&self) -> Duration {
         self.least.unwrap_or(USUAL)

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::Bpf;
 use super::world::{CELL, PRIMARY};
 use crate::server::Folder;
 use crate::{Lab, LabError};
@@ -52,6 +53,14 @@ impl Who {
     pub(crate) fn with_flows(mut self, filter: &str) -> Self {
         if let Self::Accel(_, words) = &mut self {
             words.extend(["--flows".to_owned(), filter.to_owned()]);
+        }
+        self
+    }
+
+    /// Told what the second link carries from here.
+    pub(crate) fn with_uplink(mut self, kbps: u32) -> Self {
+        if let Self::Accel(_, words) = &mut self {
+            words.extend(["--secondary-up".to_owned(), format!("{kbps}kbit/s")]);
         }
         self
     }
@@ -124,12 +133,9 @@ impl Daemon {
         crate::fleet::cpu_of(self.child.id())
     }
 
-    /// Runs of its BPF programs and the nanoseconds that they took, where the kernel counts them.
-    pub(crate) fn bpf(&self) -> Option<(u64, u64)> {
-        let files = std::fs::read_dir(format!("/proc/{}/fdinfo", self.child.id())).ok()?;
-        let texts = files.flatten().filter_map(|file| std::fs::read_to_string(file.path()).ok());
-        let (runs, nanos): (Vec<u64>, Vec<u64>) = texts.filter_map(|text| counts(&text)).unzip();
-        (!runs.is_empty()).then(|| (runs.iter().sum(), nanos.iter().sum()))
+    /// Its BPF program, if it has one.
+    pub(crate) fn bpf(&self) -> Option<Bpf> {
+        Bpf::of(self.child.id())
     }
 
     /// Why it is gone, if it is.
@@ -163,12 +169,6 @@ fn first(text: &[u8]) -> io::Result<Value> {
     all.into_iter().next().ok_or_else(|| io::Error::other("nobody answers"))
 }
 
-/// What the kernel says of a descriptor that is a BPF program: its runs, and their nanoseconds.
-fn counts(text: &str) -> Option<(u64, u64)> {
-    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    Some((of("run_cnt:")?, of("run_time_ns:")?))
-}
-
 fn command(program: &Path, folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.arg("accel").args(words).arg("--run-dir").arg(folder);
@@ -192,13 +192,6 @@ mod tests {
     }
 
     #[test]
-    fn time_in_bpf_is_read_from_a_descriptor() {
-        let text = "pos:\t0\nprog_type:\t3\nrun_time_ns:\t96000\nrun_cnt:\t1000\nrecursion_misses:\t0\n";
-        assert_eq!(counts(text), Some((1000, 96_000)));
-        assert_eq!(counts("pos:\t0\nflags:\t02\n"), None);
-    }
-
-    #[test]
     fn what_is_not_wanted_is_switched_off() {
         let words = |who: Who| match who {
             Who::Accel(_, words) => words.join(" "),
@@ -212,5 +205,6 @@ mod tests {
         assert!(Who::ours().enabled().is_empty() && Who::Plain.enabled().is_empty());
         let one = Who::ours().with_flows("tcp dst port 443");
         assert_eq!((words(one.clone()).as_str(), one.name()), ("--flows tcp dst port 443", "ours"));
+        assert_eq!(words(Who::ours().with_uplink(400)), "--secondary-up 400kbit/s");
     }
 }

@@ -17,6 +17,7 @@
 //! 5. Everything is fresh in each trial: namespaces, metrics of TCP, the accelerator.
 
 pub(crate) mod blackouts;
+mod bpf;
 pub(crate) mod daemon;
 pub(crate) mod download;
 pub(crate) mod sender;
@@ -26,6 +27,7 @@ pub(crate) mod upload;
 mod workshop;
 pub(crate) mod world;
 
+pub(crate) use bpf::Bpf;
 pub(crate) use daemon::Who;
 pub(crate) use trial::{Stream, Taken, Trial};
 pub(crate) use workshop::Workshop;

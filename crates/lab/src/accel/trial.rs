@@ -57,8 +57,8 @@ pub(crate) struct Taken {
     pub(crate) emulation: Emulation,
     /// The accelerator's processor time.
     pub(crate) cpu: Option<Duration>,
-    /// Runs of its BPF programs and their nanoseconds, where the kernel counts.
-    pub(crate) bpf: Option<(u64, u64)>,
+    /// Nanoseconds of its BPF program for each packet: in a row, and where it stands, if the kernel counts.
+    pub(crate) bpf: Option<(f64, Option<f64>)>,
     /// What it said last.
     pub(crate) status: Option<Value>,
     /// Mechanisms that were in force at one time at least.
@@ -132,7 +132,11 @@ impl Trial<'_> {
             status = Some(said);
         }
         let cpu = daemon.as_ref().zip(before).map(|(daemon, before)| daemon.cpu().saturating_sub(before));
-        let bpf = daemon.as_ref().and_then(Daemon::bpf);
+        let bpf = daemon.as_ref().and_then(Daemon::bpf).map(|bpf| {
+            let time = bpf.in_a_row().map_err(LabError::at("a trial run of a BPF program"))?;
+            Ok::<_, LabError>((time.as_nanos() as f64, bpf.in_place()))
+        });
+        let bpf = bpf.transpose()?;
         let emulation = lab.emulation()?;
         let flows = running.into_iter().map(Download::end).collect::<Result<Vec<_>, _>>()?;
         let gone = daemon.as_mut().and_then(Daemon::has_ended).map(|how| format!("the accelerator ended: {how}"));

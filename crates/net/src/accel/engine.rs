@@ -24,7 +24,7 @@ use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
 use super::flows::Flows;
 use super::ledger::Ledger;
-use super::queue::{Fate, Queue, is_open};
+use super::queue::{Fate, Going, Queue, is_open};
 use super::road::Road;
 use super::rules::{self, Numbers, Rules};
 use super::sleep::Sleep;
@@ -98,9 +98,9 @@ impl Engine {
             Some(Err(error)) => tracing::info!(%error, "acknowledgements are led by the queue instead"),
             None => {}
         }
-        let queue = Queue::open(number)?;
-        let coming = coming(&setup.config).then(|| coming_queue_of(&primary));
-        let arriving = coming.map(Queue::open).transpose()?;
+        let arriving = coming(&setup.config).then(|| coming_queue_of(&primary));
+        let numbers = Numbers { leaving: number, arriving };
+        let queue = Queue::open(numbers)?;
         let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
         let machine = machine.map_err(|(path, error)| {
             AccelError::Unfit(format!("{}: the log cannot be written: {error}", path.display()))
@@ -113,9 +113,8 @@ impl Engine {
             RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
         let meant = setup.flows.to_string();
         let mut engine = Self::run(move |wake, ordered| {
-            Loop { sleep: Sleep::new()?, queue, arriving, works, monitor, wake, ordered, meant }.run()
+            Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
         })?;
-        let numbers = Numbers { leaving: number, arriving: coming };
         engine.rules = Some(Rules::set(&primary.name, &setup.flows, numbers)?);
         Ok(engine)
     }
@@ -203,8 +202,6 @@ fn coming(config: &Config) -> bool {
 struct Loop {
     sleep: Sleep,
     queue: Queue,
-    /// Of what comes; none: nothing of it is held.
-    arriving: Option<Queue>,
     works: Works,
     monitor: RouteSocket,
     wake: Arc<OwnedFd>,
@@ -223,8 +220,8 @@ impl Loop {
                 self.sleep.on_seen(self.works.eye.as_ref(), true);
             }
             let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
-            let queues = [Some(&self.queue), self.arriving.as_ref()];
-            let is_called = self.sleep.sleep(queues.into_iter().flatten(), self.works.eye.as_ref(), rest)?;
+            let trip = || self.works.machine.machine().shortest_trip();
+            let is_called = self.sleep.sleep(&self.queue, self.works.eye.as_ref(), rest, trip)?;
             for _ in 0..TURNS {
                 // What came before a packet leaves is known when it leaves.
                 if self.works.look()? {
@@ -249,11 +246,9 @@ impl Loop {
             }
         }
         // Whoever waits still leaves as he came.
-        for queue in [Some(&mut self.queue), self.arriving.as_mut()].into_iter().flatten() {
-            while queue.receive()? {
-                queue.decide(|_, give| give(Fate::Leave));
-                queue.flush()?;
-            }
+        while self.queue.receive()? {
+            self.queue.decide(|_, _, give| give(Fate::Leave));
+            self.queue.flush()?;
         }
         self.works.machine.flush();
         Ok(())
@@ -268,29 +263,21 @@ impl Loop {
         Ok(self.obey())
     }
 
-    /// One batch of those that wait, of each queue; whether more may.
+    /// One batch of those that wait; whether more may.
     fn take(&mut self) -> io::Result<bool> {
-        let Self { queue, arriving, works, sleep, .. } = self;
-        let (mut taken, mut more) = (0, false);
-        let mut turn = |queue: &mut Queue, input: fn(Bytes) -> Input| -> io::Result<()> {
-            if !queue.receive()? {
-                return Ok(());
-            }
-            queue.decide(|packet, give| works.held(input(Bytes(packet.to_vec())), packet, give));
-            queue.flush()?;
-            works.counts.batches += 1;
-            taken += queue.count();
-            more |= queue.is_full();
-            Ok(())
-        };
-        turn(queue, Input::Leaving)?;
-        if let Some(arriving) = arriving {
-            turn(arriving, Input::Arriving)?;
+        let Self { queue, works, sleep, .. } = self;
+        if !queue.receive()? {
+            return Ok(false);
         }
-        if taken > 0 {
-            sleep.on_taken(taken);
-        }
-        Ok(more)
+        queue.decide(|going, packet, give| {
+            let bytes = Bytes(packet.to_vec());
+            let input = if going == Going::Out { Input::Leaving(bytes) } else { Input::Arriving(bytes) };
+            works.held(input, packet, give);
+        });
+        queue.flush()?;
+        works.counts.batches += 1;
+        sleep.on_taken(queue.count());
+        Ok(queue.is_full())
     }
 
     /// Links that came, went or changed.

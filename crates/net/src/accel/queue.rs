@@ -1,12 +1,13 @@
-//! Packets that leave and wait for a word: NFQUEUE.
+//! Packets that leave or come, and wait for a word: NFQUEUE.
 //!
-//! In: the number of a queue, to which rules lead packets. Out: the packets, each of which gets one verdict.
+//! In: the numbers of queues, to which rules lead packets. Out: the packets, each of which gets one verdict.
 //!
 //! 1. When it is dropped, packets that rules lead to it pass at once, because the rules say so (`--queue-bypass`); those that
 //!    waited in it are lost, which TCP mends.
 //! 2. A queue that is full lets packets pass untouched.
 //! 3. Verdicts are kept until [`Queue::flush`]: one system call for all of a batch, and one word for all that leave as they came
 //!    one behind the other. Packets are decided in the order of their numbers, so that such a word means no other packet.
+//! 4. All queues are read from one socket: asking a second one each time whether it has something costs as much as a packet.
 //!
 //! The crate `nfq` was not used: one system call for each packet and each verdict is most of what a packet costs, and the
 //! socket and the grammar of netlink are here already.
@@ -20,14 +21,24 @@ use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
 
 use super::AccelError;
+use super::rules::Numbers;
 
-/// A queue of this process.
+/// The queues of this process.
 #[derive(Debug)]
 pub(super) struct Queue {
     socket: Socket,
-    number: u16,
+    numbers: Numbers,
     batch: Batch,
     verdicts: Vec<u8>,
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Going {
+    /// It leaves.
+    Out,
+    /// It comes.
+    In,
 }
 
 /// What is to become of a packet that waits.
@@ -42,23 +53,17 @@ pub(super) enum Fate<'a> {
 }
 
 impl Queue {
-    /// Opens queue `number` in the network namespace of the calling thread.
-    pub(super) fn open(number: u16) -> Result<Self, AccelError> {
-        let refused = |error: io::Error| {
-            match error.raw_os_error() {
-            Some(EBUSY) => AccelError::Unfit(format!("NFQUEUE {number}: another program has it already")),
-            Some(EINVAL | EPROTONOSUPPORT) => {
-                AccelError::Unfit("this kernel has no NFQUEUE (CONFIG_NETFILTER_NETLINK_QUEUE): `modprobe nfnetlink_queue` helps where it is a module".into())
-            }
-            _ => AccelError::kernel(format!("NFQUEUE {number}"))(error),
+    /// Opens queues of these numbers in the network namespace of the calling thread.
+    pub(super) fn open(numbers: Numbers) -> Result<Self, AccelError> {
+        let socket = Socket::open(Protocol::Netfilter).map_err(|error| refused(numbers.leaving, error))?;
+        for number in [Some(numbers.leaving), numbers.arriving].into_iter().flatten() {
+            let request = Request::open_queue(number, LONGEST as u32, WAITING).finish(1);
+            socket.request(&request).map_err(|error| refused(number, error))?;
         }
-        };
-        let socket = Socket::open(Protocol::Netfilter).map_err(refused)?;
-        socket.make_room(BUFFER).map_err(refused)?;
-        let request = Request::open_queue(number, LONGEST as u32, WAITING).finish(1);
-        socket.request(&request).map_err(refused)?;
-        socket.set_nonblocking().map_err(refused)?;
-        Ok(Self { socket, number, batch: Batch::new(AT_ONCE, LONGEST + OVERHEAD), verdicts: Vec::new() })
+        let failed = AccelError::kernel("a socket for packets");
+        let ready = socket.make_room(BUFFER).and_then(|_| socket.set_nonblocking());
+        ready.map_err(failed)?;
+        Ok(Self { socket, numbers, batch: Batch::new(AT_ONCE, LONGEST + OVERHEAD), verdicts: Vec::new() })
     }
 
     /// Takes what waits; false: nothing does.
@@ -73,25 +78,28 @@ impl Queue {
     }
 
     /// Hands each packet that was received to `each`, which says what becomes of it.
-    pub(super) fn decide(&mut self, mut each: impl FnMut(&[u8], &mut dyn FnMut(Fate<'_>))) {
-        let Self { batch, verdicts, number, .. } = self;
-        let mut passes = None;
+    pub(super) fn decide(&mut self, mut each: impl FnMut(Going, &[u8], &mut dyn FnMut(Fate<'_>))) {
+        let Self { batch, verdicts, numbers, .. } = self;
+        // The last packet of each queue that leaves as it came, and of which nothing was said yet.
+        let (mut leaves, mut comes) = (None, None);
         for message in batch.packets().flat_map(messages) {
-            let Some(Queued { id, packet }) = Queued::parse(&message) else { continue };
+            let Some(Queued { queue, id, packet }) = Queued::parse(&message) else { continue };
+            let going = if queue == numbers.leaving { Going::Out } else { Going::In };
+            let passes = if going == Going::Out { &mut leaves } else { &mut comes };
             let mut give = |fate: Fate<'_>| {
                 if let Some(last) = passes.take().filter(|_| fate != Fate::Leave) {
-                    pass(verdicts, *number, last);
+                    pass(verdicts, queue, last);
                 }
                 match fate {
-                    Fate::Leave => passes = Some(id),
-                    Fate::Change(packet) => verdict(verdicts, *number, id, Some(packet)),
-                    Fate::Drop => verdict(verdicts, *number, id, None),
+                    Fate::Leave => *passes = Some(id),
+                    Fate::Change(packet) => verdict(verdicts, queue, id, Some(packet)),
+                    Fate::Drop => verdict(verdicts, queue, id, None),
                 }
             };
-            if packet.is_empty() { give(Fate::Leave) } else { each(packet, &mut give) }
+            if packet.is_empty() { give(Fate::Leave) } else { each(going, packet, &mut give) }
         }
-        if let Some(last) = passes {
-            pass(verdicts, *number, last);
+        for (queue, last) in [(Some(numbers.leaving), leaves), (numbers.arriving, comes)] {
+            queue.zip(last).into_iter().for_each(|(queue, last)| pass(verdicts, queue, last));
         }
     }
 
@@ -122,6 +130,17 @@ impl AsFd for Queue {
     }
 }
 
+/// Why there is no such queue.
+fn refused(number: u16, error: io::Error) -> AccelError {
+    match error.raw_os_error() {
+        Some(EBUSY) => AccelError::Unfit(format!("NFQUEUE {number}: another program has it already")),
+        Some(EINVAL | EPROTONOSUPPORT) => {
+            AccelError::Unfit("this kernel has no NFQUEUE (CONFIG_NETFILTER_NETLINK_QUEUE): `modprobe nfnetlink_queue` helps where it is a module".into())
+        }
+        _ => AccelError::kernel(format!("NFQUEUE {number}"))(error),
+    }
+}
+
 /// Whether some process has opened queue `number`: no privilege is needed to know it.
 pub(super) fn is_open(number: u16) -> bool {
     let list = std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap_or_default();
@@ -146,5 +165,5 @@ const BUFFER: usize = 8 << 20;
 pub(super) fn try_out() -> Result<(), AccelError> {
     /// chosen: no primary link's ([`super::engine`]).
     const SPARE: u16 = 0x6dff;
-    Queue::open(SPARE).map(drop)
+    Queue::open(Numbers { leaving: SPARE, arriving: None }).map(drop)
 }

@@ -1,11 +1,13 @@
 //! When the packets' thread sleeps, and what wakes it.
 //!
-//! In: the queues, what else may be ready, how long there is time. Out: the thread goes on, and knows what for.
+//! In: the queue, what else may be ready, how long there is time, how short round trips are. Out: the thread goes on, and knows
+//! what for.
 //!
 //! 1. Most of what a packet costs is waking for it. So what merely passes wakes nobody: it is looked at before the next packet of
-//!    a queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
-//! 2. Where packets come so fast that several come in [`GATHER`], over some time and not in one burst, that long is slept before
-//!    they are taken: one wake for all of them, and none of them waits for a millisecond.
+//!    the queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
+//! 2. Where packets of the queue come so fast that more than one comes in a [`SHARE`] of the shortest round trip, over some time and
+//!    not in one burst, that long is slept from one wake to the next: several are taken at once, and none waits for so long that its
+//!    sender would feel it. One that comes after a pause is taken at once, as ever.
 //! 3. What is seldom ready stands behind one descriptor, and is not asked each time.
 
 use std::io;
@@ -30,15 +32,17 @@ pub(super) struct Sleep {
     saw: u64,
     /// When the running count of packets began, and how many were taken since.
     counted: (u64, usize),
-    /// Packets came fast in the last count.
-    is_fast: bool,
+    /// So long is slept for more packets, as the last count says.
+    gather: Option<Duration>,
+    /// Packets were taken since the last sleep.
+    has_taken: bool,
 }
 
 impl Sleep {
-    /// Nothing wakes it yet but the queues.
+    /// Nothing wakes it yet but the queue.
     pub(super) fn new() -> io::Result<Self> {
         let others = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { others, is_alert: false, saw: 0, counted: (0, 0), is_fast: false })
+        Ok(Self { others, is_alert: false, saw: 0, counted: (0, 0), gather: None, has_taken: false })
     }
 
     /// This wakes from now on, until it is closed.
@@ -49,20 +53,24 @@ impl Sleep {
         }
     }
 
-    /// So many packets were taken from the queues.
+    /// So many packets were taken from the queue.
     pub(super) fn on_taken(&mut self, packets: usize) {
         self.counted.1 += packets;
+        self.has_taken = true;
     }
 
-    /// Whether gathering is worth it now.
-    fn gathers(&mut self, now: u64) -> bool {
+    /// Counts what came, and looks how long to gather where it is much; `trip` is the shortest round trip.
+    fn count(&mut self, now: u64, trip: impl FnOnce() -> Option<Duration>) {
         let (began, packets) = self.counted;
         let time = Duration::from_nanos(now.saturating_sub(began));
         if time >= COUNT {
-            self.is_fast = SOON.saturating_mul(u32::try_from(packets).unwrap_or(u32::MAX)) >= time;
+            let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+            // Three in two spans.
+            let are_many = |span: Duration| span.saturating_mul(packets) * 2 >= time * 3;
+            let span = || (trip().unwrap_or_default() / SHARE).clamp(LEAST, MOST);
+            self.gather = are_many(MOST).then(span).filter(|span| are_many(*span));
             self.counted = (now, 0);
         }
-        self.is_fast
     }
 
     /// There is another eye than before, or it has seen something.
@@ -77,12 +85,14 @@ impl Sleep {
         }
     }
 
-    /// Sleeps until something is there, for `rest` at most; whether it is something else than a queue.
-    pub(super) fn sleep<'a>(
+    /// Sleeps until something is there, for `rest` at most; whether it is something else than a packet of the queue. `trip` tells
+    /// the shortest round trip.
+    pub(super) fn sleep(
         &mut self,
-        queues: impl Iterator<Item = &'a Queue>,
+        queue: &Queue,
         eye: Option<&Eye>,
         rest: Duration,
+        trip: impl FnOnce() -> Option<Duration>,
     ) -> io::Result<bool> {
         let now = clock::now();
         let mut rest = rest;
@@ -95,30 +105,37 @@ impl Sleep {
                 }
             }
         }
-        if self.gathers(now) {
-            std::thread::sleep(GATHER.min(rest));
-            rest = rest.saturating_sub(GATHER);
-        }
-        let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
+        self.count(now, trip);
         let read = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut all = vec![read(self.others.as_fd())];
-        all.extend(queues.map(|queue| read(queue.as_fd())));
-        match poll(&mut all, Some(&rest)) {
-            Ok(_) => Ok(all.first().is_some_and(|others| !others.revents().is_empty())),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
+        let others = read(self.others.as_fd());
+        match self.gather.filter(|_| std::mem::take(&mut self.has_taken)) {
+            Some(gather) => wait(&mut [others], gather.min(rest)),
+            None => wait(&mut [others, read(queue.as_fd())], rest),
         }
+    }
+}
+
+/// Waits for any of these; whether the first is ready.
+fn wait(all: &mut [PollFd<'_>], rest: Duration) -> io::Result<bool> {
+    let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
+    match poll(all, Some(&rest)) {
+        Ok(_) => Ok(all.first().is_some_and(|first| !first.revents().is_empty())),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// chosen: a tenth of the silence after which a link is asked whether it is there.
 const QUIET: Duration = Duration::from_millis(20);
-/// chosen: with what the kernel adds to a sleep, less than a millisecond.
-const GATHER: Duration = Duration::from_micros(500);
-/// Packets that follow so soon are worth gathering. chosen: two of them come in the time of gathering.
-const SOON: Duration = Duration::from_micros(250);
-/// chosen: longer than a burst of a window, far shorter than a flow.
-const COUNT: Duration = Duration::from_millis(5);
+/// Of the shortest round trip so much may be slept for more packets. chosen: on average a packet waits for half of it, which
+/// lengthens a round trip by 4 % at the most.
+const SHARE: u32 = 12;
+/// chosen: with what the kernel adds to a sleep, less than a millisecond, which nothing on a network is too short for.
+const LEAST: Duration = Duration::from_micros(500);
+/// chosen: a burst of acknowledgements lets no more than a few packets go at once.
+const MOST: Duration = Duration::from_millis(4);
+/// chosen: several of the longest sleeps, far shorter than a flow.
+const COUNT: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
@@ -127,16 +144,21 @@ mod tests {
     #[test]
     fn what_comes_fast_is_gathered_and_a_burst_is_not() {
         let mut sleep = Sleep::new().unwrap();
-        let mut run = |packets: usize, every: u64, from: u64| {
-            (0..100)
-                .filter(|turn| {
-                    sleep.on_taken(packets);
-                    sleep.gathers(from + turn * every)
-                })
-                .count()
+        let mut run = |packets: usize, every: u64, trip: u64, from: u64| {
+            let mut gathered = Vec::new();
+            for turn in 0..400 {
+                sleep.on_taken(packets);
+                sleep.count(from + turn * every, || Some(Duration::from_millis(trip)));
+                gathered.extend(sleep.gather);
+            }
+            gathered.sort();
+            gathered.dedup();
+            gathered
         };
-        assert_eq!(run(2, 2_400_000, 1_000_000_000), 0, "20 Mbit/s, two acknowledgements at a time");
-        assert!(run(6, 500_000, 2_000_000_000) > 80, "300 Mbit/s");
-        assert!(run(1, 1_000_000, 3_000_000_000) < 10, "and slower again");
+        assert_eq!(run(1, 1_350_000, 48, 1_000_000_000), [Duration::from_millis(4)], "20 Mbit/s");
+        assert_eq!(run(1, 1_350_000, 10, 2_000_000_000).last(), None, "of a shorter round trip one has to be felt");
+        assert_eq!(run(6, 500_000, 9, 3_000_000_000), [Duration::from_micros(750)], "300 Mbit/s");
+        assert_eq!(run(6, 500_000, 1, 4_000_000_000), [LEAST]);
+        assert!(run(5, 50_000_000, 200, 5_000_000_000).is_empty(), "a window of ten segments");
     }
 }

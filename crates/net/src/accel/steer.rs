@@ -26,7 +26,7 @@ use super::road::Road;
 #[derive(Debug)]
 pub(super) struct Steer {
     program: Ebpf,
-    settings: [u8; 32],
+    settings: [u8; 40],
 }
 
 /// What it has counted: pure ACKs, those led to the second link, those that stayed for a hole, and for want of room there.
@@ -62,7 +62,7 @@ impl Steer {
         let settings = self.settings;
         let failed = |error: String| AccelError::kernel("a map of BPF")(io::Error::other(error));
         let map = self.program.map_mut("SETTINGS").ok_or_else(|| failed("it is not there".into()))?;
-        let mut map: Array<_, [u8; 32]> =
+        let mut map: Array<_, [u8; 40]> =
             map.try_into().map_err(|error: aya::maps::MapError| failed(error.to_string()))?;
         map.set(0, settings, 0).map_err(|error| failed(error.to_string()))
     }
@@ -106,13 +106,15 @@ pub(super) fn try_out() -> Result<(), String> {
 }
 
 /// `struct settings` of the program, switched off.
-fn settings(header: u32, second: u32, has_hardware: bool, up: Bitrate) -> [u8; 32] {
+fn settings(header: u32, second: u32, has_hardware: bool, up: Bitrate) -> [u8; 40] {
     let per_kib = 1024 * 8 * 1_000_000_000 / up.bits_per_sec().max(1) * 10 / SHARE_OF_TEN;
-    let mut bytes = [0; 32];
+    let mut bytes = [0; 40];
     for (at, word) in [(4, second), (8, header), (12, u32::from(has_hardware))] {
         bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
     }
-    for (at, word) in [(16, per_kib), (24, BURST)] {
+    // In a tenth of a second; never so much that a number of TCP has run round.
+    let most = (up.bits_per_sec() / 80 * SHARE_OF_TEN / 10).saturating_mul(STRETCH).min(1 << 30);
+    for (at, word) in [(16, per_kib), (24, BURST), (32, most)] {
         bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
     }
     bytes
@@ -138,6 +140,8 @@ fn kind(socket: &RouteSocket, road: &Road) -> Result<(u32, bool), AccelError> {
 static OBJECT: &[u8] = aya::include_bytes_aligned!("bpf/steer.o");
 /// chosen: of the second link's rate nine tenths, so that its queue stays empty (facts: §D's rate limit).
 const SHARE_OF_TEN: u64 = 9;
+/// Bytes of data for each byte of its ACKs on the second link, as in the machine's own offload.
+const STRETCH: u64 = 600;
 /// chosen: 50 ms of the second link's time, as much as its round trip varies anyway.
 const BURST: u64 = 50_000_000;
 
@@ -194,6 +198,8 @@ mod tests {
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!((word(0), word(4), word(8), word(12)), (0, 7, 14, 1));
         let per_kib = u64::from_ne_bytes(bytes[16..24].try_into().unwrap());
+        let most = u64::from_ne_bytes(bytes[32..40].try_into().unwrap());
+        assert_eq!(most, 2_700_000, "216 Mbit/s");
         // 8192 bits at 360 kbit/s.
         assert!((22_755_000..22_756_000).contains(&per_kib), "{per_kib}");
     }

@@ -55,6 +55,11 @@ impl Flow {
         }
     }
 
+    /// The shortest round trip, if it was ever measured.
+    pub(in crate::accel) const fn shortest_trip(&self) -> Option<Duration> {
+        self.trip.shortest()
+    }
+
     /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
     pub(super) fn plain(&self, holes: u64) -> Option<Bitrate> {
         let segments = self.pace.total().bytes() / u64::from(self.segment);

@@ -12,7 +12,7 @@ use super::{Flow, Way};
 use crate::accel::detour::{Detour, Road};
 use crate::accel::line::Says;
 use crate::accel::trial;
-use crate::units::Instant;
+use crate::units::{Bitrate, Instant};
 use crate::wire::packet::Ack;
 
 impl Flow {
@@ -23,16 +23,17 @@ impl Flow {
             && self.in_flight(now) >= u64::from(THRESHOLD)
     }
 
-    /// The way of an ACK that leaves now; `is_ready`: a helping link answers.
-    pub(in crate::accel) fn road(&mut self, now: Instant, is_ready: bool) -> Road {
+    /// The way of an ACK that leaves now; `is_ready`: a helping link answers; `most`: of faster flows it cannot bear enough ACKs.
+    pub(in crate::accel) fn road(&mut self, now: Instant, is_ready: bool, most: Bitrate) -> Road {
         // One who is below is not let in again before he is well above.
         let least = if self.detour.is_on() { THRESHOLD / 2 } else { THRESHOLD };
+        let most = if self.detour.is_on() { most + most / 4 } else { most };
         let moment = trial::Moment {
             total: self.pace.total(),
             queue: self.gate.queue(now),
             longest: self.gate.longest(),
             rtt: self.trip.least(),
-            fits: self.in_flight(now) >= u64::from(least),
+            fits: self.in_flight(now) >= u64::from(least) && self.pace.rate(now) <= most,
             is_ready,
             ..trial::Moment::at(now)
         };

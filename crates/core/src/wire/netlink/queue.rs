@@ -28,6 +28,8 @@ const NF_ACCEPT: u32 = 1;
 /// A packet that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued<'a> {
+    /// The number of its queue.
+    pub queue: u16,
     /// Its number in its queue.
     pub id: u32,
     /// All of it, from its IP header on; nothing of one that is longer than what is handed over.
@@ -44,6 +46,8 @@ impl<'a> Queued<'a> {
         if message.kind != PACKET {
             return None;
         }
+        // `struct nfgenmsg`: family, version, number of the queue.
+        let [_, _, high, low] = *message.body.first_chunk()?;
         let (mut id, mut packet, mut whole) = (None, None, true);
         for attribute in Attributes::after(message.body, FIXED) {
             match attribute.kind {
@@ -53,7 +57,8 @@ impl<'a> Queued<'a> {
                 _ => {}
             }
         }
-        Some(Self { id: id?, packet: packet.filter(|_| whole).unwrap_or_default() })
+        let queue = u16::from_be_bytes([high, low]);
+        Some(Self { queue, id: id?, packet: packet.filter(|_| whole).unwrap_or_default() })
     }
 }
 
@@ -132,7 +137,7 @@ mod tests {
     fn a_packet_has_its_number_and_its_bytes() {
         let bytes = queued(0x0102_0304, b"whole");
         let message = messages(&bytes).next().unwrap();
-        assert_eq!(Queued::parse(&message), Some(Queued { id: 0x0102_0304, packet: b"whole" }));
+        assert_eq!(Queued::parse(&message), Some(Queued { queue: 7, id: 0x0102_0304, packet: b"whole" }));
         for cut in 0..message.body.len() {
             let _ = Queued::parse(&Message { body: &message.body[..cut], ..message });
         }

@@ -8,7 +8,8 @@
 //    of its flow for a while: a hole is open.
 // 2. A flow is busy when it has acknowledged THRESHOLD segments in a tenth of a second (the paper's threshold is of segments in
 //    flight, which cannot be seen from here).
-// 3. What the second link cannot bear stays (a token bucket, as time).
+// 3. What the second link cannot bear stays (a token bucket, as time), and all ACKs of a flow of which it could bear but few:
+//    that one's sender would hear of its data by two ways of which neither says enough.
 // 4. The user's end switches it off where the second link is dark, and it is gone with the user's end.
 
 #include <linux/bpf.h>
@@ -20,7 +21,7 @@
 static void *(*const map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*const map_update)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
 static __u64 (*const now_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
-static long (*const load_bytes)(const void *skb, __u32 at, void *to, __u32 length) = (void *)BPF_FUNC_skb_load_bytes;
+static long (*const pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
 static long (*const redirect)(__u32 index, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*const redirect_neigh)(__u32 index, void *params, int length, __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
 
@@ -32,6 +33,7 @@ struct settings {
 	__u32 has_hardware; // the second device has neighbours
 	__u64 ns_per_kib;   // the second link's rate
 	__u64 burst_ns;     // how far it may be ahead
+	__u64 most;         // bytes in a tenth of a second; of faster flows the second link bears too few ACKs
 };
 
 struct counters {
@@ -105,46 +107,43 @@ int steer(struct __sk_buff *skb)
 	if (at > 64 || skb->len > at + 120)
 		return TCX_NEXT;
 
+	// In one piece it is already, as a rule.
+	if (skb->data_end - skb->data < skb->len && pull_data(skb, skb->len) < 0)
+		return TCX_NEXT;
+	const __u8 *end = (const __u8 *)(long)skb->data_end;
+	const __u8 *ip = (const __u8 *)(long)skb->data + at;
+	const __u8 *tcp;
 	struct flow flow = {};
-	__u32 tcp, length;
+	__u32 length;
 	if (skb->protocol == swapped(ETH_IPV4)) {
-		__u8 ip[20];
-		if (load_bytes(skb, at, ip, sizeof(ip)) < 0)
-			return TCX_NEXT;
 		// Without options, whole.
-		if (ip[0] != 0x45 || ip[9] != TCP || ((ip[6] & 0x3f) | ip[7]))
+		if (ip + 20 > end || ip[0] != 0x45 || ip[9] != TCP || ((ip[6] & 0x3f) | ip[7]))
 			return TCX_NEXT;
 		__builtin_memcpy(flow.addresses, ip + 12, 8);
-		tcp = at + 20;
 		length = (((__u32)ip[2] << 8) | ip[3]) - 20;
+		tcp = ip + 20;
 	} else if (skb->protocol == swapped(ETH_IPV6)) {
-		__u8 ip[40];
-		if (load_bytes(skb, at, ip, sizeof(ip)) < 0 || ip[6] != TCP)
+		if (ip + 40 > end || ip[6] != TCP)
 			return TCX_NEXT;
 		__builtin_memcpy(flow.addresses, ip + 8, 32);
-		tcp = at + 40;
 		length = ((__u32)ip[4] << 8) | ip[5];
+		tcp = ip + 40;
 	} else {
 		return TCX_NEXT;
 	}
-
-	__u8 head[20];
-	if (load_bytes(skb, tcp, head, sizeof(head)) < 0)
+	if (tcp + 20 > end)
 		return TCX_NEXT;
-	__u32 words = head[12] >> 4;
-	if (words * 4 != length || !(head[13] & ACK) || (head[13] & OTHERS))
+	__u32 words = tcp[12] >> 4;
+	if (words * 4 != length || !(tcp[13] & ACK) || (tcp[13] & OTHERS))
 		return TCX_NEXT;
-	__builtin_memcpy(flow.ports, head, 4);
-	__u32 ack = ((__u32)head[8] << 24) | ((__u32)head[9] << 16) | ((__u32)head[10] << 8) | head[11];
+	__builtin_memcpy(flow.ports, tcp, 4);
+	__u32 ack = ((__u32)tcp[8] << 24) | ((__u32)tcp[9] << 16) | ((__u32)tcp[10] << 8) | tcp[11];
 	__sync_fetch_and_add(&counters->seen, 1);
 
 	// No options, or timestamps as everybody writes them: anything else may be SACK.
 	int plain = words == 5;
-	if (words == 8) {
-		__u8 option[4];
-		plain = load_bytes(skb, tcp + 20, option, sizeof(option)) == 0 && option[0] == 1 && option[1] == 1 &&
-			option[2] == 8 && option[3] == 10;
-	}
+	if (words == 8 && tcp + 24 <= end)
+		plain = tcp[20] == 1 && tcp[21] == 1 && tcp[22] == 8 && tcp[23] == 10;
 	__u64 now = now_ns();
 	struct state *state = map_lookup(&FLOWS, &flow);
 	if (!state) {
@@ -165,7 +164,7 @@ int steer(struct __sk_buff *skb)
 		__sync_fetch_and_add(&counters->holes, 1);
 		return TCX_NEXT;
 	}
-	if (state->bytes < THRESHOLD || state->bytes > 0x7fffffff)
+	if (state->bytes < THRESHOLD || state->bytes > settings->most)
 		return TCX_NEXT;
 
 	__u64 ahead = counters->ahead;
