@@ -222,6 +222,7 @@ impl Loop {
             if self.works.adjust() {
                 self.sleep.on_seen(self.works.eye.as_ref(), true);
             }
+            self.works.calls.added().try_for_each(|line| self.sleep.mind(line))?;
             let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
             let queues = [Some(&self.queue), self.arriving.as_ref()];
             let is_called = self.sleep.sleep(queues.into_iter().flatten(), self.works.eye.as_ref(), rest)?;
@@ -265,6 +266,7 @@ impl Loop {
         // A device that came back has another socket.
         self.works.ways.iter().try_for_each(|way| self.sleep.mind(&way.pinger))?;
         self.works.hear();
+        self.works.hear_calls();
         Ok(self.obey())
     }
 
