@@ -90,7 +90,9 @@ impl Accelerator {
         let mechanism = Mechanism::FastFetch;
         match &replay {
             Some(replay) if replay.is_on => in_force.push(mechanism),
-            Some(ReplayView { end: Some(why), .. }) => not_in_force.push(Excuse { mechanism, why: why.clone() }),
+            Some(ReplayView { failure: Some(why), .. }) => {
+                not_in_force.push(Excuse { mechanism, why: why.clone() });
+            }
             _ => {}
         }
         FlowView { replay, in_force, not_in_force, ..view }

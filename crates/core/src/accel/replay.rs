@@ -124,7 +124,7 @@ impl End {
     /// In a few words.
     pub(super) const fn why(self) -> &'static str {
         match self {
-            Self::Done => "done",
+            Self::Done => "it is done",
             Self::Behind => "the flow is faster than it can be walked",
             Self::Silent => "the server does not follow",
             Self::Closed => "the server has closed it",

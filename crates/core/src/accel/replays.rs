@@ -188,7 +188,7 @@ impl Replays {
             got: DataSize::from_bytes(tale.bytes),
             came: tale.came,
             passed: DataSize::from_bytes(tale.passed + passed),
-            end: tale.end.filter(|_| slot.is_none()).map(|end| end.why().into()),
+            failure: tale.end.filter(|end| slot.is_none() && *end != End::Done).map(|end| end.why().into()),
         })
     }
 

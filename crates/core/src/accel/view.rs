@@ -68,8 +68,8 @@ pub struct ReplayView {
     pub came: DataSize,
     /// What the server was told to have come, so that it sent on.
     pub passed: DataSize,
-    /// Why the last one has ended.
-    pub end: Option<String>,
+    /// Why the last one has ended, unless it has done its work.
+    pub failure: Option<String>,
 }
 
 /// Why a mechanism is not in force for a flow.

@@ -104,9 +104,10 @@ fn flows(flows: &[Flow]) -> String {
 /// What a replayed connection has brought, a line.
 fn replay(flow: &Flow) -> Option<String> {
     let replay = flow.replay.as_ref()?;
-    let state = match &replay.ended {
-        Some(why) if !replay.on => format!("it has ended: {why}"),
-        _ => "it goes on".to_owned(),
+    let state = match (&replay.failure, replay.on) {
+        (_, true) => "it goes on".to_owned(),
+        (Some(why), false) => format!("it was given up: {why}"),
+        (None, false) => "it is done".to_owned(),
     };
     Some(format!(
         "{}: a replayed connection has filled {} holes ({}); {} came for that over the second link, {} were passed over; {state}\n",
@@ -186,12 +187,12 @@ mod tests {
 
     #[test]
     fn what_a_replayed_connection_has_brought_stands_behind_the_table() {
-        let replay = Replay { filled: 3, got_bytes: 4200, ended: Some("done".into()), ..Replay::default() };
+        let replay = Replay { filled: 3, got_bytes: 4200, failure: Some("x".into()), ..Replay::default() };
         let mut flow = Flow { remote: "192.0.2.1:80".into(), replay: Some(replay), ..Flow::default() };
         let text = flows(std::slice::from_ref(&flow));
         let line = text.lines().last().unwrap_or_default();
         assert!(line.starts_with("192.0.2.1:80: a replayed connection has filled 3 holes"), "{text}");
-        assert!(line.ends_with("it has ended: done"), "{text}");
+        assert!(line.ends_with("it was given up: x"), "{text}");
         flow.replay = None;
         assert!(!flows(&[flow]).contains("replayed"));
     }

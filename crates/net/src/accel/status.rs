@@ -126,8 +126,8 @@ pub struct Replay {
     pub came_bytes: u64,
     /// What the server was told to have come, so that it sent on.
     pub passed_bytes: u64,
-    /// Why the last one has ended, if it has.
-    pub ended: Option<String>,
+    /// Why the last one has ended, unless it has done its work.
+    pub failure: Option<String>,
 }
 
 /// What the driver has done since its start.
@@ -224,7 +224,7 @@ impl Replay {
             got_bytes: view.got.bytes(),
             came_bytes: view.came.bytes(),
             passed_bytes: view.passed.bytes(),
-            ended: view.end,
+            failure: view.failure,
         }
     }
 }
