@@ -203,6 +203,7 @@ impl Flow {
         may: &May<'_>,
     ) -> News {
         let mechanisms = may.mechanisms;
+        let high = self.missing.high();
         let is_lost = self.missing.on_ack(now, &ack) > 0;
         // Upward the ACK itself tells how long packets wait.
         if is_lost && self.way == Way::Down {
@@ -225,13 +226,15 @@ impl Flow {
             let fresh =
                 before.and_then(|before| before.timestamps).is_none_or(|old| old.echo.is_before(stamps.echo));
             if fresh && !may.is_watched {
-                self.gate.on_stamp(now, stamps.echo);
+                self.gate.on_stamp(now, stamps.echo, self.trip.least());
             }
         }
+        let came = high.zip(self.missing.high()).map_or(0, |(old, new)| new.offset_from(old));
+        self.gate.on_bytes(now, u32::try_from(came).unwrap_or(0));
         let new = self.holes.on_ack(now, &ack);
         if self.way == Way::Up {
             let (bytes, stamp) = self.upward.on_high(self.holes.high().unwrap_or(ack.ack));
-            stamp.into_iter().for_each(|stamp| self.gate.on_stamp(now, stamp));
+            stamp.into_iter().for_each(|stamp| self.gate.on_stamp(now, stamp, self.trip.least()));
             self.sender.on_arrival(bytes as usize, self.gate.queue(now));
             if is_lost {
                 self.on_loss(now);
@@ -306,7 +309,7 @@ impl Flow {
             hiding.on_arrival(now, segment, length);
         }
         if let Some(stamps) = segment.timestamps() {
-            self.gate.on_stamp(now, stamps.value);
+            self.gate.on_stamp(now, stamps.value, self.trip.least());
             self.trip.on_echo(now, stamps.echo);
             self.detour.on_echo(now, stamps.echo, self.gate.queue(now));
         }

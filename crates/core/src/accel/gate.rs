@@ -4,11 +4,11 @@
 //! whether a loss that shows now is taken for random.
 //!
 //! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if one of
-//!    the packets of the last [`MOMENT`] has waited for less than [`MOST`]. One is enough: a sender that takes its
-//!    reduction back sends what it had held in a burst, which waits for itself, and its first packets do not.
+//!    the packets of the last moment ([`MOMENT`], or half a round trip) has waited for less than [`MOST`]. One is enough: a sender that
+//!    starts, or takes its reduction back, sends a burst which waits for itself, and its first packets do not.
 //! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do, and
-//!    the longest wait has stopped growing. If most losses of late were such, the bound is half of the longest wait of late. Losses that come at any time
-//!    leave it as it is.
+//!    the longest wait has stopped growing, far more often than else ([`Odds`]). The bound is half of the longest wait of late
+//!    then. Losses that come at any time leave it as it is.
 //! 3. A burst of losses is a queue that overflows, and shows how long packets wait in it then ([`Gate::on_burst`]). Losses
 //!    with less than half of that wait are not its doing: the bound is that half, if that is more.
 //! 4. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
@@ -18,6 +18,7 @@
 //! does not say whose frames they were.
 
 use super::clock::Clock;
+use super::odds::Odds;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::Stamp;
 
@@ -31,8 +32,8 @@ pub(super) struct Gate {
     standing: Window<i64>,
     /// The longest, and when it was less by a step.
     grown: (Duration, Instant),
-    /// Share of the losses of late that came with the longest waits, in 256ths.
-    pressed: u32,
+    /// Where losses come from.
+    odds: Odds,
     /// How long packets waited when a burst was lost last.
     full: Option<Duration>,
     /// When losses came with hardly any wait, the newest last.
@@ -41,8 +42,8 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// A packet with this stamp came.
-    pub(super) fn on_stamp(&mut self, now: Instant, stamp: Stamp) {
+    /// A packet with this stamp came, of a flow with this round trip.
+    pub(super) fn on_stamp(&mut self, now: Instant, stamp: Stamp, rtt: Duration) {
         let tick = self.clock.tick();
         let delay = self.clock.on_stamp(now, stamp);
         if tick != self.clock.tick() {
@@ -51,7 +52,7 @@ impl Gate {
         let Some(delay) = delay else { return };
         let least = self.least.on_value(now, MINUTE, delay, i64::min);
         self.longest.on_value(now, SECONDS, delay - least, i64::max);
-        self.standing.on_value(now, MOMENT, delay, i64::min);
+        self.standing.on_value(now, (rtt / 2).max(MOMENT), delay, i64::min);
         let (longest, (was, _)) = (self.longest(), self.grown);
         if longest > was + (was / 16).max(GRAIN / 2) {
             self.grown = (longest, now);
@@ -61,16 +62,29 @@ impl Gate {
         self.last = Some((now, delay));
     }
 
+    /// So many bytes came, with the newest packet.
+    pub(super) fn on_bytes(&mut self, now: Instant, bytes: u32) {
+        if let Some(is_top) = self.is_top(now) {
+            self.odds.on_bytes(now, bytes, is_top);
+        }
+    }
+
     /// A loss shows now.
     pub(super) fn on_loss(&mut self, now: Instant) {
-        let (longest, queue) = (self.longest(), self.queue(now).unwrap_or_default());
-        let has_stopped = now.since(self.grown.1) >= SECOND;
-        let is_pressed = longest >= GRAIN && queue >= longest / 4 * 3 && has_stopped;
-        if queue < MOST / 2 {
+        if self.queue(now).unwrap_or_default() < MOST / 2 {
             self.quiet.rotate_left(1);
             self.quiet[QUIET - 1] = Some(now);
         }
-        self.pressed = self.pressed * 7 / 8 + if is_pressed { 32 } else { 0 };
+        if let Some(is_top) = self.is_top(now) {
+            self.odds.on_loss(is_top);
+        }
+    }
+
+    /// Whether the newest packet has waited about as long as packets ever do; none: that cannot be said while waits grow.
+    fn is_top(&self, now: Instant) -> Option<bool> {
+        let (longest, queue) = (self.longest(), self.queue(now)?);
+        let is_top = longest >= GRAIN && queue >= longest / 4 * 3;
+        (!is_top || now.since(self.grown.1) >= SECOND).then_some(is_top)
     }
 
     /// A burst of losses shows now.
@@ -88,8 +102,11 @@ impl Gate {
     /// Whether a loss that shows now is taken for random.
     pub(super) fn is_random(&self, now: Instant, rtt: Duration) -> bool {
         let bound = self.bound(now, rtt);
-        let waited =
-            if self.is_pressed() { self.queue(now) } else { self.queue(now).and_then(|_| self.standing()) };
+        let waited = if self.odds.are_at_the_top() {
+            self.queue(now)
+        } else {
+            self.queue(now).and_then(|_| self.standing())
+        };
         waited.is_some_and(|waited| waited < bound)
     }
 
@@ -102,7 +119,7 @@ impl Gate {
         let grain = self.clock.tick().unwrap_or_default() * 2;
         let needed = if self.is_lossy(now) { rtt / 20 * 9 } else { rtt / 5 };
         let bound = match self.full {
-            _ if self.is_pressed() => (self.longest() / 2).min(MOST),
+            _ if self.odds.are_at_the_top() => (self.longest() / 2).min(MOST),
             Some(full) => needed.min(full / 4 * 3).max(full / 2).max(MOST),
             None => needed.max(MOST),
         };
@@ -112,10 +129,6 @@ impl Gate {
     /// Whether losses come all the time, whatever the queue.
     fn is_lossy(&self, now: Instant) -> bool {
         self.quiet[0].is_some_and(|first| now.since(first) < SECONDS)
-    }
-
-    const fn is_pressed(&self) -> bool {
-        self.pressed >= PRESSED
     }
 
     /// The least wait of this moment.
@@ -159,8 +172,6 @@ impl<T: Copy> Window<T> {
 const MOST: Duration = Duration::from_millis(20);
 /// chosen: waits of less are the grain of clocks.
 const GRAIN: Duration = Duration::from_millis(2);
-/// In 256ths. chosen: five of eight, after as many as that in a row.
-const PRESSED: u32 = 150;
 /// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`SECONDS`].
 const QUIET: usize = 5;
 /// chosen: a packet that came before that says nothing of the queue now.
@@ -186,7 +197,7 @@ mod tests {
         for n in 0..1000_u64 {
             let wait = waits[usize::try_from(n).unwrap() * waits.len() / 1000];
             now = Instant::from_millis(30 + n + wait);
-            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
+            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()), RTT);
         }
         (gate, now)
     }
@@ -207,12 +218,12 @@ mod tests {
         let (mut gate, mut now) = (Gate::default(), Instant::ZERO);
         for n in 0..990_u64 {
             now = Instant::from_millis(30 + n + wait(n));
-            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
+            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()), RTT);
         }
         assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now, RTT));
         for n in 990..1100_u64 {
             now = Instant::from_millis(30 + n + 30);
-            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()));
+            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()), RTT);
         }
         assert!(!gate.is_random(now, RTT));
     }
@@ -228,7 +239,7 @@ mod tests {
         let mut later = now;
         for n in 1000..2100_u64 {
             later = Instant::from_millis(30 + n + 12);
-            short.on_stamp(later, Stamp::new(u32::try_from(n).unwrap()));
+            short.on_stamp(later, Stamp::new(u32::try_from(n).unwrap()), RTT);
         }
         for _ in 0..8 {
             short.on_loss(later);

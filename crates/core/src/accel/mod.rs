@@ -33,6 +33,7 @@ mod interface;
 mod line;
 mod mirror;
 mod mirrored;
+mod odds;
 mod offloader;
 mod owed;
 mod pace;

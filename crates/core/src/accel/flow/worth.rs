@@ -16,9 +16,11 @@ use crate::units::Instant;
 use crate::wire::packet::Ack;
 
 impl Flow {
-    /// Whether its ACKs may go over a helping link now, by nothing but its holes and its size: as published.
+    /// Whether its ACKs may go over a helping link now, by nothing but its holes and its size: as published. Holes that are hidden
+    /// from the sender are holes here: a longer round trip slows their repair.
     pub(in crate::accel) fn may_spill(&mut self, now: Instant) -> bool {
-        self.detour.is_clear(now, &self.holes, self.undo.is_armed()) && self.in_flight(now) >= u64::from(THRESHOLD)
+        self.detour.is_clear(now, &self.missing, self.undo.is_armed())
+            && self.in_flight(now) >= u64::from(THRESHOLD)
     }
 
     /// The way of an ACK that leaves now; `is_ready`: a helping link answers.
@@ -34,7 +36,7 @@ impl Flow {
             is_ready,
             ..trial::Moment::at(now)
         };
-        self.detour.road(moment, &self.holes, self.undo.is_armed())
+        self.detour.road(moment, &self.missing, self.undo.is_armed())
     }
 
     /// What an ACK says as it leaves, beside what the own stack has said.
@@ -68,9 +70,10 @@ impl Flow {
         has_blocks && self.way == Way::Down && !self.is_frozen && self.on_way(now) >= LARGE
     }
 
-    /// Whether a reduction is worth taking back.
+    /// Whether a reduction is worth taking back; above all that of a flow which starts, and has no pace yet.
     pub(super) fn is_worth_undoing(&self, now: Instant) -> bool {
-        self.in_flight(now) >= WORTH
+        let starts = now.since(self.opened) < self.trip.least() * START;
+        starts || self.in_flight(now) >= WORTH
     }
 
     /// Whether a loss is worth hiding; a young flow's is, and that of one whose round trip is too short to be measured.
@@ -94,6 +97,8 @@ const LARGE: u64 = 20;
 /// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
 /// and old timestamps make them longer.
 const WORTH: u64 = 8;
+/// Round trips. chosen: one to connect, one to ask, and those in which a window grows from ten segments to hundreds.
+const START: u32 = 8;
 /// Segments. chosen: some round trips of a start.
 const YOUNG: u64 = 100;
 /// Segments on their way, those that wait in a queue not counted. chosen: at a loss of 5 % there are two or three of them.
