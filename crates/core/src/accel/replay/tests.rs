@@ -5,6 +5,8 @@ use alloc::vec;
 
 use super::*;
 use crate::accel::mirror::Place;
+use crate::accel::stretch::{Stretch, first};
+use crate::wire::packet::Segment;
 
 /// Its server: what it says, and what it was told.
 struct Played {
