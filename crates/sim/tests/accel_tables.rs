@@ -281,7 +281,11 @@ fn how_holes_are_filled_is_as_reviewed() {
             let view = views.first();
             println!("{rate} {loss} {these:?}: {view:?} {:?}", outcome.asked);
             if let Some((view, replay)) = view.and_then(|view| view.replay.as_ref().map(|replay| (view, replay))) {
-                told = format!("{:>20}{:>10}", format!("{} of {}", replay.filled, view.holes), replay.came);
+                told = format!(
+                    "{:>20}{:>10}",
+                    format!("{} of {}", replay.filled, view.holes),
+                    replay.came.to_string()
+                );
             }
         }
         writeln!(table, "{:24}{figures}{told}", format!("{rate} Mbit/s, {loss}")).expect("text");

@@ -233,7 +233,7 @@ fn what_does_not_come_in_time_is_given_back() {
 
 #[test]
 fn a_server_that_does_not_follow_is_asked_where_it_is_and_walked_slower() {
-    let mut played = Played::walking(1000, 900_000);
+    let mut played = Played::walking(1000, 4_000_000);
     played.pass(400);
     let told = played.acked();
     assert!(told > 100_000);
