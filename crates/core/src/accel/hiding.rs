@@ -20,6 +20,7 @@ use core::net::SocketAddr;
 use core::ops::RangeInclusive;
 
 use super::Sight;
+use super::far::Far;
 use super::fetcher::Want;
 use super::freeze::Grain;
 use super::heads::Refusal;
@@ -56,14 +57,6 @@ struct Given {
     bytes: Vec<u8>,
     at: Instant,
     stamp: Option<Stamp>,
-}
-
-/// What the other end has said last.
-#[derive(Clone, Copy, Debug, Default)]
-struct Far {
-    ack: Option<Seq>,
-    window: u16,
-    stamps: Option<Timestamps>,
 }
 
 /// What may be done, beside what is known here.
@@ -103,6 +96,7 @@ impl Hiding {
     /// A segment of its own passes or leaves, `length` bytes of payload long.
     pub(super) fn on_asked(&mut self, segment: &Segment<'_>, length: u32) {
         if let Some(seen) = seen(segment, length) {
+            self.far.on_sent(segment.seq().plus(length));
             self.mirror.asked(&seen);
         }
     }
@@ -113,12 +107,9 @@ impl Hiding {
             return;
         }
         let Some(seen) = seen(segment, length) else { return };
-        if self.far.ack.is_none_or(|ack| !seen.ack.is_before(ack)) {
-            self.far.ack = Some(seen.ack);
-            self.far.window = segment.window();
+        if !self.far.on_arrival(segment, seen.ack) {
+            return;
         }
-        let is_newer = |new: Timestamps| self.far.stamps.is_none_or(|old| !new.value.is_before(old.value));
-        self.far.stamps = segment.timestamps().filter(|new| is_newer(*new)).or(self.far.stamps);
         self.mirror.answered(&seen);
         self.grain.on_arrival(length);
         let newest = self.newest();
@@ -134,6 +125,7 @@ impl Hiding {
             // hide nothing else.
             self.hider = self.mirror.position(ack.ack).map(Hider::new);
         }
+        self.far.on_sent(ack.seq);
         if let Some(stamps) = ack.timestamps {
             self.floor = Some(later(self.floor, stamps.echo));
         }
@@ -214,7 +206,7 @@ impl Hiding {
                 return Vec::new();
             }
             self.over = Some(now);
-            let ack = self.far.ack.unwrap_or_default();
+            let ack = self.far.ack();
             let reset = NewSegment::reset(&self.key.reversed(), number(hider.here()), ack);
             return reset.emit().into_iter().collect();
         }
@@ -361,7 +353,7 @@ impl Hiding {
         (!holes.is_empty() || !is_sure).then(|| Owed {
             local: SocketAddr::new(self.key.pair.source(), self.key.source_port),
             server,
-            said: (self.far.ack.unwrap_or_default().number(), self.far.window),
+            said: (self.far.ack().number(), self.far.window),
             stamps,
             here: number(hider.here()).number(),
             is_sure,
@@ -405,7 +397,7 @@ impl Hiding {
             });
             for (at, piece) in bytes.chunks(PIECE).enumerate() {
                 let seq = number(common.start + (at * PIECE) as u64);
-                let (flow, ack) = (self.key.reversed(), far.ack.unwrap_or_default());
+                let (flow, ack) = (self.key.reversed(), far.ack());
                 let segment = NewSegment::data(&flow, seq, ack, far.window, stamps, piece);
                 packets.extend(segment.emit());
             }

@@ -17,6 +17,7 @@ mod config;
 mod detector;
 mod detour;
 mod event;
+mod far;
 mod fetcher;
 mod filling;
 mod flow;

@@ -81,9 +81,8 @@ impl Reserve {
 /// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
 pub(super) const PATIENCE: Duration = Duration::from_millis(60);
 /// Towards the own stack, where a byte that is given out is spent, even in the dark: longer than a blackout takes to be
-/// noticed ([`super::detector`]: two spans of silence and an answer that does not come). A pause that is none ends it sooner: the
-/// own stack probes with its last segment after two round trips (RFC 8985 §7), and what answers that is not kept back.
-pub(super) const UPWARD: Duration = Duration::from_millis(1500);
+/// noticed ([`super::detector`]).
+pub(super) const UPWARD: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {

@@ -70,9 +70,10 @@ impl Flow {
         has_blocks && self.way == Way::Down && !self.is_frozen && self.on_way(now) >= LARGE
     }
 
-    /// Whether a reduction is worth taking back; above all that of a flow which starts, and has no pace yet.
+    /// Whether a reduction is worth taking back; above all that of a flow which starts (its SYN was seen), and has
+    /// no pace yet.
     pub(super) fn is_worth_undoing(&self, now: Instant) -> bool {
-        let starts = now.since(self.opened) < self.trip.least() * START;
+        let starts = self.scale.is_some() && now.since(self.opened) < self.trip.least() * START;
         starts || self.in_flight(now) >= WORTH
     }
 

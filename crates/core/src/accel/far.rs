@@ -1,0 +1,78 @@
+//! What a flow's other end has said last: what is given to the own stack in its name says it again.
+//!
+//! In: segments of the other end as they pass, and how far the own stack has sent. Out: the newest acknowledgement, window and
+//! timestamps.
+//!
+//! 1. What passes may be forged, or damaged. So nothing counts that acknowledges what was never sent, or what is long past
+//!    (RFC 5961 §5.2).
+
+use crate::wire::packet::{Segment, Seq, Timestamps};
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Far {
+    /// One past the last number that the own stack has sent.
+    sent: Option<Seq>,
+    ack: Option<Seq>,
+    pub(super) window: u16,
+    pub(super) stamps: Option<Timestamps>,
+}
+
+impl Far {
+    /// The own stack has sent everything before this.
+    pub(super) fn on_sent(&mut self, end: Seq) {
+        self.sent = Some(self.sent.map_or(end, |sent| sent.later(end)));
+    }
+
+    /// A segment of the other end that acknowledges this; false: it is none of it.
+    pub(super) fn on_arrival(&mut self, segment: &Segment<'_>, ack: Seq) -> bool {
+        if self.sent.is_some_and(|sent| !(0..=PAST).contains(&sent.offset_from(ack))) {
+            return false;
+        }
+        if self.ack.is_none_or(|old| !ack.is_before(old)) {
+            (self.ack, self.window) = (Some(ack), segment.window());
+        }
+        let is_newer = |new: &Timestamps| self.stamps.is_none_or(|old| !new.value.is_before(old.value));
+        self.stamps = segment.timestamps().filter(is_newer).or(self.stamps);
+        true
+    }
+
+    /// What it has acknowledged.
+    pub(super) fn ack(&self) -> Seq {
+        self.ack.unwrap_or_default()
+    }
+}
+
+/// Bytes. chosen: more than a window of a request's direction, a 256th of all numbers.
+const PAST: i32 = 1 << 24;
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::wire::packet::{Flow, NewSegment, Pair, Stamp};
+
+    /// A far end that was sent everything before 1000, and whether it has said this.
+    fn says(ack: u32) -> (Far, bool) {
+        let mut far = Far::default();
+        far.on_sent(Seq::new(1000));
+        let pair = Pair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
+        let flow = Flow { pair, source_port: 80, destination_port: 9 };
+        let stamps = Some(Timestamps { value: Stamp::new(7), echo: Stamp::new(6) });
+        let packet = NewSegment::data(&flow, Seq::new(1), Seq::new(ack), 5, stamps, b"x").emit().unwrap();
+        let is_its = far.on_arrival(&Segment::parse(&packet).unwrap(), Seq::new(ack));
+        (far, is_its)
+    }
+
+    #[test]
+    fn what_was_sent_may_be_acknowledged_and_nothing_else() {
+        let (far, is_its) = says(1000);
+        assert!(is_its && far.ack() == Seq::new(1000) && far.window == 5 && far.stamps.is_some());
+        assert!(says(900).1);
+        for forged in [1001, 0x1200_0000, 900_u32.wrapping_sub(1 << 25)] {
+            let (far, is_its) = says(forged);
+            assert!(!is_its && far.ack() == Seq::default() && far.stamps.is_none(), "{forged}");
+        }
+    }
+}
