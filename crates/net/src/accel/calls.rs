@@ -170,7 +170,6 @@ mod tests {
         let mut other = TcpStream::connect(address).unwrap();
         other.write_all(b"other").unwrap();
         assert!(calls.hear().is_empty());
-        assert!(TcpListener::bind(local).is_err(), "nobody else gets it");
         calls.close(CallId(1));
         assert!(calls.hear().is_empty());
     }
