@@ -28,7 +28,7 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
             64,
             "--enable offload: it needs a second link; name one with --secondary",
         ),
-        ("--primary lo --secondary x --enable fast-fetch", 64, "--enable fast-fetch: it is not built"),
+        ("--primary lo --enable fast-fetch", 64, "--enable fast-fetch: it needs a second link"),
         ("--primary lo --secondary x --enable undo --disable undo", 64, "--enable undo: it is in --disable, too"),
         ("--primary lo --disable undo,reserve,hide,late-hide", 64, "nothing is left to be done"),
         ("--primary lo --flows tcp~dst~prot~443", 64, "`prot`: expected `port N`"),
@@ -128,6 +128,32 @@ done
 exit 26
 "#;
 
+/// Downloads until a hole was filled by the replayed connection, then does `$THEN`; the download goes on to its end.
+const REPLAYER: &str = r#"
+cd "$PLACE"
+"$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch 2>>daemon.log & daemon=$!
+until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
+    kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
+    sleep 0.1
+done
+curl -sS --max-time 150 -o got "$MARLINE_LAB_URL" & curl=$!
+until grep -q '"filled": *[1-9]' status.json; do
+    kill -0 $curl 2>/dev/null || exit 21
+    sleep 0.1
+    "$MARLINE" accel status --run-dir run --json >status.json || exit 22
+done
+cp status.json filled.json
+"$MARLINE" accel status --run-dir run >status.txt
+eval "$THEN"
+wait $curl || exit 23
+[ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ] || exit 24
+"$MARLINE" accel status --run-dir run --json >status.json || exit 25
+"$MARLINE" accel stop --run-dir run 2>stop.log || exit 26
+wait $daemon || exit 27
+! iptables -t mangle -S 2>/dev/null | grep -q marline || exit 28
+exit 0
+"#;
+
 /// A file that a script left.
 fn read(place: &Path, name: &str) -> String {
     std::fs::read_to_string(place.join(name)).unwrap_or_default()
@@ -166,6 +192,28 @@ fn what_flows_are_owed_when_it_is_killed_is_paid() {
     if plays(place.path(), "12MB", links, DEBTOR) {
         let log = read(place.path(), "daemon.log");
         assert!(log.contains("0 flows ended"), "{log}");
+    }
+}
+
+#[test]
+fn holes_are_filled_from_a_replayed_connection_and_without_its_link_it_ends_whole() {
+    for then in ["true", "ip link set lte down"] {
+        let place = tempfile::tempdir().unwrap();
+        let links = ["wifi,rate=10Mbit/s,rtt=50ms,loss=1%,uploss=0%", "lte,rate=900kbit/s,up=400kbit/s,rtt=100ms"];
+        let script = format!("THEN='{then}'\n{REPLAYER}");
+        if !plays(place.path(), "20MB", links, &script) {
+            return;
+        }
+        let filled: Value = serde_json::from_str(&read(place.path(), "filled.json")).unwrap();
+        let replay = &filled[0]["flows"][0]["replay"];
+        assert!(
+            replay["got_bytes"].as_u64().unwrap() > 0 && replay["passed_bytes"].as_u64().unwrap() > 0,
+            "{replay}"
+        );
+        assert!(replay["came_bytes"].as_u64() > replay["got_bytes"].as_u64(), "{replay}");
+        let text = read(place.path(), "status.txt");
+        assert!(text.contains("a replayed connection has filled"), "{text}");
+        println!("{then}: {}", read(place.path(), "status.json"));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The accelerator on the floors' cases in virtual time, as tables that changes are reviewed against.
 //!
 //! In: 20 Mbit/s with a queue of 100 ms, a helping link of 400 kbit/s up and 900 kbit/s down with 150 ms. Out:
-//! `tables/accel.txt`, `tables/accel-upload.txt` and `tables/accel-dark.txt`, compared with what is kept there;
+//! `tables/accel.txt`, `tables/accel-upload.txt`, `tables/accel-dark.txt` and `tables/accel-replay.txt`, compared with what is kept there;
 //! `UPDATE_TABLES=1` writes them anew. Exact figures are printed (`--nocapture`).
 //!
 //! 1. A goodput is what the client's application reads, without the first 6 s.
@@ -242,4 +242,53 @@ fn offloads_cells_are_as_reviewed() {
         writeln!(table, "{name:32}{plain:8.1}{ours:8.1}{:8.2}", ours / plain).expect("text");
     }
     compare("accel-offload.txt", &table);
+}
+
+/// How holes are filled: the first link's rate in Mbit/s, and its loss.
+const HOLES: &[(u32, &str)] = &[(5, "0.1%"), (5, "1%"), (20, "0.1%"), (20, "1%")];
+
+#[test]
+fn how_holes_are_filled_is_as_reviewed() {
+    let ways: [(&str, Option<&[Mechanism]>); 4] = [
+        ("plain", None),
+        ("ranges", Some(&[Mechanism::Hide])),
+        ("replay", Some(&[Mechanism::FastFetch])),
+        ("both", Some(&[Mechanism::FastFetch, Mechanism::Hide])),
+    ];
+    let mut table = String::from(
+        "goodput in Mbit/s, plain HTTP, 50 ms; holes that a replayed connection filled of those seen, and what it brought in all\n\n",
+    );
+    let names: String = ways.iter().map(|(name, _)| format!("{name:>8}")).collect();
+    writeln!(table, "{:24}{names}{:>20}{:>10}", "case", "filled (both)", "brought").expect("text");
+    for (rate, loss) in HOLES {
+        let (mut figures, mut told) = (String::new(), String::new());
+        for (_, these) in &ways {
+            let line = format!("wifi,rate={rate}Mbit/s,rtt=50ms,queue=100ms,loss={loss}");
+            let case = Case { kernel: None, ..case(Cubic, 50, "0%", 0, 0.0) };
+            let mut scene = scene(&case, 1, true);
+            scene.primary = line.parse().expect("a link");
+            scene.config = these.map(|these| Config {
+                mechanisms: Mechanisms::of(these),
+                ..Config::new(Scene::PRIMARY, Some(Scene::HELPER))
+            });
+            let lasts = Duration::from_secs(20);
+            let mut world = World::new(scene);
+            world.run_until(Instant::ZERO + lasts);
+            let outcome = world.outcome();
+            assert!(outcome.wrong.is_empty(), "{:?}", outcome.wrong);
+            write!(figures, "{:8.1}", world.read(0) as f64 * 8.0 / lasts.as_secs_f64() / 1e6).expect("text");
+            let views = world.accelerator().map(|machine| machine.flows(Instant::ZERO + lasts)).unwrap_or_default();
+            let view = views.first();
+            println!("{rate} {loss} {these:?}: {view:?} {:?}", outcome.asked);
+            if let Some((view, replay)) = view.and_then(|view| view.replay.as_ref().map(|replay| (view, replay))) {
+                told = format!(
+                    "{:>20}{:>10}",
+                    format!("{} of {}", replay.filled, view.holes),
+                    replay.came.to_string()
+                );
+            }
+        }
+        writeln!(table, "{:24}{figures}{told}", format!("{rate} Mbit/s, {loss}")).expect("text");
+    }
+    compare("accel-replay.txt", &table);
 }

@@ -15,6 +15,7 @@ pub mod netlink;
 pub mod packet;
 pub mod process;
 pub mod queue;
+pub mod repair;
 pub mod sched;
 pub mod seccomp;
 pub mod signal;

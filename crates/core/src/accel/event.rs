@@ -3,10 +3,12 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::SocketAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::fetcher::{Fetch, FetchId};
+use super::replays::CallId;
 use crate::link::LinkId;
 
 /// The bytes of a packet from its IP header on; in a log they stand as hexadecimal digits.
@@ -29,6 +31,22 @@ pub enum Input {
         packet: Bytes,
         /// How long it really is.
         length: u32,
+    },
+    /// The answer to [`Output::Call`]: once for each.
+    Called {
+        /// Which.
+        call: CallId,
+        /// The address and the port here; none: there is none to be had.
+        local: Option<SocketAddr>,
+        /// The sequence number to begin with, which nobody else can guess (RFC 6528).
+        number: u32,
+    },
+    /// This has come for the port of a call.
+    Heard {
+        /// Which.
+        call: CallId,
+        /// The whole packet.
+        packet: Bytes,
     },
     /// How many packets a link has brought so far: the answer to [`Output::Count`].
     Counted {
@@ -93,6 +111,19 @@ pub enum Output {
     },
     /// Show the packets of the primary link that are not held, from now on, or no more.
     Watch(Sight),
+    /// Hold a port of TCP for a connection of the machine's own, over this link and with its address, and show what comes for
+    /// it from this server ([`Input::Heard`]). The own stack neither sees nor answers that. What is said in it is sent as
+    /// any other packet.
+    Call {
+        /// Which.
+        call: CallId,
+        /// Which link.
+        link: LinkId,
+        /// The other end.
+        server: SocketAddr,
+    },
+    /// The port is not needed any more.
+    HangUp(CallId),
     /// Get these bytes of a resource.
     Fetch(Fetch),
     /// Give this fetch up: no answer is wanted any more.

@@ -18,6 +18,7 @@ use super::fetcher::Road;
 use super::freeze::Frost;
 use super::interface::Interface;
 use super::offloader::{Fate, Offloader};
+use super::replays::Over;
 use super::roles::{Roles, Traits};
 use super::view::LinkView;
 use crate::link::LinkId;
@@ -70,6 +71,26 @@ impl Helpers {
         let link = self.freeze?;
         let lane = self.lanes.iter().find(|lane| lane.interface.link() == link && !lane.interface.is_dark(now))?;
         Some((link, lane.up()))
+    }
+
+    /// Over which link a connection of the machine's own goes, and how often an ACK of it.
+    pub(super) fn replay(&self, now: Instant) -> Option<Over> {
+        let link = self.roads(now).find(|road| !road.is_dark)?.link;
+        let lane = self.lanes.iter().find(|lane| lane.interface.link() == link)?;
+        let beat = DataSize::from_bytes(REPLAYED) / lane.up().share(HALF);
+        Some(Over { link, beat: beat.clamp(QUICKEST, SLOWEST) })
+    }
+
+    /// Books a packet of such a connection.
+    pub(super) fn on_sent(&mut self, now: Instant, link: LinkId, length: usize) {
+        let lane = self.lanes.iter_mut().find(|lane| lane.interface.link() == link);
+        lane.into_iter().for_each(|lane| lane.interface.spend(now, length));
+    }
+
+    /// One has brought something.
+    pub(super) fn on_traffic(&mut self, now: Instant, link: LinkId) {
+        let lane = self.lanes.iter_mut().find(|lane| lane.interface.link() == link);
+        lane.into_iter().for_each(|lane| lane.interface.on_traffic(now));
     }
 
     /// Books what was sent to freeze a flow; what may be sent for the others.
@@ -251,6 +272,14 @@ impl Lane {
 const STRETCH: u64 = 600;
 /// chosen: an ACK that waits no longer than that delays nothing that matters.
 const LONG: Duration = Duration::from_millis(20);
+/// chosen: the other half is for acknowledgements and requests.
+const HALF: Ratio = Ratio::from_percent(50);
+/// Bytes of an ACK without options, over IPv6.
+const REPLAYED: u64 = 60;
+/// chosen: with sixteen segments each 45 Mbit/s; a timer's worth.
+const QUICKEST: Duration = Duration::from_millis(4);
+/// chosen: slower than that nothing can be caught up with.
+const SLOWEST: Duration = Duration::from_millis(40);
 /// Where an uplink's search begins (`interface`): one that is below was found to be thin.
 const FOUND: Bitrate = Bitrate::from_bits_per_sec(50_000);
 /// chosen: once a blackout, so much of a burst is borne by any link of today.

@@ -25,7 +25,7 @@ use super::fetcher::Want;
 use super::freeze::Grain;
 use super::heads::Refusal;
 use super::hider::{Hider, Terms, Verdict};
-use super::mirror::{Mirror, Seen};
+use super::mirror::{Mirror, Place, Seen};
 use super::owed::{self, Hole, Owed};
 use super::stretch::{Stretch, number};
 use crate::units::{Duration, Instant};
@@ -267,6 +267,18 @@ impl Hiding {
     /// Whether a ladder stands of which is not known how far it was believed, or what it acknowledged is not all here.
     pub(super) fn has_ladder(&self) -> bool {
         self.hider.as_ref().is_some_and(|hider| hider.ladder_top().is_some())
+    }
+
+    /// Where the flow is in its resource, and who has it; none: its bytes cannot be had.
+    pub(super) fn here(&self) -> Option<(Place, SocketAddr)> {
+        let here = self.hider.as_ref().map(Hider::here)?;
+        let place = self.mirror.place(Stretch::new(here, here + 1))?;
+        Some((place, SocketAddr::new(self.key.pair.destination(), self.key.destination_port)))
+    }
+
+    /// Whether these bytes are wanted to be compared.
+    pub(super) fn is_check(&self, want: &Want) -> bool {
+        self.mirror.awaits(want.stretch.start)
     }
 
     /// The size of the sender's segments, as they came.

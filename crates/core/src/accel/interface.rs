@@ -41,6 +41,8 @@ pub(super) struct Interface {
     base: Option<Duration>,
     rtt: Option<Duration>,
     heard: Option<Instant>,
+    /// When it brought something else than answers last.
+    brought: Option<Instant>,
     is_down: bool,
 }
 
@@ -63,6 +65,7 @@ impl Interface {
             base: None,
             rtt: None,
             heard: None,
+            brought: None,
             is_down: false,
         }
     }
@@ -120,10 +123,18 @@ impl Interface {
         self.heard = Some(now);
         self.rtt = Some(rtt);
         let base = *self.base.insert(self.base.map_or(rtt, |base| base.min(rtt)));
-        if self.terms.up.is_none() {
+        // An answer that waits behind what a server sends says nothing of the way up.
+        let waits_there = self.brought.is_some_and(|at| now.since(at) < DEAD);
+        if self.terms.up.is_none() && !waits_there {
             self.adapt(now, rtt.saturating_sub(base));
         }
         self.used = 0;
+    }
+
+    /// It has brought something of the accelerator's own: it lives, whatever its gateway owes in a full queue.
+    pub(super) fn on_traffic(&mut self, now: Instant) {
+        self.asked.retain(|(_, asked)| now.since(*asked) < RHYTHM);
+        (self.heard, self.brought) = (Some(now), Some(now));
     }
 
     /// The carrier came or went.

@@ -10,8 +10,10 @@ use alloc::vec::Vec;
 
 use super::fetcher::Road;
 use super::flow::Flow;
-use super::{Accelerator, Bytes, FetchId, Key, Mechanism, Sight};
+use super::hiding::Hiding;
+use super::{Accelerator, Bytes, CallId, Excuse, FetchId, FlowView, Key, Mechanism, Output, ReplayView, Sight};
 use crate::units::Instant;
+use crate::wire::packet::Segment;
 
 impl Accelerator {
     /// A new flow may be plain HTTP: it is looked at until that is known.
@@ -34,9 +36,27 @@ impl Accelerator {
     pub(super) fn after(&mut self, key: Key, woken: Option<Instant>) {
         let (now, mut is_wanted) = (self.now, false);
         if let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.hiding().is_some()) {
-            for want in flow.wants(now, &mut self.outputs) {
-                self.fetcher.want(now, want);
-                is_wanted = true;
+            let wants = flow.wants(now, &mut self.outputs);
+            let replays = self.config.mechanisms.has(Mechanism::FastFetch);
+            if let Some(hiding) = flow.hiding().filter(|_| replays) {
+                match hiding.here() {
+                    Some((place, server)) => {
+                        let over = self.helpers.replay(now);
+                        if self.replays.follow(hiding.number(), &place, server, over) {
+                            self.helpers.want(now);
+                        }
+                    }
+                    None => self.replays.rest(hiding.number()),
+                }
+            }
+            for want in wants {
+                // What is compared must not come of the same connection that it is to prove.
+                let is_check = flow.hiding().is_some_and(|hiding| hiding.is_check(&want));
+                let left = if is_check { Err(want) } else { self.replays.want(now, want) };
+                if let Err(want) = left {
+                    self.fetcher.want(now, want);
+                    is_wanted = true;
+                }
             }
             if let Some(hiding) = flow.hiding()
                 && let Some((_, sight)) = self.mirrored.get_mut(&hiding.number())
@@ -53,6 +73,31 @@ impl Accelerator {
         }
     }
 
+    /// How many bytes more may be missing; where ranges are not asked for, as many as the flow's replayed connection takes.
+    pub(super) fn room(&self, key: &Key) -> u64 {
+        let room = self.fetcher.room().saturating_sub(self.replays.waiting());
+        let of_replay = |hiding: &Hiding| self.replays.room(hiding.number());
+        if self.config.mechanisms.has(Mechanism::Hide) || !self.config.mechanisms.has(Mechanism::FastFetch) {
+            return room;
+        }
+        room.min(self.flows.get(key).and_then(Flow::hiding).map_or(0, of_replay))
+    }
+
+    /// What is told of a flow, with its replayed connection.
+    pub(super) fn replayed(&self, flow: &Flow, view: FlowView) -> FlowView {
+        let replay = flow.hiding().and_then(|hiding| self.replays.view(hiding.number()));
+        let FlowView { mut in_force, mut not_in_force, .. } = view;
+        let mechanism = Mechanism::FastFetch;
+        match &replay {
+            Some(replay) if replay.is_on => in_force.push(mechanism),
+            Some(ReplayView { failure: Some(why), .. }) => {
+                not_in_force.push(Excuse { mechanism, why: why.clone() });
+            }
+            _ => {}
+        }
+        FlowView { replay, in_force, not_in_force, ..view }
+    }
+
     /// Asks for missing bytes that are due.
     pub(super) fn fetch(&mut self) {
         let mut roads: Vec<Road> = self.helpers.roads(self.now).collect();
@@ -65,6 +110,42 @@ impl Accelerator {
             flow.and_then(Flow::hiding).map(|hiding| hiding.missing(stretch)).unwrap_or_default()
         });
         self.outputs.extend(self.fetcher.outputs());
+    }
+
+    /// Does what replayed connections ask for, and hands on what they brought.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let (outputs, got, back) = self.replays.drain();
+            for output in outputs {
+                if let Output::Send { link, packet } = &output {
+                    self.helpers.on_sent(self.now, *link, packet.0.len());
+                }
+                self.outputs.push_back(output);
+            }
+            if got.is_empty() && back.is_empty() {
+                return;
+            }
+            for want in back {
+                self.fetcher.want(self.now, want);
+            }
+            for got in got {
+                let Some((key, _)) = self.mirrored.get(&got.flow).copied() else { continue };
+                if let Some(flow) = self.flows.get_mut(&key) {
+                    let woken = flow.deadline();
+                    flow.on_fetched(self.now, got.start, got.bytes, &mut self.outputs);
+                    self.after(key, woken);
+                }
+            }
+            self.fetch();
+        }
+    }
+
+    /// A packet for a replayed connection.
+    pub(super) fn on_heard(&mut self, call: CallId, packet: &Bytes) {
+        let Ok(segment) = Segment::parse(&packet.0) else { return };
+        if let Some(link) = self.replays.on_packet(self.now, call, &segment) {
+            self.helpers.on_traffic(self.now, link);
+        }
     }
 
     pub(super) fn on_fetched(&mut self, fetch: FetchId, range: u32, bytes: Option<Bytes>) {
@@ -82,7 +163,8 @@ impl Accelerator {
 }
 
 /// What needs to know where bytes can be had.
-const MIRRORING: [Mechanism; 3] = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight];
+const MIRRORING: [Mechanism; 4] =
+    [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight, Mechanism::FastFetch];
 /// IANA's.
 const HTTPS: u16 = 443;
 /// chosen: more downloads than one host runs; each keeps some tens of kilobytes at the most.

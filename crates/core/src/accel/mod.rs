@@ -38,6 +38,8 @@ mod odds;
 mod offloader;
 mod owed;
 mod pace;
+mod replay;
+mod replays;
 mod reserve;
 mod roles;
 mod sender;
@@ -68,9 +70,10 @@ pub use fetcher::{Fetch, FetchId};
 pub use heads::Refusal;
 pub use mirror::{Mirror, Place, Resource, Seen};
 pub use owed::{Hole, Owed};
+pub use replays::CallId;
 pub use roles::{Roles, Traits};
 pub use stretch::{Stretch, Stretches};
-pub use view::{Excuse, FlowView, LinkView};
+pub use view::{Excuse, FlowView, LinkView, ReplayView};
 
 use detector::{Detector, Turn};
 use detour::Road;
@@ -80,6 +83,7 @@ use freeze::Frost;
 use helpers::Helpers;
 use hiding::Hiding;
 use offloader::Fate;
+use replays::Replays;
 use shortest::Shortest;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
@@ -96,6 +100,7 @@ pub struct Accelerator {
     detector: Detector,
     helpers: Helpers,
     fetcher: Fetcher,
+    replays: Replays,
     /// Flows that may be mirrored, by the number under which the fetcher knows them, and what they need to be shown.
     mirrored: BTreeMap<u64, (Key, Sight)>,
     numbers: u64,
@@ -116,6 +121,7 @@ impl Accelerator {
             detector: Detector::new(config.primary),
             helpers: Helpers::new(&config),
             fetcher: Fetcher::default(),
+            replays: Replays::default(),
             mirrored: BTreeMap::new(),
             numbers: 0,
             sight: Sight::None,
@@ -135,7 +141,7 @@ impl Accelerator {
     /// All flows, in the order of their addresses; one that goes both ways, twice. Upward only what is more than
     /// requests.
     pub fn flows(&self, now: Instant) -> Vec<FlowView> {
-        let views = self.flows.values().map(|flow| flow.view(now, &self.config.mechanisms));
+        let views = self.flows.values().map(|flow| self.replayed(flow, flow.view(now, &self.config.mechanisms)));
         views.filter(|view| !view.is_upload || view.received >= UPLOAD).collect()
     }
 
@@ -153,7 +159,7 @@ impl Accelerator {
             fetched: DataSize::ZERO,
         };
         let fetched = |view: LinkView| LinkView {
-            fetched: self.fetcher.fetched_over(view.link),
+            fetched: self.fetcher.fetched_over(view.link) + self.replays.fetched_over(view.link),
             down: view.down.or_else(|| self.fetcher.found_rate(view.link)),
             ..view
         };
@@ -185,10 +191,12 @@ impl Accelerator {
         } else if let Some(ack) = segment.pure_ack() {
             let envelope = segment.packet().envelope();
             return self.on_ack(key, packet, (ack, envelope));
-        } else if let Some(flow) = self.flows.get_mut(&key) {
+        } else if self.flows.contains_key(&key) {
+            let room = self.room(&key);
+            let Some(flow) = self.flows.get_mut(&key) else { return };
             let woken = flow.deadline();
             let is_watched = self.sight != Sight::None;
-            let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
+            let may = May { mechanisms: &self.config.mechanisms, is_watched, room };
             flow.on_other(now, &mut packet.0, &may);
             self.helpers.withdraw(&key);
             self.outputs.push_back(Output::Leave(packet));
@@ -261,9 +269,10 @@ impl Accelerator {
             return None;
         }
         let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
+        let room = self.room(&key);
         let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
         let woken = flow.deadline();
-        let may = May { mechanisms: &self.config.mechanisms, is_watched, room: self.fetcher.room() };
+        let may = May { mechanisms: &self.config.mechanisms, is_watched, room };
         let news = flow.on_ack(now, &mut packet.0, ack, &may);
         let trip = flow.shortest_trip();
         // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
@@ -449,6 +458,7 @@ impl Accelerator {
             if let Some(number) = flow.hiding().map(Hiding::number) {
                 self.mirrored.remove(&number);
                 self.fetcher.forget(number);
+                self.replays.forget(number);
             }
             self.helpers.withdraw(key);
         }
@@ -479,6 +489,7 @@ impl Accelerator {
         }
         let turn = self.detector.tick(now, &mut self.outputs);
         self.turn(turn);
+        self.replays.tick(now);
         self.helpers.tick(now, primary, &mut self.outputs);
         self.fetch();
         self.watch();
@@ -508,13 +519,17 @@ impl Machine for Accelerator {
             Input::Answered { link, sequence } => self.on_answer(link, sequence),
             Input::Carrier { link, is_up } => self.on_carrier(link, is_up),
             Input::Fetched { fetch, range, bytes } => self.on_fetched(fetch, range, bytes),
+            Input::Called { call, local, number } => self.replays.on_called(self.now, call, local, number),
+            Input::Heard { call, packet } => self.on_heard(call, &packet),
             Input::Counted { .. } => {}
         }
+        self.settle();
     }
 
     fn tick(&mut self, now: Instant) {
         self.advance(now);
         self.on_time();
+        self.settle();
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -528,7 +543,8 @@ impl Machine for Accelerator {
         let room = self.helpers.next_room(self.now).map(|at| (at, Wake::Room));
         let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
         let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
-        [flow, detector, question, room, watch, fetch].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let replay = self.replays.deadline().map(|at| (at, Wake::Fetch));
+        [flow, detector, question, room, watch, fetch, replay].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 

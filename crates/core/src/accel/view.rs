@@ -47,10 +47,29 @@ pub struct FlowView {
     pub replaced: u64,
     /// Restarts after a blackout.
     pub kicks: u64,
+    /// The connections that were replayed for it; none: there was none.
+    pub replay: Option<ReplayView>,
     /// How long packets wait on their way, beyond the least that was seen.
     pub queue: Option<Duration>,
     /// The round trip as seen from here.
     pub rtt: Option<Duration>,
+}
+
+/// The connections that were replayed for a flow (`fast-fetch`).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplayView {
+    /// Whether there is one now.
+    pub is_on: bool,
+    /// Holes that were filled from it.
+    pub filled: u64,
+    /// Their bytes.
+    pub got: DataSize,
+    /// What came over the helping link for that, packets' heads included.
+    pub came: DataSize,
+    /// What the server was told to have come, so that it sent on.
+    pub passed: DataSize,
+    /// Why the last one has ended, unless it has done its work.
+    pub failure: Option<String>,
 }
 
 /// Why a mechanism is not in force for a flow.
@@ -129,6 +148,7 @@ mod tests {
             offloaded: 0,
             replaced: 0,
             kicks: 0,
+            replay: None,
             queue: None,
             rtt: None,
         };

@@ -27,8 +27,8 @@ Examples:
       Which mechanism is in force for each flow, and what it gains.
 
 Mechanisms, on unless disabled: offload, undo, reserve, hide, late-hide. As published in 2009, for comparison:
-offload-as-published, freeze, freeze-flight. offload and these need a second link. undo and reserve help what this machine
-sends as well.
+offload-as-published, freeze, freeze-flight, fast-fetch (which takes all that the second link brings). offload and these
+need a second link. undo and reserve help what this machine sends as well.
 
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
 them, joined by `and` and `or` (`tcp dst port 80 or 443`).

@@ -97,7 +97,26 @@ fn flows(flows: &[Flow]) -> String {
             flow.kicks.to_string(),
         ]);
     }
-    table(&rows)
+    let replays: String = flows.iter().filter_map(replay).collect();
+    if replays.is_empty() { table(&rows) } else { table(&rows) + "\n" + &replays }
+}
+
+/// What a replayed connection has brought, a line.
+fn replay(flow: &Flow) -> Option<String> {
+    let replay = flow.replay.as_ref()?;
+    let state = match (&replay.failure, replay.on) {
+        (_, true) => "it goes on".to_owned(),
+        (Some(why), false) => format!("it was given up: {why}"),
+        (None, false) => "it is done".to_owned(),
+    };
+    Some(format!(
+        "{}: a replayed connection has filled {} holes ({}); {} came for that over the second link, {} were passed over; {state}\n",
+        flow.remote,
+        replay.filled,
+        size(replay.got_bytes),
+        size(replay.came_bytes),
+        size(replay.passed_bytes)
+    ))
 }
 
 /// ` (not undo: it has no timestamps; not hide, late-hide: its answer has no strong validator)`, or nothing.
@@ -164,6 +183,19 @@ fn time(seconds: f64) -> String {
 mod tests {
     use super::*;
     use marline_core::accel::{Excuse, Mechanism};
+    use marline_net::accel::status::Replay;
+
+    #[test]
+    fn what_a_replayed_connection_has_brought_stands_behind_the_table() {
+        let replay = Replay { filled: 3, got_bytes: 4200, failure: Some("x".into()), ..Replay::default() };
+        let mut flow = Flow { remote: "192.0.2.1:80".into(), replay: Some(replay), ..Flow::default() };
+        let text = flows(std::slice::from_ref(&flow));
+        let line = text.lines().last().unwrap_or_default();
+        assert!(line.starts_with("192.0.2.1:80: a replayed connection has filled 3 holes"), "{text}");
+        assert!(line.ends_with("it was given up: x"), "{text}");
+        flow.replay = None;
+        assert!(!flows(&[flow]).contains("replayed"));
+    }
 
     #[test]
     fn what_is_in_force_stands_before_what_is_not_and_why() {

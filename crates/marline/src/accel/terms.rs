@@ -47,11 +47,6 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
     if let Some(both) = args.enable.iter().find(|mechanism| args.disable.contains(mechanism)) {
         return Err(Exit::usage(format!("--enable {both}: it is in --disable, too")));
     }
-    if args.enable.contains(&Mechanism::FastFetch) {
-        let line = "--enable fast-fetch: it is not built: nothing is replayed and acknowledged ahead; \
-                    hide, which is on, gets the same bytes by ranges";
-        return Err(Exit::usage(line));
-    }
     let is_alone = args.secondary.is_empty();
     if let Some(lonely) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_helper()) {
         return Err(Exit::usage(format!("--enable {lonely}: it needs a second link; name one with --secondary")));

@@ -219,6 +219,7 @@ impl Loop {
             if self.works.adjust() {
                 self.sleep.on_seen(self.works.eye.as_ref(), true);
             }
+            self.works.calls.added().try_for_each(|line| self.sleep.mind(line))?;
             let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
             let trip = || self.works.machine.machine().shortest_trip();
             let is_called = self.sleep.sleep(&self.queue, self.works.eye.as_ref(), rest, trip)?;
@@ -260,6 +261,7 @@ impl Loop {
         // A device that came back has another socket.
         self.works.ways.iter().try_for_each(|way| self.sleep.mind(&way.pinger))?;
         self.works.hear();
+        self.works.hear_calls();
         Ok(self.obey())
     }
 

@@ -16,6 +16,7 @@
 use marline_core::accel::{Config, Input, Output};
 use marline_core::replay::Record;
 
+mod calls;
 pub mod control;
 mod engine;
 mod error;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use marline_core::accel::{Excuse, FlowView, LinkView, Mechanism};
+use marline_core::accel::{Excuse, FlowView, LinkView, Mechanism, ReplayView};
 use marline_core::units::Instant;
 use serde::{Deserialize, Serialize};
 
@@ -104,10 +104,30 @@ pub struct Flow {
     pub replaced: u64,
     /// Restarts after a blackout.
     pub kicks: u64,
+    /// The connections that were replayed for it; null: there was none.
+    #[serde(default)]
+    pub replay: Option<Replay>,
     /// How long packets wait on their way, beyond the least seen.
     pub queue_ms: Option<f64>,
     /// The round trip as seen from here.
     pub rtt_ms: Option<f64>,
+}
+
+/// The connections that were replayed for a flow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Replay {
+    /// Whether there is one now.
+    pub on: bool,
+    /// Holes that were filled from it.
+    pub filled: u64,
+    /// Their bytes.
+    pub got_bytes: u64,
+    /// What came over the second link for that, packets' heads included.
+    pub came_bytes: u64,
+    /// What the server was told to have come, so that it sent on.
+    pub passed_bytes: u64,
+    /// Why the last one has ended, unless it has done its work.
+    pub failure: Option<String>,
 }
 
 /// What the driver has done since its start.
@@ -189,8 +209,22 @@ impl Flow {
             offloaded: view.offloaded,
             replaced: view.replaced,
             kicks: view.kicks,
+            replay: view.replay.map(Replay::of),
             queue_ms: view.queue.map(millis),
             rtt_ms: view.rtt.map(millis),
+        }
+    }
+}
+
+impl Replay {
+    fn of(view: ReplayView) -> Self {
+        Self {
+            on: view.is_on,
+            filled: view.filled,
+            got_bytes: view.got.bytes(),
+            came_bytes: view.came.bytes(),
+            passed_bytes: view.passed.bytes(),
+            failure: view.failure,
         }
     }
 }

@@ -9,9 +9,10 @@
 //! 4. A packet that cannot be sent is counted and lost, as packets are.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline_core::accel::{Accelerator, Bytes, Config, Fetch, FetchId, Input, Output, Sight};
+use marline_core::accel::{Accelerator, Bytes, CallId, Config, Fetch, FetchId, Input, Output, Sight};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
@@ -20,6 +21,7 @@ use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::AccelError;
+use super::calls::{self, Calls};
 use super::ledger::Ledger;
 use super::ping::Pinger;
 use super::queue::Fate;
@@ -63,6 +65,7 @@ pub(super) struct Works {
     ledger: Option<Ledger>,
     pub(super) ways: Vec<Way>,
     pub(super) eye: Option<Eye>,
+    pub(super) calls: Calls,
     pub(super) counts: Counts,
     /// What the clock said when the machine's time began.
     begun: u64,
@@ -88,6 +91,7 @@ impl Works {
             ledger,
             ways: roads.into_iter().map(Way::open).collect::<Result<_, _>>()?,
             eye: None,
+            calls: Calls::default(),
             counts: Counts::default(),
             begun: clock::now(),
             local: Inward::open()?,
@@ -218,6 +222,13 @@ impl Works {
         }
     }
 
+    /// Packets of the machine's own connections.
+    pub(super) fn hear_calls(&mut self) {
+        for (call, packet) in self.calls.hear() {
+            self.tell(Input::Heard { call, packet });
+        }
+    }
+
     /// A message about an interface: it may be one of ours that came, went or changed.
     pub(super) fn changed(&mut self, changed: &Link, is_gone: bool) {
         let Some(way) = self.ways.iter_mut().find(|way| way.road.name == changed.name) else { return };
@@ -283,6 +294,11 @@ impl Works {
                 let asked = self.way(link).map(|way| way.pinger.ask(sequence));
                 self.count(asked.is_some_and(|asked| asked.is_ok()), |counts| &mut counts.asked);
             }
+            Output::Call { call, link, server } => {
+                let local = self.call(call, link, server);
+                self.later.push_back(Input::Called { call, local, number: calls::number() });
+            }
+            Output::HangUp(call) => self.calls.close(call),
             Output::Watch(sight) => (self.sight, self.is_blind) = (sight, false),
             Output::Fetch(fetch) => self.fetch(fetch),
             Output::Cancel(fetch) => {
@@ -296,6 +312,18 @@ impl Works {
 
     fn count(&mut self, done: bool, counter: impl FnOnce(&mut Counts) -> &mut u64) {
         *if done { counter(&mut self.counts) } else { &mut self.counts.failed } += 1;
+    }
+
+    /// A port towards a server; none: it cannot be had.
+    fn call(&mut self, call: CallId, link: LinkId, server: SocketAddr) -> Option<SocketAddr> {
+        let road = self.ways.get(usize::from(link.0)).map(|way| &way.road)?;
+        match self.calls.open(call, road, server) {
+            Ok(local) => Some(local),
+            Err(error) => {
+                tracing::warn!(link = %road.name, %server, %error, "no connection can be replayed over it");
+                None
+            }
+        }
     }
 
     /// Where nobody gets bytes, they cannot be had.

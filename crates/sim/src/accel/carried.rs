@@ -17,6 +17,8 @@ pub(super) enum Carried {
     },
     /// From the client, as it left.
     Packet(Vec<u8>),
+    /// From a server that the accelerator has called.
+    Called(Vec<u8>),
     /// A piece of a fetched range.
     Piece(Piece),
 }
@@ -38,7 +40,7 @@ impl Packet for Carried {
     fn size(&self) -> DataSize {
         match self {
             Self::Segment { segment, .. } => segment.size(),
-            Self::Packet(bytes) => bytes.size(),
+            Self::Packet(bytes) | Self::Called(bytes) => bytes.size(),
             Self::Piece(piece) => DataSize::from_bytes(piece.bytes + HEADERS),
         }
     }

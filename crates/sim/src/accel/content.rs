@@ -12,7 +12,7 @@ use super::scene::Plan;
 use crate::link::Direction;
 
 /// Both streams of a flow.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Content {
     up: Vec<Piece>,
     down: Vec<Piece>,
@@ -52,6 +52,16 @@ impl Content {
             content.requests.push(end(&content.up));
             content.answers.push(end(&content.down));
         }
+        content
+    }
+
+    /// Of a connection that asks for one resource.
+    pub(super) fn answer(name: u64, length: u64) -> Self {
+        let mut content = Self::default();
+        let head = head(name, length);
+        push(&mut content.down, head.len() as u64, What::Text(head.into_bytes()));
+        push(&mut content.down, length, What::Resource(name));
+        content.answers.push(end(&content.down));
         content
     }
 

@@ -14,6 +14,7 @@
 //!    no window ends later than the stack's own; without a mechanism that hides, nothing is acknowledged that has not come.
 //! 6. [`history`] draws scenes, and compares each with the same one without an accelerator.
 
+mod calls;
 mod carried;
 mod content;
 pub mod history;

@@ -70,6 +70,11 @@ impl Names {
         })
     }
 
+    /// Of a connection without SACK and timestamps, whose numbers begin there.
+    pub(super) const fn of(flow: Flow, numbers: [u32; 2], scale: u8) -> Self {
+        Self { flow, numbers, clocks: [0, 0], scale, sack: false, timestamps: false }
+    }
+
     /// The packet that carries a segment, whole.
     pub(super) fn emit(&self, direction: Direction, segment: &Segment, content: &Content) -> Vec<u8> {
         let [own, other] = self.ends(direction);

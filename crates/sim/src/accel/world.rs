@@ -15,6 +15,7 @@ use marline_core::machine::Machine;
 use marline_core::units::{Duration, Instant};
 use marline_core::wire::packet::Segment as View;
 
+use super::calls::Calls;
 use super::carried::Carried;
 use super::hostile::Hostile;
 use super::link::Links;
@@ -70,6 +71,7 @@ pub struct World {
     links: Links,
     stations: Vec<Station>,
     origin: Origin,
+    calls: Calls,
     machine: Option<Checked<Config, Accelerator>>,
     log: Option<Log<Config, Accelerator>>,
     watch: Option<Watch>,
@@ -120,6 +122,7 @@ impl World {
             now: Instant::ZERO,
             links: Links::new(&scene),
             origin: Origin::new(scene.manners, scene.seed),
+            calls: Calls::default(),
             machine: None,
             log: None,
             watch: scene.config.as_ref().map(|config| Watch::new(&config.mechanisms)),
@@ -248,6 +251,9 @@ impl World {
         for n in 0..self.stations.len() {
             self.attend(n);
         }
+        for (link, packet) in self.calls.attend(self.now) {
+            self.links.push(link, Direction::Down, Carried::Called(packet), self.now);
+        }
         self.pump();
         while let Some(&(at, link, sequence)) = self.gateways.first().filter(|(at, ..)| *at <= self.now) {
             self.gateways.remove(&(at, link, sequence));
@@ -275,7 +281,11 @@ impl World {
         let machine = self.machine.as_ref().and_then(|machine| machine.deadline()).map(|(at, _)| at);
         let planned = self.planned.front().map(|(at, _)| *at);
         let gateway = self.gateways.first().map(|(at, ..)| *at);
-        [timers, machine, planned, gateway, self.links.next(), self.origin.next()].into_iter().flatten().min()
+        let calls = self.calls.next();
+        [timers, machine, planned, gateway, calls, self.links.next(), self.origin.next()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn on_planned(&mut self, planned: Planned) {
@@ -309,12 +319,18 @@ impl World {
         self.news.clear();
         self.gateways.clear();
         self.origin.clear();
+        self.calls.clear();
         self.sight = Sight::None;
     }
 
     fn on_arrival(&mut self, link: LinkId, direction: Direction, carried: Carried) {
         match carried {
-            Carried::Packet(bytes) => self.on_server(&bytes),
+            Carried::Packet(bytes) => self.on_server(link, &bytes),
+            Carried::Called(bytes) => {
+                if let Some(call) = self.calls.heard(link, &bytes) {
+                    self.tell(Input::Heard { call, packet: Bytes(bytes) });
+                }
+            }
             Carried::Piece(piece) => self.news.extend(self.origin.on_piece(piece).map(News::Input)),
             Carried::Segment { flow, segment } => {
                 if direction == Direction::Down && link == Scene::PRIMARY && self.machine.is_some() {
@@ -333,8 +349,12 @@ impl World {
     }
 
     /// A packet has reached the other side, where the servers are.
-    fn on_server(&mut self, bytes: &[u8]) {
-        let Some((n, view)) = self.flow_of(bytes, Direction::Up) else { return };
+    fn on_server(&mut self, link: LinkId, bytes: &[u8]) {
+        let Some((n, view)) = self.flow_of(bytes, Direction::Up) else {
+            let servers: Vec<_> = self.stations.iter().map(|station| station.names.flow).collect();
+            self.calls.on_packet(self.now, link, bytes, &self.scene.flows, &servers);
+            return;
+        };
         let Some(station) = self.stations.get_mut(n) else { return };
         let read = station.names.read(Direction::Up, &view, station.place(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
@@ -474,6 +494,11 @@ impl World {
                     self.gateways.extend(answer);
                 }
                 Output::Watch(sight) => self.sight = sight,
+                Output::Call { call, link, server } => {
+                    let (local, number) = self.calls.call(call, link, server);
+                    self.tell(Input::Called { call, local: Some(local), number });
+                }
+                Output::HangUp(call) => self.calls.hang_up(call),
                 Output::Fetch(fetch) => {
                     let servers: Vec<_> =
                         self.stations.iter().map(|station| station.names.flow.destination()).collect();
@@ -560,6 +585,8 @@ fn name(output: &Output) -> &'static str {
         Output::Count { .. } => "count",
         Output::Ask { .. } => "ask",
         Output::Watch(_) => "watch",
+        Output::Call { .. } => "call",
+        Output::HangUp(_) => "hang up",
         Output::Fetch(_) => "fetch",
         Output::Cancel(_) => "cancel",
     }

@@ -56,7 +56,8 @@ impl Flow {
     ) -> (Ack, bool) {
         let since = self.hiding.as_ref().and_then(Hiding::waits_since);
         let is_of_use = self.filling.is_in_time(now, since) && self.is_worth_hiding(now);
-        let new = may.mechanisms.has(Mechanism::Hide) && is_of_use && self.is_random(now);
+        let hides = may.mechanisms.has_any(&[Mechanism::Hide, Mechanism::FastFetch]);
+        let new = hides && is_of_use && self.is_random(now);
         let allowed = Allowed { new, room: may.room, scale: self.scale() };
         // A window whose scale is not known has no right edge that could be kept to.
         let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };

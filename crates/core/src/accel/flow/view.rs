@@ -50,6 +50,7 @@ impl Flow {
             offloaded: self.counts.offloaded,
             replaced: self.counts.replaced,
             kicks: self.handler.kicks(),
+            replay: None,
             queue: self.gate.queue(now),
             rtt: self.trip.smoothed(),
         }
@@ -84,7 +85,8 @@ impl Flow {
             not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
         }
         if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal) {
-            [Mechanism::Hide, Mechanism::LateHide].into_iter().for_each(|one| not(one, refusal.to_string()));
+            let of_bytes = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FastFetch];
+            of_bytes.into_iter().for_each(|one| not(one, refusal.to_string()));
         }
         if self.hiding.as_ref().is_none_or(|hiding| hiding.refusal().is_some()) {
             not(Mechanism::FreezeFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());

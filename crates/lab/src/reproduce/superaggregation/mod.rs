@@ -103,7 +103,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     if chosen.wants("F7") {
         say(
-            "F7's `paper` hides losses as the paper does, and fetches them by ranges instead of a replayed connection",
+            "F7's `paper` fills holes from a replayed connection (`fast-fetch`), `ranges` by range requests (`hide`); neither undoes",
         );
         say(
             "F7(a) is left out: how fast one lost segment is fetched is not told apart from the others' by `status`",

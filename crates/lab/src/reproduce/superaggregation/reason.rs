@@ -148,7 +148,7 @@ mod tests {
     fn what_was_to_be_done_and_never_was_is_named() {
         let paper = Measured { acks_air: Some(15.0), ..cell(125, 1, &["offload"]) };
         let said = why("F8", Congestion::Cubic, &paper, &cell(125, 1, &[]), None);
-        assert_eq!(said, "never in force: freeze, hide");
+        assert_eq!(said, "never in force: freeze, fast-fetch");
     }
 
     #[test]
