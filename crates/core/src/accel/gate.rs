@@ -127,7 +127,7 @@ impl Gate {
     }
 
     /// Whether losses come all the time, whatever the queue.
-    fn is_lossy(&self, now: Instant) -> bool {
+    pub(super) fn is_lossy(&self, now: Instant) -> bool {
         self.quiet[0].is_some_and(|first| now.since(first) < SECONDS)
     }
 

@@ -166,7 +166,8 @@ impl Accelerator {
         core::iter::once(primary).chain(self.helpers.views()).map(fetched).collect()
     }
 
-    /// The shortest round trip of those flows that move; none: nothing has moved yet. One that is not known counts as nothing.
+    /// The shortest round trip of those flows that move; none: nothing has moved yet. One of a flow whose acknowledgements may
+    /// not wait counts as nothing.
     pub fn shortest_trip(&self) -> Option<Duration> {
         self.shortest.least()
     }
@@ -274,7 +275,7 @@ impl Accelerator {
         let woken = flow.deadline();
         let may = May { mechanisms: &self.config.mechanisms, is_watched, room };
         let news = flow.on_ack(now, &mut packet.0, ack, &may);
-        let trip = flow.shortest_trip();
+        let trip = flow.patience(now);
         // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
         if way == Way::Down || trip.is_some() {
             self.shortest.on_trip(now, trip);

@@ -2,7 +2,7 @@
 //!
 //! In: round trips of flows, each time when one is heard. Out: the least of the last second, for whatever number of flows.
 //!
-//! One whose round trip is not known yet counts as the shortest there is.
+//! One whose acknowledgements may not wait counts as the shortest there is.
 
 use crate::units::{Duration, Instant};
 

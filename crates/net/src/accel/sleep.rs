@@ -7,7 +7,7 @@
 //!    the queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
 //! 2. Where packets of the queue come so fast that more than one comes in a [`SHARE`] of the shortest round trip, over some time and
 //!    not in one burst, that long is slept from one wake to the next: several are taken at once, and none waits for so long that its
-//!    sender would feel it. One that comes after a pause is taken at once, as ever.
+//!    sender would feel it; half a millisecond, where flows have no loss. One that comes after a pause is taken at once, as ever.
 //! 3. What is seldom ready stands behind one descriptor, and is not asked each time.
 
 use std::io;

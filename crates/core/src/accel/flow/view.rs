@@ -56,9 +56,11 @@ impl Flow {
         }
     }
 
-    /// The shortest round trip, if it was ever measured.
-    pub(in crate::accel) const fn shortest_trip(&self) -> Option<Duration> {
-        self.trip.shortest()
+    /// The shortest round trip, if its acknowledgements may wait for others: where losses come all the time, and are taken back or
+    /// hidden. Else a sender that hears of several at once would send in bursts for nothing.
+    pub(in crate::accel) fn patience(&self, now: Instant) -> Option<Duration> {
+        let may_wait = self.gate.is_lossy(now) && !self.sender.is_unmoved();
+        self.trip.shortest().filter(|_| may_wait)
     }
 
     /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
