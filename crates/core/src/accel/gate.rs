@@ -38,6 +38,8 @@ pub(super) struct Gate {
     full: Option<Duration>,
     /// When losses came with hardly any wait, the newest last.
     quiet: [Option<Instant>; QUIET],
+    /// Until when losses are held to come all the time.
+    lossy: Option<Instant>,
     last: Option<(Instant, i64)>,
 }
 
@@ -74,6 +76,9 @@ impl Gate {
         if self.queue(now).unwrap_or_default() < MOST / 2 {
             self.quiet.rotate_left(1);
             self.quiet[QUIET - 1] = Some(now);
+            if self.quiet[0].is_some_and(|first| now.since(first) < SECONDS) {
+                self.lossy = Some(now + WHILE);
+            }
         }
         if let Some(is_top) = self.is_top(now) {
             self.odds.on_loss(is_top);
@@ -126,9 +131,10 @@ impl Gate {
         bound.max(grain)
     }
 
-    /// Whether losses come all the time, whatever the queue.
+    /// Whether losses come all the time, whatever the queue. It is not forgotten while a queue stands, behind which none
+    /// comes with hardly any wait.
     pub(super) fn is_lossy(&self, now: Instant) -> bool {
-        self.quiet[0].is_some_and(|first| now.since(first) < SECONDS)
+        self.lossy.is_some_and(|until| now < until)
     }
 
     /// The least wait of this moment.
@@ -174,6 +180,8 @@ const MOST: Duration = Duration::from_millis(20);
 const GRAIN: Duration = Duration::from_millis(2);
 /// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`SECONDS`].
 const QUIET: usize = 5;
+/// chosen: longer than CUBIC's window takes to come back after a reduction, at 20 Mbit/s and 300 ms.
+const WHILE: Duration = Duration::from_secs(20);
 /// chosen: a packet that came before that says nothing of the queue now.
 const FRESH: Duration = Duration::from_millis(250);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
