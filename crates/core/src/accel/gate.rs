@@ -73,7 +73,7 @@ impl Gate {
 
     /// A loss shows now.
     pub(super) fn on_loss(&mut self, now: Instant) {
-        if self.queue(now).unwrap_or_default() < MOST / 2 {
+        if self.queue(now).is_some_and(|queue| queue < MOST / 2) {
             self.quiet.rotate_left(1);
             self.quiet[QUIET - 1] = Some(now);
             if self.quiet[0].is_some_and(|first| now.since(first) < SECONDS) {

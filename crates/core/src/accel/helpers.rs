@@ -77,7 +77,7 @@ impl Helpers {
     pub(super) fn replay(&self, now: Instant) -> Option<Over> {
         let link = self.roads(now).find(|road| !road.is_dark)?.link;
         let lane = self.lanes.iter().find(|lane| lane.interface.link() == link)?;
-        let beat = DataSize::from_bytes(REPLAYED) / lane.up().share(HALF);
+        let beat = DataSize::from_bytes(REPLAYED) / lane.up().share(EACH);
         Some(Over { link, beat: beat.clamp(QUICKEST, SLOWEST) })
     }
 
@@ -272,8 +272,9 @@ impl Lane {
 const STRETCH: u64 = 600;
 /// chosen: an ACK that waits no longer than that delays nothing that matters.
 const LONG: Duration = Duration::from_millis(20);
-/// chosen: the other half is for acknowledgements and requests.
-const HALF: Ratio = Ratio::from_percent(50);
+/// Of a way up, for each of two replayed connections ([`super::replays`]). chosen: the other half is for acknowledgements and
+/// requests.
+const EACH: Ratio = Ratio::from_percent(25);
 /// Bytes of an ACK without options, over IPv6.
 const REPLAYED: u64 = 60;
 /// chosen: with sixteen segments each 45 Mbit/s; a timer's worth.

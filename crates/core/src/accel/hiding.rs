@@ -96,7 +96,8 @@ impl Hiding {
     /// A segment of its own passes or leaves, `length` bytes of payload long.
     pub(super) fn on_asked(&mut self, segment: &Segment<'_>, length: u32) {
         if let Some(seen) = seen(segment, length) {
-            self.far.on_sent(segment.seq().plus(length));
+            let fin = u32::from(segment.flags().contains(Flags::FIN));
+            self.far.on_sent(segment.seq().plus(length).plus(fin));
             self.mirror.asked(&seen);
         }
     }

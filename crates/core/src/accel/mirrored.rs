@@ -13,7 +13,7 @@ use super::flow::Flow;
 use super::hiding::Hiding;
 use super::{Accelerator, Bytes, CallId, Excuse, FetchId, FlowView, Key, Mechanism, Output, ReplayView, Sight};
 use crate::units::Instant;
-use crate::wire::packet::Segment;
+use crate::wire::packet::{Checksum, Segment};
 
 impl Accelerator {
     /// A new flow may be plain HTTP: it is looked at until that is known.
@@ -143,6 +143,10 @@ impl Accelerator {
     /// A packet for a replayed connection.
     pub(super) fn on_heard(&mut self, call: CallId, packet: &Bytes) {
         let Ok(segment) = Segment::parse(&packet.0) else { return };
+        // Nobody else has looked at it, and what it brings is given to the own stack with a new checksum.
+        if segment.packet().checksum() == Checksum::Wrong || !segment.packet().is_header_right() {
+            return;
+        }
         if let Some(link) = self.replays.on_packet(self.now, call, &segment) {
             self.helpers.on_traffic(self.now, link);
         }

@@ -147,6 +147,7 @@ impl Replay {
     /// The flow has come so far in the resource.
     pub(super) fn follow(&mut self, offset: u64) {
         self.follow = self.follow.max(offset);
+        self.hunts.forget_before(self.follow);
         if self.follow >= self.resource.length {
             self.give_up(End::Done);
         } else if !Self::is_in_time(self.follow.saturating_sub(self.offset()), self.beat) {
@@ -342,8 +343,11 @@ impl Replay {
     }
 
     fn ask(&mut self) {
-        let request = core::mem::take(&mut self.request);
-        self.push(self.isn.plus(1), Flags::ACK | Flags::PSH, OptionList::default(), &request);
+        let (request, mut seq) = (core::mem::take(&mut self.request), self.isn.plus(1));
+        for piece in request.chunks(SEGMENT.into()) {
+            self.push(seq, Flags::ACK | Flags::PSH, OptionList::default(), piece);
+            seq = seq.plus(u32::try_from(piece.len()).unwrap_or(0));
+        }
         self.request = request;
     }
 

@@ -69,7 +69,8 @@ impl Reserve {
 
     /// Nobody waits for it any more: the link is dark, and it is for the end of that.
     pub(super) fn put_aside(&mut self) {
-        self.is_out |= self.kept.take().is_some() || self.tail.take().is_some();
+        let (kept, tail) = (self.kept.take(), self.tail.take());
+        self.is_out |= kept.is_some() || tail.is_some();
     }
 
     /// Whether acknowledging all that is here may restart the sender: it may never have heard of the last byte.
@@ -81,7 +82,7 @@ impl Reserve {
 /// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
 pub(super) const PATIENCE: Duration = Duration::from_millis(60);
 /// Towards the own stack, where a byte that is given out is spent, even in the dark: longer than a blackout takes to be
-/// noticed ([`super::detector`]).
+/// noticed ([`super::detector`]) while the gateway answers within 80 ms.
 pub(super) const UPWARD: Duration = Duration::from_millis(400);
 
 #[cfg(test)]

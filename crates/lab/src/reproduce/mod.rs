@@ -99,7 +99,7 @@ Examples:
   marline lab reproduce super --case F6 --sender cubic
       Super-aggregation's blackouts: plain TCP, the paper's freeze and ours.
   marline lab reproduce super --jobs 6
-      All of it with cubic, reno and BBR: 1475 cells, 6 at once, about 2.4 hours; one after the other six times as long.
+      All of it with cubic, reno and BBR: 1580 cells, 6 at once, about 2.6 hours; one after the other six times as long.
   marline lab reproduce emptcp --scale 0.25 --runs 3 --case F5
 
 Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X-unequal, X-grid; bass F5 F8 to F12 X-upload;

@@ -5,7 +5,8 @@
 //! 1. A port is held by a socket that the kernel takes for a connection ([`repair`]) and that a filter gives nothing: so
 //!    the kernel neither answers what comes with a reset nor says anything itself, and no other connection from here to that
 //!    server gets the port. No rule is set, nothing listens, and however the process ends, nothing is left.
-//! 2. What comes is read beside it, by a packet socket on the link's device whose filter passes that one connection.
+//! 2. What comes is read beside it, by a packet socket on the link's device whose filter passes those two ports; whose they are
+//!    is looked at by the machine.
 //! 3. A late packet for a port that is given back is answered with a reset, as any other.
 
 use std::io;

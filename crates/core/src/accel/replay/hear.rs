@@ -27,8 +27,8 @@ impl Replay {
                 (self.told.saturating_sub(RECENT)..=self.told).contains(&near(self.told, segment.seq()))
             }
             Phase::Calling { .. } => ack == Some(self.isn.plus(1)),
-            // One that has not the request yet says what it waits for.
-            Phase::Reading { .. } => ack == Some(self.isn.plus(1)) || ack == Some(self.own()),
+            // One that has not all of the request yet says what it waits for.
+            Phase::Reading { .. } => ack.is_some_and(|ack| ack.is_after(self.isn) && !ack.is_after(self.own())),
             Phase::Walking => ack == Some(self.own()),
         };
         if !is_own {

@@ -70,6 +70,11 @@ impl Hunts {
         self.0.extract_if(.., |hunt| hunt.until <= now).map(|hunt| hunt.want).collect()
     }
 
+    /// Nobody misses any more what lies before this: it was late, not lost.
+    pub(super) fn forget_before(&mut self, offset: u64) {
+        self.0.retain(|hunt| hunt.range.end > offset);
+    }
+
     /// All that have not come.
     pub(super) fn drain(&mut self) -> Vec<Want> {
         self.0.drain(..).map(|hunt| hunt.want).collect()

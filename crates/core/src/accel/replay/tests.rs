@@ -305,20 +305,47 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
             played.say_with(at, flags, ack, &bytes);
             played.pass(draw(300));
             let offset = played.replay.offset() + draw(30_000);
-            if draw(4) == 0 && played.replay.want(played.now, want(offset, 1 + draw(3000))).is_ok() {
-                wanted.push(offset);
+            let length = 1 + draw(3000);
+            if draw(4) == 0 && played.replay.want(played.now, want(offset, length)).is_ok() {
+                wanted.push((offset, length));
             }
             if draw(4) == 0 {
                 played.replay.follow(draw(40_000));
+                // What the flow has is wanted no more.
+                wanted.retain(|(offset, length)| offset + length > played.replay.follow);
             }
             let out = played.replay.drain();
-            wanted.retain(|offset| {
+            wanted.retain(|(offset, _)| {
                 let is_of = |start: u64| start == (7 << 32) + offset;
                 !out.got.iter().any(|got| is_of(got.start))
                     && !out.back.iter().any(|want| is_of(want.stretch.start))
             });
-            assert!(wanted.iter().all(|offset| played.replay.told <= played.replay.body + offset + 3000));
+            assert!(wanted.iter().all(|(offset, _)| played.replay.told <= played.replay.body + offset + 3000));
             assert!(played.replay.hunts.count() <= 40 && out.packets.len() < 2000);
         }
     }
+}
+
+#[test]
+fn what_came_late_by_itself_is_not_hunted_on() {
+    let mut played = Played::walking(7, 0);
+    assert!(played.replay.want(played.now, want(20_000, 1000)).is_ok());
+    assert_eq!(played.replay.hunts.count(), 1);
+    played.replay.follow(30_000);
+    assert_eq!(played.replay.hunts.count(), 0);
+}
+
+#[test]
+fn a_long_request_is_asked_in_pieces() {
+    let mut played = Played::new(7);
+    let request = format!("GET /{} HTTP/1.1\r\nHost: here\r\n", "a".repeat(3000));
+    let resource = Arc::new(Resource { request, etag: "\"a\"".into(), length: LENGTH });
+    played.replay = Replay::new(Instant::ZERO, key(), Seq::new(OWN), resource, Duration::from_millis(4));
+    played.accept();
+    let sizes: Vec<usize> = played.replay.out.packets.iter().map(Vec::len).collect();
+    assert!(sizes.len() >= 4 && sizes.iter().all(|size| *size <= 1500), "{sizes:?}");
+    // A piece of it has come.
+    played.say_with(1, Flags::ACK, Seq::new(OWN).plus(1).plus(SEGMENT.into()), &[]);
+    played.say(1, &head("\"a\"", LENGTH));
+    assert_eq!(played.replay.phase, Phase::Walking);
 }

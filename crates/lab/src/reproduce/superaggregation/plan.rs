@@ -87,7 +87,7 @@ pub(super) fn effort(
     (left().count(), time / u32::try_from(jobs.max(1)).unwrap_or(u32::MAX))
 }
 
-/// The same in words: `1475 cells, 6 at once, about 2.4 hours`.
+/// The same in words: `1580 cells, 6 at once, about 2.6 hours`.
 pub(super) fn told((cells, time): (usize, Duration), jobs: usize) -> String {
     let at_once = if jobs > 1 { format!(", {jobs} at once") } else { String::new() };
     format!("{cells} cells{at_once}, about {}", rounded(time))
