@@ -65,10 +65,12 @@ impl Flow {
     }
 
     /// Whether the last byte of what came behind a hole may be kept back; not by what came of late, for behind a hole nothing
-    /// is acknowledged for a round trip.
+    /// is acknowledged for a round trip, and after a blackout the pace is that of the dark: what is here behind the hole tells as well.
     pub(super) fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
         let has_blocks = !ack.sacks.is_empty() && ack.duplicate_span().is_none();
-        has_blocks && self.way == Way::Down && !self.is_frozen && self.on_way(now) >= LARGE
+        let behind = self.holes.high().map_or(0, |high| i64::from(high.offset_from(ack.ack)));
+        let is_large = self.on_way(now) >= LARGE || behind >= i64::from(self.segment) * LARGE.cast_signed();
+        has_blocks && self.way == Way::Down && !self.is_frozen && is_large
     }
 
     /// Whether a reduction is worth taking back; above all that of a flow which starts (its SYN was seen), and has
