@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_held_hears_its_server_and_nobody_answers() {
+    fn a_port_is_held_without_a_word_to_the_server() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
         let road =
