@@ -17,7 +17,7 @@ use super::event::{Bytes, Output};
 use super::fetcher::Road;
 use super::freeze::Frost;
 use super::interface::Interface;
-use super::offloader::{Fate, Offloader};
+use super::offloader::{Fate, Offloader, STRETCH};
 use super::replays::Over;
 use super::roles::{Roles, Traits};
 use super::view::LinkView;
@@ -100,19 +100,16 @@ impl Helpers {
         frost: Frost,
         sent: impl Iterator<Item = &'a Output>,
     ) -> Frost {
-        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.interface.link() == frost.link) else {
-            return frost;
-        };
-        let mut count = 0;
+        let mut spent = frost.spent;
         for output in sent {
             if let Output::Send { link, packet } = output
                 && *link == frost.link
             {
-                lane.interface.spend(now, packet.0.len());
-                count += 1;
+                self.on_sent(now, *link, packet.0.len());
+                spent += 1;
             }
         }
-        Frost { spent: frost.spent + count, ..frost }
+        Frost { spent, ..frost }
     }
 
     /// An ACK that may go over one of them. It is given back if none can take it.
@@ -267,9 +264,6 @@ impl Lane {
     }
 }
 
-/// Bytes of data for each byte of ACKs. chosen: an ACK with timestamps for 21 segments. Where more hang on each, senders wait for
-/// one and then send all that it allows: 300 Mbit/s become 250 with 400 kbit/s for their ACKs.
-const STRETCH: u64 = 600;
 /// chosen: an ACK that waits no longer than that delays nothing that matters.
 const LONG: Duration = Duration::from_millis(20);
 /// Of a way up, for each of two replayed connections ([`super::replays`]). chosen: the other half is for acknowledgements and

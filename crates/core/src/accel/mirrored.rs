@@ -42,7 +42,7 @@ impl Accelerator {
                 match hiding.here() {
                     Some((place, server)) => {
                         let over = self.helpers.replay(now);
-                        if self.replays.follow(hiding.number(), &place, server, over) {
+                        if self.replays.follow(now, hiding.number(), &place, server, over) {
                             self.helpers.want(now);
                         }
                     }

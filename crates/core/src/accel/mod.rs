@@ -69,6 +69,7 @@ pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
 pub use heads::Refusal;
 pub use mirror::{Mirror, Place, Resource, Seen};
+pub use offloader::STRETCH;
 pub use owed::{Hole, Owed};
 pub use replays::CallId;
 pub use roles::{Roles, Traits};

@@ -1,8 +1,8 @@
 //! A replayed connection: the request of a flow once more over a helping link, walked forward to the bytes that the flow
 //! misses by ACKs of what has not come (Super-aggregation §3.3, §4.2 "Fast Fetch").
 //!
-//! In: which bytes are missed ([`Replay::want`]), packets of the connection, the time. Out ([`Replay::drain`]): packets for the helping
-//! link, bytes that came, and wants that are to be served otherwise.
+//! In: which bytes are missed ([`Replay::want`]), packets of the connection, the time. Out ([`Replay::drain`]): packets for
+//! the helping link, bytes that came, and wants that are to be served otherwise.
 //!
 //! ```text
 //!   SYN ─▶ request ─▶ head, read in order ─▶ walk: ACK, ACK, ACK … up to the first missing byte
@@ -11,15 +11,16 @@
 //! ```
 //!
 //! 1. While it walks, ACKs go out at an even beat ([`Stride`]), whatever has come: the server sends on, and most of it is
-//!    lost in the thin link's queue. That is an optimistic-ACK attack on that link and on the server's sending rate. So it is off
-//!    unless asked for, walks no further than the flow itself has come, and ends after [`WASTE`].
-//! 2. It never acknowledges a wanted byte that has not come. There it waits for [`GUARD`], until the queue has room again, and says the same number four times: the server repeats that segment (RFC 5681 §3.2), or has it
-//!    repeated by its timer. No SACK is offered, no timestamps: what the server repeats is the first that it
-//!    misses.
-//! 3. An ACK of what the server has not sent is ignored, and it stands still. Where nothing comes for a while it is asked where
-//!    it is, by a number that is old (RFC 9293 §3.10.7.4), and the walk goes on from there, slower; after [`QUESTIONS`]
-//!    without an answer the connection is given up. So is one that is reset, or closed early, or whose head is not that of the flow's
-//!    resource, or that the flow has left behind.
+//!    lost in the thin link's queue. That is an optimistic-ACK attack on that link and on the server's sending rate. So it
+//!    is off unless asked for, walks no further than the flow itself has come, and ends after [`WASTE`], or when its flow
+//!    has not got on for [`LEFT`].
+//! 2. It never acknowledges a wanted byte that has not come. There it waits for [`GUARD`], until the queue has room again,
+//!    and says the same number four times: the server repeats that segment (RFC 5681 §3.2), or has it repeated by its
+//!    timer. No SACK is offered, no timestamps: what the server repeats is the first that it misses.
+//! 3. An ACK of what the server has not sent is ignored, and it stands still. Where nothing comes for a while it is asked
+//!    where it is, by a number that is old (RFC 9293 §3.10.7.4), and the walk goes on from there, slower; after
+//!    [`QUESTIONS`] without an answer the connection is given up. So is one that is reset, or closed early, or whose head is
+//!    not that of the flow's resource, or that the flow has left behind.
 //! 4. Few bytes are taken at a time, and none that are too far ahead to be reached in [`REACH`]: whoever asks gets them
 //!    otherwise, and so he does if they do not come in [`PATIENCE`] after that.
 //! 5. A packet counts only if it acknowledges what was sent: whoever guesses cannot see that.
@@ -69,8 +70,9 @@ pub(super) struct Replay {
     told: u64,
     /// One past the furthest byte that came.
     front: u64,
-    /// Up to where the flow itself has come, in the resource.
+    /// Up to where the flow itself has come, in the resource, and when that was said.
     follow: u64,
+    followed: Instant,
     hunts: Hunts,
     /// When something last got on, or was asked.
     moved: Instant,
@@ -122,6 +124,7 @@ impl Replay {
             told: 0,
             front: 0,
             follow: 0,
+            followed: now,
             hunts: Hunts::default(),
             moved: now,
             plea: None,
@@ -145,8 +148,12 @@ impl Replay {
     }
 
     /// The flow has come so far in the resource.
-    pub(super) fn follow(&mut self, offset: u64) {
-        self.follow = self.follow.max(offset);
+    pub(super) fn follow(&mut self, now: Instant, offset: u64) {
+        if !self.is_busy() {
+            // It had nothing to say until now.
+            self.moved = now;
+        }
+        (self.follow, self.followed) = (self.follow.max(offset), now);
         self.hunts.forget_before(self.follow);
         if self.follow >= self.resource.length {
             self.give_up(End::Done);
@@ -208,6 +215,9 @@ impl Replay {
     }
 
     fn walk(&mut self, now: Instant) {
+        if now.since(self.followed) >= LEFT {
+            return self.give_up(End::Done);
+        }
         if self.told < self.limit() {
             self.plea = None;
         }
@@ -250,7 +260,8 @@ impl Replay {
                 let step = self.may_step().then(|| self.stride.deadline());
                 // One that stands and has not said so yet is to be woken at once.
                 let plea = self.stands().then(|| self.plea.unwrap_or(self.moved));
-                [step, plea, self.is_busy().then(|| self.moved + self.silence())].into_iter().flatten().min()
+                let silence = self.is_busy().then(|| self.moved + self.silence());
+                [step, plea, silence, Some(self.followed + LEFT)].into_iter().flatten().min()
             }
         };
         [self.hunts.deadline(), due].into_iter().flatten().min()
@@ -387,3 +398,5 @@ const AGAIN: Duration = Duration::from_secs(1);
 const TRIES: u32 = 3;
 /// chosen: bytes that a server is made to send in vain for one flow; 100 s of 20 Mbit/s.
 const WASTE: u64 = 256 * 1024 * 1024;
+/// chosen: a flow that rests for so long gets another connection when it goes on, and leaves its place to others.
+const LEFT: Duration = Duration::from_secs(10);

@@ -76,14 +76,21 @@ pub(super) struct Over {
 
 impl Replays {
     /// A flow has come to this place of its resource; `over`: where a connection may go, if it may. Whether it has one.
-    pub(super) fn follow(&mut self, flow: u64, place: &Place, server: SocketAddr, over: Option<Over>) -> bool {
+    pub(super) fn follow(
+        &mut self,
+        now: Instant,
+        flow: u64,
+        place: &Place,
+        server: SocketAddr,
+        over: Option<Over>,
+    ) -> bool {
         if let Some(slot) = self.slots.get_mut(&flow) {
             if over.is_none_or(|over| over.link != slot.over.link) {
                 slot.give_up(End::NoWay);
             } else if slot.resource != place.resource {
                 slot.give_up(End::Done);
             } else {
-                slot.follow(place.offset);
+                slot.follow(now, place.offset);
             }
             return true;
         }
@@ -114,7 +121,7 @@ impl Replays {
         let key = local.and_then(|local| Key::new(local, slot.server));
         let Some(key) = key.filter(|_| slot.end.is_none()) else { return slot.give_up(End::NoWay) };
         let mut replay = Replay::new(now, key, Seq::new(number), Arc::clone(&slot.resource), slot.over.beat);
-        replay.follow(slot.follow);
+        replay.follow(now, slot.follow);
         slot.replay = Some(replay);
     }
 
@@ -126,15 +133,14 @@ impl Replays {
         }
     }
 
-    /// A packet has come for a connection. Over which link, if it is one of it.
+    /// A packet has come for a connection. Over which link, if it is the server's.
     pub(super) fn on_packet(&mut self, now: Instant, call: CallId, segment: &Segment<'_>) -> Option<LinkId> {
         let (flow, slot) = self.slots.iter_mut().find(|(_, slot)| slot.call == call)?;
         let replay = slot.replay.as_mut().filter(|replay| *replay.key() == segment.flow().reversed())?;
         let length = DataSize::from_bytes(segment.packet().bytes().len() as u64);
         self.tales.entry(*flow).or_default().came += length;
         *self.fetched.entry(slot.over.link).or_default() += length;
-        replay.on_packet(now, segment);
-        Some(slot.over.link)
+        replay.on_packet(now, segment).then_some(slot.over.link)
     }
 
     /// Time has passed.
@@ -231,9 +237,9 @@ impl Replays {
 }
 
 impl Slot {
-    fn follow(&mut self, offset: u64) {
+    fn follow(&mut self, now: Instant, offset: u64) {
         self.follow = self.follow.max(offset);
-        self.replay.iter_mut().for_each(|replay| replay.follow(offset));
+        self.replay.iter_mut().for_each(|replay| replay.follow(now, offset));
     }
 
     fn give_up(&mut self, end: End) {

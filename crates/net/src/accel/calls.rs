@@ -73,17 +73,14 @@ impl Calls {
         self.lines.iter().filter(move |_| is_new).map(|line| line.ear.as_fd())
     }
 
-    /// What has come.
+    /// What has come, at most [`AT_ONCE`] packets of each; the rest wakes the thread again.
     pub(super) fn hear(&mut self) -> Vec<(CallId, Bytes)> {
         let Some(batch) = &mut self.batch else { return Vec::new() };
         let mut heard = Vec::new();
         for line in &self.lines {
             // A device that is gone brings nothing.
-            while batch.receive(&line.ear).is_ok() {
+            if batch.receive(&line.ear).is_ok() {
                 heard.extend(batch.packets().map(|packet| (line.call, Bytes(packet.to_vec()))));
-                if !batch.is_full() {
-                    break;
-                }
             }
         }
         heard

@@ -15,6 +15,7 @@ use aya::Ebpf;
 use aya::maps::Array;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
+use marline_core::accel::STRETCH;
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::{Link, Request, messages};
 use marline_sys::netlink::RouteSocket;
@@ -140,8 +141,6 @@ fn kind(socket: &RouteSocket, road: &Road) -> Result<(u32, bool), AccelError> {
 static OBJECT: &[u8] = aya::include_bytes_aligned!("bpf/steer.o");
 /// chosen: of the second link's rate nine tenths, so that its queue stays empty (facts: §D's rate limit).
 const SHARE_OF_TEN: u64 = 9;
-/// Bytes of data for each byte of its ACKs on the second link, as in the machine's own offload.
-const STRETCH: u64 = 600;
 /// chosen: 50 ms of the second link's time, as much as its round trip varies anyway.
 const BURST: u64 = 50_000_000;
 

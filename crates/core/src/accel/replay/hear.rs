@@ -17,8 +17,8 @@ use crate::wire::packet::{Flags, Segment};
 use super::stride::Stride;
 
 impl Replay {
-    /// A packet of the server.
-    pub(in crate::accel) fn on_packet(&mut self, now: Instant, segment: &Segment<'_>) {
+    /// A packet, of the server or of somebody who guesses; whether it counts.
+    pub(in crate::accel) fn on_packet(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let (flags, ack) = (segment.flags(), segment.ack());
         let is_own = match self.phase {
             Phase::Over(_) => false,
@@ -32,7 +32,7 @@ impl Replay {
             Phase::Walking => ack == Some(self.own()),
         };
         if !is_own {
-            return;
+            return false;
         }
         match self.phase {
             _ if flags.contains(Flags::RST) => self.give_up(End::Closed),
@@ -48,6 +48,7 @@ impl Replay {
             _ if flags.contains(Flags::SYN) => self.acknowledge(),
             _ => self.on_segment(now, segment),
         }
+        true
     }
 
     fn on_segment(&mut self, now: Instant, segment: &Segment<'_>) {

@@ -53,7 +53,7 @@ impl Played {
         let mut played = Self::new(isn);
         played.accept();
         played.say(1, &head("\"a\"", LENGTH));
-        played.replay.follow(follow);
+        played.replay.follow(played.now, follow);
         assert_eq!(played.replay.phase, Phase::Walking);
         played.said();
         played
@@ -120,7 +120,7 @@ fn a_handshake_and_a_head_lead_to_a_walk_as_far_as_the_flow_has_come() {
     played.say(1, &head[..20]);
     played.say(21, &head[20..]);
     assert_eq!(played.said().last().map(|said| said.1), Some(0), "it is read in order");
-    played.replay.follow(500_000);
+    played.replay.follow(played.now, 500_000);
     played.pass(40);
     let first = played.acked();
     assert!((20_000..50_000).contains(&first), "{first}: two segments each 4 ms");
@@ -184,7 +184,7 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
     for isn in [1000, u32::MAX - 100_000, u32::MAX - 60] {
         let mut played = Played::walking(isn, 100_000);
         played.replay.want(played.now, want(100_000, 2000)).unwrap();
-        played.replay.follow(100_000);
+        played.replay.follow(played.now, 100_000);
         played.give(99_000, 1000);
         played.pass(140);
         assert_eq!(played.acked(), 100_000);
@@ -198,7 +198,7 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
         let Yield { packets, got, back } = played.replay.drain();
         assert_eq!((packets.len(), back.len()), (0, 0), "the flow itself has not come further");
         assert_eq!(got, [Got { flow: 3, start: (7 << 32) + 100_000, bytes: body(100_000, 2000) }]);
-        played.replay.follow(300_000);
+        played.replay.follow(played.now, 300_000);
         played.pass(100);
         assert!(played.acked() > 102_000, "it goes on");
     }
@@ -277,13 +277,35 @@ fn a_reset_or_a_close_ends_it_and_gives_back_what_was_wanted() {
 #[test]
 fn a_flow_that_is_done_or_too_fast_ends_it() {
     let mut played = Played::walking(1000, 10_000);
-    played.replay.follow(LENGTH);
+    played.replay.follow(played.now, LENGTH);
     assert_eq!(played.replay.end(), Some(End::Done));
     let slow = Duration::from_millis(40);
     let mut replay = Replay::new(Instant::ZERO, key(), Seq::new(1), resource(), slow);
-    replay.follow(LENGTH / 2);
+    replay.follow(Instant::ZERO, LENGTH / 2);
     assert_eq!(replay.end(), Some(End::Behind));
     assert!(!Replay::is_in_time(LENGTH / 2, slow));
+}
+
+#[test]
+fn one_whose_flow_rests_leaves_its_place_to_others() {
+    let mut played = Played::walking(1000, 10_000);
+    let followed = played.now;
+    played.replay.told = played.replay.limit();
+    assert_eq!(played.replay.deadline(), Some(followed + LEFT));
+    played.replay.tick(followed + LEFT - Duration::from_millis(1));
+    assert_eq!(played.replay.end(), None);
+    played.replay.tick(followed + LEFT);
+    assert_eq!((played.replay.end(), played.replay.deadline()), (Some(End::Done), None));
+}
+
+#[test]
+fn one_that_had_nothing_to_do_is_not_asked_where_it_is_when_it_has() {
+    let mut played = Played::walking(1000, 10_000);
+    played.replay.told = played.replay.limit();
+    let later = played.now + Duration::from_secs(5);
+    played.replay.follow(later, 50_000);
+    played.replay.tick(later);
+    assert_eq!((played.replay.questions, played.replay.end()), (0, None));
 }
 
 #[test]
@@ -310,7 +332,7 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
                 wanted.push((offset, length));
             }
             if draw(4) == 0 {
-                played.replay.follow(draw(40_000));
+                played.replay.follow(played.now, draw(40_000));
                 // What the flow has is wanted no more.
                 wanted.retain(|(offset, length)| offset + length > played.replay.follow);
             }
@@ -331,7 +353,7 @@ fn what_came_late_by_itself_is_not_hunted_on() {
     let mut played = Played::walking(7, 0);
     assert!(played.replay.want(played.now, want(20_000, 1000)).is_ok());
     assert_eq!(played.replay.hunts.count(), 1);
-    played.replay.follow(30_000);
+    played.replay.follow(played.now, 30_000);
     assert_eq!(played.replay.hunts.count(), 0);
 }
 
