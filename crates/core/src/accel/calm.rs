@@ -91,6 +91,7 @@ mod tests {
             holes.on_ack(
                 now,
                 &Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sacks: Sacks::of(blocks) },
+                1448,
             );
             let is = calm.is_calm(now, &holes);
             calms += u32::from(is);

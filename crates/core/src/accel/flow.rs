@@ -204,7 +204,7 @@ impl Flow {
     ) -> News {
         let mechanisms = may.mechanisms;
         let high = self.missing.high();
-        let is_lost = self.missing.on_ack(now, &ack) > 0;
+        let is_lost = self.missing.on_ack(now, &ack, self.segment) > 0;
         // Upward the ACK itself tells how long packets wait.
         if is_lost && self.way == Way::Down {
             self.on_loss(now);
@@ -231,7 +231,7 @@ impl Flow {
         }
         let came = high.zip(self.missing.high()).map_or(0, |(old, new)| new.offset_from(old));
         self.gate.on_bytes(now, u32::try_from(came).unwrap_or(0));
-        let new = self.holes.on_ack(now, &ack);
+        let new = self.holes.on_ack(now, &ack, self.segment);
         if self.way == Way::Up {
             let (bytes, stamp) = self.upward.on_high(self.holes.high().unwrap_or(ack.ack));
             stamp.into_iter().for_each(|stamp| self.gate.on_stamp(now, stamp, self.trip.least()));
@@ -253,6 +253,7 @@ impl Flow {
                 ack: ack.ack,
                 high: self.holes.high().unwrap_or(ack.ack),
                 is_open: self.holes.is_open(),
+                longest: self.holes.longest(),
                 echo: stamps.echo,
                 is_random: is_random && is_helped,
                 rtt: self.trip.assumed(),

@@ -19,13 +19,27 @@ pub(super) struct Holes {
     is_open: bool,
     last_open: Option<Instant>,
     count: u64,
+    /// Where the last hole ends that is longer than a segment, and the last one of many segments.
+    several: Option<Seq>,
+    many: Option<Seq>,
     /// Where the last holes showed, the newest last.
     marks: [Option<Seq>; DENSE],
 }
 
+/// Segments that are missing in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Run {
+    /// One, or none.
+    One,
+    /// Some.
+    Several,
+    /// More than [`MANY`].
+    Many,
+}
+
 impl Holes {
-    /// How many holes this ACK shows for the first time.
-    pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack) -> u32 {
+    /// How many holes this ACK shows for the first time; `segment`: how long one is.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
         let twice = ack.duplicate_span();
         let ahead = |block: &&Span| !block.is_empty() && block.start.is_after(ack.ack) && Some(**block) != twice;
         let mut high = self.high.map_or(ack.ack, |high| high.later(ack.ack));
@@ -37,6 +51,13 @@ impl Holes {
             open = true;
             if block.start.is_after(high) {
                 new += 1;
+                let length = i64::from(block.start.offset_from(high));
+                if length > i64::from(segment) {
+                    self.several = Some(block.start);
+                }
+                if length > i64::from(segment) * MANY {
+                    self.many = Some(block.start);
+                }
                 self.marks.rotate_left(1);
                 self.marks[DENSE - 1] = Some(block.start);
             }
@@ -45,6 +66,8 @@ impl Holes {
         }
         self.high = Some(high);
         self.is_open = open;
+        self.several = self.several.filter(|end| ack.ack.is_before(*end));
+        self.many = self.many.filter(|end| ack.ack.is_before(*end));
         if open {
             self.last_open = Some(now);
         }
@@ -62,6 +85,15 @@ impl Holes {
     /// One past the highest number that is known to have come.
     pub(super) const fn high(&self) -> Option<Seq> {
         self.high
+    }
+
+    /// How many segments in a row were missing where something still is.
+    pub(super) const fn longest(&self) -> Run {
+        match (self.several, self.many) {
+            (_, Some(_)) => Run::Many,
+            (Some(_), None) => Run::Several,
+            (None, None) => Run::One,
+        }
     }
 
     /// Whether something is missing.
@@ -89,6 +121,8 @@ impl Holes {
 /// at random, six of forty come once in a thousand times.
 const DENSE: usize = 6;
 const SPREAD: i64 = 40;
+/// Segments. chosen: what is lost at random is never as long, and a sender repairs as many at once.
+const MANY: i64 = 8;
 
 fn lowest<'a>(blocks: impl Iterator<Item = &'a Span>) -> Option<Span> {
     blocks.copied().reduce(|a, b| if b.start.is_before(a.start) { b } else { a })
@@ -107,16 +141,29 @@ mod tests {
     }
 
     #[test]
+    fn a_flight_that_is_missing_is_many_until_all_of_it_is_here() {
+        let mut holes = Holes::default();
+        holes.on_ack(Instant::ZERO, &ack(100, &[(180, 190)]), 10);
+        assert_eq!(holes.longest(), Run::Several);
+        holes.on_ack(Instant::ZERO, &ack(100, &[(300, 310), (180, 190)]), 10);
+        assert_eq!(holes.longest(), Run::Many);
+        holes.on_ack(Instant::ZERO, &ack(290, &[(300, 310), (320, 340)]), 10);
+        assert_eq!(holes.longest(), Run::Many);
+        holes.on_ack(Instant::ZERO, &ack(310, &[(320, 340)]), 10);
+        assert!(holes.longest() == Run::One && holes.is_open());
+    }
+
+    #[test]
     fn a_hole_is_counted_when_it_shows_first() {
         let mut holes = Holes::default();
         let now = Instant::ZERO;
-        assert_eq!(holes.on_ack(now, &ack(100, &[])), 0);
-        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 300)])), 1);
-        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 400)])), 0, "the same, and more behind it");
-        assert_eq!(holes.on_ack(now, &ack(100, &[(600, 700), (500, 550), (200, 400)])), 2);
-        assert_eq!(holes.on_ack(now, &ack(400, &[(500, 700)])), 0, "the first and the third are filled");
+        assert_eq!(holes.on_ack(now, &ack(100, &[]), 1), 0);
+        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 300)]), 1), 1);
+        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 400)]), 1), 0, "the same, and more behind it");
+        assert_eq!(holes.on_ack(now, &ack(100, &[(600, 700), (500, 550), (200, 400)]), 1), 2);
+        assert_eq!(holes.on_ack(now, &ack(400, &[(500, 700)]), 1), 0, "the first and the third are filled");
         assert!(holes.is_open());
-        assert_eq!(holes.on_ack(now, &ack(700, &[])), 0);
+        assert_eq!(holes.on_ack(now, &ack(700, &[]), 1), 0);
         assert!(!holes.is_open());
         assert_eq!((holes.count(), holes.high()), (3, Some(Seq::new(700))));
     }
@@ -124,9 +171,9 @@ mod tests {
     #[test]
     fn what_came_twice_is_no_hole() {
         let mut holes = Holes::default();
-        assert_eq!(holes.on_ack(Instant::ZERO, &ack(400, &[(300, 350)])), 0);
+        assert_eq!(holes.on_ack(Instant::ZERO, &ack(400, &[(300, 350)]), 1), 0);
         assert_eq!(
-            holes.on_ack(Instant::ZERO, &ack(400, &[(520, 530), (500, 600)])),
+            holes.on_ack(Instant::ZERO, &ack(400, &[(520, 530), (500, 600)]), 1),
             1,
             "the first is part of the second"
         );
@@ -139,7 +186,7 @@ mod tests {
             let mut holes = Holes::default();
             for n in 1..8 {
                 let at = n * every * 10;
-                holes.on_ack(Instant::ZERO, &ack(0, &[(at, at + 10)]));
+                holes.on_ack(Instant::ZERO, &ack(0, &[(at, at + 10)]), 1);
             }
             assert_eq!(holes.are_dense(10), dense, "one of {every}");
         }
@@ -150,8 +197,8 @@ mod tests {
     fn it_counts_over_the_seam() {
         let mut holes = Holes::default();
         let start = u32::MAX - 100;
-        holes.on_ack(Instant::ZERO, &ack(start, &[]));
-        assert_eq!(holes.on_ack(Instant::ZERO, &ack(start, &[(50, 90)])), 1);
-        assert_eq!(holes.on_ack(Instant::ZERO, &ack(start, &[(50, 120)])), 0);
+        holes.on_ack(Instant::ZERO, &ack(start, &[]), 1);
+        assert_eq!(holes.on_ack(Instant::ZERO, &ack(start, &[(50, 90)]), 1), 1);
+        assert_eq!(holes.on_ack(Instant::ZERO, &ack(start, &[(50, 120)]), 1), 0);
     }
 }

@@ -16,8 +16,14 @@
 //!    So does an episode that takes many round trips: a sender that was told of delay repairs a burst segment by segment,
 //!    and each old timestamp is a sample of all the time since.
 //! 4. ACKs get lost, too: the two that follow the closing one echo the same.
-//! 5. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
+//! 5. Of a long hole, such as a blackout leaves, only the ACK that closes it echoes; after a silence in which the sender's
+//!    timer ran out, so does that of a hole of two segments. A sender that takes its reduction back before takes back, too,
+//!    that the rest is lost: Linux's RACK has put those segments off its list and looks at them no more, and only the
+//!    timer repeats them, after what the blackout has made of it (`tcp_undo_cwnd_reduction`, `tcp_rack_detect_loss`; seen
+//!    on 6.18: seven seconds).
+//! 6. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
 
+use super::holes::Run;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Seq, Stamp};
 
@@ -35,6 +41,10 @@ pub(super) struct Undo {
 struct Chain {
     echo: Stamp,
     began: Instant,
+    /// The ACK before this one.
+    last: Instant,
+    /// Nothing came for so long that the sender's timer has run out.
+    is_late: bool,
     episode: Episode,
     /// Whether the reduction of this episode stands.
     is_barred: bool,
@@ -59,6 +69,8 @@ pub(super) struct Shown {
     pub(super) high: Seq,
     /// Whether a hole is open.
     pub(super) is_open: bool,
+    /// How many segments in a row are missing.
+    pub(super) longest: Run,
     /// What the ACK echoes by itself.
     pub(super) echo: Stamp,
     /// Whether a loss that shows now is taken for random.
@@ -107,7 +119,8 @@ impl Undo {
     fn on_gap(&mut self, now: Instant, shown: &Shown) {
         self.closed = None;
         let episode = Episode { began: now, until: None };
-        let chain = self.chain.get_or_insert(Chain { echo: shown.echo, began: now, episode, is_barred: false });
+        let fresh = Chain { echo: shown.echo, began: now, last: now, is_late: false, episode, is_barred: false };
+        let chain = self.chain.get_or_insert(fresh);
         if shown.is_random {
             self.random += u64::from(shown.new);
         } else {
@@ -123,15 +136,25 @@ impl Undo {
 }
 
 impl Chain {
+    /// Whether the sender may have more to repair than it has sent again.
+    fn has_more(&self, longest: Run) -> bool {
+        match longest {
+            Run::Many => true,
+            Run::Several => self.is_late,
+            Run::One => false,
+        }
+    }
+
     fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
         let was_barred = self.is_barred;
+        self.is_late |= now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT);
         if self.episode.has_ended(now, shown) {
             (self.episode, self.is_barred) = (Episode { began: now, until: None }, false);
         } else if now.since(self.episode.began) >= shown.rtt * LONGEST {
             self.is_barred = true;
         }
         // The ACK that ends the sender's episode is its own, too.
-        if was_barred || self.is_barred {
+        if was_barred || self.is_barred || self.has_more(shown.longest) {
             return None;
         }
         if now.since(self.began) >= AGE {
@@ -156,6 +179,9 @@ const AGAIN: u8 = 2;
 /// 300 ms at 200 ms).
 const AGE: Duration = Duration::from_secs(10);
 
+/// Or a round trip. chosen: half of the least time after which a timer runs out; between two ACKs of a flow that has a window
+/// it is far less.
+const SILENT: Duration = Duration::from_millis(100);
 /// In round trips. chosen: one until what it had sent is known, one until the repair is here, and four for repairs that
 /// were lost themselves.
 const LONGEST: u32 = 6;
@@ -172,6 +198,7 @@ mod tests {
             ack: Seq::new(ack),
             high: Seq::new(high),
             is_open: high > ack,
+            longest: Run::One,
             echo: Stamp::new(echo),
             is_random: true,
             rtt: RTT,
@@ -247,6 +274,28 @@ mod tests {
         assert_eq!(undo.on_ack(at(300), &shown(0, 400, 1000, 251)), None);
         assert_eq!(undo.on_ack(at(350), &shown(0, 500, 1000, 301)), None);
         assert_eq!(undo.on_ack(at(400), &shown(0, 1000, 1000, 351)), None);
+    }
+
+    #[test]
+    fn of_a_long_hole_only_the_closing_ack_echoes() {
+        let mut undo = Undo::default();
+        let long = |new, ack| Shown { longest: Run::Many, ..shown(new, ack, 1000, 10) };
+        assert_eq!(undo.on_ack(at(0), &long(1, 100)), None);
+        assert_eq!(undo.on_ack(at(60), &long(0, 500)), None);
+        assert_eq!(undo.on_ack(at(110), &shown(0, 1100, 1100, 111)), Some(Stamp::new(10)));
+        assert_eq!(undo.undone(), 1);
+    }
+
+    #[test]
+    fn after_a_timeout_two_segments_are_a_long_hole() {
+        let several = |new, ack| Shown { longest: Run::Several, ..shown(new, ack, 1000, 10) };
+        let mut prompt = Undo::default();
+        prompt.on_ack(at(0), &several(1, 100));
+        assert_eq!(prompt.on_ack(at(60), &several(0, 500)), Some(Stamp::new(10)));
+        let mut late = Undo::default();
+        late.on_ack(at(0), &several(1, 100));
+        assert_eq!(late.on_ack(at(250), &several(0, 500)), None);
+        assert_eq!(late.on_ack(at(280), &shown(0, 1100, 1100, 281)), Some(Stamp::new(10)));
     }
 
     #[test]

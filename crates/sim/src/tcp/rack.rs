@@ -8,6 +8,8 @@
 //! 2. The window is a quarter of the smallest round trip, at most an eighth of the smoothed one. While no reordering
 //!    has been seen it is zero during recovery and from three selectively acknowledged segments on: the classic
 //!    three duplicates (Linux; RFC 8985 §6.2 step 4).
+//!    What was once called lost is not looked at again until it is sent again: where a reduction is taken back before that, it
+//!    waits for the timer (Linux).
 //! 3. The arrival of a repeated segment after less than the smallest round trip belongs to its first copy and tells
 //!    nothing.
 
@@ -56,7 +58,7 @@ impl Rack {
         let Some(newest) = self.newest else { return (0, None) };
         let patience = self.rtt + self.window(board.sacked(), rtt, recovering);
         let mut again = None;
-        let lost = board.mark_lost(|sent| {
+        let lost = board.mark_late(|sent| {
             if newest <= (sent.at, sent.end()) {
                 return false;
             }

@@ -30,6 +30,8 @@ pub(super) struct Sent {
     pub(super) lost: bool,
     /// It counts as lost and a newer copy is on its way.
     pub(super) resent: bool,
+    /// RACK looks at it.
+    pub(super) watched: bool,
 }
 
 impl Sent {
@@ -55,7 +57,8 @@ pub(super) struct Scoreboard {
 impl Scoreboard {
     /// A segment goes out for the first time.
     pub(super) fn push(&mut self, data: Seqs, fin: bool, at: Instant) {
-        self.flight.push_back(Sent { data, fin, at, repeated: false, sacked: false, lost: false, resent: false });
+        let (repeated, sacked, lost, resent) = (false, false, false, false);
+        self.flight.push_back(Sent { data, fin, at, repeated, sacked, lost, resent, watched: true });
     }
 
     /// Takes the first segment that lies before `ack` off the board.
@@ -92,7 +95,17 @@ impl Scoreboard {
     }
 
     /// Marks as lost what `is_lost` says of the segments that are in flight, copies included.
-    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+    pub(super) fn mark_lost(&mut self, is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+        self.mark(is_lost, false)
+    }
+
+    /// The same for those at which RACK looks. Until they are sent again it does so no more, even if they do not count as
+    /// lost any longer (Linux takes them off the list that it goes through).
+    pub(super) fn mark_late(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+        self.mark(|sent| sent.watched && is_lost(sent), true)
+    }
+
+    fn mark(&mut self, mut is_lost: impl FnMut(&Sent) -> bool, is_last_look: bool) -> u32 {
         let mut marked = 0;
         for sent in &mut self.flight {
             if sent.sacked || (sent.lost && !sent.resent) || !is_lost(sent) {
@@ -103,6 +116,7 @@ impl Scoreboard {
             self.resent -= u32::from(sent.resent);
             sent.lost = true;
             sent.resent = false;
+            sent.watched &= !is_last_look;
         }
         marked
     }
@@ -115,6 +129,7 @@ impl Scoreboard {
         let sent = self.flight.iter_mut().find(|sent| sent.lost && !sent.resent)?;
         sent.resent = true;
         sent.repeated = true;
+        sent.watched = true;
         sent.at = now;
         self.resent += 1;
         Some(*sent)
@@ -124,6 +139,7 @@ impl Scoreboard {
     pub(super) fn resend_last(&mut self, now: Instant) -> Option<Sent> {
         let sent = self.flight.back_mut()?;
         sent.repeated = true;
+        sent.watched = true;
         sent.at = now;
         Some(*sent)
     }
@@ -222,6 +238,16 @@ mod tests {
         assert_eq!(board.in_flight(), 1);
         assert_eq!(board.mark_lost(|sent| sent.at == Instant::from_millis(5)), 1);
         assert_eq!((board.in_flight(), board.lost()), (0, 2));
+    }
+
+    #[test]
+    fn what_was_late_is_looked_at_again_when_it_is_sent_again() {
+        let mut board = board(3);
+        assert_eq!(board.mark_late(|_| true), 3);
+        board.resend_lost(Instant::from_millis(5));
+        board.unmark_lost();
+        assert_eq!(board.mark_late(|_| true), 1, "the first alone");
+        assert_eq!(board.mark_lost(|_| true), 2, "the timer finds the others");
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl World {
             let sacks = Sacks::of(blocks);
             let timestamps = Some(Timestamps { value: stamp, echo: stamp });
             let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sacks };
-            self.holes.on_ack(now, &ack);
+            self.holes.on_ack(now, &ack, 1448);
             let queue = Duration::from_millis(60);
             let moment = Moment {
                 total: DataSize::from_bytes(self.total),
