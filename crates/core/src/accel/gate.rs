@@ -3,9 +3,10 @@
 //! In: timestamps of packets as they come. Out: how long packets wait on their way beyond the least that was seen, and
 //! whether a loss that shows now is taken for random.
 //!
-//! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if one of
-//!    the packets of the last moment ([`MOMENT`], or half a round trip) has waited for less than [`MOST`]. One is enough: a sender that
-//!    starts, or takes its reduction back, sends a burst which waits for itself, and its first packets do not.
+//! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if
+//!    one of the packets of the last moment ([`MOMENT`], or half a round trip) has waited for less than [`MOST`]. One
+//!    is enough: a sender that starts, or takes its reduction back, sends a burst which waits for itself, and its
+//!    first packets do not.
 //! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do, and
 //!    the longest wait has stopped growing, far more often than else ([`Odds`]). The bound is half of the longest wait of late
 //!    then. Losses that come at any time leave it as it is.

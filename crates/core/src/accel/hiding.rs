@@ -4,8 +4,8 @@
 //! ([`Want`]), and packets for the own stack and for the other end.
 //!
 //! 1. Bytes are given as segments of the other end would be: with a timestamp as it was when the hole showed, so that
-//!    neither they nor what is on its way is taken for old (RFC 7323 §5), never with an older one than before; and with what it has acknowledged itself, so that nothing of the own stack counts as arrived that
-//!    may be lost yet.
+//!    neither they nor what is on its way is taken for old (RFC 7323 §5), never with an older one than before; and
+//!    with what it has acknowledged itself, so that nothing of the own stack counts as arrived that may be lost yet.
 //! 2. What was given is kept until it is acknowledged, and given again when the own stack waits for it: it may have had
 //!    no room.
 //! 3. When a blackout ends, all that was on its way is acknowledged by a ladder of ACKs with the timestamp from before,

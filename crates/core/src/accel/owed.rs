@@ -3,8 +3,8 @@
 //! In: the flows that hide. Out: for each, all that somebody else needs to bring it to its end if this process is no
 //! more: where each hole lies in its resource, and the segments that fill it; else the segments that end the flow.
 //!
-//! 1. Nobody will send these bytes again, for they were acknowledged. So they are known to somebody before they are ([`Accelerator::owing`]
-//!    changes in the very call that makes the acknowledgement).
+//! 1. Nobody will send these bytes again, for they were acknowledged. So they are known to somebody before they are
+//!    ([`Accelerator::owing`] changes in the very call that makes the acknowledgement).
 //! 2. Bytes that the sender has sent may be given twice; bytes that it has not sent yet may not be given at all, for it takes no
 //!    acknowledgement of them. So a flow of which it is not known how much was believed (after a ladder, until the own stack is past
 //!    it) cannot be filled by somebody who does not see its packets, and is ended ([`Owed::is_sure`]).

@@ -11,8 +11,8 @@
 //! 1. The sender is a stock kernel's TCP behind a stock nginx, and the receiver is curl: neither is ours.
 //! 2. Links' other ends are gateways that are near, so that a blackout of the first hop is not a blackout of the way: what is
 //!    asked of the gateway is answered in [`world::NEAR`] and not in a round trip to the server.
-//! 3. Loss is towards the client alone (`uploss=0%`), or from it alone where data goes up: lost ACKs cost a sender nearly nothing, and the figures are held beside
-//!    others that were made so.
+//! 3. Loss is towards the client alone (`uploss=0%`), or from it alone where data goes up: lost ACKs cost a sender
+//!    nearly nothing, and the figures are held beside others that were made so.
 //! 4. What arrives is compared byte by byte with what is served, as it arrives.
 //! 5. Everything is fresh in each trial: namespaces, metrics of TCP, the accelerator.
 
