@@ -67,6 +67,14 @@ impl Clock {
         }
     }
 
+    /// How long a tick is at least.
+    pub(super) const fn finest(&self) -> Duration {
+        match self.tick {
+            Tick::Known(tick) => tick,
+            Tick::Assumed | Tick::Strange => Duration::from_micros(1),
+        }
+    }
+
     fn judge(&mut self, passed: Duration, ticks: i64) {
         if self.tick != Tick::Assumed || passed < ENOUGH {
             return;

@@ -17,7 +17,7 @@ use crate::units::{Bitrate, UnknownWord};
 pub struct Config {
     /// The link whose flows are helped.
     pub primary: LinkId,
-    /// The links that help; there may be none. Who of them does what, [`super::Roles`] says.
+    /// The links that help; there may be none. Who of them does what, `roles` says.
     pub helpers: Vec<Helper>,
     /// What may be done.
     pub mechanisms: Mechanisms,
@@ -155,6 +155,12 @@ impl Mechanisms {
     /// Whether one of these is on.
     pub fn has_any(&self, these: &[Mechanism]) -> bool {
         these.iter().any(|mechanism| self.has(*mechanism))
+    }
+
+    /// Whether one of them acknowledges what is not here yet, and has to know where it can be had.
+    pub fn acknowledge_ahead(&self) -> bool {
+        use Mechanism::{FastFetch, FreezeFlight, Hide, LateHide};
+        self.has_any(&[Hide, LateHide, FreezeFlight, FastFetch])
     }
 
     /// Switches one on or off.

@@ -11,6 +11,8 @@
 //! 3. A suspicion that was refuted is raised again after twice the time, and no more after some seconds: a link on
 //!    which nothing is wanted is not kept awake. The next sign of life arms it again.
 //! 4. A carrier that goes is a blackout at once; one that comes back is asked for at once.
+//! 5. A gateway that has never answered says nothing by its silence: many answer no pings. Then the carrier alone tells
+//!    of blackouts ([`Detector::is_deaf`]).
 
 use alloc::collections::VecDeque;
 
@@ -24,6 +26,8 @@ pub(super) struct Detector {
     link: LinkId,
     state: State,
     last_sign: Option<Instant>,
+    /// When its carrier went last.
+    gone: Option<Instant>,
     /// Smoothed pause between signs.
     pause: Duration,
     /// Its count, and when that was.
@@ -76,6 +80,7 @@ impl Detector {
             link,
             state: State::Resting,
             last_sign: None,
+            gone: None,
             pause: Duration::ZERO,
             packets: None,
             next_sequence: 0,
@@ -98,7 +103,9 @@ impl Detector {
             self.pause = (self.pause * 7 + pause) / 8;
         }
         self.last_sign = Some(now);
-        self.lighten(now, 0)
+        // What came before the carrier went may be heard of behind that.
+        let is_of_before = self.is_dark() && self.gone.is_some_and(|gone| now.since(gone) < SILENCE);
+        if is_of_before { None } else { self.lighten(now, 0) }
     }
 
     /// The link has brought so many packets.
@@ -139,7 +146,10 @@ impl Detector {
     /// The carrier came or went.
     pub(super) fn on_carrier(&mut self, now: Instant, is_up: bool, outputs: &mut VecDeque<Output>) -> Option<Turn> {
         match (is_up, self.is_dark()) {
-            (false, false) => Some(self.darken(now, outputs)),
+            (false, false) => {
+                self.gone = Some(now);
+                Some(self.darken(now, outputs))
+            }
             (true, true) => {
                 self.ask_in_the_dark(now, outputs);
                 None
@@ -166,6 +176,8 @@ impl Detector {
                 self.state = State::Asked { refuted, until: now + self.patience() / 2, again: true };
                 None
             }
+            // Who has never answered says nothing by silence.
+            State::Asked { refuted, .. } if self.smoothed.is_none() => self.lighten(now, refuted + 1),
             State::Asked { .. } => Some(self.darken(now, outputs)),
             State::Dark { .. } => {
                 self.ask_in_the_dark(now, outputs);
@@ -206,6 +218,11 @@ impl Detector {
     /// The last round trip to the gateway.
     pub(super) const fn rtt(&self) -> Option<Duration> {
         self.rtt
+    }
+
+    /// Whether the gateway was asked several times and has never answered.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.smoothed.is_none() && self.next_sequence >= DEAF
     }
 
     fn lighten(&mut self, now: Instant, refuted: u32) -> Option<Turn> {
@@ -265,6 +282,8 @@ const REFUTED: u32 = 4;
 const RHYTHM: [(Duration, Duration); 2] =
     [(Duration::from_secs(10), Duration::from_millis(20)), (Duration::from_secs(60), Duration::from_millis(100))];
 const SLOWEST: Duration = Duration::from_secs(1);
+/// Questions. chosen: one when the first packet comes, and two suspicions with two each.
+const DEAF: u16 = 5;
 /// Questions whose answers are waited for. chosen: those of 1.3 s in the dark.
 const REMEMBERED: usize = 64;
 
@@ -363,6 +382,30 @@ mod tests {
         assert_eq!(bench.detector.on_carrier(bench.now, true, &mut bench.outputs), None);
         assert_eq!(bench.questions(), [3], "asked at once");
         assert_eq!(bench.detector.on_answer(bench.now, 3), Some(Turn::Light));
+    }
+
+    #[test]
+    fn a_gateway_that_never_answers_is_no_blackout_and_a_carrier_that_goes_is() {
+        let (mut detector, mut outputs) = (Detector::new(LINK), VecDeque::new());
+        let mut now = Instant::from_millis(1000);
+        detector.on_sign(now, &mut outputs);
+        while let Some(due) = detector.deadline() {
+            now = due;
+            assert_eq!(detector.tick(now, &mut outputs), None);
+            if outputs.drain(..).any(|output| matches!(output, Output::Count { .. })) {
+                assert_eq!(detector.on_count(now, 7, &mut outputs), None);
+            }
+        }
+        assert!(now < Instant::from_millis(30_000), "it rests: {now}");
+        assert!(detector.is_deaf() && !detector.is_dark());
+        assert_eq!(detector.on_carrier(now, false, &mut outputs), Some(Turn::Dark));
+        assert_eq!(detector.on_carrier(now, true, &mut outputs), None);
+        assert_eq!(detector.on_sign(now + Duration::from_millis(199), &mut outputs), None, "it came before");
+        assert_eq!(
+            detector.on_sign(now + Duration::from_millis(200), &mut outputs),
+            Some(Turn::Light),
+            "data comes"
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod mirrored;
 mod view;
 mod worth;
 
+use super::bounds::Bounds;
 use super::detour::Detour;
 use super::filling::Filling;
 use super::freeze::Thaw;
@@ -33,7 +34,7 @@ use super::undo::{Shown, Undo};
 use super::upward::Upward;
 use super::{Mechanism, Mechanisms};
 use crate::units::{DataSize, Instant};
-use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption};
+use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption, Timestamps};
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,14 +53,18 @@ pub(super) struct Flow {
     opened: Instant,
     heard: Instant,
     scale: Option<u8>,
-    /// Its SYN offers SACK, or was not seen.
+    /// Its SYN offers SACK and is not answered otherwise, or was not seen.
     has_sack: bool,
+    /// Its ends speak MPTCP, as far as is known.
+    is_multipath: bool,
     segment: u32,
     last: Option<(Ack, Envelope)>,
     /// What is missing, as the own stack says it.
     missing: Holes,
     /// The same, less what is hidden from the other end.
     holes: Holes,
+    /// Of timestamps that pass.
+    bounds: Bounds,
     gate: Gate,
     undo: Undo,
     /// The older timestamp that the last ACK echoed.
@@ -130,10 +135,12 @@ impl Flow {
             heard: now,
             scale: None,
             has_sack: true,
+            is_multipath: false,
             segment: USUAL_SEGMENT,
             last: None,
             missing: Holes::default(),
             holes: Holes::default(),
+            bounds: Bounds::default(),
             gate: Gate::default(),
             undo: Undo::default(),
             echoed: None,
@@ -168,9 +175,38 @@ impl Flow {
                 TcpOption::WindowScale(shift) => self.scale = Some(shift),
                 TcpOption::SackPermitted => self.has_sack = true,
                 TcpOption::Mss(most) => self.segment = u32::from(most).saturating_sub(TIMESTAMPS).max(1),
+                TcpOption::Other { kind: TcpOption::MPTCP, .. } => self.is_multipath = true,
                 _ => {}
             }
         }
+    }
+
+    /// The other end answers its SYN: what one end does not offer is not used.
+    pub(super) fn on_accepted(&mut self, answer: &Segment<'_>) {
+        if self.has_begun() {
+            return;
+        }
+        let has = |meant: fn(&TcpOption<'_>) -> bool| answer.options().any(|option| meant(&option));
+        self.has_sack &= has(|option| matches!(option, TcpOption::SackPermitted));
+        if !has(|option| matches!(option, TcpOption::WindowScale(_))) {
+            self.scale = Some(0);
+        }
+    }
+
+    /// Whether an acknowledgement was seen: its handshake is over.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Whether it is, as far as is known, a part of an MPTCP connection: what that carries has numbers of its own, which nobody
+    /// here knows.
+    pub(super) const fn is_multipath(&self) -> bool {
+        self.is_multipath
+    }
+
+    /// It turns out to be none; whether that is news.
+    pub(super) const fn is_plain_now(&mut self) -> bool {
+        core::mem::replace(&mut self.is_multipath, false)
     }
 
     /// Its own data, or the end of it, leaves. `packet` becomes what is to leave.
@@ -182,6 +218,7 @@ impl Flow {
             hiding.on_asked(&segment, u32::try_from(segment.payload().len()).unwrap_or(u32::MAX));
         }
         let Some(ack) = said(&segment) else { return };
+        self.on_echo(now, &ack);
         let (ack, _) = self.hide(now, packet, ack, true, may);
         self.reserve.on_said(ack.ack);
     }
@@ -203,6 +240,7 @@ impl Flow {
         may: &May<'_>,
     ) -> News {
         let mechanisms = may.mechanisms;
+        self.on_echo(now, &ack);
         let high = self.missing.high();
         let is_lost = self.missing.on_ack(now, &ack, self.segment) > 0;
         // Upward the ACK itself tells how long packets wait.
@@ -240,14 +278,14 @@ impl Flow {
                 self.on_loss(now);
             }
         }
+        let is_random = new > 0 && self.is_worth_undoing(now) && self.is_random(now);
+        let moment = Moment {
+            is_congestion: new > 0 && !is_random,
+            rtt: self.trip.least(),
+            plain: if new > 0 { self.plain(self.holes.count()) } else { None },
+        };
+        let is_helped = self.sender.is_helped(now, &moment);
         let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let is_random = new > 0 && self.is_worth_undoing(now) && self.is_random(now);
-            let moment = Moment {
-                is_congestion: new > 0 && !is_random,
-                rtt: self.trip.least(),
-                plain: if new > 0 { self.plain(self.holes.count()) } else { None },
-            };
-            let is_helped = self.sender.is_helped(now, &moment);
             let shown = Shown {
                 new,
                 ack: ack.ack,
@@ -303,7 +341,9 @@ impl Flow {
 
     /// A packet of the other end came.
     pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
-        if self.way == Way::Up {
+        let finest = self.gate.clock().finest();
+        let may_be = |stamps: Timestamps| self.bounds.allow(now, stamps.value, finest);
+        if self.way == Way::Up || !segment.timestamps().is_none_or(may_be) {
             return;
         }
         if let Some(hiding) = &mut self.hiding {
@@ -318,6 +358,13 @@ impl Flow {
             self.thaw.on_data();
         }
         self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
+    }
+
+    /// The own stack has said this.
+    fn on_echo(&mut self, now: Instant, ack: &Ack) {
+        if let Some(stamps) = ack.timestamps.filter(|_| self.way == Way::Down) {
+            self.bounds.on_echo(now, stamps.echo);
+        }
     }
 
     /// Holes show for the first time.

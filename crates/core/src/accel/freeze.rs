@@ -61,7 +61,7 @@ impl Frost {
     }
 }
 
-/// When a sender that was frozen is told again that it may go on.
+/// When a sender is told again that it may go on: one that was frozen, or whose flight was acknowledged late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Thaw {
     next: Option<(Instant, Duration)>,

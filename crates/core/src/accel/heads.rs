@@ -51,6 +51,10 @@ pub enum Refusal {
     Differs,
     /// Too short to be worth a second request.
     Short,
+    /// Nothing more is asked over the connection.
+    Over,
+    /// Too many others are looked at.
+    Crowded,
 }
 
 impl fmt::Display for Refusal {
@@ -74,6 +78,8 @@ impl fmt::Display for Refusal {
             Self::NoRanges => f.write_str("the server gives no ranges"),
             Self::Differs => f.write_str("fetched a second time, it was not the same"),
             Self::Short => f.write_str("short answers are left to TCP"),
+            Self::Over => f.write_str("it has all that it has asked for"),
+            Self::Crowded => f.write_str("as many others as can be followed are looked at"),
         }
     }
 }

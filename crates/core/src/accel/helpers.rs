@@ -3,7 +3,8 @@
 //! In: ACKs that may go elsewhere, answers of gateways, the time. Out: ACKs over the link whose part they are, or over
 //! another one that has room; questions.
 //!
-//! 1. Parts are [`Roles`]', where the links' rates were told; else the order in which they were named.
+//! 1. Parts are [`Roles`]', where the links' rates were told; else the order in which they were named. How long a link's way is
+//!    shows when its gateway answers first.
 //! 2. Links take their turn: the second one is asked for only when the first has no room for [`LONG`], so that a radio
 //!    that is not needed sleeps.
 //! 3. A flow waits at one link at a time: a newer ACK takes the older one's place where that is.
@@ -12,7 +13,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::config::Config;
+use super::config::{Config, Helper};
 use super::event::{Bytes, Output};
 use super::fetcher::Road;
 use super::freeze::Frost;
@@ -44,26 +45,26 @@ struct Lane {
 impl Helpers {
     /// Those that were told of.
     pub(super) fn new(config: &Config) -> Self {
-        let named = || config.helpers.iter().map(|helper| helper.link).collect::<Vec<_>>();
-        let traits = config.helpers.iter().map(|helper| {
-            Some(Traits {
-                link: helper.link,
-                down: helper.down?,
-                up: helper.up?,
-                rtt: USUAL,
-                there: Ratio::from_percent(100),
-            })
+        let lane = |terms: &Helper| Lane { interface: Interface::new(*terms), offloader: Offloader::default() };
+        let named: Vec<LinkId> = config.helpers.iter().map(|helper| helper.link).collect();
+        let lanes = config.helpers.iter().map(lane).collect();
+        let mut helpers = Self { lanes, freeze: named.first().copied(), mirror: named };
+        helpers.assign();
+        helpers
+    }
+
+    /// Gives each its part.
+    fn assign(&mut self) {
+        let traits = self.lanes.iter().map(|Lane { interface, .. }| {
+            let terms = interface.terms();
+            let rtt = interface.rtt().unwrap_or(USUAL);
+            Some(Traits { link: terms.link, down: terms.down?, up: terms.up?, rtt })
         });
-        let roles = traits.collect::<Option<Vec<_>>>().map(|traits| Roles::beside(config.primary, &traits));
-        let (acks, freeze, mirror) = match roles {
-            Some(roles) => (roles.acks, roles.freeze, roles.mirror),
-            None => (named(), named(), named()),
-        };
-        let lane = |link: &LinkId| {
-            let terms = config.helpers.iter().find(|helper| helper.link == *link)?;
-            Some(Lane { interface: Interface::new(*terms), offloader: Offloader::default() })
-        };
-        Self { lanes: acks.iter().filter_map(lane).collect(), freeze: freeze.first().copied(), mirror }
+        let Some(traits) = traits.collect::<Option<Vec<_>>>() else { return };
+        let roles = Roles::of(&traits);
+        self.lanes.sort_by_key(|lane| roles.acks.iter().position(|link| *link == lane.interface.link()));
+        self.freeze = roles.freeze.first().copied();
+        self.mirror = roles.mirror;
     }
 
     /// Over which one senders are frozen, and what it carries from here.
@@ -163,7 +164,11 @@ impl Helpers {
     /// A gateway answers.
     pub(super) fn on_answer(&mut self, now: Instant, link: LinkId, sequence: u16) {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.interface.link() == link) {
+            let is_first = lane.interface.rtt().is_none();
             lane.interface.on_answer(now, sequence);
+            if is_first {
+                self.assign();
+            }
         }
     }
 
@@ -221,6 +226,7 @@ impl Helpers {
         self.lanes.iter().map(|Lane { interface, .. }| LinkView {
             link: interface.link(),
             is_dark: false,
+            is_deaf: false,
             blackouts: 0,
             dark: Duration::ZERO,
             rtt: interface.rtt(),

@@ -49,6 +49,8 @@ pub(super) struct Hiding {
     floor: Option<Stamp>,
     /// When the application was told that this is the end.
     over: Option<Instant>,
+    /// The own end asks for nothing more.
+    has_closed: bool,
     holes: u64,
 }
 
@@ -84,6 +86,7 @@ impl Hiding {
             grain: Grain::default(),
             floor: None,
             over: None,
+            has_closed: false,
             holes: 0,
         }
     }
@@ -96,8 +99,9 @@ impl Hiding {
     /// A segment of its own passes or leaves, `length` bytes of payload long.
     pub(super) fn on_asked(&mut self, segment: &Segment<'_>, length: u32) {
         if let Some(seen) = seen(segment, length) {
-            let fin = u32::from(segment.flags().contains(Flags::FIN));
-            self.far.on_sent(segment.seq().plus(length).plus(fin));
+            let has_fin = segment.flags().contains(Flags::FIN);
+            self.has_closed |= has_fin;
+            self.far.on_sent(segment.seq().plus(length).plus(u32::from(has_fin)));
             self.mirror.asked(&seen);
         }
     }
@@ -300,6 +304,18 @@ impl Hiding {
         }
         let terms = Terms { mirror: &self.mirror, may_hide: false, room: 0, newest };
         hider.ladder(now, top, step, &terms)
+    }
+
+    /// Whether nothing is to be hidden any more.
+    pub(super) fn is_over(&self) -> bool {
+        !self.is_busy() && self.mirror.is_over(self.hider.as_ref().map_or(0, Hider::here), self.has_closed)
+    }
+
+    /// Nothing is hidden any more, for this reason unless there was one. To be done while nothing is missing.
+    pub(super) fn close(&mut self, why: Refusal) {
+        self.mirror.close(why);
+        self.hider = None;
+        self.given.clear();
     }
 
     /// How much it needs to be shown.

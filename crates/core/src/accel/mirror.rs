@@ -170,6 +170,19 @@ impl Mirror {
         }
     }
 
+    /// Whether nothing more is to be looked at: it was refused, or the own end has closed and has its answers; and everything
+    /// before `position` has come.
+    pub fn is_over(&self, position: u64, has_closed: bool) -> bool {
+        let is_last = self.refusal.is_some() || (has_closed && self.open.is_empty());
+        is_last && self.bodies.iter().all(|body| body.resource.is_err() || body.stretch.end <= position)
+    }
+
+    /// Nothing more is looked at, for this reason unless there was one.
+    pub fn close(&mut self, why: Refusal) {
+        let why = self.refusal.unwrap_or(why);
+        *self = Self { refusal: Some(why), ..Self::default() };
+    }
+
     /// Whether no request was seen, and one still may be.
     pub fn is_silent(&self) -> bool {
         self.taps.is_none() && self.refusal.is_none()

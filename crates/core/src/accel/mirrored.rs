@@ -3,7 +3,8 @@
 //! In: new flows, what they miss, what was fetched. Out: questions for ranges, bytes to the flow that misses them.
 //!
 //! 1. A flow to the port of HTTPS is not looked at. Any other is, until its first bytes say what it is.
-//! 2. At most [`MIRRORED`] flows have a mirror at the same time; later ones are helped otherwise.
+//! 2. At most [`MIRRORED`] flows have a mirror at the same time. One that has all that it has asked for, or cannot be followed,
+//!    gives its place back; one that rests, when another one needs it. Later ones are helped otherwise.
 //! 3. Nothing is asked of the helping link's gateway but while something is wanted over it.
 
 use alloc::vec::Vec;
@@ -11,24 +12,54 @@ use alloc::vec::Vec;
 use super::fetcher::Road;
 use super::flow::Flow;
 use super::hiding::Hiding;
-use super::{Accelerator, Bytes, CallId, Excuse, FetchId, FlowView, Key, Mechanism, Output, ReplayView, Sight};
-use crate::units::Instant;
+use super::{
+    Accelerator, Bytes, CallId, Excuse, FetchId, FlowView, Key, Mechanism, Output, Refusal, ReplayView, Sight,
+};
+use crate::units::{Duration, Instant};
 use crate::wire::packet::{Checksum, Segment};
 
 impl Accelerator {
     /// A new flow may be plain HTTP: it is looked at until that is known.
     pub(super) fn mirror(&mut self, key: Key) {
-        let is_on = self.config.mechanisms.has_any(&MIRRORING);
-        if !is_on || key.destination_port == HTTPS || self.mirrored.len() >= MIRRORED {
+        if !self.config.mechanisms.acknowledge_ahead() || key.destination_port == HTTPS {
             return;
         }
-        if let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.hiding().is_none()) {
+        let is_new = |flow: &&mut Flow| flow.hiding().is_none() && !flow.is_multipath();
+        let has_place = self.mirrored.len() < MIRRORED || self.make_place();
+        if let Some(flow) = self.flows.get_mut(&key).filter(is_new) {
             let woken = flow.deadline();
             self.numbers += 1;
-            flow.mirror(self.now, self.numbers);
-            self.mirrored.insert(self.numbers, (key, Sight::Whole));
+            let hiding = flow.mirror(self.now, self.numbers);
+            if has_place {
+                self.mirrored.insert(self.numbers, (key, Sight::Whole));
+            } else {
+                hiding.close(Refusal::Crowded);
+            }
             self.after(key, woken);
         }
+        self.watch();
+    }
+
+    /// Takes the place of the mirrored flow that has been silent for longest, if for long enough; whether there was one.
+    fn make_place(&mut self) -> bool {
+        let rests = |flow: &&Flow| {
+            let is_idle = flow.hiding().is_some_and(|hiding| !hiding.is_busy());
+            is_idle && self.now.since(flow.heard()) >= RESTS
+        };
+        let flows = self.mirrored.values().filter_map(|(key, _)| self.flows.get(key));
+        let Some(key) = flows.filter(rests).min_by_key(|flow| flow.heard()).map(Flow::key) else { return false };
+        self.unmirror(&key, Refusal::Crowded);
+        true
+    }
+
+    /// Nothing of this flow is hidden any more.
+    fn unmirror(&mut self, key: &Key, why: Refusal) {
+        let Some(hiding) = self.flows.get_mut(key).and_then(Flow::hiding_mut) else { return };
+        hiding.close(why);
+        let number = hiding.number();
+        self.mirrored.remove(&number);
+        self.fetcher.forget(number);
+        self.replays.rest(number);
         self.watch();
     }
 
@@ -64,6 +95,10 @@ impl Accelerator {
             {
                 *sight = hiding.sight();
                 self.watch();
+            }
+            let is_over = |hiding: &&Hiding| self.mirrored.contains_key(&hiding.number()) && hiding.is_over();
+            if self.flows.get(&key).and_then(Flow::hiding).is_some_and(|hiding| is_over(&hiding)) {
+                self.unmirror(&key, Refusal::Over);
             }
         }
         self.rearm(key, woken);
@@ -166,10 +201,9 @@ impl Accelerator {
     }
 }
 
-/// What needs to know where bytes can be had.
-const MIRRORING: [Mechanism; 4] =
-    [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight, Mechanism::FastFetch];
 /// IANA's.
 const HTTPS: u16 = 443;
 /// chosen: more downloads than one host runs; each keeps some tens of kilobytes at the most.
 const MIRRORED: usize = 64;
+/// chosen: between two requests of a program that goes on.
+const RESTS: Duration = Duration::from_secs(10);

@@ -11,6 +11,7 @@
 //! 3. Each mechanism is a file, named as the component in the paper's figure 3; a flow puts them in their order (§3.4).
 //! 4. Nothing is asked and nobody is woken while nothing moves.
 
+mod bounds;
 mod calm;
 mod clock;
 mod config;
@@ -72,7 +73,6 @@ pub use mirror::{Mirror, Place, Resource, Seen};
 pub use offloader::STRETCH;
 pub use owed::{Hole, Owed};
 pub use replays::CallId;
-pub use roles::{Roles, Traits};
 pub use stretch::{Stretch, Stretches};
 pub use view::{Excuse, FlowView, LinkView, ReplayView};
 
@@ -151,6 +151,7 @@ impl Accelerator {
         let primary = LinkView {
             link: self.config.primary,
             is_dark: self.detector.is_dark(),
+            is_deaf: self.detector.is_deaf(),
             blackouts: self.detector.blackouts(),
             dark: self.detector.dark(now),
             rtt: self.detector.rtt(),
@@ -185,7 +186,8 @@ impl Accelerator {
             self.forget(&key);
             self.forget(&key.reversed());
         } else if flags.contains(Flags::SYN) {
-            if !flags.contains(Flags::ACK) && self.has_room(&key) {
+            self.renew(&key);
+            if !flags.contains(Flags::ACK) && self.has_room(&key, FLOWS) {
                 let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Down));
                 flow.on_syn(now, &segment);
                 self.mirror(key);
@@ -210,6 +212,10 @@ impl Accelerator {
 
     /// An ACK of the own stack.
     fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, Envelope)) {
+        // Of MPTCP there are no pure ones: the other end speaks plain TCP.
+        if self.flows.get_mut(&key).is_some_and(Flow::is_plain_now) {
+            self.mirror(key);
+        }
         let Some(news) = self.mark(key, Way::Down, &mut packet, ack) else {
             self.outputs.push_back(Output::Leave(packet));
             return;
@@ -243,8 +249,13 @@ impl Accelerator {
         };
         let (key, envelope, now) = (segment.flow(), segment.packet().envelope(), self.now);
         if segment.flags().contains(Flags::SYN) {
-            if self.has_room(&key) && self.flows.get(&key).is_none_or(|flow| flow.way() == Way::Up) {
+            self.renew(&key);
+            if self.has_room(&key, FLOWS / 2) && self.flows.get(&key).is_none_or(|flow| flow.way() == Way::Up) {
                 self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Up)).on_syn(now, &segment);
+            }
+            let own = key.reversed();
+            if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.way() == Way::Down) {
+                flow.on_accepted(&segment);
             }
         } else if let Some(ack) = segment.pure_ack() {
             let news = self.mark(key, Way::Up, &mut packet, (ack, envelope));
@@ -267,7 +278,9 @@ impl Accelerator {
 
     /// Puts a flow's marks on an ACK; none where there is no room for another flow, or that one goes the other way.
     fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, Envelope)) -> Option<News> {
-        if !self.has_room(&key) || self.flows.get(&key).is_some_and(|flow| flow.way() != way) {
+        // Whoever sends us acknowledgements may not take all places.
+        let places = if way == Way::Up { FLOWS / 2 } else { FLOWS };
+        if !self.has_room(&key, places) || self.flows.get(&key).is_some_and(|flow| flow.way() != way) {
             return None;
         }
         let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
@@ -436,8 +449,21 @@ impl Accelerator {
         }
     }
 
-    fn has_room(&self, key: &Key) -> bool {
-        self.flows.len() < FLOWS || self.flows.contains_key(key)
+    /// Whether this flow is known, or there is a place among so many; those that rest make place, once a second.
+    fn has_room(&mut self, key: &Key, places: usize) -> bool {
+        if self.flows.len() >= places && self.now.since(self.swept) >= SECOND && !self.flows.contains_key(key) {
+            self.sweep(CROWDED);
+        }
+        self.flows.len() < places || self.flows.contains_key(key)
+    }
+
+    /// A SYN begins another connection between the same ports, unless it is said again.
+    fn renew(&mut self, key: &Key) {
+        for key in [*key, key.reversed()] {
+            if self.flows.get(&key).is_some_and(Flow::has_begun) {
+                self.forget(&key);
+            }
+        }
     }
 
     fn rearm(&mut self, key: Key, woken: Option<Instant>) {
@@ -466,15 +492,15 @@ impl Accelerator {
         }
     }
 
-    /// Flows that have been silent for long are forgotten; one that goes on is known again.
-    fn sweep(&mut self) {
-        if self.now.since(self.swept) < SWEEP {
-            return;
-        }
+    /// Flows that have been silent for so long, and miss nothing, are forgotten; one that goes on is known again.
+    fn sweep(&mut self, silent: Duration) {
         self.swept = self.now;
         let now = self.now;
-        let old: Vec<Key> =
-            self.flows.values().filter(|flow| now.since(flow.heard()) >= FORGOTTEN).map(Flow::key).collect();
+        let is_old = |flow: &&Flow| {
+            let time = now.since(flow.heard());
+            time >= FORGOTTEN || (time >= silent && !flow.hiding().is_some_and(Hiding::is_busy))
+        };
+        let old: Vec<Key> = self.flows.values().filter(is_old).map(Flow::key).collect();
         for key in old {
             self.forget(&key);
         }
@@ -495,7 +521,9 @@ impl Accelerator {
         self.helpers.tick(now, primary, &mut self.outputs);
         self.fetch();
         self.watch();
-        self.sweep();
+        if now.since(self.swept) >= SWEEP {
+            self.sweep(FORGOTTEN);
+        }
     }
 
     fn advance(&mut self, now: Instant) {
@@ -558,5 +586,8 @@ const FLOWS: usize = 10_000;
 /// chosen: more than a request with all its cookies.
 const UPLOAD: DataSize = DataSize::from_kib(64);
 const SWEEP: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+/// chosen: where there is no place for another flow, those that move go on.
+const CROWDED: Duration = Duration::from_secs(10);
 /// chosen: what comes after that begins anew, and is learned in a round trip.
 const FORGOTTEN: Duration = Duration::from_secs(300);

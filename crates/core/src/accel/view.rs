@@ -101,6 +101,8 @@ pub struct LinkView {
     pub link: LinkId,
     /// Whether it is dark.
     pub is_dark: bool,
+    /// Its gateway was asked several times and has never answered: of its blackouts only the carrier tells.
+    pub is_deaf: bool,
     /// Blackouts so far.
     pub blackouts: u64,
     /// Their time together.

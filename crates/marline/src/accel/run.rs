@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use marline_core::accel::Mechanism;
 use marline_net::accel::{Engine, Flows, Outfit, Setup, control, ledger, roads, run_fills, status::Status};
 use marline_net::links::survey;
 use marline_net::paths::ground;
@@ -40,8 +39,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);
     keep::settle(&dir, primary, &roads);
-    let hides = config.mechanisms.has_any(&[Mechanism::Hide, Mechanism::LateHide]);
-    let ledger = hides.then(|| ledger(&dir, primary));
+    let ledger = config.mechanisms.acknowledge_ahead().then(|| ledger(&dir, primary));
     // Closes its input when this is dropped, as any end of this process does.
     let keeper = ledger.as_ref().map(|ledger| keep::start(ledger, &roads)).transpose();
     let setup = Setup { config, roads, flows, trace: args.trace, ledger, errands: Some(errands) };

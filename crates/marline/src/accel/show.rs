@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use marline_net::accel::Need;
-use marline_net::accel::status::{Flow, Status};
+use marline_net::accel::status::{Flow, Link, Status};
 
 use crate::energy::table;
 use crate::progress::{rate, size};
@@ -42,7 +42,7 @@ fn links(status: &Status) -> String {
         rows.push(vec![
             link.name.clone(),
             link.role.clone(),
-            if link.dark { "dark" } else { "bright" }.to_owned(),
+            state(link).to_owned(),
             link.blackouts.to_string(),
             time(link.dark_s),
             link.gateway.map_or_else(none, |gateway| gateway.to_string()),
@@ -54,6 +54,14 @@ fn links(status: &Status) -> String {
         ]);
     }
     table(&rows)
+}
+
+fn state(link: &Link) -> &'static str {
+    match (link.dark, link.deaf) {
+        (true, _) => "dark",
+        (false, true) => "unasked",
+        (false, false) => "bright",
+    }
 }
 
 fn flows(flows: &[Flow]) -> String {

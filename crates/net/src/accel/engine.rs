@@ -182,14 +182,15 @@ impl Bell {
     }
 }
 
-/// The queue of a primary link. chosen: `m` and the device's number, so that two primaries have two queues.
+/// The queue of a primary link. chosen: an even number from 0x6000 on, by the device's number, so that two primaries have two
+/// queues.
 pub(super) fn queue_of(primary: &Road) -> u16 {
-    0x6d00 | u16::from(primary.index.to_le_bytes()[0])
+    0x6000 + u16::try_from(primary.index % 0x800).unwrap_or(0) * 2
 }
 
 /// The queue of what comes over it.
 fn coming_queue_of(primary: &Road) -> u16 {
-    0x6e00 | u16::from(primary.index.to_le_bytes()[0])
+    queue_of(primary) + 1
 }
 
 /// Whether something may be done for uploads: then the far end's acknowledgements wait for a word, too.

@@ -45,6 +45,9 @@ pub struct Link {
     pub gateway: Option<std::net::IpAddr>,
     /// Whether it is dark.
     pub dark: bool,
+    /// Its gateway was asked several times and has never answered: of its blackouts only the carrier tells.
+    #[serde(default)]
+    pub deaf: bool,
     /// Blackouts so far.
     pub blackouts: u64,
     /// Their time together, in seconds.
@@ -171,6 +174,7 @@ impl Link {
         let Some(view) = view else { return plain };
         Self {
             dark: view.is_dark,
+            deaf: view.is_deaf,
             blackouts: view.blackouts,
             dark_s: view.dark.as_secs_f64(),
             rtt_ms: view.rtt.map(millis),

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::{Config, Input, Output};
@@ -40,9 +41,10 @@ pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
     Ok(Some((path.to_owned(), BufWriter::new(file))))
 }
 
-/// The file of a log, empty, and locked against other runs.
+/// The file of a log, empty, and locked against other runs. One that is made is its owner's alone: packets and addresses stand
+/// in it.
 pub(crate) fn log_file(path: &Path) -> std::io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     // A device or a pipe is somebody else's to lock, and cannot be emptied.
     if file.metadata().is_ok_and(|meta| meta.is_file()) {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {

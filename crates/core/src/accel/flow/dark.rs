@@ -23,6 +23,7 @@ impl Flow {
     /// The link is dark.
     pub(in crate::accel) fn on_dark(&mut self, now: Instant, frost: Option<Frost>, outputs: &mut VecDeque<Output>) {
         self.undo.clear();
+        self.thaw.end();
         if self.pace.rate(now).is_zero() {
             return;
         }
@@ -54,12 +55,11 @@ impl Flow {
         self.handler.on_light(now);
         self.filling.on_light(now);
         let was_stilled = core::mem::take(&mut self.is_stilled);
-        if was_stilled {
-            self.thaw.on_light(now);
-        }
         let is_far = self.trip.least() > FAR && self.reserve.may_restart();
         if was_stilled || (mechanisms.has(Mechanism::LateHide) && !is_far) {
             self.hide_late(now, primary, outputs);
+            // Question or answer may be lost, and a sender that believes all of it has nothing more to say.
+            self.thaw.on_light(now);
         }
         if core::mem::take(&mut self.is_frozen) {
             self.say(now, primary, outputs);

@@ -16,13 +16,18 @@ use crate::wire::packet::Ack;
 
 impl Flow {
     /// It may be mirrored; the fetcher is to know it under this number.
-    pub(in crate::accel) fn mirror(&mut self, now: Instant, number: u64) {
-        self.hiding = Some(Hiding::new(now, number, self.key));
+    pub(in crate::accel) fn mirror(&mut self, now: Instant, number: u64) -> &mut Hiding {
+        self.hiding.insert(Hiding::new(now, number, self.key))
     }
 
     /// The mirror, if it may have one.
     pub(in crate::accel) const fn hiding(&self) -> Option<&Hiding> {
         self.hiding.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(in crate::accel) const fn hiding_mut(&mut self) -> Option<&mut Hiding> {
+        self.hiding.as_mut()
     }
 
     /// What is to be fetched for it.
@@ -57,7 +62,7 @@ impl Flow {
         let since = self.hiding.as_ref().and_then(Hiding::waits_since);
         let is_of_use = self.filling.is_in_time(now, since) && self.is_worth_hiding(now);
         let hides = may.mechanisms.has_any(&[Mechanism::Hide, Mechanism::FastFetch]);
-        let new = hides && is_of_use && self.is_random(now);
+        let new = hides && is_of_use && !self.sender.is_unmoved() && self.is_random(now);
         let allowed = Allowed { new, room: may.room, scale: self.scale() };
         // A window whose scale is not known has no right edge that could be kept to.
         let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };

@@ -10,7 +10,7 @@ use super::{Counts, Flow, Way};
 use crate::accel::gain::plain;
 use crate::accel::hiding::Hiding;
 use crate::accel::view::{Excuse, FlowView};
-use crate::accel::{Mechanism, Mechanisms};
+use crate::accel::{Mechanism, Mechanisms, Refusal};
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::Flow as Key;
 
@@ -83,10 +83,14 @@ impl Flow {
         } else if !stamps && self.last.is_some() {
             not(Mechanism::Undo, "it has no timestamps".into());
         }
+        if self.is_multipath() {
+            mechanisms.iter().for_each(|one| not(one, "a part of an MPTCP connection is left as it is".into()));
+        }
         if self.detour.trial().is_in_vain() {
             not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
         }
-        if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal) {
+        let is_news = |refusal: &Refusal| *refusal != Refusal::Over;
+        if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal).filter(is_news) {
             let of_bytes = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FastFetch];
             of_bytes.into_iter().for_each(|one| not(one, refusal.to_string()));
         }

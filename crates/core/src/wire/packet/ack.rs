@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Envelope, Flags, Flow, NewSegment, OptionList, Sacks, Segment, Seq, Span, Timestamps};
+use super::{Envelope, Flags, Flow, NewSegment, OptionList, Sacks, Segment, Seq, Span, TcpOption, Timestamps};
 
 /// What a pure acknowledgement says. Its own sequence number is the next one that its sender will use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,10 +36,17 @@ impl Segment<'_> {
     }
 
     /// What it says, if it is a pure acknowledgement.
+    ///
+    /// None as well where an option says more than that: MPTCP's speak of another connection, and one that is signed
+    /// (RFC 2385, RFC 5925) cannot be said otherwise.
     pub fn pure_ack(&self) -> Option<Ack> {
+        let ack = self.ack().filter(|_| self.is_pure_ack())?;
+        if self.options().any(|option| matches!(option, TcpOption::Other { .. })) {
+            return None;
+        }
         Some(Ack {
             seq: self.seq(),
-            ack: self.ack().filter(|_| self.is_pure_ack())?,
+            ack,
             window: self.window(),
             flags: self.flags(),
             timestamps: self.timestamps(),

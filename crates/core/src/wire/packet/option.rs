@@ -3,7 +3,7 @@
 //! In: those bytes. Out: one [`TcpOption`] after the other; and, in the other direction, an [`OptionList`].
 //!
 //! 1. Kinds are those of RFC 9293 §3.2 (end, no-operation, MSS), RFC 7323 §2 and §3 (window scale, timestamps) and
-//!    RFC 2018 §2 and §3 (SACK). Any other is kept as it is: MPTCP and fast open are nobody's business here.
+//!    RFC 2018 §2 and §3 (SACK). Any other is kept as it is, and makes an acknowledgement more than one.
 //! 2. A known kind of a wrong length is an unknown one, as for the kernel, which passes over it.
 //! 3. A length that is less than two, or reaches beyond the header, ends the walk: there is no next option to be found.
 //! 4. A list that is written is padded with zeros, which end it.
@@ -94,6 +94,9 @@ impl Sacks {
 }
 
 impl<'a> TcpOption<'a> {
+    /// The kind of MPTCP's options (RFC 8684).
+    pub const MPTCP: u8 = 30;
+
     fn read(kind: u8, value: &'a [u8]) -> Self {
         let known = match (kind, value) {
             (MSS, &[a, b]) => Some(Self::Mss(u16::from_be_bytes([a, b]))),

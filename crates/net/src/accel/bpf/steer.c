@@ -5,7 +5,8 @@
 // In: each packet that leaves. Out: pure ACKs of busy flows go over the second link, all else as it came.
 //
 // 1. A pure ACK has no payload and no flag but ACK, and of options timestamps at most. One with SACK blocks stays, and so do all
-//    of its flow for a while: a hole is open.
+//    of its flow for a while: a hole is open. One that says that something has come twice, soon after the switch, says perhaps
+//    that ACKs do not arrive by the second link: then the while is twice as long each time.
 // 2. A flow is busy when it has acknowledged THRESHOLD segments in a tenth of a second (the paper's threshold is of segments in
 //    flight, which cannot be seen from here).
 // 3. What the second link cannot bear stays (a token bucket, as time), and all ACKs of a flow of which it could bear but few:
@@ -51,9 +52,12 @@ struct flow {
 
 struct state {
 	__u64 hole;    // when the last SACK block left
+	__u64 led;     // when the last one was led over the second link
+	__u64 twice;   // when something had come twice soon behind that
 	__u64 window;  // when the running tenth of a second began
 	__u32 first;   // the acknowledgement at its beginning
 	__u32 bytes;   // what the one before has acknowledged
+	__u32 strikes; // how often that was so
 };
 
 struct {
@@ -83,6 +87,10 @@ struct {
 #define TENTH 100000000ull
 // chosen: longer than the round trips for which a hole stays open on access links.
 #define CALM 1000000000ull
+// chosen: timeouts come within it.
+#define SOON (2 * CALM)
+// chosen: seventeen minutes.
+#define STRIKES 10
 // §4.2: 20 segments, of 1448 bytes.
 #define THRESHOLD (20 * 1448)
 
@@ -160,7 +168,14 @@ int steer(struct __sk_buff *skb)
 	}
 	if (!plain)
 		state->hole = now;
-	if (state->hole && now - state->hole < CALM) {
+	// The first SACK block, behind timestamps, lies before the acknowledgement: RFC 2883.
+	int twice = words >= 11 && tcp + 44 <= end && tcp[34] == 5 &&
+		    (__s32)(ack - (((__u32)tcp[40] << 24) | ((__u32)tcp[41] << 16) | ((__u32)tcp[42] << 8) | tcp[43])) >= 0;
+	if (twice && state->led && now - state->led < SOON && now - state->twice > SOON) {
+		state->strikes += state->strikes < STRIKES;
+		state->twice = now;
+	}
+	if (state->hole && now - state->hole < CALM << (state->strikes & 15)) {
 		__sync_fetch_and_add(&counters->holes, 1);
 		return TCX_NEXT;
 	}
@@ -175,6 +190,7 @@ int steer(struct __sk_buff *skb)
 		return TCX_NEXT;
 	}
 	counters->ahead = ahead + (((__u64)(skb->len - at) * settings->ns_per_kib) >> 10);
+	state->led = now;
 	__sync_fetch_and_add(&counters->steered, 1);
 	if (settings->has_hardware)
 		return redirect_neigh(settings->second, 0, 0, 0);
