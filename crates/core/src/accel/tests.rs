@@ -3,6 +3,7 @@
 mod fetcher;
 mod hiding;
 mod mirror;
+mod places;
 mod world;
 
 use alloc::vec;
