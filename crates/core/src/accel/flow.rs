@@ -113,6 +113,8 @@ pub(super) struct News {
     pub(super) has_holes: bool,
     /// It says nothing new, and is not to leave.
     pub(super) is_held: bool,
+    /// The other end speaks plain TCP after all: of MPTCP there are no pure ACKs.
+    pub(super) is_plain_now: bool,
 }
 
 /// What may be done for a flow.
@@ -202,11 +204,6 @@ impl Flow {
     /// here knows.
     pub(super) const fn is_multipath(&self) -> bool {
         self.is_multipath
-    }
-
-    /// It turns out to be none; whether that is news.
-    pub(super) const fn is_plain_now(&mut self) -> bool {
-        core::mem::replace(&mut self.is_multipath, false)
     }
 
     /// Its own data, or the end of it, leaves. `packet` becomes what is to leave.
@@ -329,7 +326,8 @@ impl Flow {
             self.handler.on_data();
         }
         let has_holes = new > 0 || self.hiding.as_ref().is_some_and(Hiding::is_busy);
-        News { has_data, has_holes, is_held }
+        let is_plain_now = core::mem::take(&mut self.is_multipath);
+        News { has_data, has_holes, is_held, is_plain_now }
     }
 
     /// A packet of the own stack leaves, or has left: of an upload it is the sender's.

@@ -24,9 +24,11 @@ impl Accelerator {
         if !self.config.mechanisms.acknowledge_ahead() || key.destination_port == HTTPS {
             return;
         }
-        let is_new = |flow: &&mut Flow| flow.hiding().is_none() && !flow.is_multipath();
+        if !self.flows.get(&key).is_some_and(|flow| flow.hiding().is_none() && !flow.is_multipath()) {
+            return;
+        }
         let has_place = self.mirrored.len() < MIRRORED || self.make_place();
-        if let Some(flow) = self.flows.get_mut(&key).filter(is_new) {
+        if let Some(flow) = self.flows.get_mut(&key) {
             let woken = flow.deadline();
             self.numbers += 1;
             let hiding = flow.mirror(self.now, self.numbers);
@@ -96,8 +98,8 @@ impl Accelerator {
                 *sight = hiding.sight();
                 self.watch();
             }
-            let is_over = |hiding: &&Hiding| self.mirrored.contains_key(&hiding.number()) && hiding.is_over();
-            if self.flows.get(&key).and_then(Flow::hiding).is_some_and(|hiding| is_over(&hiding)) {
+            let hiding = self.flows.get(&key).and_then(Flow::hiding).filter(|hiding| hiding.is_over());
+            if hiding.is_some_and(|hiding| self.mirrored.contains_key(&hiding.number())) {
                 self.unmirror(&key, Refusal::Over);
             }
         }

@@ -212,14 +212,13 @@ impl Accelerator {
 
     /// An ACK of the own stack.
     fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, Envelope)) {
-        // Of MPTCP there are no pure ones: the other end speaks plain TCP.
-        if self.flows.get_mut(&key).is_some_and(Flow::is_plain_now) {
-            self.mirror(key);
-        }
         let Some(news) = self.mark(key, Way::Down, &mut packet, ack) else {
             self.outputs.push_back(Output::Leave(packet));
             return;
         };
+        if news.is_plain_now {
+            self.mirror(key);
+        }
         if news.has_holes && self.config.mechanisms.has(Mechanism::Undo) {
             let until = self.flows.get(&key).and_then(Flow::watch_until);
             self.watch_until = self.watch_until.max(until);
@@ -249,7 +248,6 @@ impl Accelerator {
         };
         let (key, envelope, now) = (segment.flow(), segment.packet().envelope(), self.now);
         if segment.flags().contains(Flags::SYN) {
-            self.renew(&key);
             if self.has_room(&key, FLOWS / 2) && self.flows.get(&key).is_none_or(|flow| flow.way() == Way::Up) {
                 self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Up)).on_syn(now, &segment);
             }
@@ -457,7 +455,8 @@ impl Accelerator {
         self.flows.len() < places || self.flows.contains_key(key)
     }
 
-    /// A SYN begins another connection between the same ports, unless it is said again.
+    /// The own stack's SYN begins another connection between the same ports, unless it is said again. One that comes may be late,
+    /// or forged.
     fn renew(&mut self, key: &Key) {
         for key in [*key, key.reversed()] {
             if self.flows.get(&key).is_some_and(Flow::has_begun) {

@@ -95,6 +95,9 @@ fn a_second_connection_between_the_same_ports_begins_anew() {
     for n in 0..100 {
         leave(&mut machine, 1050 + u64::from(n), &segment(&key, Flags::ACK, 2, 1000 + n * 2896, &[STAMPS]));
     }
+    // The server's answer comes once more: it missed the acknowledgement, or somebody forges it.
+    let again = segment(&key.reversed(), Flags::SYN | Flags::ACK, 1, 2, &[]);
+    machine.handle(Instant::from_millis(1500), Input::Arriving(Bytes(again)));
     assert_eq!(received(&machine), 99 * 2896);
     leave(&mut machine, 2000, &segment(&key, Flags::SYN, 90_000, 0, &[]));
     leave(&mut machine, 2050, &segment(&key, Flags::ACK, 90_001, 1 << 31, &[STAMPS]));
