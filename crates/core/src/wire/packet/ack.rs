@@ -75,16 +75,6 @@ impl Ack {
         (is_known && !first.is_empty()).then_some(*first)
     }
 
-    /// Whether it is a duplicate of a former one as RFC 5681 §2 means it: the same acknowledgement, the same window.
-    pub fn is_duplicate_of(&self, former: &Self) -> bool {
-        self.ack == former.ack && self.window == former.window
-    }
-
-    /// Whether it only moves the window: the same acknowledgement, another window.
-    pub fn is_window_update_of(&self, former: &Self) -> bool {
-        self.ack == former.ack && self.window != former.window
-    }
-
     /// Whether who gets only this one misses nothing of a former one: it acknowledges more, its window does not end
     /// earlier, the former has no SACK blocks, and both tell the same of ECN.
     pub fn says_all_of(&self, former: &Self, scale: u8) -> bool {

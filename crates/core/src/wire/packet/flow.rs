@@ -3,7 +3,7 @@
 //! In: a packet's addresses. Out: [`Pair`] and [`Flow`], values that can key a map and that a packet can be made for.
 //!
 //! 1. Both ends are of one family, or there is no such value: what makes a packet never has to ask.
-//! 2. A flow is one direction. [`Flow::reversed`] is the other; [`Flow::either_way`] is the same for both.
+//! 2. A flow is one direction. [`Flow::reversed`] is the other.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -97,12 +97,6 @@ impl Flow {
     pub const fn reversed(&self) -> Self {
         Self { pair: self.pair.reversed(), source_port: self.destination_port, destination_port: self.source_port }
     }
-
-    /// That one of both directions whose source is the smaller: a key for the connection.
-    #[must_use]
-    pub fn either_way(&self) -> Self {
-        (*self).min(self.reversed())
-    }
 }
 
 #[cfg(test)]
@@ -117,12 +111,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_directions_have_one_key(a: SocketAddr, b: SocketAddr) {
+        fn the_other_direction_of_the_other_is_this_one(a: SocketAddr, b: SocketAddr) {
             if let Some(flow) = Flow::new(a, b) {
                 prop_assert_eq!(flow.reversed().reversed(), flow);
-                prop_assert_eq!(flow.either_way(), flow.reversed().either_way());
                 prop_assert_eq!((flow.source().ip(), flow.destination().port()), (a.ip(), b.port()));
-                prop_assert!(flow.either_way() == flow || flow.either_way() == flow.reversed());
             }
         }
     }

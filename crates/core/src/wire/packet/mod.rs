@@ -15,8 +15,8 @@
 //! 5. Sequence numbers and timestamps go round ([`Seq`], [`Stamp`]); a stretch of numbers is a [`Span`], in which SYN
 //!    and FIN take one each.
 //! 6. A change mends checksums by what has changed (RFC 1624): right stays right, wrong stays wrong. A new packet has
-//!    whole ones. Checksums that the kernel has not filled in yet (`CHECKSUM_PARTIAL`) are a case of their own, in
-//!    [`Checksum::Unfilled`] and [`Rewrite::of_unfilled`].
+//!    whole ones. Checksums that the kernel has not filled in yet (`CHECKSUM_PARTIAL`) are a case of their own:
+//!    [`Checksum::Unfilled`].
 //! 7. A change keeps the packet's length: SACK blocks that go leave no-operations behind.
 //! 8. Nothing here decides, and nothing keeps anything: which ACK goes where is `accel`'s.
 //!

@@ -5,25 +5,20 @@
 //! 1. A checksum is changed by what has changed under it (RFC 1624, equation 3), whatever lies behind: the cost does
 //!    not depend on the payload. One that was right stays right; one that was wrong stays wrong, so that damage on the
 //!    way is still found at the end.
-//! 2. A checksum that is not filled in yet ([`Checksum::Unfilled`](super::Checksum::Unfilled)) is the sum of the
-//!    pseudo header: only another address changes it. The caller says which of both it is: a queue and a TUN device
-//!    know, the bytes do not always. What goes back through a packet queue must be [filled](Rewrite::fill): the
-//!    kernel sends a packet that it gets back as it is.
+//! 2. One that the kernel has not filled in yet ([`Checksum::Unfilled`](super::Checksum::Unfilled)) is none to be
+//!    mended: a packet queue that has not asked for large segments gets whole ones.
 //! 3. SACK blocks that go are overwritten with no-operations, and the header keeps its length. Shortening it would move
 //!    the payload and change the lengths of IP and pseudo header, for bytes that are spared on the fast link only; an
 //!    ACK that is to be short on the thin one is [made anew](super::Ack::emit).
 //! 4. What is not there is not added: no acknowledgement without its flag, no timestamp without its option. The answer
 //!    says whether something was done.
 
-use core::net::IpAddr;
-
-use super::checksum::pseudo;
-use super::emit::{fill, put};
+use super::emit::put;
 use super::ip::Layout;
 use super::option::{NOP, SACK, write_blocks};
 use super::segment::FIXED;
-use super::sum::{Sum, mended, moved};
-use super::{Flags, OptionList, Options, Pair, Refusal, Sacks, Segment, Seq, Span, Stamp, TcpOption, protocol};
+use super::sum::{Sum, mended};
+use super::{Flags, OptionList, Options, Refusal, Sacks, Segment, Seq, Span, Stamp, TcpOption};
 
 /// A segment that can be changed.
 #[derive(Debug)]
@@ -31,12 +26,9 @@ pub struct Rewrite<'a> {
     /// Exactly the packet.
     bytes: &'a mut [u8],
     layout: Layout,
-    pair: Pair,
     flags: Flags,
     /// Where the options end.
     payload: usize,
-    /// Whether the checksum is over all, or over the pseudo header only.
-    is_filled: bool,
 }
 
 impl<'a> Rewrite<'a> {
@@ -45,24 +37,12 @@ impl<'a> Rewrite<'a> {
     /// # Errors
     /// If it is not a whole segment.
     pub fn of(bytes: &'a mut [u8]) -> Result<Self, Refusal> {
-        Self::open(bytes, true)
-    }
-
-    /// Opens a packet whose checksum is not filled in yet.
-    ///
-    /// # Errors
-    /// If it is not a whole segment.
-    pub fn of_unfilled(bytes: &'a mut [u8]) -> Result<Self, Refusal> {
-        Self::open(bytes, false)
-    }
-
-    fn open(bytes: &'a mut [u8], is_filled: bool) -> Result<Self, Refusal> {
         let segment = Segment::parse(bytes)?;
         let (packet, flags) = (segment.packet(), segment.flags());
-        let (layout, pair) = (packet.layout, packet.pair());
+        let layout = packet.layout;
         let payload = layout.body + FIXED + segment.option_bytes().len();
         let (bytes, _) = bytes.split_at_mut_checked(layout.end).ok_or(Refusal::Short)?;
-        Ok(Self { bytes, layout, pair, flags, payload, is_filled })
+        Ok(Self { bytes, layout, flags, payload })
     }
 
     /// Another acknowledgement number; `false` if the segment acknowledges nothing.
@@ -117,30 +97,6 @@ impl<'a> Rewrite<'a> {
         left
     }
 
-    /// All SACK blocks go.
-    pub fn drop_sacks(&mut self) {
-        self.map_sacks(|_| None);
-    }
-
-    /// Another sender; `false` if it is of the other family.
-    pub fn set_source(&mut self, source: IpAddr) -> bool {
-        self.set_pair(Pair::new(source, self.pair.destination()))
-    }
-
-    /// Another receiver; `false` if it is of the other family.
-    pub fn set_destination(&mut self, destination: IpAddr) -> bool {
-        self.set_pair(Pair::new(self.pair.source(), destination))
-    }
-
-    /// Makes the checksum anew, over all bytes. Needed before an unfilled segment leaves by a way that does not do it;
-    /// makes a damaged one look whole.
-    pub fn fill(&mut self) {
-        let length = self.layout.end - self.layout.body;
-        let before = pseudo(&self.pair, protocol::TCP, length);
-        fill(self.bytes.get_mut(self.layout.body..).unwrap_or_default(), before, Some(CHECKSUM));
-        self.is_filled = true;
-    }
-
     const fn options_at(&self) -> usize {
         self.layout.body + FIXED
     }
@@ -155,29 +111,7 @@ impl<'a> Rewrite<'a> {
         core::iter::from_fn(|| options.placed()).find(|(at, _, option)| *at >= from && wanted(option))
     }
 
-    fn set_pair(&mut self, pair: Option<Pair>) -> bool {
-        let Some(pair) = pair else { return false };
-        let (old, new) = (self.pair.sum().fold(), pair.sum().fold());
-        match pair {
-            Pair::V4(from, to) => {
-                put(self.bytes, 12, &from.octets());
-                put(self.bytes, 16, &to.octets());
-                self.mend(HEADER_CHECKSUM, |checksum| mended(checksum, old, new));
-            }
-            Pair::V6(from, to) => {
-                put(self.bytes, 8, &from.octets());
-                put(self.bytes, 24, &to.octets());
-            }
-        }
-        self.pair = pair;
-        let is_filled = self.is_filled;
-        self.mend(self.layout.body + CHECKSUM, |sum| {
-            if is_filled { mended(sum, old, new) } else { moved(sum, old, new) }
-        });
-        true
-    }
-
-    /// Writes into TCP's header, and mends the checksum if it is over that.
+    /// Writes into TCP's header, and mends the checksum.
     fn change(&mut self, at: usize, new: &[u8]) {
         // Headers begin at even places, so whole words around the change are words of the sum.
         let (from, to) = (at & !1, (at + new.len()).next_multiple_of(2));
@@ -185,19 +119,12 @@ impl<'a> Rewrite<'a> {
         let old = sum(self.bytes);
         put(self.bytes, at, new);
         let new = sum(self.bytes);
-        if self.is_filled {
-            self.mend(self.layout.body + CHECKSUM, |checksum| mended(checksum, old, new));
-        }
-    }
-
-    fn mend(&mut self, at: usize, how: impl FnOnce(u16) -> u16) {
-        if let Some(field) = self.bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) {
-            *field = how(u16::from_be_bytes(*field)).to_be_bytes();
+        let checksum = self.bytes.get_mut(self.layout.body + CHECKSUM..);
+        if let Some(field) = checksum.and_then(|rest| rest.first_chunk_mut::<2>()) {
+            *field = mended(u16::from_be_bytes(*field), old, new).to_be_bytes();
         }
     }
 }
 
 /// In TCP's header.
 const CHECKSUM: usize = 16;
-/// In IPv4's header.
-const HEADER_CHECKSUM: usize = 10;

@@ -38,14 +38,9 @@ impl Sum {
     }
 }
 
-/// What a sum that stands in a header becomes when words that summed to `old` now sum to `new`.
-pub(super) fn moved(sum: u16, old: u16, new: u16) -> u16 {
-    Sum::default().word(sum.into()).word((!old).into()).word(new.into()).fold()
-}
-
-/// The same for a checksum, which is the complement of a sum (RFC 1624, equation 3).
+/// What a checksum becomes when words under it that summed to `old` now sum to `new` (RFC 1624, equation 3).
 pub(super) fn mended(checksum: u16, old: u16, new: u16) -> u16 {
-    !moved(!checksum, old, new)
+    !Sum::default().word((!checksum).into()).word((!old).into()).word(new.into()).fold()
 }
 
 #[cfg(test)]

@@ -95,6 +95,12 @@ fn checksum_field(bytes: &[u8]) -> u16 {
     u16::from_be_bytes([packet.body()[at], packet.body()[at + 1]])
 }
 
+/// Makes the checksum of a segment right.
+fn fill(bytes: &mut [u8]) {
+    let (at, checksum) = (packet(bytes).layout.body + 16, checksum_by_hand(bytes));
+    bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
 #[test]
 fn a_syn_offers_what_the_connection_will_use() {
     let syn = segment(V4_SYN);
@@ -154,6 +160,11 @@ fn pure_is_what_only_acknowledges() {
     ] {
         assert_eq!((segment(bytes).is_pure_ack(), segment(bytes).pure_ack().is_some()), (pure, pure));
     }
+    // An option that says more than an acknowledgement, here instead of no-operations: it cannot be said otherwise.
+    let mut more = V4_SACK4.to_vec();
+    assert_eq!(more[40..42], [1, 1]);
+    more[40..42].copy_from_slice(&[30, 2]);
+    assert_eq!((segment(&more).is_pure_ack(), segment(&more).pure_ack()), (true, None));
     let ack = segment(V4_ACK).pure_ack().unwrap();
     assert_eq!(
         (ack.ack, ack.window, ack.right_edge(10)),

@@ -19,11 +19,11 @@ pub(super) fn read_and_change(bytes: &[u8]) {
     change(bytes, segment);
     // Hardly any of them has a right checksum by itself.
     let mut filled = bytes.to_vec();
-    Rewrite::of(&mut filled).unwrap().fill();
+    super::fill(&mut filled);
     change(&filled, super::segment(&filled));
 }
 
-/// A checksum is as right afterwards as it was before, and can be made right.
+/// A checksum is as right afterwards as it was before.
 fn change(bytes: &[u8], segment: Segment<'_>) {
     let packet = segment.packet();
     let right = (packet.checksum() == Checksum::Right, packet.is_header_right());
@@ -33,15 +33,9 @@ fn change(bytes: &[u8], segment: Segment<'_>) {
     rewrite.set_window(0x9abc);
     rewrite.set_echo(Stamp::new(0xdef0_1234));
     rewrite.map_sacks(|block| (block.start.number() % 3 != 0).then(|| Span::new(block.end, block.start)));
-    rewrite.set_source(packet.pair().destination());
-    rewrite.set_destination([192, 0, 2, 55].into());
-    rewrite.set_destination([0x2001, 0xdb8, 0, 0, 0, 0, 0, 9].into());
     let after = super::packet(&new);
     assert_eq!((after.checksum() == Checksum::Right, after.is_header_right()), right);
     assert_eq!(super::segment(&new).payload(), segment.payload());
-    Rewrite::of_unfilled(&mut new).unwrap().fill();
-    assert_eq!(super::packet(&new).checksum(), Checksum::Right);
-    assert_eq!(checksum_by_hand(&new), checksum_field(&new));
 }
 
 /// Packets that get past the first doors: a version, a length that fits, a protocol that is read.
