@@ -103,3 +103,33 @@ fn a_second_connection_between_the_same_ports_begins_anew() {
     leave(&mut machine, 2050, &segment(&key, Flags::ACK, 90_001, 1 << 31, &[STAMPS]));
     assert_eq!(received(&machine), 0);
 }
+
+#[test]
+fn a_full_table_makes_place_for_who_moves_and_others_fill_at_most_half_of_it() {
+    let mut machine = machine();
+    let own = |n: u16| key(20_000 + n, 80);
+    let others = |n: u16| key(20_000 + n, 443).reversed();
+    // Whoever sends connections from outside takes half of the places.
+    for n in 0..6_000 {
+        let from_outside = segment(&others(n), Flags::SYN, 1, 0, &[]);
+        machine.handle(Instant::from_millis(1000), Input::Arriving(Bytes(from_outside)));
+    }
+    while machine.poll().is_some() {}
+    assert_eq!(machine.flows.len(), 5_000);
+    assert!(machine.flows.contains_key(&others(4_999)) && !machine.flows.contains_key(&others(5_000)));
+    // The own stack's take the rest, and no more.
+    for n in 0..6_000 {
+        leave(&mut machine, 1000, &segment(&own(n), Flags::SYN, 1, 0, &[]));
+    }
+    assert_eq!(machine.flows.len(), 10_000);
+    assert!(machine.flows.contains_key(&own(4_999)) && !machine.flows.contains_key(&own(5_000)));
+    // One that has no place leaves as it came.
+    let late = segment(&own(5_500), Flags::ACK, 2, 1000, &[STAMPS]);
+    assert!(leave(&mut machine, 2000, &late).contains(&Output::Leave(Bytes(late))));
+    assert!(!machine.flows.contains_key(&own(5_500)));
+    // After ten seconds of silence all give way but the one that moved.
+    leave(&mut machine, 8000, &segment(&own(7), Flags::ACK, 2, 1000, &[STAMPS]));
+    leave(&mut machine, 12_000, &segment(&own(5_500), Flags::SYN, 1, 0, &[]));
+    assert_eq!(machine.flows.len(), 2);
+    assert!(machine.flows.contains_key(&own(5_500)) && machine.flows.contains_key(&own(7)));
+}
