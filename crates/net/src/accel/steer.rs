@@ -12,7 +12,7 @@
 use std::io;
 
 use aya::Ebpf;
-use aya::maps::Array;
+use aya::maps::{Array, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use marline_core::accel::STRETCH;
@@ -70,9 +70,11 @@ impl Steer {
 
     /// What it has counted since it is there.
     pub(super) fn counted(&self) -> Steered {
-        let map = self.program.map("COUNTERS").and_then(|map| Array::<_, [u64; 5]>::try_from(map).ok());
-        let counted = map.and_then(|map| map.get(&0, 0).ok()).unwrap_or_default();
-        let [seen, steered, holes, full, _] = counted;
+        let map = self.program.map("COUNTERS").and_then(|map| PerCpuArray::<_, [u64; 4]>::try_from(map).ok());
+        let each = map.and_then(|map| map.get(&0, 0).ok());
+        // Of all processors together.
+        let sum = |at: usize| each.iter().flat_map(|each| each.iter()).filter_map(|counted| counted.get(at)).sum();
+        let [seen, steered, holes, full] = std::array::from_fn(sum);
         Steered { seen, steered, holes, full }
     }
 }

@@ -21,7 +21,8 @@
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*const map_update)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
-static __u64 (*const now_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+// To a few milliseconds, which nothing here is too coarse for.
+static __u64 (*const now_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*const pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
 static long (*const redirect)(__u32 index, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*const redirect_neigh)(__u32 index, void *params, int length, __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
@@ -37,17 +38,21 @@ struct settings {
 	__u64 most;         // bytes in a tenth of a second; of faster flows the second link bears too few ACKs
 };
 
+// Each processor has its own.
 struct counters {
 	__u64 seen;    // pure ACKs
 	__u64 steered; // over the second link
 	__u64 holes;   // with SACK blocks, or of a flow that had them
 	__u64 full;    // the second link had no room
-	__u64 ahead;   // the token bucket: when what was sent will have gone
 };
 
-struct flow {
-	__u8 addresses[32];
-	__u16 ports[2];
+// Both addresses, and both ports: as they stand in the packet, one behind the other.
+struct flow4 {
+	__u32 words[3];
+};
+
+struct flow6 {
+	__u32 words[9];
 };
 
 struct state {
@@ -68,18 +73,34 @@ struct {
 } SETTINGS SEC(".maps");
 
 struct {
-	DECLARED(type, BPF_MAP_TYPE_ARRAY);
+	DECLARED(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	DECLARED(max_entries, 1);
 	__u32 *key;
 	struct counters *value;
 } COUNTERS SEC(".maps");
 
+// The token bucket: when what was sent will have gone.
+struct {
+	DECLARED(type, BPF_MAP_TYPE_ARRAY);
+	DECLARED(max_entries, 1);
+	__u32 *key;
+	__u64 *value;
+} BUCKET SEC(".maps");
+
+// Two, because a short key is found sooner.
 struct {
 	DECLARED(type, BPF_MAP_TYPE_LRU_HASH);
 	DECLARED(max_entries, 4096);
-	struct flow *key;
+	struct flow4 *key;
 	struct state *value;
-} FLOWS SEC(".maps");
+} FLOWS4 SEC(".maps");
+
+struct {
+	DECLARED(type, BPF_MAP_TYPE_LRU_HASH);
+	DECLARED(max_entries, 4096);
+	struct flow6 *key;
+	struct state *value;
+} FLOWS6 SEC(".maps");
 
 // The next program, or out (`TCX_NEXT`, which older headers do not have).
 #define TCX_NEXT -1
@@ -109,7 +130,8 @@ int steer(struct __sk_buff *skb)
 	__u32 zero = 0;
 	struct settings *settings = map_lookup(&SETTINGS, &zero);
 	struct counters *counters = map_lookup(&COUNTERS, &zero);
-	if (!settings || !counters || !settings->on)
+	__u64 *bucket = map_lookup(&BUCKET, &zero);
+	if (!settings || !counters || !bucket || !settings->on)
 		return TCX_NEXT;
 	__u32 at = settings->header;
 	if (at > 64 || skb->len > at + 120)
@@ -121,19 +143,17 @@ int steer(struct __sk_buff *skb)
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
 	const __u8 *ip = (const __u8 *)(long)skb->data + at;
 	const __u8 *tcp;
-	struct flow flow = {};
 	__u32 length;
-	if (skb->protocol == swapped(ETH_IPV4)) {
+	int is_4 = skb->protocol == swapped(ETH_IPV4);
+	if (is_4) {
 		// Without options, whole.
 		if (ip + 20 > end || ip[0] != 0x45 || ip[9] != TCP || ((ip[6] & 0x3f) | ip[7]))
 			return TCX_NEXT;
-		__builtin_memcpy(flow.addresses, ip + 12, 8);
 		length = (((__u32)ip[2] << 8) | ip[3]) - 20;
 		tcp = ip + 20;
 	} else if (skb->protocol == swapped(ETH_IPV6)) {
 		if (ip + 40 > end || ip[6] != TCP)
 			return TCX_NEXT;
-		__builtin_memcpy(flow.addresses, ip + 8, 32);
 		length = ((__u32)ip[4] << 8) | ip[5];
 		tcp = ip + 40;
 	} else {
@@ -144,21 +164,32 @@ int steer(struct __sk_buff *skb)
 	__u32 words = tcp[12] >> 4;
 	if (words * 4 != length || !(tcp[13] & ACK) || (tcp[13] & OTHERS))
 		return TCX_NEXT;
-	__builtin_memcpy(flow.ports, tcp, 4);
 	__u32 ack = ((__u32)tcp[8] << 24) | ((__u32)tcp[9] << 16) | ((__u32)tcp[10] << 8) | tcp[11];
-	__sync_fetch_and_add(&counters->seen, 1);
+	counters->seen++;
 
 	// No options, or timestamps as everybody writes them: anything else may be SACK.
 	int plain = words == 5;
 	if (words == 8 && tcp + 24 <= end)
 		plain = tcp[20] == 1 && tcp[21] == 1 && tcp[22] == 8 && tcp[23] == 10;
 	__u64 now = now_ns();
-	struct state *state = map_lookup(&FLOWS, &flow);
-	if (!state) {
-		struct state fresh = { .hole = plain ? 0 : now, .window = now, .first = ack };
-		map_update(&FLOWS, &flow, &fresh, BPF_ANY);
-		return TCX_NEXT;
+	struct state fresh = { .hole = plain ? 0 : now, .window = now, .first = ack };
+	struct state *state;
+	// The header has no options: the ports stand behind the addresses.
+	if (is_4) {
+		struct flow4 flow;
+		__builtin_memcpy(flow.words, tcp - 8, sizeof(flow.words));
+		state = map_lookup(&FLOWS4, &flow);
+		if (!state)
+			map_update(&FLOWS4, &flow, &fresh, BPF_ANY);
+	} else {
+		struct flow6 flow;
+		__builtin_memcpy(flow.words, tcp - 32, sizeof(flow.words));
+		state = map_lookup(&FLOWS6, &flow);
+		if (!state)
+			map_update(&FLOWS6, &flow, &fresh, BPF_ANY);
 	}
+	if (!state)
+		return TCX_NEXT;
 	if (now - state->window > TENTH) {
 		// What came in a longer time counts for its share.
 		__u64 tenths = (now - state->window) / TENTH;
@@ -176,22 +207,22 @@ int steer(struct __sk_buff *skb)
 		state->twice = now;
 	}
 	if (state->hole && now - state->hole < CALM << (state->strikes & 15)) {
-		__sync_fetch_and_add(&counters->holes, 1);
+		counters->holes++;
 		return TCX_NEXT;
 	}
 	if (state->bytes < THRESHOLD || state->bytes > settings->most)
 		return TCX_NEXT;
 
-	__u64 ahead = counters->ahead;
+	__u64 ahead = *bucket;
 	if (ahead < now)
 		ahead = now;
 	if (ahead - now > settings->burst_ns) {
-		__sync_fetch_and_add(&counters->full, 1);
+		counters->full++;
 		return TCX_NEXT;
 	}
-	counters->ahead = ahead + (((__u64)(skb->len - at) * settings->ns_per_kib) >> 10);
+	*bucket = ahead + (((__u64)(skb->len - at) * settings->ns_per_kib) >> 10);
 	state->led = now;
-	__sync_fetch_and_add(&counters->steered, 1);
+	counters->steered++;
 	if (settings->has_hardware)
 		return redirect_neigh(settings->second, 0, 0, 0);
 	return redirect(settings->second, 0);
