@@ -4,8 +4,8 @@
 //!
 //! 1. Offload is on by trial ([`Trial`]), and off where holes are many ([`Calm`]).
 //! 2. The round trip changes with the way, and what is on its way was sent for one of them. So while something is missing
-//!    ACKs leave over the first link as late as over the second ([`Line`]); and when offload ends, that delay fades in a
-//!    second, so that the difference does not fall on the queue at once.
+//!    ACKs leave over the first link as late as over the second ([`Line`]); and when offload ends, that delay fades
+//!    slowly, so that the difference does not fall on the queue at once.
 //! 3. ACKs that do not arrive by the second way show in this: nothing echoes them. Then the flow goes back at once.
 
 use alloc::vec::Vec;
@@ -72,7 +72,7 @@ impl Detour {
         let was_on = core::mem::replace(&mut self.is_on, self.trial.is_on(&moment) && moment.fits);
         if self.is_on && !was_on {
             self.ways.begin();
-            self.proof = self.ways.first().map(|rtt| now + rtt * 3 + SLACK);
+            self.proof = self.proof_by(now);
         } else if !self.is_on {
             self.proof = None;
         }
@@ -82,6 +82,8 @@ impl Detour {
         if self.is_on && holes.closed_for(now, PAUSE) && !is_exact {
             return Road::Elsewhere;
         }
+        // What does not go there proves nothing.
+        self.proof = self.proof.and_then(|_| self.proof_by(now));
         Road::Late(self.late(now, !self.is_on))
     }
 
@@ -155,6 +157,11 @@ impl Detour {
         &self.trial
     }
 
+    /// By when something that goes elsewhere from now on is echoed.
+    fn proof_by(&self, now: Instant) -> Option<Instant> {
+        self.ways.first().map(|rtt| now + rtt * 3 + SLACK)
+    }
+
     /// How late an ACK leaves over the first link; `ends`: offload does.
     fn late(&mut self, now: Instant, ends: bool) -> Duration {
         let extra = self.ways.extra();
@@ -183,8 +190,9 @@ const PAUSE: Duration = Duration::from_millis(60);
 const LOOK: Duration = Duration::from_millis(500);
 /// chosen: the longest difference and the longest queue that are worth it.
 const SLACK: Duration = Duration::from_millis(400);
-/// chosen: the queue grows by a tenth of the rate meanwhile.
-const FADE: Duration = Duration::from_secs(1);
+/// chosen: with 50 ms the queue grows by an eightieth of the rate meanwhile; in one second it overflowed, and flows beside lost
+/// by it (`tests/tables/accel-beside.txt` of the simulator).
+const FADE: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@
 //!    of such times are compared, before the switch and behind it; the flow need not go back to be judged.
 //! 2. A longer round trip costs a window that does not fill it. So the switch waits for a queue that is about as long as the
 //!    difference of the ways: what stands there is on its way then, and nothing is lost. Where queues are short, the
-//!    longest of late has to do.
+//!    longest of late has to do. One that grows fast is that of a sender which has not found its window yet: it is not
+//!    tried, for what it loses at the end of its start says nothing of ways.
 //! 3. A flow without a queue is limited by something else. It is judged by means over longer times, with, and then without
 //!    once more; and what it gains is to be more, for means waver.
 //! 4. Who is slower by three tenths stops at once, without a queue by less. So does one whose losses become many ([`super::calm`]).
@@ -82,6 +83,8 @@ struct Mark {
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     last: Option<Mark>,
+    /// The queue at the beginning.
+    began: Option<Duration>,
     time: Duration,
     bytes: DataSize,
 }
@@ -181,6 +184,7 @@ fn before(moment: &Moment, mark: Mark, since: Instant, stood: Standing, from: Ma
         return Phase::Alone { until: now + AGAIN };
     }
     let from = if moment.is_quiet { from } else { mark };
+    let stood = if stood.grows(moment) { Standing::default() } else { stood };
     let before = if stood.time >= STOOD_BEFORE {
         let long_enough = moment.queue.is_some_and(|queue| queue >= moment.need());
         long_enough.then(|| Before { rate: stood.rate(), stood: true })
@@ -238,11 +242,22 @@ impl Mark {
 
 impl Standing {
     fn on(self, moment: &Moment, mark: Mark) -> Self {
-        if !moment.is_quiet || moment.queue.is_none_or(|queue| queue < STANDS) {
+        let Some(queue) = moment.queue.filter(|queue| moment.is_quiet && *queue >= STANDS) else {
             return Self { last: None, ..self };
-        }
+        };
         let last = self.last.unwrap_or(mark);
-        Self { last: Some(mark), time: self.time + mark.at.since(last.at), bytes: self.bytes + last.bytes(mark) }
+        Self {
+            last: Some(mark),
+            began: self.began.or(Some(queue)),
+            time: self.time + mark.at.since(last.at),
+            bytes: self.bytes + last.bytes(mark),
+        }
+    }
+
+    /// Whether the queue grows as that of a sender which has not found its window yet.
+    fn grows(&self, moment: &Moment) -> bool {
+        let more = moment.queue.zip(self.began).map_or(Duration::ZERO, |(now, began)| now.saturating_sub(began));
+        self.time >= STOOD_BEFORE && more >= self.time / STEEP
     }
 
     fn rate(&self) -> Bitrate {
@@ -254,6 +269,9 @@ impl Standing {
 const STANDS: Duration = Duration::from_millis(10);
 /// chosen: some hundred packets.
 const STOOD_BEFORE: Duration = Duration::from_millis(400);
+/// The queue's time in which it has grown by one part. chosen: a window that doubles each round trip fills a queue in half of
+/// the time or less; one of 20 segments that grows by one, in twenty round trips by one.
+const STEEP: u32 = 10;
 const STOOD_WITH: Duration = Duration::from_millis(1000);
 /// Percent that it is to gain. chosen: what a queue lets through wavers by one.
 const STOOD: u64 = 2;
@@ -278,7 +296,7 @@ const SLOWED: Ratio = Ratio::from_percent(85);
 const RUN_UP: Duration = Duration::from_secs(4);
 const WITH: Duration = Duration::from_secs(4);
 /// chosen: longer than a line takes to fade ([`super::detour`]), and a round trip.
-const SETTLE: Duration = Duration::from_millis(1500);
+const SETTLE: Duration = Duration::from_millis(4500);
 const WITHOUT: Duration = Duration::from_secs(2);
 /// chosen: doubled with each trial, from a minute to half an hour.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -322,6 +340,32 @@ mod tests {
         assert_eq!(run(20, 20, 60, false), (1, false, true));
         assert_eq!(run(15, 20, 60, false), (1, false, true));
         assert_eq!(run(10, 20, 60, false), (0, false, true), "ended at once");
+    }
+
+    #[test]
+    fn a_queue_that_fills_fast_is_waited_for() {
+        let mut trial = Trial::default();
+        let first = |queue: fn(u64) -> u64, trial: &mut Trial| {
+            let ask = |ms: &u64| {
+                trial.is_on(&Moment {
+                    total: DataSize::from_bytes(ms * 2500),
+                    queue: Some(Duration::from_millis(queue(*ms))),
+                    longest: Duration::from_millis(400),
+                    rtt: Duration::from_millis(50),
+                    fits: true,
+                    is_calm: true,
+                    is_quiet: true,
+                    is_ready: true,
+                    ..Moment::at(Instant::from_millis(*ms))
+                })
+            };
+            (0..3000).find(ask)
+        };
+        // 100 ms in 400, up to a second; the switch then waits for 400 ms in which it stands.
+        let begins = first(|ms| 60 + ms.min(1000) / 4, &mut trial).unwrap();
+        assert!((1400..1900).contains(&begins), "{begins}");
+        let begins = first(|ms| 60 + ms / 20, &mut Trial::default()).unwrap();
+        assert!((400..450).contains(&begins), "{begins}");
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!    of ACKs alone. It is there only while packets are shown.
 //! 2. Of the first way the mean counts. Of the second it is nearly the longest of late, for what follows by the first way
 //!    that much later is not to overtake what went by the second.
-//! 3. A probe whose ACK may have been overtaken tells nothing.
+//! 3. A probe whose ACK may have been overtaken tells nothing; nor does one that was not looked for all the time, for its
+//!    echo may have come unseen, long before the one that is seen.
 //!
 //! What gateways answer was not used: it ends at the first hop.
 
@@ -28,6 +29,8 @@ pub(super) enum By {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ways {
     probe: Option<(Stamp, Instant, By)>,
+    /// When a packet was shown last.
+    seen: Option<Instant>,
     first: Option<Duration>,
     second: Option<Duration>,
     /// Measures of the second way since it was taken last.
@@ -40,7 +43,7 @@ impl Ways {
     /// An ACK with this timestamp leaves.
     pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp, by: By) {
         if self.probe.is_none_or(|(_, sent, other)| other != by || now.since(sent) >= LOST) {
-            self.probe = Some((value, now, by));
+            self.probe = self.is_seen(now).then_some((value, now, by));
         }
     }
 
@@ -51,6 +54,10 @@ impl Ways {
 
     /// A packet comes that echoes this one, and has waited so long.
     pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, waited: Option<Duration>) {
+        if !self.is_seen(now) {
+            self.probe = None;
+        }
+        self.seen = Some(now);
         let Some((value, sent, by)) = self.probe else { return };
         if echo.is_before(value) {
             return;
@@ -86,6 +93,11 @@ impl Ways {
         self.first.map(|_| self.is_proved)
     }
 
+    /// Whether packets are shown, as far as is known.
+    fn is_seen(&self, now: Instant) -> bool {
+        self.seen.is_some_and(|seen| now.since(seen) < SIGHT)
+    }
+
     /// The round trip by the first way.
     pub(super) const fn first(&self) -> Option<Duration> {
         self.first
@@ -99,6 +111,8 @@ impl Ways {
 
 /// chosen: the first may have been begun before the way was changed.
 const ENOUGH: u32 = 2;
+/// chosen: longer than packets of a flow that fills a queue are apart; what is measured is wrong by so much at the most.
+const SIGHT: Duration = Duration::from_millis(100);
 /// chosen: a probe whose echo did not come by then is gone.
 const LOST: Duration = Duration::from_secs(1);
 
@@ -110,8 +124,13 @@ mod tests {
     fn ask(ways: &mut Ways, from: u64, by: By, takes: &[u64]) -> u64 {
         let mut at = from;
         for takes in takes {
+            ways.on_echo(Instant::from_millis(at), Stamp::new(0), None);
             ways.on_leaving(Instant::from_millis(at), Stamp::new(u32::try_from(at).unwrap()), by);
             let echo = Stamp::new(u32::try_from(at).unwrap());
+            // All the time packets are shown that left before.
+            for shown in (at..at + takes + 30).step_by(20) {
+                ways.on_echo(Instant::from_millis(shown), Stamp::new(0), None);
+            }
             at += takes + 30;
             ways.on_echo(Instant::from_millis(at), echo, Some(Duration::from_millis(30)));
         }
@@ -134,11 +153,32 @@ mod tests {
     #[test]
     fn what_was_held_and_what_waited_unknown_tells_nothing() {
         let (mut ways, at) = (Ways::default(), Instant::from_millis);
-        ways.on_leaving(at(0), Stamp::new(0), By::First);
+        ways.on_echo(at(0), Stamp::new(0), None);
+        ways.on_leaving(at(0), Stamp::new(1), By::First);
         ways.on_held();
-        ways.on_echo(at(50), Stamp::new(0), Some(Duration::ZERO));
+        ways.on_echo(at(50), Stamp::new(1), Some(Duration::ZERO));
         ways.on_leaving(at(50), Stamp::new(50), By::First);
         ways.on_echo(at(100), Stamp::new(50), None);
         assert_eq!(ways.first, None);
+    }
+
+    #[test]
+    fn what_was_not_looked_for_all_the_time_tells_nothing() {
+        let at = Instant::from_millis;
+        let first = |shown: &[u64]| {
+            let mut ways = Ways::default();
+            for (n, ms) in shown.iter().enumerate() {
+                // The first packet shown is one of before.
+                ways.on_echo(at(*ms), Stamp::new(if n == 0 { 0 } else { 9 }), Some(Duration::ZERO));
+                ways.on_leaving(at(*ms), Stamp::new(9 + u32::from(n > 0)), By::First);
+            }
+            ways.first
+        };
+        assert_eq!(first(&[0, 50]), Some(Duration::from_millis(50)));
+        assert_eq!(first(&[0, 400]), None, "its echo came at 50 ms, and was not shown");
+        let mut ways = Ways::default();
+        ways.on_leaving(at(0), Stamp::new(1), By::First);
+        ways.on_echo(at(200), Stamp::new(5), Some(Duration::ZERO));
+        assert_eq!(ways.first, None, "nothing was shown when it left");
     }
 }

@@ -84,6 +84,12 @@ impl Links {
         found.map_or(0, |(.., link)| link.stats(Direction::Down).delivered.packets)
     }
 
+    /// Packets towards the client that a link's queue had no room for.
+    pub(super) fn dropped(&self, id: LinkId) -> u64 {
+        let found = self.links.iter().find(|(other, ..)| *other == id);
+        found.map_or(0, |(.., link)| link.stats(Direction::Down).dropped_full.packets)
+    }
+
     /// IP bytes that were given to a link, from here.
     pub(super) fn sent(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);

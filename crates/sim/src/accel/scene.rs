@@ -91,6 +91,8 @@ pub struct Plan {
     pub close: Close,
     /// Plain HTTP; else nobody can read it.
     pub is_http: bool,
+    /// The accelerator is meant for it; else no packet of it comes near.
+    pub is_helped: bool,
     /// IPv6.
     pub is_v6: bool,
     /// The server's congestion control.
@@ -115,6 +117,7 @@ impl Plan {
             exchanges: vec![Exchange { pause: Duration::ZERO, request: 200, answer: bytes }],
             close: Close::Server,
             is_http: false,
+            is_helped: true,
             is_v6: false,
             algorithm: Algorithm::Cubic,
             sack: true,

@@ -19,6 +19,10 @@ pub(super) struct Station {
     pub(super) server: Option<Socket>,
     /// The last number that the client's stack has said it has room for.
     pub(super) edge: u64,
+    /// Segments that the server has sent again.
+    pub(super) repeated: u64,
+    /// The end of what it has sent.
+    sent: u64,
     plan: Plan,
     config: Config,
     asked: usize,
@@ -47,6 +51,8 @@ impl Station {
             client: None,
             server: None,
             edge: 0,
+            repeated: 0,
+            sent: 0,
             plan: plan.clone(),
             config,
             asked: 0,
@@ -95,6 +101,8 @@ impl Station {
             return Some((Direction::Up, segment));
         }
         let segment = self.server.as_mut().and_then(|server| server.poll(now))?;
+        self.repeated += u64::from(segment.data.start < self.sent);
+        self.sent = self.sent.max(segment.data.end);
         Some((Direction::Down, segment))
     }
 

@@ -222,6 +222,16 @@ impl World {
         self.stations.get(n).map_or(0, Station::taken)
     }
 
+    /// Segments that the n-th flow's server has sent again.
+    pub fn repeated(&self, n: usize) -> u64 {
+        self.stations.get(n).map_or(0, |station| station.repeated)
+    }
+
+    /// Packets that the primary link's queue towards the client had no room for.
+    pub fn dropped(&self) -> u64 {
+        self.links.dropped(Scene::PRIMARY)
+    }
+
     /// How the n-th flow stands, as a line for people.
     pub fn line(&self, n: usize) -> String {
         self.stations.get(n).map_or_else(String::new, |station| format!("{}: {}", self.now, station.server_line()))
@@ -333,7 +343,7 @@ impl World {
             }
             Carried::Piece(piece) => self.news.extend(self.origin.on_piece(piece).map(News::Input)),
             Carried::Segment { flow, segment } => {
-                if direction == Direction::Down && link == Scene::PRIMARY && self.machine.is_some() {
+                if direction == Direction::Down && link == Scene::PRIMARY && self.is_helped(flow) {
                     self.show(flow, Direction::Down, &segment);
                     self.pump();
                     if self.hold(flow, &segment) {
@@ -399,7 +409,7 @@ impl World {
     fn leave(&mut self, n: usize, segment: &Segment) {
         let Some(station) = self.stations.get(n) else { return };
         let bytes = station.names.emit(Direction::Up, segment, &station.content);
-        if self.machine.is_none() {
+        if !self.is_helped(n) {
             self.links.push(Scene::PRIMARY, Direction::Up, Carried::Packet(bytes), self.now);
             return;
         }
@@ -411,6 +421,11 @@ impl World {
             // It does not overtake what is held before it.
             self.news.push_back(News::Passes(bytes));
         }
+    }
+
+    /// Whether there is a machine that is meant for this flow.
+    fn is_helped(&self, n: usize) -> bool {
+        self.machine.is_some() && self.scene.flows.get(n).is_some_and(|plan| plan.is_helped)
     }
 
     /// Whether a packet that came waits for a word: an acknowledgement without more, where something may be done for

@@ -176,6 +176,7 @@ fn flow(chance: &mut Chance, bytes: f64, lasts: f64) -> Plan {
         exchanges: (0..exchanges).map(|_| exchange(chance)).collect(),
         close,
         is_http: chance.one_in(2),
+        is_helped: true,
         is_v6: chance.one_in(3),
         algorithm: *chance.pick(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::Reno]),
         sack: !chance.one_in(10),
