@@ -54,6 +54,11 @@ const RECORD_EVERY: Duration = Duration::from_millis(250);
 /// Chosen: what a power cut costs. Shorter would make slow disks write small pieces all the time.
 const SYNC_EVERY: Duration = Duration::from_secs(3);
 
+/// Chosen: half a second in all, which nobody minds before an error.
+const LOCK_TRIES: u32 = 50;
+/// Chosen: longer than most programs take from their fork to their exec.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// An unfinished file, locked.
 #[derive(Debug)]
 pub(super) struct Part<D: Disk> {
@@ -462,13 +467,20 @@ fn foreign(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
     StoreError::Foreign { part: path.to_owned(), what }
 }
 
-/// Opens the unfinished file and takes its lock.
+/// Opens the unfinished file and takes its lock. Waits a moment for it: a lock lives on in a program that its owner is just
+/// starting, up to the exec, and in an owner that was killed until the kernel has taken it down.
 fn lock<D: Disk>(disk: &D, place: &Place) -> Result<D::File, StoreError> {
     let failed = |e| foreign(&place.part, "opening", e);
+    let mut tries = 0;
     loop {
         let file = disk.open(&place.part).map_err(failed)?;
         if !disk.lock(&file).map_err(failed)? {
-            return Err(StoreError::Locked { path: place.path.clone(), part: place.part.clone() });
+            if tries == LOCK_TRIES {
+                return Err(StoreError::Locked { path: place.path.clone(), part: place.part.clone() });
+            }
+            tries += 1;
+            std::thread::sleep(LOCK_PAUSE);
+            continue;
         }
         // Between our open and our lock its owner may have finished, and then this is the complete file.
         if disk.is_at(&file, &place.part).map_err(failed)? {

@@ -262,6 +262,23 @@ fn a_second_run_on_the_same_file_is_refused() {
     fresh(&path);
 }
 
+/// As a program that is being started has it, between its fork and its exec.
+#[test]
+fn a_lock_that_lives_a_moment_longer_than_its_owner_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    drop(fresh(&path));
+    let held = std::fs::File::open(part(&path)).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(held);
+        });
+        fresh(&path);
+    });
+}
+
 #[test]
 fn a_wrong_checksum_gives_the_file_no_name() {
     let right = "sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
