@@ -61,24 +61,36 @@ impl Frost {
     }
 }
 
-/// When a sender is told again that it may go on: one that was frozen, or whose flight was acknowledged late.
+/// When a sender is told again that it may go on: one that was frozen, or whose flight was acknowledged late. As long as it is
+/// not known how much of that it believed, for then nobody else asks for what is missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Thaw {
     next: Option<(Instant, Duration)>,
     /// Data has come since it was told.
     goes_on: bool,
+    /// The next time it is only asked where it stands.
+    asks: bool,
+}
+
+/// What a sender is told again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Again {
+    /// The whole ladder.
+    All,
+    /// Nothing; it is asked where it stands. Behind a long ladder a short queue had no room for the question.
+    Question,
 }
 
 impl Thaw {
     /// The link is dark, and it was frozen.
     pub(super) fn on_dark(&mut self, now: Instant) {
-        self.goes_on = false;
+        (self.goes_on, self.asks) = (false, false);
         self.next = Some((now + UNSURE, UNSURE));
     }
 
     /// The link is back, and it was told for the first time.
     pub(super) fn on_light(&mut self, now: Instant) {
-        self.goes_on = false;
+        (self.goes_on, self.asks) = (false, true);
         self.next = Some((now + LATE, LATE));
     }
 
@@ -92,12 +104,16 @@ impl Thaw {
         self.next = None;
     }
 
-    /// Whether it is to be told now; then it is taken for told.
-    pub(super) fn tick(&mut self, now: Instant) -> bool {
-        let Some((_, wait)) = self.next.filter(|(at, _)| *at <= now) else { return false };
-        let wait = wait * 2;
-        self.next = (wait <= LONGEST).then_some((now + wait, wait));
-        !core::mem::take(&mut self.goes_on)
+    /// What it is to be told now, if anything; then it is taken for told.
+    pub(super) fn tick(&mut self, now: Instant) -> Option<Again> {
+        let (_, wait) = self.next.filter(|(at, _)| *at <= now)?;
+        let wait = (wait * 2).min(LONGEST);
+        self.next = Some((now + wait, wait));
+        if core::mem::take(&mut self.goes_on) {
+            return None;
+        }
+        self.asks = !self.asks;
+        Some(if self.asks { Again::All } else { Again::Question })
     }
 
     /// When to tick next.
@@ -140,7 +156,7 @@ const RUNG: u64 = 72;
 const LATE: Duration = Duration::from_millis(300);
 /// chosen: shorter than most senders' second timeout, and longer than the pauses of a link that is there.
 const UNSURE: Duration = Duration::from_secs(1);
-/// chosen: who has not gone on after a quarter of a minute asks by himself.
+/// chosen: as often as a link is looked at that has been dark for long.
 const LONGEST: Duration = Duration::from_secs(10);
 /// RFC 9293 §3.7.1: what every end takes.
 const SMALLEST: u32 = 536;
@@ -185,14 +201,16 @@ mod tests {
         let mut thaw = Thaw::default();
         thaw.on_light(Instant::ZERO);
         let mut told = alloc::vec::Vec::new();
-        while let Some(at) = thaw.deadline() {
-            assert!(thaw.tick(at));
-            told.push(at);
+        while let Some(at) = thaw.deadline().filter(|_| told.len() < 8) {
+            told.push((at.since(Instant::ZERO).as_millis(), thaw.tick(at).unwrap() == Again::All));
         }
-        assert_eq!(told, [300, 900, 2100, 4500, 9300, 18_900].map(Instant::from_millis));
+        let rhythm = [300, 900, 2100, 4500, 9300, 18_900, 28_900, 38_900];
+        let expected: alloc::vec::Vec<_> = rhythm.iter().enumerate().map(|(n, at)| (*at, n % 2 == 1)).collect();
+        assert_eq!(told, expected, "a question first, for the ladder has just gone");
         thaw.on_light(Instant::ZERO);
         thaw.on_data();
-        assert!(!thaw.tick(Instant::from_millis(300)) && thaw.tick(Instant::from_millis(900)));
+        assert_eq!(thaw.tick(Instant::from_millis(300)), None);
+        assert_eq!(thaw.tick(Instant::from_millis(900)), Some(Again::Question));
     }
 
     #[test]

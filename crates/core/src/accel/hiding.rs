@@ -237,20 +237,32 @@ impl Hiding {
     pub(super) fn late(
         &mut self,
         now: Instant,
-        (last, envelope): (&Ack, Envelope),
+        last: (Ack, Envelope),
         flight: u64,
         step: u32,
         scale: u8,
     ) -> Vec<Vec<u8>> {
         let rungs = self.ladder(now, flight, step);
-        let Some(hider) = &self.hider else { return Vec::new() };
-        let say = |seq, ack| {
-            let window = hider.window_at(ack, scale);
-            Ack { seq, ack, window, flags: Flags::ACK, sacks: Sacks::default(), ..*last }.emit(&self.key, envelope)
-        };
-        let mut packets: Vec<Vec<u8>> = rungs.iter().map(|rung| say(last.seq, *rung)).collect();
-        packets.extend(rungs.last().map(|rung| say(last.seq.minus(1), *rung)));
+        if rungs.is_empty() {
+            return Vec::new();
+        }
+        let mut packets: Vec<Vec<u8>> =
+            rungs.iter().filter_map(|rung| self.say(last, last.0.seq, *rung, scale)).collect();
+        packets.extend(self.ask(last, scale));
         packets
+    }
+
+    /// The question where the other end stands.
+    pub(super) fn ask(&self, last: (Ack, Envelope), scale: u8) -> Vec<Vec<u8>> {
+        let told = self.hider.as_ref().map(|hider| number(hider.told()));
+        told.and_then(|told| self.say(last, last.0.seq.minus(1), told, scale)).into_iter().collect()
+    }
+
+    /// An acknowledgement of this, with the right edge as it was told.
+    fn say(&self, (last, envelope): (Ack, Envelope), seq: Seq, ack: Seq, scale: u8) -> Option<Vec<u8>> {
+        let window = self.hider.as_ref()?.window_at(ack, scale);
+        let ack = Ack { seq, ack, window, flags: Flags::ACK, sacks: Sacks::default(), ..last };
+        Some(ack.emit(&self.key, envelope))
     }
 
     /// The link is dark: the same ladder with a window of zero, of which `rungs` say which are sent. None if its bytes cannot
@@ -291,8 +303,8 @@ impl Hiding {
         self.grain.known()
     }
 
-    /// The numbers of a ladder over `flight` bytes, the highest first; one that stands already is gone up again, whatever
-    /// has become known.
+    /// The numbers of a ladder over `flight` bytes, the highest first; one that stands already is gone up again, as far as it is
+    /// not known how much of it was believed.
     fn ladder(&mut self, now: Instant, flight: u64, step: u32) -> Vec<Seq> {
         let newest = self.newest();
         let (Some(hider), Some(end)) = (&mut self.hider, self.mirror.end()) else { return Vec::new() };

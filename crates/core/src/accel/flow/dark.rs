@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 
 use super::{Flow, TIMESTAMPS, Way};
 use crate::accel::event::{Bytes, Output};
-use crate::accel::freeze::Frost;
+use crate::accel::freeze::{Again, Frost};
 use crate::accel::hiding::Hiding;
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
@@ -57,7 +57,7 @@ impl Flow {
         let was_stilled = core::mem::take(&mut self.is_stilled);
         let is_far = self.trip.least() > FAR && self.reserve.may_restart();
         if was_stilled || (mechanisms.has(Mechanism::LateHide) && !is_far) {
-            self.hide_late(now, primary, outputs);
+            self.hide_late(now, primary, self.flight.bytes(), outputs);
             // Question or answer may be lost, and a sender that believes all of it has nothing more to say.
             self.thaw.on_light(now);
         }
@@ -78,12 +78,14 @@ impl Flow {
         if self.handler.tick(now) && self.reserve.may_restart() {
             self.say(now, primary, outputs);
         }
-        if self.thaw.tick(now) {
-            if self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
-                self.hide_late(now, primary, outputs);
-            } else {
-                self.thaw.end();
-            }
+        if self.thaw.deadline().is_some() && !self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
+            self.thaw.end();
+        }
+        match self.thaw.tick(now) {
+            // What has left since was not on its way then.
+            Some(Again::All) => self.hide_late(now, primary, 0, outputs),
+            Some(Again::Question) => self.ask(primary, outputs),
+            None => {}
         }
         if let Some(hiding) = &mut self.hiding {
             outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(Bytes(packet))));
@@ -111,11 +113,18 @@ impl Flow {
         outputs.extend(due.map(|packet| Output::Send { link, packet }));
     }
 
-    /// Acknowledges what was on its way when the link went dark, if it can be had elsewhere.
-    fn hide_late(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
-        let (scale, flight) = (self.scale(), self.flight.bytes());
-        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
-        let packets = hiding.late(now, (&last, envelope), flight, self.segment, scale);
+    /// Acknowledges what was on its way when the link went dark, `flight` bytes, if it can be had elsewhere.
+    fn hide_late(&mut self, now: Instant, link: LinkId, flight: u64, outputs: &mut VecDeque<Output>) {
+        let scale = self.scale();
+        let (Some(last), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
+        let packets = hiding.late(now, last, flight, self.segment, scale);
+        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
+    }
+
+    /// Asks how much of a ladder was believed.
+    fn ask(&self, link: LinkId, outputs: &mut VecDeque<Output>) {
+        let (Some(last), Some(hiding)) = (self.last, &self.hiding) else { return };
+        let packets = hiding.ask(last, self.scale());
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
     }
 
