@@ -207,8 +207,13 @@ impl Sender {
         let holds = self.leave_phase(segment.echo, delivered, moved);
         let newly_lost = !holds && self.find_losses(now, moved);
         self.move_window(now, delivered.segments, moved, newly_lost);
+        // What is selectively acknowledged does not put off the timeout of what is missing, unless it left before the newest copy of what is missing
+        // (`tcp_clean_rtx_queue`).
+        let is_older = |sacked| self.board.first().is_some_and(|head| sacked < head.at);
         if moved {
             self.backoff = 0;
+            self.rearm(now);
+        } else if delivered.sacked.is_some_and(is_older) {
             self.rearm(now);
         }
     }
@@ -570,7 +575,8 @@ impl Sender {
         let sent = self.board.resend_lost(now)?;
         self.undo.on_repeat(now);
         self.count_sent();
-        if self.timer.is_none() {
+        let is_head = sent.data.start == self.una && !matches!(self.timer, Some((_, Timer::Reorder)));
+        if self.timer.is_none() || is_head {
             self.rearm_timeout(now, false);
         }
         Some(Outgoing { data: sent.data, fin: sent.fin })
@@ -599,7 +605,12 @@ impl Sender {
         }
         self.count_sent();
         let out = self.send(now, out);
-        self.rearm(now);
+        // Nor does what is sent behind a hole (Linux's `tcp_event_new_data_sent`).
+        if self.is_calm() {
+            self.rearm(now);
+        } else if !matches!(self.timer, Some((_, Timer::Retransmit | Timer::Reorder))) {
+            self.rearm_timeout(now, true);
+        }
         Some(out)
     }
 
@@ -640,15 +651,19 @@ impl Sender {
 
     /// After an ACK or new data: a probe while nothing is amiss, otherwise the timeout.
     fn rearm(&mut self, now: Instant) {
-        let calm = matches!(self.phase, Phase::Open) && self.board.sacked() == 0 && self.probe.is_none();
         if self.board.outstanding() == 0 {
             self.timer = None;
-        } else if calm {
+        } else if self.is_calm() {
             let at = now + self.rtt.probe_timeout(self.board.outstanding());
             self.timer = Some((at.min(self.head_timeout()), Timer::Probe));
         } else if !matches!(self.timer, Some((_, Timer::Reorder))) {
             self.rearm_timeout(now, false);
         }
+    }
+
+    /// Nothing is amiss.
+    fn is_calm(&self) -> bool {
+        matches!(self.phase, Phase::Open) && self.board.sacked() == 0 && self.probe.is_none()
     }
 
     /// The retransmission timeout from now, or from when the first segment was sent.
