@@ -7,6 +7,7 @@
 //!    ACKs leave over the first link as late as over the second ([`Line`]); and when offload ends, that delay fades
 //!    slowly, so that the difference does not fall on the queue at once.
 //! 3. ACKs that do not arrive by the second way show in this: nothing echoes them. Then the flow goes back at once.
+//!    What stays on the first link, for a hole or for its exactness, is no sign of it and puts the proof off.
 
 use alloc::vec::Vec;
 
@@ -72,7 +73,7 @@ impl Detour {
         let was_on = core::mem::replace(&mut self.is_on, self.trial.is_on(&moment) && moment.fits);
         if self.is_on && !was_on {
             self.ways.begin();
-            self.proof = self.proof_by(now);
+            self.proof = self.proof_by(&moment);
         } else if !self.is_on {
             self.proof = None;
         }
@@ -83,7 +84,7 @@ impl Detour {
             return Road::Elsewhere;
         }
         // What does not go there proves nothing.
-        self.proof = self.proof.and_then(|_| self.proof_by(now));
+        self.proof = self.proof.and_then(|_| self.proof_by(&moment));
         Road::Late(self.late(now, !self.is_on))
     }
 
@@ -114,7 +115,7 @@ impl Detour {
     /// A packet comes that echoes this, and has waited so long.
     pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, waited: Option<Duration>) {
         self.ways.on_echo(now, echo, waited);
-        if self.ways.proof() == Some(true) {
+        if self.ways.is_proved() {
             self.proof = None;
         }
     }
@@ -157,9 +158,10 @@ impl Detour {
         &self.trial
     }
 
-    /// By when something that goes elsewhere from now on is echoed.
-    fn proof_by(&self, now: Instant) -> Option<Instant> {
-        self.ways.first().map(|rtt| now + rtt * 3 + SLACK)
+    /// By when something that goes elsewhere from now on is echoed; none: echoes are not shown.
+    fn proof_by(&self, moment: &Moment) -> Option<Instant> {
+        let rtt = self.ways.first().or(moment.queue.map(|_| moment.rtt))?;
+        Some(moment.now + rtt * 3 + SLACK)
     }
 
     /// How late an ACK leaves over the first link; `ends`: offload does.

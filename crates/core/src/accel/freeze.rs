@@ -15,8 +15,8 @@
 //!    on its way: that is left of rule 1's harm.
 //!
 //! When the link is back the same ladder goes over it with the window open (`hiding`, rule 3): it opens, or acknowledges, as
-//! if nothing had been said in the dark, which may have been lost. It goes again, less and less often, while the hole is
-//! there ([`Thaw`]): after a short blackout the thin link's window of zero can come behind it, and the own stack does not
+//! if nothing had been said in the dark, which may have been lost. It goes again, less and less often, in turn with the question
+//! alone, while the hole is there ([`Thaw`]): after a short blackout the thin link's window of zero can come behind it, and the own stack does not
 //! answer a sender's probes whose numbers lie behind a hole. In the dark it goes, too, for a gateway that does not answer is
 //! no proof that nothing passes.
 
@@ -61,8 +61,8 @@ impl Frost {
     }
 }
 
-/// When a sender is told again that it may go on: one that was frozen, or whose flight was acknowledged late. As long as it is
-/// not known how much of that it believed, for then nobody else asks for what is missing.
+/// When a sender is told again that it may go on: one that was frozen, or whose flight was acknowledged late. As long as
+/// that is not all here, for nobody else asks for what is missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Thaw {
     next: Option<(Instant, Duration)>,
@@ -88,9 +88,9 @@ impl Thaw {
         self.next = Some((now + UNSURE, UNSURE));
     }
 
-    /// The link is back, and it was told for the first time.
-    pub(super) fn on_light(&mut self, now: Instant) {
-        (self.goes_on, self.asks) = (false, true);
+    /// The link is back, and it was told for the first time; `was_frozen`: that it may go on is what it needs to hear.
+    pub(super) fn on_light(&mut self, now: Instant, was_frozen: bool) {
+        (self.goes_on, self.asks) = (false, !was_frozen);
         self.next = Some((now + LATE, LATE));
     }
 
@@ -156,7 +156,7 @@ const RUNG: u64 = 72;
 const LATE: Duration = Duration::from_millis(300);
 /// chosen: shorter than most senders' second timeout, and longer than the pauses of a link that is there.
 const UNSURE: Duration = Duration::from_secs(1);
-/// chosen: as often as a link is looked at that has been dark for long.
+/// chosen: rare beside anything that moves; who is asked so seldom has said nothing for a quarter of a minute.
 const LONGEST: Duration = Duration::from_secs(10);
 /// RFC 9293 §3.7.1: what every end takes.
 const SMALLEST: u32 = 536;
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_frozen_sender_is_told_again_and_less_and_less_often() {
         let mut thaw = Thaw::default();
-        thaw.on_light(Instant::ZERO);
+        thaw.on_light(Instant::ZERO, false);
         let mut told = alloc::vec::Vec::new();
         while let Some(at) = thaw.deadline().filter(|_| told.len() < 8) {
             told.push((at.since(Instant::ZERO).as_millis(), thaw.tick(at).unwrap() == Again::All));
@@ -207,7 +207,7 @@ mod tests {
         let rhythm = [300, 900, 2100, 4500, 9300, 18_900, 28_900, 38_900];
         let expected: alloc::vec::Vec<_> = rhythm.iter().enumerate().map(|(n, at)| (*at, n % 2 == 1)).collect();
         assert_eq!(told, expected, "a question first, for the ladder has just gone");
-        thaw.on_light(Instant::ZERO);
+        thaw.on_light(Instant::ZERO, false);
         thaw.on_data();
         assert_eq!(thaw.tick(Instant::from_millis(300)), None);
         assert_eq!(thaw.tick(Instant::from_millis(900)), Some(Again::Question));

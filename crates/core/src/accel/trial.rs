@@ -184,12 +184,14 @@ fn before(moment: &Moment, mark: Mark, since: Instant, stood: Standing, from: Ma
         return Phase::Alone { until: now + AGAIN };
     }
     let from = if moment.is_quiet { from } else { mark };
-    let stood = if stood.grows(moment) { Standing::default() } else { stood };
+    let (stood, from) = if stood.grows(moment) { (Standing::default(), mark) } else { (stood, from) };
     let before = if stood.time >= STOOD_BEFORE {
         let long_enough = moment.queue.is_some_and(|queue| queue >= moment.need());
         long_enough.then(|| Before { rate: stood.rate(), stood: true })
     } else {
-        from.until(mark, BEFORE).map(|rate| Before { rate, stood: false })
+        // What stands now is looked at first.
+        let from = Some(from).filter(|_| !moment.stands());
+        from.and_then(|from| from.until(mark, BEFORE)).map(|rate| Before { rate, stood: false })
     };
     match before.filter(|_| moment.is_ready && moment.is_quiet) {
         Some(before) => Phase::With { since: now, before, stood: Standing::default(), check: None, from: None },
@@ -218,6 +220,11 @@ impl Moment {
             is_strained: false,
             is_ready: false,
         }
+    }
+
+    /// Whether its packets wait.
+    fn stands(&self) -> bool {
+        self.queue.is_some_and(|queue| queue >= STANDS)
     }
 
     /// How long the queue is to be for the switch.
@@ -359,11 +366,14 @@ mod tests {
                     ..Moment::at(Instant::from_millis(*ms))
                 })
             };
-            (0..3000).find(ask)
+            (0..3300).find(ask)
         };
         // 100 ms in 400, up to a second; the switch then waits for 400 ms in which it stands.
         let begins = first(|ms| 60 + ms.min(1000) / 4, &mut trial).unwrap();
         assert!((1400..1900).contains(&begins), "{begins}");
+        // One that begins late is no reason to go by a mean of before.
+        let late = |ms: u64| if ms < 2700 { 0 } else { 60 + (ms - 2700) / 4 };
+        assert_eq!(first(late, &mut Trial::default()), None);
         let begins = first(|ms| 60 + ms / 20, &mut Trial::default()).unwrap();
         assert!((400..450).contains(&begins), "{begins}");
     }

@@ -7,8 +7,8 @@
 //!    of ACKs alone. It is there only while packets are shown.
 //! 2. Of the first way the mean counts. Of the second it is nearly the longest of late, for what follows by the first way
 //!    that much later is not to overtake what went by the second.
-//! 3. A probe whose ACK may have been overtaken tells nothing; nor does one that was not looked for all the time, for its
-//!    echo may have come unseen, long before the one that is seen.
+//! 3. A probe whose ACK may have been overtaken tells nothing; nor does one whose echo is the first packet that is shown
+//!    after a while, how long it took: an echo may have come unseen before. That it arrived it tells.
 //!
 //! What gateways answer was not used: it ends at the first hop.
 
@@ -43,7 +43,7 @@ impl Ways {
     /// An ACK with this timestamp leaves.
     pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp, by: By) {
         if self.probe.is_none_or(|(_, sent, other)| other != by || now.since(sent) >= LOST) {
-            self.probe = self.is_seen(now).then_some((value, now, by));
+            self.probe = Some((value, now, by));
         }
     }
 
@@ -54,9 +54,7 @@ impl Ways {
 
     /// A packet comes that echoes this one, and has waited so long.
     pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, waited: Option<Duration>) {
-        if !self.is_seen(now) {
-            self.probe = None;
-        }
+        let was_seen = self.is_seen(now);
         self.seen = Some(now);
         let Some((value, sent, by)) = self.probe else { return };
         if echo.is_before(value) {
@@ -64,7 +62,7 @@ impl Ways {
         }
         self.probe = None;
         self.is_proved |= by == By::Second;
-        let Some(waited) = waited else { return };
+        let Some(waited) = waited.filter(|_| was_seen) else { return };
         let sample = now.since(sent).saturating_sub(waited);
         match by {
             By::First => {
@@ -88,9 +86,9 @@ impl Ways {
         known.map_or(Duration::ZERO, |(second, first)| second.saturating_sub(first).min(MOST))
     }
 
-    /// Whether what goes by the second way arrives; none: nothing would tell.
-    pub(super) fn proof(&self) -> Option<bool> {
-        self.first.map(|_| self.is_proved)
+    /// Whether something that went by the second way has arrived.
+    pub(super) const fn is_proved(&self) -> bool {
+        self.is_proved
     }
 
     /// Whether packets are shown, as far as is known.
@@ -177,8 +175,8 @@ mod tests {
         assert_eq!(first(&[0, 50]), Some(Duration::from_millis(50)));
         assert_eq!(first(&[0, 400]), None, "its echo came at 50 ms, and was not shown");
         let mut ways = Ways::default();
-        ways.on_leaving(at(0), Stamp::new(1), By::First);
+        ways.on_leaving(at(0), Stamp::new(1), By::Second);
         ways.on_echo(at(200), Stamp::new(5), Some(Duration::ZERO));
-        assert_eq!(ways.first, None, "nothing was shown when it left");
+        assert!(ways.second.is_none() && ways.is_proved(), "nothing was shown before; but it has arrived");
     }
 }

@@ -207,7 +207,7 @@ impl Sender {
         let holds = self.leave_phase(segment.echo, delivered, moved);
         let newly_lost = !holds && self.find_losses(now, moved);
         self.move_window(now, delivered.segments, moved, newly_lost);
-        // What is selectively acknowledged does not put off the timeout of what is missing, unless it left before the newest copy of what is missing
+        // What is selectively acknowledged puts off the timeout of what is missing only if it left before that did
         // (`tcp_clean_rtx_queue`).
         let is_older = |sacked| self.board.first().is_some_and(|head| sacked < head.at);
         if moved {
@@ -575,7 +575,7 @@ impl Sender {
         let sent = self.board.resend_lost(now)?;
         self.undo.on_repeat(now);
         self.count_sent();
-        let is_head = sent.data.start == self.una && !matches!(self.timer, Some((_, Timer::Reorder)));
+        let is_head = sent.data.start <= self.una && !matches!(self.timer, Some((_, Timer::Reorder)));
         if self.timer.is_none() || is_head {
             self.rearm_timeout(now, false);
         }
@@ -605,7 +605,7 @@ impl Sender {
         }
         self.count_sent();
         let out = self.send(now, out);
-        // Nor does what is sent behind a hole (Linux's `tcp_event_new_data_sent`).
+        // What is sent behind a hole does not put off the timeout of what is missing (`tcp_event_new_data_sent`).
         if self.is_calm() {
             self.rearm(now);
         } else if !matches!(self.timer, Some((_, Timer::Retransmit | Timer::Reorder))) {

@@ -12,6 +12,8 @@ struct World {
     total: u64,
     /// ACKs by the second link arrive.
     arrives: bool,
+    /// What is still to be echoed.
+    echoes: Vec<(Instant, Stamp)>,
 }
 
 const WAYS: [u64; 2] = [50, 105];
@@ -19,13 +21,12 @@ const WAYS: [u64; 2] = [50, 105];
 impl World {
     fn new() -> Self {
         let (detour, holes) = (Detour::default(), Holes::default());
-        Self { detour, holes, now: Instant::ZERO, total: 0, arrives: true }
+        Self { detour, holes, now: Instant::ZERO, total: 0, arrives: true, echoes: Vec::new() }
     }
 
     /// So many milliseconds; the way of each ACK.
     fn run(&mut self, millis: u64, hole: bool) -> Vec<Road> {
         let mut roads = Vec::new();
-        let mut echoes: Vec<(Instant, Stamp)> = Vec::new();
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
             let now = self.now;
@@ -59,9 +60,9 @@ impl World {
                     .hold(now, alloc::vec![1], Says { ack, is_marked: false, scale: 0 }, late)
                     .map(|_| WAYS[0]),
             };
-            echoes.extend(takes.map(|takes| (now + Duration::from_millis(takes) + queue, stamp)));
-            while let Some(at) = echoes.iter().position(|(at, _)| *at <= now) {
-                let (_, stamp) = echoes.remove(at);
+            self.echoes.extend(takes.map(|takes| (now + Duration::from_millis(takes) + queue, stamp)));
+            while let Some(at) = self.echoes.iter().position(|(at, _)| *at <= now) {
+                let (_, stamp) = self.echoes.remove(at);
                 self.detour.on_echo(now, stamp, Some(queue));
             }
             self.detour.due(now, false);
@@ -113,6 +114,7 @@ fn a_hole_that_is_open_is_no_sign_that_acks_do_not_arrive() {
     while !world.detour.is_on() {
         world.run(1, false);
     }
+    assert!(world.detour.deadline().is_some(), "a proof is waited for");
     world.run(1800, true);
     assert!(!world.detour.trial().is_in_vain(), "nothing went there that could be echoed");
 }

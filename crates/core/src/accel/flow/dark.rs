@@ -16,7 +16,7 @@ use crate::accel::freeze::{Again, Frost};
 use crate::accel::hiding::Hiding;
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
-use crate::units::{Duration, Instant};
+use crate::units::{DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Sacks, Timestamps};
 
 impl Flow {
@@ -25,6 +25,7 @@ impl Flow {
         self.undo.clear();
         self.thaw.end();
         if self.pace.rate(now).is_zero() {
+            self.flight = DataSize::ZERO;
             return;
         }
         self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
@@ -56,10 +57,11 @@ impl Flow {
         self.filling.on_light(now);
         let was_stilled = core::mem::take(&mut self.is_stilled);
         let is_far = self.trip.least() > FAR && self.reserve.may_restart();
-        if was_stilled || (mechanisms.has(Mechanism::LateHide) && !is_far) {
+        let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
+        if was_stilled || has_ladder || (mechanisms.has(Mechanism::LateHide) && !is_far) {
             self.hide_late(now, primary, self.flight.bytes(), outputs);
             // Question or answer may be lost, and a sender that believes all of it has nothing more to say.
-            self.thaw.on_light(now);
+            self.thaw.on_light(now, was_stilled);
         }
         if core::mem::take(&mut self.is_frozen) {
             self.say(now, primary, outputs);
