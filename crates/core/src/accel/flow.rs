@@ -252,7 +252,7 @@ impl Flow {
         self.pace.on_bytes(now, advance);
         if let Some(stamps) = ack.timestamps {
             match self.way {
-                Way::Down => self.trip.on_leaving(now, stamps.value),
+                Way::Down => self.trip.on_leaving(now, stamps.value, may.is_watched),
                 Way::Up => {
                     let trip = self.upward.on_echo(now, stamps.echo, self.gate.clock().tick());
                     trip.into_iter().for_each(|trip| self.trip.on_measure(trip));
@@ -303,7 +303,7 @@ impl Flow {
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.has_window(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
-        let keeps_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
+        let keeps_tail = mechanisms.has(Mechanism::Reserve) && advance == 0 && self.may_keep_tail(now, &ack);
         if keeps_tail {
             self.reserve.on_blocks(now, patience);
         }

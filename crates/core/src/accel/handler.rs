@@ -27,6 +27,8 @@ enum State {
     Light {
         left: u8,
         next: Instant,
+        /// How long it was dark.
+        after: Duration,
     },
 }
 
@@ -38,9 +40,9 @@ impl Handler {
 
     /// The link is back.
     pub(super) fn on_light(&mut self, now: Instant) {
-        if matches!(self.state, State::Dark { .. }) {
+        if let State::Dark { since, .. } = self.state {
             self.kicks += 1;
-            self.state = State::Light { left: AGAIN, next: now };
+            self.state = State::Light { left: AGAIN, next: now, after: now.since(since) };
         }
     }
 
@@ -57,10 +59,10 @@ impl Handler {
                 self.state = State::Dark { since, next };
                 true
             }
-            State::Light { left, next } if now >= next => {
+            State::Light { left, next, after } if now >= next => {
                 self.state = match left {
                     0 => State::Idle,
-                    left => State::Light { left: left - 1, next: now + RHYTHM },
+                    left => State::Light { left: left - 1, next: now + RHYTHM, after },
                 };
                 true
             }
@@ -74,6 +76,15 @@ impl Handler {
             State::Idle => None,
             State::Dark { next, .. } => next,
             State::Light { next, .. } => Some(next),
+        }
+    }
+
+    /// How long the blackout has lasted, or did that the kicks of now are to end.
+    pub(super) fn dark(&self, now: Instant) -> Duration {
+        match self.state {
+            State::Idle => Duration::ZERO,
+            State::Dark { since, .. } => now.since(since),
+            State::Light { after, .. } => after,
         }
     }
 

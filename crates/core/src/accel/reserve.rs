@@ -9,7 +9,11 @@
 //!    tells of holes, else the sender takes the segment for lost. Giving it out over a dark link costs nothing.
 //! 3. While a hole is open the acknowledgement moves nothing; then it is the newest SACK block that ends a byte early, so
 //!    that its last segment counts as not arrived. Told when the link is back it is a segment that was never sent again,
-//!    from which the sender concludes that its timeout was none (RFC 5682 §3.1).
+//!    from which the sender concludes that its timeout was none (RFC 5682 §3.1). But it leaves what it repeated in the dark
+//!    to its timer, which lasts as long as the blackout did from then on (`tcp_mark_skb_lost`, `sack_rtt_us`; seen on
+//!    6.18). So after [`SHORT`] nothing is told but what comes: the timer of before is the sooner one.
+//!    An ACK that moves the edge tells all: from a segment that was sent once the sender then has a round trip that is true,
+//!    where otherwise it took the echo's, which may be old (`undo`).
 //! 4. What was said is never taken back.
 
 use crate::units::{Duration, Instant};
@@ -25,6 +29,8 @@ pub(super) struct Reserve {
     tail: Option<Instant>,
     /// It was given out, and nothing came since, so that perhaps it did not arrive; or it is put aside.
     is_out: bool,
+    /// The same of a block's.
+    is_tail_out: bool,
 }
 
 impl Reserve {
@@ -33,7 +39,7 @@ impl Reserve {
         let less = self.said.map_or(ack.minus(1), |said| ack.minus(1).later(said));
         self.kept = keep.filter(|_| less.is_before(ack)).map(|patience| (now + patience, ack));
         let says = if self.kept.is_some() { less } else { ack };
-        (self.is_out, self.tail) = (false, None);
+        (self.is_out, self.tail, self.is_tail_out) = (false, None, false);
         self.said = Some(self.said.map_or(says, |said| said.later(says)));
         says
     }
@@ -62,23 +68,27 @@ impl Reserve {
         if let Some((_, ack)) = kept {
             self.on_said(ack);
         }
-        let gives = kept.is_some() || tail.is_some();
-        self.is_out |= gives;
-        gives
+        self.is_out |= kept.is_some();
+        self.is_tail_out |= tail.is_some();
+        kept.is_some() || tail.is_some()
     }
 
     /// Nobody waits for it any more: the link is dark, and it is for the end of that.
     pub(super) fn put_aside(&mut self) {
-        let (kept, tail) = (self.kept.take(), self.tail.take());
-        self.is_out |= kept.is_some() || tail.is_some();
+        self.is_out |= self.kept.take().is_some();
+        self.is_tail_out |= self.tail.take().is_some();
     }
 
-    /// Whether acknowledging all that is here may restart the sender: it may never have heard of the last byte.
-    pub(super) const fn may_restart(&self) -> bool {
-        self.kept.is_some() || self.tail.is_some() || self.is_out
+    /// Whether acknowledging all that is here may restart the sender, after so long in the dark: it may never have heard of the
+    /// last byte.
+    pub(super) fn may_restart(&self, dark: Duration) -> bool {
+        let has_tail = self.tail.is_some() || self.is_tail_out;
+        self.kept.is_some() || self.is_out || (has_tail && dark < SHORT)
     }
 }
 
+/// chosen: a sender's timer doubles from 0.25 s on, so that by then it runs out once more within as long again.
+const SHORT: Duration = Duration::from_secs(3);
 /// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
 pub(super) const PATIENCE: Duration = Duration::from_millis(60);
 /// Towards the own stack, where a byte that is given out is spent, even in the dark: longer than a blackout takes to be
@@ -96,7 +106,7 @@ mod tests {
         let mut reserve = Reserve::default();
         assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(999));
         assert_eq!(reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE)), Seq::new(1999));
-        assert!(reserve.may_restart());
+        assert!(reserve.may_restart(Duration::ZERO));
         assert_eq!(reserve.due(), Some(NOW + PATIENCE));
     }
 
@@ -105,10 +115,23 @@ mod tests {
         let mut reserve = Reserve::default();
         assert_eq!(reserve.on_ack(NOW, Seq::new(1000), None), Seq::new(1000));
         assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(1000));
-        assert!(!reserve.may_restart() && reserve.due().is_none());
+        assert!(!reserve.may_restart(Duration::ZERO) && reserve.due().is_none());
         reserve.on_said(Seq::new(3000));
         assert_eq!(reserve.on_ack(NOW, Seq::new(3000), Some(PATIENCE)), Seq::new(3000));
         assert_eq!(reserve.on_ack(NOW, Seq::new(3001), Some(PATIENCE)), Seq::new(3000));
+    }
+
+    #[test]
+    fn a_blocks_byte_restarts_after_a_short_blackout_alone() {
+        let mut reserve = Reserve::default();
+        reserve.on_ack(NOW, Seq::new(1000), None);
+        reserve.on_blocks(NOW, PATIENCE);
+        assert_eq!(reserve.due(), Some(NOW + PATIENCE));
+        reserve.put_aside();
+        assert!(reserve.may_restart(SHORT / 2) && !reserve.may_restart(SHORT) && reserve.due().is_none());
+        reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE));
+        reserve.put_aside();
+        assert!(reserve.may_restart(SHORT), "of an acknowledgement");
     }
 
     #[test]
@@ -117,9 +140,9 @@ mod tests {
         reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE));
         assert!(reserve.give_out());
         assert!(!reserve.give_out() && reserve.due().is_none());
-        assert!(reserve.may_restart(), "it may be lost");
+        assert!(reserve.may_restart(Duration::ZERO), "it may be lost");
         reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE));
         reserve.on_said(Seq::new(2000));
-        assert!(!reserve.may_restart());
+        assert!(!reserve.may_restart(Duration::ZERO));
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! 1. The first measure is the handshake's: from the SYN to the ACK of its answer, which may carry data already.
 //! 2. Later ones are from an ACK to the first packet that echoes its timestamp; they are there only while packets are
-//!    shown ([`super::Sight`]).
+//!    shown ([`super::Sight`]), from before the ACK on, and not over a blackout.
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::Stamp;
@@ -32,10 +32,12 @@ impl Trip {
         }
     }
 
-    /// An ACK leaves with this timestamp of the own clock.
-    pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp) {
+    /// An ACK leaves with this timestamp of the own clock; `is_watched`: what comes is shown.
+    pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp, is_watched: bool) {
         self.on_open(now);
-        if self.probe.is_none_or(|(_, sent)| now.since(sent) >= LOST) {
+        if !is_watched {
+            self.probe = None;
+        } else if self.probe.is_none_or(|(_, sent)| now.since(sent) >= LOST) {
             self.probe = Some((value, now));
         }
     }
@@ -47,6 +49,11 @@ impl Trip {
             return;
         }
         self.on_sample(now.since(sent));
+        self.probe = None;
+    }
+
+    /// What is on its way will not be answered soon: the link is dark.
+    pub(super) fn on_dark(&mut self) {
         self.probe = None;
     }
 
@@ -95,7 +102,7 @@ mod tests {
         let (mut trip, at) = (Trip::default(), Instant::from_millis);
         assert_eq!(trip.assumed(), USUAL);
         trip.on_syn(at(0));
-        trip.on_leaving(at(50), Stamp::new(7));
+        trip.on_leaving(at(50), Stamp::new(7), true);
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
         trip.on_echo(at(60), Stamp::new(6));
         trip.on_echo(at(108), Stamp::new(7));
@@ -103,11 +110,25 @@ mod tests {
     }
 
     #[test]
+    fn an_echo_that_may_be_old_is_no_measure() {
+        let (mut trip, at) = (Trip::default(), Instant::from_millis);
+        trip.on_leaving(at(0), Stamp::new(7), false);
+        trip.on_echo(at(900), Stamp::new(7));
+        trip.on_leaving(at(1000), Stamp::new(1007), true);
+        trip.on_leaving(at(1020), Stamp::new(1027), false);
+        trip.on_echo(at(1900), Stamp::new(1027));
+        trip.on_leaving(at(2000), Stamp::new(2007), true);
+        trip.on_dark();
+        trip.on_echo(at(4000), Stamp::new(2007));
+        assert_eq!(trip.smoothed(), None);
+    }
+
+    #[test]
     fn a_handshake_ends_with_data_too() {
         let (mut trip, at) = (Trip::default(), Instant::from_millis);
         trip.on_syn(at(0));
         trip.on_open(at(50));
-        trip.on_leaving(at(900), Stamp::new(7));
+        trip.on_leaving(at(900), Stamp::new(7), true);
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
     }
 
@@ -116,7 +137,7 @@ mod tests {
         let mut trip = Trip::default();
         trip.on_syn(Instant::ZERO);
         trip.on_syn(Instant::from_millis(1000));
-        trip.on_leaving(Instant::from_millis(1050), Stamp::new(7));
+        trip.on_leaving(Instant::from_millis(1050), Stamp::new(7), true);
         assert_eq!(trip.smoothed(), None);
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Sent {
     pub(super) sacked: bool,
     /// It counts as lost.
     pub(super) lost: bool,
-    /// It counts as lost and a newer copy is on its way.
+    /// A newer copy is on its way. It counts as lost, too, unless a reduction was taken back since.
     pub(super) resent: bool,
     /// RACK looks at it.
     pub(super) watched: bool,
@@ -38,6 +38,12 @@ impl Sent {
     /// The number behind it.
     pub(super) const fn end(&self) -> u64 {
         self.data.end + self.fin as u64
+    }
+
+    /// Another copy of it goes out.
+    fn again(&mut self, now: Instant) -> Self {
+        (self.resent, self.repeated, self.watched, self.at) = (true, true, true, now);
+        *self
     }
 }
 
@@ -112,10 +118,15 @@ impl Scoreboard {
                 continue;
             }
             marked += 1;
-            self.lost += u32::from(!sent.lost);
-            self.resent -= u32::from(sent.resent);
-            sent.lost = true;
-            sent.resent = false;
+            // A copy is lost only where the segment counted as lost already; else the copy is taken to be on its way still, and
+            // the timer alone sends another (`tcp_mark_skb_lost`).
+            if sent.lost {
+                self.resent -= 1;
+                sent.resent = false;
+            } else {
+                self.lost += 1;
+                sent.lost = true;
+            }
             sent.watched &= !is_last_look;
         }
         marked
@@ -123,16 +134,19 @@ impl Scoreboard {
 
     /// Sends the first lost segment that has no copy on its way.
     pub(super) fn resend_lost(&mut self, now: Instant) -> Option<Sent> {
-        if self.lost == self.resent {
+        if self.lost == 0 {
             return None;
         }
         let sent = self.flight.iter_mut().find(|sent| sent.lost && !sent.resent)?;
-        sent.resent = true;
-        sent.repeated = true;
-        sent.watched = true;
-        sent.at = now;
         self.resent += 1;
-        Some(*sent)
+        Some(sent.again(now))
+    }
+
+    /// Sends the first segment once more, whatever is thought of it.
+    pub(super) fn resend_first(&mut self, now: Instant) -> Option<Sent> {
+        let sent = self.flight.front_mut()?;
+        self.resent += u32::from(!sent.resent);
+        Some(sent.again(now))
     }
 
     /// Sends the last segment once more, as a probe.
@@ -151,7 +165,7 @@ impl Scoreboard {
 
     /// Segments that the network is thought to hold.
     pub(super) fn in_flight(&self) -> u32 {
-        (self.outstanding() - self.sacked - self.lost + self.resent).saturating_sub(self.duplicates)
+        (self.outstanding() + self.resent - self.sacked - self.lost).saturating_sub(self.duplicates)
     }
 
     /// Copies of lost segments that are on their way.
@@ -159,12 +173,10 @@ impl Scoreboard {
         self.resent
     }
 
-    /// Nothing counts as lost any more.
+    /// Nothing counts as lost any more; copies stay on their way (`tcp_undo_cwnd_reduction`).
     pub(super) fn unmark_lost(&mut self) {
-        for sent in &mut self.flight {
-            (sent.lost, sent.resent) = (false, false);
-        }
-        (self.lost, self.resent) = (0, 0);
+        self.flight.iter_mut().for_each(|sent| sent.lost = false);
+        self.lost = 0;
     }
 
     /// A duplicate ACK: something behind the first segment has arrived. False if there is nothing that it can stand for.
@@ -247,7 +259,14 @@ mod tests {
         board.resend_lost(Instant::from_millis(5));
         board.unmark_lost();
         assert_eq!(board.mark_late(|_| true), 1, "the first alone");
-        assert_eq!(board.mark_lost(|_| true), 2, "the timer finds the others");
+        assert_eq!(
+            board.resend_lost(Instant::from_millis(6)).map(|sent| sent.data.start),
+            None,
+            "its copy is on its way"
+        );
+        assert_eq!(board.mark_lost(|sent| sent.data.start > 0), 2, "the timer finds the others");
+        assert_eq!(board.resend_first(Instant::from_millis(7)).map(|sent| sent.data.start), Some(0));
+        assert_eq!((board.lost(), board.resent(), board.in_flight()), (3, 1, 1));
     }
 
     #[test]

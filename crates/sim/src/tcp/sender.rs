@@ -550,7 +550,7 @@ impl Sender {
 
     fn owed(&mut self, now: Instant) -> Option<Outgoing> {
         match self.owes.take()? {
-            Owed::Head => self.repeat(now),
+            Owed::Head => self.repeat_first(now),
             Owed::Window => Some(self.ask_for_room(now)),
 
             Owed::Probe => {
@@ -573,13 +573,23 @@ impl Sender {
             return None;
         }
         let sent = self.board.resend_lost(now)?;
+        Some(self.on_repeated(now, sent))
+    }
+
+    /// After a timeout.
+    fn repeat_first(&mut self, now: Instant) -> Option<Outgoing> {
+        let sent = self.board.resend_first(now)?;
+        Some(self.on_repeated(now, sent))
+    }
+
+    fn on_repeated(&mut self, now: Instant, sent: Sent) -> Outgoing {
         self.undo.on_repeat(now);
         self.count_sent();
         let is_head = sent.data.start <= self.una && !matches!(self.timer, Some((_, Timer::Reorder)));
         if self.timer.is_none() || is_head {
             self.rearm_timeout(now, false);
         }
-        Some(Outgoing { data: sent.data, fin: sent.fin })
+        Outgoing { data: sent.data, fin: sent.fin }
     }
 
     /// F-RTO's step 2b; where there is nothing new, the timeout counts as needed.

@@ -23,6 +23,7 @@ impl Flow {
     /// The link is dark.
     pub(in crate::accel) fn on_dark(&mut self, now: Instant, frost: Option<Frost>, outputs: &mut VecDeque<Output>) {
         self.undo.clear();
+        self.trip.on_dark();
         self.thaw.end();
         if self.pace.rate(now).is_zero() {
             self.flight = DataSize::ZERO;
@@ -56,7 +57,7 @@ impl Flow {
         self.handler.on_light(now);
         self.filling.on_light(now);
         let was_stilled = core::mem::take(&mut self.is_stilled);
-        let is_far = self.trip.least() > FAR && self.reserve.may_restart();
+        let is_far = self.trip.least() > FAR && self.reserve.may_restart(self.handler.dark(now));
         let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
         if was_stilled || has_ladder || (mechanisms.has(Mechanism::LateHide) && !is_far) {
             self.hide_late(now, primary, self.flight.bytes(), outputs);
@@ -77,7 +78,8 @@ impl Flow {
         if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out() {
             self.say(now, primary, outputs);
         }
-        if self.handler.tick(now) && self.reserve.may_restart() {
+        let dark = self.handler.dark(now);
+        if self.handler.tick(now) && self.reserve.may_restart(dark) {
             self.say(now, primary, outputs);
         }
         if self.thaw.deadline().is_some() && !self.hiding.as_ref().is_some_and(Hiding::has_ladder) {

@@ -56,6 +56,9 @@ pub(super) struct AccelArgs {
     /// Repetitions [default: 5; both 20, grid 9, integrity 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
+    /// Only these repetitions, by their numbers from 0; of `integrity` a number says what is met.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    only: Vec<u32>,
     /// Short, and each once unless --runs says how often: a look, not a measurement.
     #[arg(long)]
     quick: bool,
@@ -188,6 +191,7 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
     for case in bench.cases.wanted() {
         units.extend(bench.units(case)?);
     }
+    units.retain(|unit| args.only.is_empty() || args.only.contains(&unit.run()));
     let sheet = unit::each(&units, usize::from(args.jobs))?;
     if is_stopped() {
         say("interrupted: what follows is no result");
@@ -218,6 +222,7 @@ mod tests {
         let args = parse("--quick --runs 3 --jobs 6").unwrap();
         assert_eq!((args.quick, args.runs, args.jobs), (true, Some(3), 6));
         assert_eq!(parse("").unwrap().jobs, 1);
+        assert_eq!(parse("--only 10,34").unwrap().only, [10, 34]);
         for refused in ["--jobs 0", "--jobs 17"] {
             assert!(parse(refused).unwrap_err().contains("1..=16"), "{refused}");
         }

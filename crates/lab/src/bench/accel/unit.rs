@@ -43,6 +43,11 @@ impl<'a> Unit<'a> {
         Self { alone: true, ..self }
     }
 
+    /// Which repetition of its row, from 0.
+    pub(super) const fn run(&self) -> u32 {
+        self.run
+    }
+
     const fn room(&self) -> u64 {
         if self.alone { ALONE } else { PLACE }
     }
