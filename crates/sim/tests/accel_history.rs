@@ -86,6 +86,7 @@ const FOUND: &[(u64, &str)] = &[
          never alone, and after six times no more",
     ),
     (2682, "the model's sender put off its timeout with everything that it sent behind a hole: it waited for 63 s"),
+    (9989, "the model's sender sent again what was on its way already when it took a reduction back"),
     (5094, "the accelerator died while its ladder was on its way: what it had acknowledged counted as not robbed"),
 ];
 
@@ -97,7 +98,7 @@ const OPEN: &[(u64, &str)] = &[
     (5314, "undo: the end of each burst is lost behind 15 packets, shows a round trip later, and is called random"),
     (8935, "hide and fast-fetch"),
     (9132, "hide"),
-    (9989, "offload, undo, reserve, hide and fast-fetch, together"),
+    (9210, "offload and reserve, over 281 ms behind a queue of 19 packets"),
 ];
 
 #[test]
