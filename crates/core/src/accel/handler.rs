@@ -13,6 +13,8 @@ use crate::units::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handler {
     state: State,
+    /// Since the link went dark.
+    has_kicked: bool,
     kicks: u64,
 }
 
@@ -27,8 +29,6 @@ enum State {
     Light {
         left: u8,
         next: Instant,
-        /// How long it was dark.
-        after: Duration,
     },
 }
 
@@ -36,13 +36,13 @@ impl Handler {
     /// The link is dark; `early`: kicks may be sent before it is back.
     pub(super) fn on_dark(&mut self, now: Instant, early: bool) {
         self.state = State::Dark { since: now, next: early.then_some(now + RHYTHM) };
+        self.has_kicked = false;
     }
 
     /// The link is back.
     pub(super) fn on_light(&mut self, now: Instant) {
-        if let State::Dark { since, .. } = self.state {
-            self.kicks += 1;
-            self.state = State::Light { left: AGAIN, next: now, after: now.since(since) };
+        if matches!(self.state, State::Dark { .. }) {
+            self.state = State::Light { left: AGAIN, next: now };
         }
     }
 
@@ -59,10 +59,10 @@ impl Handler {
                 self.state = State::Dark { since, next };
                 true
             }
-            State::Light { left, next, after } if now >= next => {
+            State::Light { left, next } if now >= next => {
                 self.state = match left {
                     0 => State::Idle,
-                    left => State::Light { left: left - 1, next: now + RHYTHM, after },
+                    left => State::Light { left: left - 1, next: now + RHYTHM },
                 };
                 true
             }
@@ -79,16 +79,12 @@ impl Handler {
         }
     }
 
-    /// How long the blackout has lasted, or did that the kicks of now are to end.
-    pub(super) fn dark(&self, now: Instant) -> Duration {
-        match self.state {
-            State::Idle => Duration::ZERO,
-            State::Dark { since, .. } => now.since(since),
-            State::Light { after, .. } => after,
-        }
+    /// A kick is sent.
+    pub(super) fn on_kick(&mut self) {
+        self.kicks += u64::from(!core::mem::replace(&mut self.has_kicked, true));
     }
 
-    /// Blackouts that were ended so.
+    /// Blackouts in which or behind which kicks were sent.
     pub(super) const fn kicks(&self) -> u64 {
         self.kicks
     }
@@ -112,6 +108,7 @@ mod tests {
         let mut sent = 0;
         while let Some(at) = handler.deadline() {
             sent += u32::from(handler.tick(at));
+            handler.on_kick();
         }
         assert_eq!(sent, 250, "ten seconds of them");
         handler.on_light(Instant::from_millis(15_000));

@@ -11,9 +11,9 @@
 //!    that its last segment counts as not arrived. Told when the link is back it is a segment that was never sent again,
 //!    from which the sender concludes that its timeout was none (RFC 5682 §3.1). But it leaves what it repeated in the dark
 //!    to its timer, which lasts as long as the blackout did from then on (`tcp_mark_skb_lost`, `sack_rtt_us`; seen on
-//!    6.18). So after [`SHORT`] nothing is told but what comes: the timer of before is the sooner one.
-//!    An ACK that moves the edge tells all: from a segment that was sent once the sender then has a round trip that is true,
-//!    where otherwise it took the echo's, which may be old (`undo`).
+//!    6.18). So after [`SHORT`] it is not told before more comes: the timer of before is the sooner one.
+//!    An ACK that moves the edge tells a segment that has just come: it was sent once, and gives the sender a true round trip
+//!    where otherwise the echo does, which may be old ([`super::undo`]).
 //! 4. What was said is never taken back.
 
 use crate::units::{Duration, Instant};
@@ -25,12 +25,21 @@ pub(super) struct Reserve {
     said: Option<Seq>,
     /// Until when a byte is kept back, and what is to be acknowledged then.
     kept: Option<(Instant, Seq)>,
-    /// Until when the last byte of a SACK block is kept back.
-    tail: Option<Instant>,
+    /// The newest SACK block's.
+    tail: Option<Tail>,
     /// It was given out, and nothing came since, so that perhaps it did not arrive; or it is put aside.
     is_out: bool,
-    /// The same of a block's.
-    is_tail_out: bool,
+}
+
+/// The last byte of a SACK block.
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    /// Where the block ends.
+    high: Seq,
+    /// When it came, at the latest.
+    since: Instant,
+    /// When it is to be given out; none: it is, or it is put aside.
+    until: Option<Instant>,
 }
 
 impl Reserve {
@@ -39,14 +48,18 @@ impl Reserve {
         let less = self.said.map_or(ack.minus(1), |said| ack.minus(1).later(said));
         self.kept = keep.filter(|_| less.is_before(ack)).map(|patience| (now + patience, ack));
         let says = if self.kept.is_some() { less } else { ack };
-        (self.is_out, self.tail, self.is_tail_out) = (false, None, false);
+        self.is_out = false;
         self.said = Some(self.said.map_or(says, |said| said.later(says)));
         says
     }
 
-    /// The acknowledgement has SACK blocks; for so long the last byte of the newest may be kept back.
-    pub(super) fn on_blocks(&mut self, now: Instant, patience: Duration) {
-        self.tail = Some(now + patience);
+    /// What is acknowledged has SACK blocks, the newest of which ends here; `keep`: for so long its last byte may be kept back.
+    /// Whether it is.
+    pub(super) fn on_blocks(&mut self, now: Instant, high: Seq, has_moved: bool, keep: Option<Duration>) -> bool {
+        let since = self.tail.filter(|tail| tail.high == high).map_or(now, |tail| tail.since);
+        let keep = keep.filter(|_| !has_moved || now.since(since) >= OLD);
+        self.tail = keep.map(|patience| Tail { high, since, until: Some(now + patience) });
+        self.tail.is_some()
     }
 
     /// Something else has acknowledged this.
@@ -59,36 +72,39 @@ impl Reserve {
 
     /// When it is to be given out, for nothing came behind it.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.kept.map(|(until, _)| until).or(self.tail)
+        self.kept.map(|(until, _)| until).or(self.tail.and_then(|tail| tail.until))
     }
 
     /// It is given out, if there is one.
     pub(super) fn give_out(&mut self) -> bool {
-        let (kept, tail) = (self.kept.take(), self.tail.take());
+        let kept = self.kept.take();
         if let Some((_, ack)) = kept {
             self.on_said(ack);
         }
         self.is_out |= kept.is_some();
-        self.is_tail_out |= tail.is_some();
+        let tail = self.tail.as_mut().and_then(|tail| tail.until.take());
         kept.is_some() || tail.is_some()
     }
 
     /// Nobody waits for it any more: the link is dark, and it is for the end of that.
     pub(super) fn put_aside(&mut self) {
         self.is_out |= self.kept.take().is_some();
-        self.is_tail_out |= self.tail.take().is_some();
+        if let Some(tail) = &mut self.tail {
+            tail.until = None;
+        }
     }
 
-    /// Whether acknowledging all that is here may restart the sender, after so long in the dark: it may never have heard of the
-    /// last byte.
-    pub(super) fn may_restart(&self, dark: Duration) -> bool {
-        let has_tail = self.tail.is_some() || self.is_tail_out;
-        self.kept.is_some() || self.is_out || (has_tail && dark < SHORT)
+    /// Whether acknowledging all that is here may restart the sender: it may never have heard of the last byte.
+    pub(super) fn may_restart(&self, now: Instant) -> bool {
+        let has_tail = self.tail.is_some_and(|tail| now.since(tail.since) < SHORT);
+        self.kept.is_some() || self.is_out || has_tail
     }
 }
 
-/// chosen: a sender's timer doubles from 0.25 s on, so that by then it runs out once more within as long again.
+/// chosen: timeouts fall 0.25, 0.75, 1.75 and 3.75 s into a blackout; from 3 s on the next is nearer than the blackout was long.
 const SHORT: Duration = Duration::from_secs(3);
+/// chosen: what is as old makes a timer of a second.
+const OLD: Duration = Duration::from_millis(500);
 /// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
 pub(super) const PATIENCE: Duration = Duration::from_millis(60);
 /// Towards the own stack, where a byte that is given out is spent, even in the dark: longer than a blackout takes to be
@@ -106,7 +122,7 @@ mod tests {
         let mut reserve = Reserve::default();
         assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(999));
         assert_eq!(reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE)), Seq::new(1999));
-        assert!(reserve.may_restart(Duration::ZERO));
+        assert!(reserve.may_restart(NOW));
         assert_eq!(reserve.due(), Some(NOW + PATIENCE));
     }
 
@@ -115,7 +131,7 @@ mod tests {
         let mut reserve = Reserve::default();
         assert_eq!(reserve.on_ack(NOW, Seq::new(1000), None), Seq::new(1000));
         assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(1000));
-        assert!(!reserve.may_restart(Duration::ZERO) && reserve.due().is_none());
+        assert!(!reserve.may_restart(NOW) && reserve.due().is_none());
         reserve.on_said(Seq::new(3000));
         assert_eq!(reserve.on_ack(NOW, Seq::new(3000), Some(PATIENCE)), Seq::new(3000));
         assert_eq!(reserve.on_ack(NOW, Seq::new(3001), Some(PATIENCE)), Seq::new(3000));
@@ -124,14 +140,22 @@ mod tests {
     #[test]
     fn a_blocks_byte_restarts_after_a_short_blackout_alone() {
         let mut reserve = Reserve::default();
-        reserve.on_ack(NOW, Seq::new(1000), None);
-        reserve.on_blocks(NOW, PATIENCE);
+        let (ack, high) = (Seq::new(1000), Seq::new(9000));
+        reserve.on_ack(NOW, ack, None);
+        assert!(reserve.on_blocks(NOW, high, false, Some(PATIENCE)));
         assert_eq!(reserve.due(), Some(NOW + PATIENCE));
         reserve.put_aside();
-        assert!(reserve.may_restart(SHORT / 2) && !reserve.may_restart(SHORT) && reserve.due().is_none());
-        reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE));
+        assert!(reserve.may_restart(NOW + SHORT / 2) && reserve.due().is_none());
+        assert!(!reserve.may_restart(NOW + SHORT));
+        // An old one is not told by the first repair either; by more that comes it is.
+        let later = NOW + SHORT;
+        reserve.on_ack(later, Seq::new(2000), None);
+        assert!(reserve.on_blocks(later, high, true, Some(PATIENCE)) && !reserve.may_restart(later));
+        assert!(!reserve.on_blocks(later, high.plus(1000), true, Some(PATIENCE)), "it has just come");
+        assert!(reserve.on_blocks(later, high.plus(2000), false, Some(PATIENCE)));
+        reserve.on_ack(later, Seq::new(20_000), Some(PATIENCE));
         reserve.put_aside();
-        assert!(reserve.may_restart(SHORT), "of an acknowledgement");
+        assert!(reserve.may_restart(later + SHORT), "of an acknowledgement");
     }
 
     #[test]
@@ -140,9 +164,9 @@ mod tests {
         reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE));
         assert!(reserve.give_out());
         assert!(!reserve.give_out() && reserve.due().is_none());
-        assert!(reserve.may_restart(Duration::ZERO), "it may be lost");
+        assert!(reserve.may_restart(NOW), "it may be lost");
         reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE));
         reserve.on_said(Seq::new(2000));
-        assert!(!reserve.may_restart(Duration::ZERO));
+        assert!(!reserve.may_restart(NOW));
     }
 }

@@ -208,6 +208,36 @@ fn a_dark_link_is_kicked_until_data_comes() {
 }
 
 #[test]
+fn behind_a_hole_a_dark_link_is_kicked_for_three_seconds_and_the_first_repair_tells_nothing_old() {
+    let mut download = Download::new(&[Mechanism::Reserve]);
+    download.run(1000);
+    let (first, second) = (download.ack + SEGMENT, download.ack + 12 * SEGMENT);
+    let end = second + 30 * SEGMENT;
+    let blocks = |download: &Download| {
+        let whole = [(second, end), (first, second - SEGMENT)];
+        whole.into_iter().filter(|(_, end)| *end > download.ack + SEGMENT).collect::<Vec<_>>()
+    };
+    let ends = |acks: &[(LinkId, Ack)]| {
+        let of = |ack: &Ack| ack.sacks.blocks().iter().map(|block| block.end).reduce(Seq::later);
+        acks.iter().map(|(_, ack)| of(ack)).collect::<Vec<_>>()
+    };
+    let shown = acks(&download.leave(&blocks(&download)));
+    assert_eq!(ends(&shown), [Some(Seq::new(end - 1))]);
+    download.answers = false;
+    let short = acks(&download.wait(2500));
+    assert!(short.len() > 40 && ends(&short).iter().all(|high| *high == Some(Seq::new(end))), "{}", short.len());
+    let long = acks(&download.wait(4000));
+    assert!(long.len() < 20, "{}", long.len());
+    assert_eq!(download.machine.flows(download.now)[0].kicks, 1);
+    download.answers = true;
+    download.ack = second - SEGMENT;
+    let repaired = acks(&download.leave(&[(second, end)]));
+    assert_eq!(ends(&repaired[..1]), [Some(Seq::new(end - 1))]);
+    let more = acks(&download.leave(&[(second, end + SEGMENT)]));
+    assert_eq!(ends(&more[..1]), [Some(Seq::new(end + SEGMENT - 1))]);
+}
+
+#[test]
 fn a_blackout_freezes_as_published_over_the_second_link() {
     let mut download = Download::new(&[Mechanism::Freeze]);
     download.run(1000);

@@ -48,18 +48,20 @@ impl Trip {
         if echo.is_before(value) {
             return;
         }
-        self.on_sample(now.since(sent));
+        self.on_measure(now.since(sent));
         self.probe = None;
     }
 
     /// What is on its way will not be answered soon: the link is dark.
     pub(super) fn on_dark(&mut self) {
-        self.probe = None;
+        (self.probe, self.opened) = (None, None);
     }
 
-    /// It was measured elsewhere.
+    /// It was measured elsewhere. What is longer than [`LOST`] is a silence.
     pub(super) fn on_measure(&mut self, trip: Duration) {
-        self.on_sample(trip);
+        if trip < LOST {
+            self.on_sample(trip);
+        }
     }
 
     fn on_sample(&mut self, sample: Duration) {
@@ -119,7 +121,9 @@ mod tests {
         trip.on_echo(at(1900), Stamp::new(1027));
         trip.on_leaving(at(2000), Stamp::new(2007), true);
         trip.on_dark();
-        trip.on_echo(at(4000), Stamp::new(2007));
+        trip.on_echo(at(2100), Stamp::new(2007));
+        trip.on_leaving(at(3000), Stamp::new(3007), true);
+        trip.on_echo(at(9000), Stamp::new(3007));
         assert_eq!(trip.smoothed(), None);
     }
 

@@ -41,7 +41,7 @@ impl Sent {
     }
 
     /// Another copy of it goes out.
-    fn again(&mut self, now: Instant) -> Self {
+    fn send_again(&mut self, now: Instant) -> Self {
         (self.resent, self.repeated, self.watched, self.at) = (true, true, true, now);
         *self
     }
@@ -92,10 +92,12 @@ impl Scoreboard {
             news(sent);
             sent.sacked = true;
             self.sacked += 1;
-            self.lost -= u32::from(sent.lost);
-            self.resent -= u32::from(sent.resent);
-            sent.lost = false;
-            sent.resent = false;
+            // The copy of what does not count as lost is counted until the edge passes it (`tcp_sacktag_one`).
+            if sent.lost {
+                self.lost -= 1;
+                self.resent -= u32::from(sent.resent);
+                (sent.lost, sent.resent) = (false, false);
+            }
         }
         self.highest = self.highest.max(block.end);
     }
@@ -134,19 +136,27 @@ impl Scoreboard {
 
     /// Sends the first lost segment that has no copy on its way.
     pub(super) fn resend_lost(&mut self, now: Instant) -> Option<Sent> {
-        if self.lost == 0 {
+        // Copies of what does not count as lost any more are in the way of others (`tcp_xmit_retransmit_queue`).
+        if self.resent >= self.lost {
             return None;
         }
         let sent = self.flight.iter_mut().find(|sent| sent.lost && !sent.resent)?;
         self.resent += 1;
-        Some(sent.again(now))
+        Some(sent.send_again(now))
     }
 
-    /// Sends the first segment once more, whatever is thought of it.
+    /// No copy of the first segment is on its way: its timer has run out.
+    pub(super) fn lose_first_copy(&mut self) {
+        if let Some(sent) = self.flight.front_mut() {
+            self.resent -= u32::from(std::mem::take(&mut sent.resent));
+        }
+    }
+
+    /// Sends the first segment once more, whatever is thought of the others.
     pub(super) fn resend_first(&mut self, now: Instant) -> Option<Sent> {
         let sent = self.flight.front_mut()?;
         self.resent += u32::from(!sent.resent);
-        Some(sent.again(now))
+        Some(sent.send_again(now))
     }
 
     /// Sends the last segment once more, as a probe.
@@ -168,7 +178,7 @@ impl Scoreboard {
         (self.outstanding() + self.resent - self.sacked - self.lost).saturating_sub(self.duplicates)
     }
 
-    /// Copies of lost segments that are on their way.
+    /// Copies that are on their way, of what counts as lost, or did once.
     pub(super) const fn resent(&self) -> u32 {
         self.resent
     }
@@ -265,8 +275,25 @@ mod tests {
             "its copy is on its way"
         );
         assert_eq!(board.mark_lost(|sent| sent.data.start > 0), 2, "the timer finds the others");
+        board.lose_first_copy();
+        assert_eq!((board.lost(), board.resent(), board.in_flight()), (3, 0, 0));
         assert_eq!(board.resend_first(Instant::from_millis(7)).map(|sent| sent.data.start), Some(0));
         assert_eq!((board.lost(), board.resent(), board.in_flight()), (3, 1, 1));
+    }
+
+    #[test]
+    fn copies_of_what_is_not_lost_any_more_are_in_the_way() {
+        let mut board = board(3);
+        board.mark_late(|sent| sent.data.start < 20);
+        (0..2).for_each(|_| assert!(board.resend_lost(Instant::from_millis(5)).is_some()));
+        board.unmark_lost();
+        assert_eq!(board.mark_late(|sent| sent.data.start == 20), 1);
+        assert_eq!(board.resend_lost(Instant::from_millis(6)).map(|sent| sent.data.start), None);
+        assert_eq!((board.lost(), board.resent(), board.in_flight()), (1, 2, 4));
+        board.sack(Seqs::new(10, 20), |_| {});
+        assert_eq!((board.resent(), board.in_flight()), (2, 3), "its copy still counts");
+        while board.pop_acked(20).is_some() {}
+        assert_eq!(board.resend_lost(Instant::from_millis(7)).map(|sent| sent.data.start), Some(20));
     }
 
     #[test]

@@ -543,6 +543,7 @@ impl Sender {
         let all = !self.habits.sack;
         self.board.forget_duplicates(u32::MAX, true);
         self.board.mark_lost(|sent| all || sent.data.start <= una || rack.timed_out(now, sent, rtt));
+        self.board.lose_first_copy();
         self.congestion.window = self.board.in_flight() + 1;
         self.owes = Some(Owed::Head);
         self.rearm_timeout(now, false);
@@ -673,7 +674,8 @@ impl Sender {
 
     /// Nothing is amiss.
     fn is_calm(&self) -> bool {
-        matches!(self.phase, Phase::Open) && self.board.sacked() == 0 && self.probe.is_none()
+        let nothing_missing = self.board.sacked() == 0 && self.board.resent() == 0;
+        matches!(self.phase, Phase::Open) && nothing_missing && self.probe.is_none()
     }
 
     /// The retransmission timeout from now, or from when the first segment was sent.

@@ -57,7 +57,7 @@ impl Flow {
         self.handler.on_light(now);
         self.filling.on_light(now);
         let was_stilled = core::mem::take(&mut self.is_stilled);
-        let is_far = self.trip.least() > FAR && self.reserve.may_restart(self.handler.dark(now));
+        let is_far = self.trip.least() > FAR && self.reserve.may_restart(now);
         let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
         if was_stilled || has_ladder || (mechanisms.has(Mechanism::LateHide) && !is_far) {
             self.hide_late(now, primary, self.flight.bytes(), outputs);
@@ -78,8 +78,8 @@ impl Flow {
         if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out() {
             self.say(now, primary, outputs);
         }
-        let dark = self.handler.dark(now);
-        if self.handler.tick(now) && self.reserve.may_restart(dark) {
+        if self.handler.tick(now) && self.reserve.may_restart(now) {
+            self.handler.on_kick();
             self.say(now, primary, outputs);
         }
         if self.thaw.deadline().is_some() && !self.hiding.as_ref().is_some_and(Hiding::has_ladder) {

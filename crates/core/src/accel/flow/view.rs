@@ -25,7 +25,7 @@ impl Flow {
         if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
             in_force.push(Mechanism::Undo);
         }
-        if self.reserve.may_restart(self.handler.dark(now)) {
+        if self.reserve.may_restart(now) {
             in_force.push(Mechanism::Reserve);
         }
         if self.detour.is_on() {

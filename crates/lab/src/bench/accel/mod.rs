@@ -191,7 +191,14 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
     for case in bench.cases.wanted() {
         units.extend(bench.units(case)?);
     }
-    units.retain(|unit| args.only.is_empty() || args.only.contains(&unit.run()));
+    if !args.only.is_empty() && !units.is_empty() {
+        units.retain(|unit| args.only.contains(&unit.run()));
+        if units.is_empty() {
+            return Err(LabError::Spec(
+                "--only: no repetition has such a number; they count from 0, see --runs".into(),
+            ));
+        }
+    }
     let sheet = unit::each(&units, usize::from(args.jobs))?;
     if is_stopped() {
         say("interrupted: what follows is no result");
