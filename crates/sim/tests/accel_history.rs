@@ -86,7 +86,10 @@ const FOUND: &[(u64, &str)] = &[
          never alone, and after six times no more",
     ),
     (2682, "the model's sender put off its timeout with everything that it sent behind a hole: it waited for 63 s"),
-    (9989, "the model's sender sent again what was on its way already when it took a reduction back"),
+    (
+        9989,
+        "offload, undo, reserve, hide and fast-fetch, together, until a repair told of the newest block and no silence was taken for a round trip",
+    ),
     (5094, "the accelerator died while its ladder was on its way: what it had acknowledged counted as not robbed"),
 ];
 

@@ -303,9 +303,9 @@ impl Flow {
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.has_window(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
-        let keep = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
+        let may_keep_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
         let high = self.holes.high().unwrap_or(ack.ack);
-        let keeps_tail = self.reserve.on_blocks(now, high, advance > 0, keep.then_some(patience));
+        let keeps_tail = self.reserve.on_blocks(now, high, advance > 0, may_keep_tail.then_some(patience));
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);
