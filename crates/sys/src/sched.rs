@@ -8,11 +8,23 @@ use std::io;
 /// # Errors
 /// `EPERM` without CAP_SYS_NICE or a resource limit that allows it.
 pub fn real_time(priority: i32) -> io::Result<()> {
+    // Children must not inherit it.
+    set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
+}
+
+/// Puts the calling thread back among those that share the processor.
+///
+/// # Errors
+/// None that is known of a thread that may run.
+pub fn normal() -> io::Result<()> {
+    // Taking the flag off again needs CAP_SYS_NICE.
+    set(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
+}
+
+fn set(policy: libc::c_int, priority: i32) -> io::Result<()> {
     // SAFETY: an all-zero `sched_param` is valid; some C libraries have more fields than one.
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
     parameter.sched_priority = priority;
-    // Children must not inherit it.
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: `parameter` outlives the call; 0 is the calling thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &parameter) };
     super::check(result as libc::c_int).map(|_| ())
@@ -34,6 +46,11 @@ mod tests {
     #[test]
     fn a_nicer_thread_needs_no_privilege() {
         std::thread::spawn(|| nice(19).unwrap()).join().unwrap();
+    }
+
+    #[test]
+    fn whoever_goes_back_among_the_others_needs_none_either() {
+        std::thread::spawn(|| normal().unwrap()).join().unwrap();
     }
 
     #[test]

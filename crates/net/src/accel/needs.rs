@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use marline_sys::sched;
 use serde::Serialize;
 
 use super::{AccelError, queue, rules, steer};
@@ -77,6 +78,25 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
     }
 }
 
+/// Whether packets wait for no other program.
+fn real_time() -> Need {
+    // A thread of its own, whose priority ends with it.
+    let tried = std::thread::spawn(|| sched::real_time(1)).join();
+    let there = matches!(tried, Ok(Ok(())));
+    Need {
+        name: "real-time",
+        there,
+        must: false,
+        says: if there {
+            "packets wait for no other program"
+        } else {
+            "no SCHED_FIFO: on a busy machine acknowledgements leave in lumps"
+        }
+        .to_owned(),
+        remedy: if there { "" } else { "run as root, or with CAP_SYS_NICE as an ambient capability" },
+    }
+}
+
 /// Looks at all of them. Nothing is changed.
 pub fn look() -> Vec<Need> {
     let missing = missing();
@@ -113,6 +133,7 @@ pub fn look() -> Vec<Need> {
             remedy: if opened || !missing.is_empty() { "" } else { "modprobe nfnetlink_queue" },
         },
         bpf(),
+        real_time(),
         Need {
             name: "IPv6",
             there: v6,
