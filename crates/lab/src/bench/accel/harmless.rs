@@ -5,10 +5,12 @@
 //! | `clean` | no loss, cubic |
 //! | `bbr` | 1 % loss, BBR |
 //! | `bbr clean` | no loss, BBR |
-//! | `congestion` | no loss, cubic; a flow that is not helped beside the one that is |
+//! | `congestion` | no loss, cubic; a flow over plain HTTP, not helped, beside one over TLS that is |
+//! | `congestion http` | the same the other way round |
 //!
-//! In `congestion` only the flow over TLS is helped (`--flows`), and what is judged is the other one: segments that its sender
-//! sent again, and packets that the queue dropped, beside the same with two flows that nobody helps.
+//! In the last two one flow is helped (`--flows`), and what is judged is the other one: segments that its sender sent again,
+//! and packets that the queue dropped, beside the same with two flows that nobody helps. Both ways round, for the flow whose
+//! bytes come first (no handshake of TLS) has more of the link with nobody's help.
 
 use std::time::Duration;
 
@@ -41,50 +43,69 @@ pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
         let world = move |seed| World { loss: Ratio::from_percent(loss), congestion, ..World::usual(seed) };
         units.extend(paired::units(bench, row, bench.runs(5), world));
     }
-    if bench.wants("harmless", "congestion") {
+    for pair in PAIRS.iter().filter(|pair| bench.wants("harmless", pair.name)) {
         let takes = length * if bench.ours { 2 } else { 1 };
-        let unit = |run| Unit::new(run, takes, move |sheet| congestion(bench, sheet, run, (length, from)));
+        let unit = |run| Unit::new(run, takes, move |sheet| congestion(bench, sheet, pair, run, (length, from)));
         units.extend((0..bench.runs(5)).map(unit));
     }
     units
 }
 
-/// The helped flow and the other one; ports of the server.
 const STREAMS: [Stream; 2] = [Stream::new(true), Stream::new(false)];
-const OTHER: u16 = 80;
+
+/// Who of [`STREAMS`] is helped, and who is not.
+struct Pair {
+    name: &'static str,
+    helped: &'static str,
+    other: usize,
+    /// The other one's port of the server.
+    port: u16,
+}
+
+const PAIRS: [Pair; 2] = [
+    Pair { name: "congestion", helped: "tcp dst port 443", other: 1, port: 80 },
+    Pair { name: "congestion http", helped: "tcp dst port 80", other: 0, port: 443 },
+];
 
 fn congestion(
     bench: &Bench,
     sheet: &mut Sheet,
+    pair: &Pair,
     run: u32,
     (length, from): (Duration, Duration),
 ) -> Result<(), LabError> {
-    const CASE: &str = "harmless congestion";
+    let case = &format!("harmless {}", pair.name);
     let world = World { congestion: bench.congestion, ..World::usual(u64::from(run) + 1) };
     let mut turns = vec![Who::Plain];
-    turns.extend(bench.ours.then(|| Who::ours().with_flows("tcp dst port 443")));
+    turns.extend(bench.ours.then(|| Who::ours().with_flows(pair.helped)));
     let first = run as usize % turns.len();
     turns.rotate_left(first);
     for who in &turns {
         match bench.trial(&world, who, &STREAMS, length) {
-            Err(why) => sheet.problem(CASE, who.name(), run, &why),
+            Err(why) => sheet.problem(case, who.name(), run, &why),
             Ok(None) => break,
             Ok(Some(taken)) => match &taken.problem {
-                Some(why) => sheet.problem(CASE, who.name(), run, why),
-                None => figures(sheet, CASE, who, &taken, (length, from)),
+                Some(why) => sheet.problem(case, who.name(), run, why),
+                None => figures(sheet, case, pair, (who, &taken), (length, from)),
             },
         }
     }
     Ok(())
 }
 
-fn figures(sheet: &mut Sheet, case: &str, who: &Who, taken: &Taken, (length, from): (Duration, Duration)) {
+fn figures(
+    sheet: &mut Sheet,
+    case: &str,
+    pair: &Pair,
+    (who, taken): (&Who, &Taken),
+    (length, from): (Duration, Duration),
+) {
     let plain = || vec!["plain".to_owned()];
     let (no_less, no_more) = (Floor::AtLeastTimes(0.98, plain()), Floor::AtMostTimes(1.0, plain()));
     let both = taken.mbps(0, from, length) + taken.mbps(1, from, length);
     sheet.add(case, "Mbit/s of both", ("ours", &no_less), who.name(), both);
-    sheet.add(case, "Mbit/s of the other", ("ours", &no_less), who.name(), taken.mbps(1, from, length));
-    if let Some(sample) = taken.last(OTHER) {
+    sheet.add(case, "Mbit/s of the other", ("ours", &no_less), who.name(), taken.mbps(pair.other, from, length));
+    if let Some(sample) = taken.last(pair.port) {
         let again = sample.retransmitted as f64;
         sheet.add(case, "segments of the other sent again", ("ours", &no_more), who.name(), again);
     }
