@@ -12,6 +12,14 @@ pub fn real_time(priority: i32) -> io::Result<()> {
     set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
 }
 
+/// Whether [`real_time`] is permitted: tried on a thread that ends with it.
+///
+/// # Errors
+/// Those of [`real_time`].
+pub fn try_real_time() -> io::Result<()> {
+    std::thread::spawn(|| real_time(1)).join().unwrap_or_else(|_| Err(io::Error::other("the trial failed")))
+}
+
 /// Puts the calling thread back among those that share the processor.
 ///
 /// # Errors

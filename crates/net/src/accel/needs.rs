@@ -80,19 +80,16 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
 
 /// Whether packets wait for no other program.
 fn real_time() -> Need {
-    // A thread of its own, whose priority ends with it.
-    let tried = std::thread::spawn(|| sched::real_time(1)).join();
-    let there = matches!(tried, Ok(Ok(())));
+    let tried = sched::try_real_time();
+    let there = tried.is_ok();
     Need {
         name: "real-time",
         there,
         must: false,
-        says: if there {
-            "packets wait for no other program"
-        } else {
-            "no SCHED_FIFO: on a busy machine acknowledgements leave in lumps"
-        }
-        .to_owned(),
+        says: match tried {
+            Ok(()) => "packets wait for no other program".to_owned(),
+            Err(error) => format!("no SCHED_FIFO ({error}): on a busy machine acknowledgements leave in lumps"),
+        },
         remedy: if there { "" } else { "run as root, or with CAP_SYS_NICE as an ambient capability" },
     }
 }

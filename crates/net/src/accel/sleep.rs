@@ -41,6 +41,8 @@ pub(super) struct Sleep {
     has_taken: bool,
     /// The thread goes before others.
     is_first: bool,
+    /// It may not, and stays where whoever started it has put it.
+    is_refused: bool,
 }
 
 impl Sleep {
@@ -55,6 +57,7 @@ impl Sleep {
             gather: None,
             has_taken: false,
             is_first: false,
+            is_refused: false,
         })
     }
 
@@ -89,12 +92,10 @@ impl Sleep {
     /// Goes before other programs' threads or among them.
     fn take_place(&mut self) {
         let first = self.gather.is_none();
-        if first == self.is_first {
-            return;
+        if first != self.is_first && !self.is_refused {
+            let placed = if first { sched::real_time(PRIORITY) } else { sched::normal() };
+            (self.is_first, self.is_refused) = (first, placed.is_err());
         }
-        self.is_first = first;
-        // Without the privilege it stays where it is.
-        let _ = if first { sched::real_time(PRIORITY) } else { sched::normal() };
     }
 
     /// There is another eye than before, or it has seen something.
