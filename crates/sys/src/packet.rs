@@ -27,7 +27,11 @@ pub fn open(index: u32, filter: &[Instruction]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn attach(socket: impl AsFd, filter: &[Instruction]) -> io::Result<()> {
+/// Has it hear what this filter passes from now on, instead of what another one did.
+///
+/// # Errors
+/// A filter that the kernel refuses; the one before stays.
+pub fn attach(socket: impl AsFd, filter: &[Instruction]) -> io::Result<()> {
     let code = |&(code, jt, jf, k): &Instruction| libc::sock_filter { code, jt, jf, k };
     let mut filter: Vec<libc::sock_filter> = filter.iter().map(code).collect();
     let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;

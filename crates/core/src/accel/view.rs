@@ -82,6 +82,12 @@ pub struct Excuse {
 }
 
 impl FlowView {
+    /// Whether anything was done for it that plain TCP does not do; else it is plain TCP, whatever a model says.
+    pub fn is_helped(&self) -> bool {
+        let filled = self.replay.as_ref().map_or(0, |replay| replay.filled);
+        self.undone + self.hidden.bytes() + self.offloaded + self.kicks + filled > 0
+    }
+
     /// Why nothing is done for it, if nothing is.
     pub fn left_alone(&self) -> Option<String> {
         let mut reasons: Vec<&str> = Vec::new();
@@ -159,5 +165,8 @@ mod tests {
         assert_eq!(view.left_alone().as_deref(), Some("one; two"), "each reason once");
         view.not_in_force.clear();
         assert_eq!(view.left_alone(), None, "nothing was looked into yet");
+        assert!(!view.is_helped());
+        view.kicks = 1;
+        assert!(view.is_helped());
     }
 }

@@ -217,8 +217,8 @@ impl Loop {
         self.sleep.mind(&self.monitor)?;
         self.works.ways.iter().try_for_each(|way| self.sleep.mind(&way.pinger))?;
         loop {
-            if self.works.adjust() {
-                self.sleep.on_seen(self.works.eye.as_ref(), true);
+            if self.works.adjust(|closing| self.sleep.on_seen(Some(closing))) {
+                self.sleep.on_seen(self.works.eye.as_ref());
             }
             self.works.calls.added().try_for_each(|line| self.sleep.mind(line))?;
             let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
@@ -227,7 +227,7 @@ impl Loop {
             for _ in 0..TURNS {
                 // What came before a packet leaves is known when it leaves.
                 if self.works.look()? {
-                    self.sleep.on_seen(self.works.eye.as_ref(), false);
+                    self.sleep.on_seen(self.works.eye.as_ref());
                 }
                 let more = self.take()?;
                 self.works.tick();

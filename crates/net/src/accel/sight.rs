@@ -8,6 +8,9 @@
 //!    one packet stands for several.
 //! 3. Each has the time when it came, so that nobody has to be woken for it at once ([`Eye::packets`]).
 //! 4. What has no room is counted and gone: nothing depends on it.
+//! 5. No packet waits for a change: another part of each packet is another filter of the same socket, and closing it takes a grace
+//!    period of the kernel's (`synchronize_net` in `packet_release`, 7 ms and more), which a thread of its own waits for. A sender
+//!    that starts would answer the acknowledgements of that time with a burst.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,21 +37,33 @@ pub(super) struct Eye {
 impl Eye {
     /// On the device with this name and number; none: nothing is to be seen.
     pub(super) fn open(device: &str, index: u32, sight: Sight) -> Result<Option<Self>, AccelError> {
-        let (cut, room, at_once) = match sight {
-            Sight::None => return Ok(None),
-            Sight::Heads => (SIGHT, SIGHT, 64),
-            Sight::Whole => (LONGEST, LONGEST, 16),
-        };
-        let cut = u32::try_from(cut).unwrap_or(u32::MAX);
-        let socket =
-            packet::open(index, &filter(cut)).map_err(AccelError::kernel(format!("{device}: a packet socket")))?;
+        if sight == Sight::None {
+            return Ok(None);
+        }
+        let failed = AccelError::kernel(format!("{device}: a packet socket"));
+        let socket = packet::open(index, &filter(part(sight))).map_err(failed)?;
         // Without it a packet has come when it is looked at.
         let _ = batch::stamp(&socket);
         if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
             // What the system allows anybody is better than nothing.
             let _ = set_socket_recv_buffer_size(&socket, BUFFER);
         }
-        Ok(Some(Self { socket, batch: Batch::new(at_once, room), sight }))
+        Ok(Some(Self { socket, batch: room(sight), sight }))
+    }
+
+    /// Sees more or less of each packet from now on.
+    pub(super) fn turn(&mut self, sight: Sight) -> io::Result<()> {
+        packet::attach(&self.socket, &filter(part(sight)))?;
+        // What passed before stays as it was cut.
+        (self.batch, self.sight) = (room(sight), sight);
+        Ok(())
+    }
+
+    /// Closes it, and does not wait for that.
+    pub(super) fn close(self) {
+        let socket = self.socket;
+        // Where no thread is to be had it is closed here.
+        let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(socket));
     }
 
     pub(super) const fn sight(&self) -> Sight {
@@ -92,6 +107,20 @@ impl AsFd for Eye {
     }
 }
 
+/// How many bytes of each packet are shown.
+const fn part(sight: Sight) -> usize {
+    match sight {
+        Sight::None => 0,
+        Sight::Heads => SIGHT,
+        Sight::Whole => LONGEST,
+    }
+}
+
+/// For as many packets as are taken at once.
+fn room(sight: Sight) -> Batch {
+    Batch::new(if sight == Sight::Whole { 16 } else { 64 }, part(sight))
+}
+
 /// What the header says; of one that says nothing (jumbograms) what is here.
 fn real_length(packet: &[u8]) -> u32 {
     let half =
@@ -105,7 +134,8 @@ fn real_length(packet: &[u8]) -> u32 {
 }
 
 /// TCP without extension headers; of what leaves only what is large and has no mark. Passes `cut` bytes.
-fn filter(cut: u32) -> [Instruction; 17] {
+fn filter(cut: usize) -> [Instruction; 17] {
+    let cut = u32::try_from(cut).unwrap_or(u32::MAX);
     // Codes of `linux/bpf_common.h`; numbers that the kernel adds stand at SKF_AD_OFF.
     const BYTE: u16 = 0x30;
     const WORD: u16 = 0x20;

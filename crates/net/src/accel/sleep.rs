@@ -98,13 +98,11 @@ impl Sleep {
         }
     }
 
-    /// There is another eye than before, or it has seen something.
-    pub(super) fn on_seen(&mut self, eye: Option<&Eye>, is_new: bool) {
+    /// This eye has seen something, or is new, or is to be closed: it does not wake.
+    pub(super) fn on_seen(&mut self, eye: Option<&Eye>) {
         self.saw = clock::now();
-        if is_new {
-            // The one before is closed, and thereby minded no more.
-            self.is_alert = false;
-        } else if let Some(eye) = eye.filter(|_| std::mem::take(&mut self.is_alert)) {
+        let was_alert = std::mem::take(&mut self.is_alert);
+        if let Some(eye) = eye.filter(|_| was_alert) {
             // What is not minded is not forgotten.
             let _ = epoll::delete(&self.others, eye);
         }

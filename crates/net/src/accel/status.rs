@@ -87,7 +87,7 @@ pub struct Flow {
     pub goodput_mbps: f64,
     /// What plain TCP would bring, by the model; none while there is no loss.
     pub plain_mbps: Option<f64>,
-    /// The one divided by the other.
+    /// The one divided by the other; none as long as nothing was done for it.
     pub gain: Option<f64>,
     /// Holes seen.
     pub holes: u64,
@@ -191,6 +191,7 @@ impl Flow {
     pub(super) fn of(view: FlowView, now: Instant) -> Self {
         let goodput = view.goodput.as_mbps_f64();
         let plain = view.plain.map(|rate| rate.as_mbps_f64());
+        let gain = plain.filter(|plain| *plain > 0.0 && view.is_helped()).map(|plain| goodput / plain);
         let (local, remote) = (view.flow.source(), view.flow.destination());
         Self {
             local: local.to_string(),
@@ -203,7 +204,7 @@ impl Flow {
             received_bytes: view.received.bytes(),
             goodput_mbps: goodput,
             plain_mbps: plain,
-            gain: plain.filter(|plain| *plain > 0.0).map(|plain| goodput / plain),
+            gain,
             holes: view.holes,
             random: view.random,
             undone: view.undone,

@@ -230,14 +230,15 @@ fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
             assert_eq!(seen, [(160, header + 1000), (160, header + 500)], "{address}");
             assert!(!eye.receive().unwrap());
             assert_eq!(eye.drops(), 0);
-            let mut whole = Eye::open("wlan0", line.index, Sight::Whole).unwrap().unwrap();
+            eye.turn(Sight::Whole).unwrap();
             session.next = session.next.plus(1000);
             line.tun.send(&session.data(&[7; 1000])).unwrap();
-            assert!(whole.receive().unwrap());
+            assert!(eye.receive().unwrap());
             assert_eq!(
-                whole.packets().map(|(packet, _, _)| packet.len()).collect::<Vec<_>>(),
+                eye.packets().map(|(packet, _, _)| packet.len()).collect::<Vec<_>>(),
                 [1000 + header as usize]
             );
+            eye.close();
         }
         assert!(Eye::open("wlan0", line.index, Sight::None).unwrap().is_none());
     });

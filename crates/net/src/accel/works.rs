@@ -191,14 +191,22 @@ impl Works {
         Ok(came)
     }
 
-    /// Opens or closes the eye as the machine wants it; whether it did. One that cannot be opened is tried again with the next
-    /// change.
-    pub(super) fn adjust(&mut self) -> bool {
+    /// Opens, turns or closes the eye as the machine wants it; whether it did. One that cannot be had is tried again with the next
+    /// change. `closing` is told of one before it closes.
+    pub(super) fn adjust(&mut self, closing: impl FnOnce(&Eye)) -> bool {
         if self.eye.as_ref().map_or(Sight::None, Eye::sight) == self.sight || self.is_blind {
             return false;
         }
         self.take_stock();
-        self.eye = None;
+        match self.eye.as_mut().filter(|_| self.sight != Sight::None).map(|eye| eye.turn(self.sight)) {
+            Some(Ok(())) => return true,
+            Some(Err(error)) => tracing::warn!(%error, "packets that pass are seen anew"),
+            None => {}
+        }
+        if let Some(eye) = self.eye.take() {
+            closing(&eye);
+            eye.close();
+        }
         let Some(Way { road, .. }) = self.ways.first() else { return false };
         match Eye::open(&road.name, road.index, self.sight) {
             Ok(eye) => self.eye = eye,
