@@ -66,12 +66,8 @@ impl Flow {
 
     /// Whether the last byte of what came behind a hole may be kept back; not by what came of late, for behind a hole nothing
     /// is acknowledged for a round trip, and after a blackout the pace is that of the dark: what is here behind the hole tells as well.
-    /// Nor before the sender has heard of enough behind the hole to know of the loss without that byte: it would go on filling a
-    /// queue that is full.
     pub(super) fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
-        let blocks = ack.sacks.blocks().iter();
-        let here: i64 = blocks.map(|block| i64::from(block.end.offset_from(block.start))).sum();
-        let has_blocks = here > i64::from(self.segment) * TELLING && ack.duplicate_span().is_none();
+        let has_blocks = !ack.sacks.is_empty() && ack.duplicate_span().is_none();
         let behind = self.holes.high().map_or(0, |high| i64::from(high.offset_from(ack.ack)));
         let is_large = self.on_way(now) >= LARGE || behind >= i64::from(self.segment) * LARGE.cast_signed();
         has_blocks && self.way == Way::Down && !self.is_frozen && is_large
@@ -102,8 +98,6 @@ impl Flow {
 const SWING: u64 = 10;
 /// Segments on their way from which on a byte may be kept back: rule 2.
 const LARGE: u64 = 20;
-/// Segments behind a hole by which a sender knows that it is one (RFC 6675 §2, DupThresh).
-const TELLING: i64 = 3;
 /// Segments in flight from which on a reduction is worth taking back. chosen: below, what counts is that timeouts are short,
 /// and old timestamps make them longer.
 const WORTH: u64 = 8;
