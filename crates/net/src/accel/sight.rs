@@ -9,7 +9,7 @@
 //! 3. Each has the time when it came, so that nobody has to be woken for it at once ([`Eye::packets`]).
 //! 4. What has no room is counted and gone: nothing depends on it.
 //! 5. No packet waits for a change: another part of each packet is another filter of the same socket, and closing it takes a grace
-//!    period of the kernel's (`synchronize_net` in `packet_release`, 7 ms and more), which a thread of its own waits for. A sender
+//!    period of the kernel's (`synchronize_net` in `packet_release`), which a thread of its own waits for. A sender
 //!    that starts would answer the acknowledgements of that time with a burst.
 
 use std::io;
