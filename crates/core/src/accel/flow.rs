@@ -302,10 +302,11 @@ impl Flow {
             self.has_sack && advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.has_window(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
+        let has_moved = advance > 0 && !self.reserve.is_kept();
         let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
         let may_keep_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
         let high = self.holes.high().unwrap_or(ack.ack);
-        let keeps_tail = self.reserve.on_blocks(now, high, advance > 0, may_keep_tail.then_some(patience));
+        let keeps_tail = self.reserve.on_blocks(now, high, has_moved, may_keep_tail.then_some(patience));
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);

@@ -13,7 +13,9 @@
 //!    to its timer, which lasts as long as the blackout did from then on (`tcp_mark_skb_lost`, `sack_rtt_us`; seen on
 //!    6.18). So after [`SHORT`] it is not told before more comes: the timer of before is the sooner one.
 //!    An ACK that moves the edge tells a segment that has just come: it was sent once, and gives the sender a true round trip
-//!    where otherwise the echo does, which may be old ([`super::undo`]).
+//!    where otherwise the echo does, which may be old ([`super::undo`]). Unless a byte was kept back until then: where the
+//!    first hole shows, one thing is kept in place of the other. The hole may be that of a full queue, which would drop the
+//!    segment that the sender sends for the byte.
 //! 4. What was said is never taken back.
 
 use crate::units::{Duration, Instant};
@@ -60,6 +62,11 @@ impl Reserve {
         let keep = keep.filter(|_| !has_moved || now.since(since) >= OLD);
         self.tail = keep.map(|patience| Tail { high, since, until: Some(now + patience) });
         self.tail.is_some()
+    }
+
+    /// Whether something is kept back of what was acknowledged last.
+    pub(super) const fn is_kept(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Something else has acknowledged this.

@@ -7,7 +7,8 @@
 //! 2. A longer round trip costs a window that does not fill it. So the switch waits for a queue that is about as long as the
 //!    difference of the ways: what stands there is on its way then, and nothing is lost. Where queues are short, the
 //!    longest of late has to do. One that grows fast is that of a sender which has not found its window yet: it is not
-//!    tried, for what it loses at the end of its start says nothing of ways.
+//!    tried, for what it loses at the end of its start says nothing of ways, and is more if the way changes meanwhile. So
+//!    a flow that has lost nothing yet is not tried before some seconds either.
 //! 3. A flow without a queue is limited by something else. It is judged by means over longer times, with, and then without
 //!    once more; and what it gains is to be more, for means waver.
 //! 4. Who is slower by three tenths stops at once, without a queue by less. So does one whose losses become many ([`super::calm`]).
@@ -31,6 +32,8 @@ pub(super) struct Moment {
     pub(super) extra: Option<Duration>,
     /// It has enough on its way.
     pub(super) fits: bool,
+    /// It has found its window: something was missing once, or it has been going for long.
+    pub(super) has_started: bool,
     /// Nothing has been missing for so long that offload may begin.
     pub(super) is_calm: bool,
     /// Nothing has been missing for a moment.
@@ -100,7 +103,7 @@ impl Trial {
             Phase::Alone { until } if now < until => Phase::Alone { until },
             Phase::Before { .. } if moment.is_strained => Phase::New,
             _ if !moment.fits => Phase::New,
-            Phase::New | Phase::Decided { .. } | Phase::Alone { .. } if moment.is_calm => {
+            Phase::New | Phase::Decided { .. } | Phase::Alone { .. } if moment.is_calm && moment.has_started => {
                 Phase::Before { since: now, stood: Standing::default(), from: mark }
             }
             Phase::New | Phase::Decided { .. } | Phase::Alone { .. } => Phase::New,
@@ -215,6 +218,7 @@ impl Moment {
             rtt: Duration::ZERO,
             extra: None,
             fits: false,
+            has_started: false,
             is_calm: false,
             is_quiet: false,
             is_strained: false,
@@ -327,6 +331,7 @@ mod tests {
                 rtt: Duration::from_millis(50),
                 extra: None,
                 fits: true,
+                has_started: true,
                 is_calm: is_quiet,
                 is_quiet,
                 is_strained: false,
@@ -360,6 +365,7 @@ mod tests {
                     longest: Duration::from_millis(400),
                     rtt: Duration::from_millis(50),
                     fits: true,
+                    has_started: true,
                     is_calm: true,
                     is_quiet: true,
                     is_ready: true,
@@ -376,6 +382,27 @@ mod tests {
         assert_eq!(first(late, &mut Trial::default()), None);
         let begins = first(|ms| 60 + ms / 20, &mut Trial::default()).unwrap();
         assert!((400..450).contains(&begins), "{begins}");
+    }
+
+    #[test]
+    fn a_flow_that_may_be_in_its_start_is_waited_for() {
+        let mut trial = Trial::default();
+        let mut ask = |ms: u64, has_started: bool| {
+            trial.is_on(&Moment {
+                total: DataSize::from_bytes(ms * 2500),
+                queue: Some(Duration::from_millis(60)),
+                longest: Duration::from_millis(60),
+                rtt: Duration::from_millis(50),
+                fits: true,
+                has_started,
+                is_calm: true,
+                is_quiet: true,
+                is_ready: true,
+                ..Moment::at(Instant::from_millis(ms))
+            })
+        };
+        assert!(!(0..4000).any(|ms| ask(ms, false)));
+        assert!((4000..4500).any(|ms| ask(ms, true)));
     }
 
     #[test]

@@ -45,6 +45,7 @@ impl World {
                 longest: queue,
                 rtt: Duration::from_millis(WAYS[0]),
                 fits: true,
+                has_started: true,
                 is_ready: true,
                 ..Moment::at(now)
             };

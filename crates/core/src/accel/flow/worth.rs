@@ -12,7 +12,7 @@ use super::{Flow, Way};
 use crate::accel::detour::{Detour, Road};
 use crate::accel::line::Says;
 use crate::accel::trial;
-use crate::units::{Bitrate, Instant};
+use crate::units::{Bitrate, Duration, Instant};
 use crate::wire::packet::Ack;
 
 impl Flow {
@@ -34,6 +34,7 @@ impl Flow {
             longest: self.gate.longest(),
             rtt: self.trip.least(),
             fits: self.in_flight(now) >= u64::from(least) && self.pace.rate(now) <= most,
+            has_started: self.missing.last_open().is_some() || now.since(self.opened) >= STARTED,
             is_ready,
             ..trial::Moment::at(now)
         };
@@ -107,5 +108,7 @@ const START: u32 = 8;
 const YOUNG: u64 = 100;
 /// Segments on their way, those that wait in a queue not counted. chosen: at a loss of 5 % there are two or three of them.
 const SEVERAL: u64 = 2;
+/// chosen: a window that has not filled a queue by then is limited by something else.
+const STARTED: Duration = Duration::from_secs(5);
 /// Segments in flight (§3.1).
 const THRESHOLD: u32 = 20;
