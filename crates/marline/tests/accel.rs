@@ -94,6 +94,14 @@ whole || exit 33
 "$MARLINE" accel status --run-dir run --json >unmeant.json || exit 34
 kill -INT $daemon; wait $daemon || exit 35
 rules | cmp -s before - || exit 36
+# `stop` from elsewhere leaves the rules of one that runs, whatever flows it has; and none begins beside one that only leads.
+start --flows 'host 10.99.0.1'
+"$MARLINE" accel stop --run-dir elsewhere 2>/dev/null || exit 37
+[ $(ours) = 10 ] || exit 38
+"$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 39
+start --disable undo,reserve,hide,late-hide --secondary-up 400kbit/s
+"$MARLINE" accel --primary wifi --run-dir run 2>third.log && exit 40
+"$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 40
 # What is left behind is removed by `stop` as well.
 start
 kill -9 $daemon; wait $daemon
@@ -236,6 +244,7 @@ fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
     assert_eq!(first["mechanisms"].as_array().unwrap().len(), 5);
     assert_eq!(read("last.json"), "", "only who asks for it is told how it stood");
     assert!(read("second.log").contains("another `marline accel` helps it already"), "{}", read("second.log"));
+    assert!(read("third.log").contains("another `marline accel` helps it already"), "{}", read("third.log"));
     assert!(read("stop.log").contains("wifi: stopped; everything is as it was before"), "{}", read("stop.log"));
     assert!(
         read("swept.log").contains("wifi: rules that a run had left behind are removed"),

@@ -222,11 +222,11 @@ impl Helpers {
     }
 
     /// As they stand.
-    pub(super) fn views(&self) -> impl Iterator<Item = LinkView> + '_ {
-        self.lanes.iter().map(|Lane { interface, .. }| LinkView {
+    pub(super) fn views(&self, now: Instant) -> impl Iterator<Item = LinkView> + '_ {
+        self.lanes.iter().map(move |Lane { interface, .. }| LinkView {
             link: interface.link(),
-            is_dark: false,
-            is_deaf: false,
+            is_dark: interface.is_dark(now) && !interface.is_deaf(now),
+            is_deaf: interface.is_deaf(now),
             blackouts: 0,
             dark: Duration::ZERO,
             rtt: interface.rtt(),

@@ -23,8 +23,8 @@
 //!    would look like a round trip of seconds (RFC 7323 §4.3).
 //! 6. An acknowledgement that says nothing new is held, if one has just left; a duplicate that answers a retransmission
 //!    never is, for it may be that the last one was lost.
-//! 7. What is hidden and does not come within [`DEADLINE`] ends the connection: a stream that stands still for ever is
-//!    worse than an error.
+//! 7. Where something is hidden and the own stack gets no further for [`DEADLINE`], the connection ends: a stream that stands
+//!    still for ever is worse than an error. What a blackout has cost may take longer, and come all the time.
 
 use alloc::vec::Vec;
 
@@ -277,9 +277,9 @@ impl Hider {
         self.total
     }
 
-    /// When the connection is to be ended unless something comes.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.waits_since().map(|since| since + DEADLINE)
+    /// When the connection is to be ended unless something comes; `moved`: when the own stack got further last.
+    pub(super) fn deadline(&self, moved: Instant) -> Option<Instant> {
+        self.waits_since().map(|since| since.max(moved) + DEADLINE)
     }
 
     /// When the oldest hole was hidden that is still open.

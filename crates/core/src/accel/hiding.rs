@@ -49,6 +49,8 @@ pub(super) struct Hiding {
     floor: Option<Stamp>,
     /// When the application was told that this is the end.
     over: Option<Instant>,
+    /// When the own stack got further last.
+    moved: Instant,
     /// The own end asks for nothing more.
     has_closed: bool,
     holes: u64,
@@ -86,6 +88,7 @@ impl Hiding {
             grain: Grain::default(),
             floor: None,
             over: None,
+            moved: now,
             has_closed: false,
             holes: 0,
         }
@@ -136,11 +139,14 @@ impl Hiding {
         }
         let newest = self.newest();
         let Some(hider) = &mut self.hider else { return Verdict::Leave };
-        let before = hider.total();
+        let (before, was_here) = (hider.total(), hider.here());
         let terms = Terms { mirror: &self.mirror, may_hide: allowed.new, room: allowed.room, newest };
         let verdict = hider.leaving(now, ack, carries, allowed.scale, &terms);
         self.holes += u64::from(hider.total() > before);
         let here = hider.here();
+        if here > was_here {
+            self.moved = now;
+        }
         while let Some(first) = self.given.first_entry() {
             if first.key() + first.get().bytes.len() as u64 > here {
                 break;
@@ -205,7 +211,7 @@ impl Hiding {
             self.mirror.give_up();
         }
         let Some(hider) = &self.hider else { return Vec::new() };
-        if hider.deadline().is_some_and(|deadline| deadline <= now) {
+        if hider.deadline(self.moved).is_some_and(|deadline| deadline <= now) {
             // It may get lost as anything else.
             if self.over.is_some_and(|over| now.since(over) < RESET_AGAIN) {
                 return Vec::new();
@@ -225,7 +231,7 @@ impl Hiding {
     /// When to tick next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let early = self.mirror.is_silent().then(|| self.opened + EARLY);
-        let over = self.hider.as_ref().and_then(Hider::deadline);
+        let over = self.hider.as_ref().and_then(|hider| hider.deadline(self.moved));
         let over = over.map(|at| self.over.map_or(at, |over| at.max(over + RESET_AGAIN)));
         let hider = self.hider.as_ref().filter(|_| self.over.is_none());
         let again = hider.and_then(|hider| self.given_at(hider.here())).map(|(_, at)| at + AGAIN);

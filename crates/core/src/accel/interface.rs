@@ -100,6 +100,11 @@ impl Interface {
         self.is_down || self.asked.front().is_some_and(|(_, asked)| now.since(*asked) >= DEAD)
     }
 
+    /// Whether its gateway has never answered, so that nobody knows.
+    pub(super) fn is_deaf(&self, now: Instant) -> bool {
+        self.is_dark(now) && !self.is_down && self.rtt.is_none()
+    }
+
     /// So many bytes go over it now, whether there is room or not.
     pub(super) fn spend(&mut self, now: Instant, bytes: usize) {
         self.credit = self.credit_at(now) - self.cost(bytes);
@@ -312,11 +317,13 @@ mod tests {
         interface.want(at(0));
         interface.tick(at(0), &mut outputs);
         assert!(!interface.is_alive(at(0)), "it has not answered yet");
+        assert!(!interface.is_deaf(at(900)) && interface.is_deaf(at(1000)), "nobody knows");
         interface.on_answer(at(150), 1);
         assert!(interface.is_alive(at(150)));
         interface.want(at(200));
         interface.tick(at(200), &mut outputs);
         assert!(interface.is_alive(at(1100)) && !interface.is_alive(at(1200)));
+        assert!(interface.is_dark(at(1200)) && !interface.is_deaf(at(1200)), "it has answered before");
         for n in 1..20 {
             interface.tick(at(200 * n), &mut outputs);
         }

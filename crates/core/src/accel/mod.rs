@@ -165,7 +165,7 @@ impl Accelerator {
             down: view.down.or_else(|| self.fetcher.found_rate(view.link)),
             ..view
         };
-        core::iter::once(primary).chain(self.helpers.views()).map(fetched).collect()
+        core::iter::once(primary).chain(self.helpers.views(now)).map(fetched).collect()
     }
 
     /// The shortest round trip of those flows that move; none: nothing has moved yet. One of a flow whose acknowledgements may

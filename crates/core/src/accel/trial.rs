@@ -173,6 +173,11 @@ impl Trial {
         matches!(self.phase, Phase::Before { .. } | Phase::With { .. })
     }
 
+    /// Whether the second link was not there when it was wanted.
+    pub(super) const fn is_alone(&self) -> bool {
+        matches!(self.phase, Phase::Alone { .. })
+    }
+
     /// Whether it was found that help brings nothing.
     pub(super) const fn is_in_vain(&self) -> bool {
         matches!(self.phase, Phase::Decided { on: false, .. })

@@ -82,10 +82,13 @@ pub struct Excuse {
 }
 
 impl FlowView {
-    /// Whether anything was done for it that plain TCP does not do; else it is plain TCP, whatever a model says.
+    /// Whether anything was done for it that plain TCP does not do; else it is plain TCP, whatever a model says. A trial of offload
+    /// that was in vain is nothing.
     pub fn is_helped(&self) -> bool {
         let filled = self.replay.as_ref().map_or(0, |replay| replay.filled);
-        self.undone + self.hidden.bytes() + self.offloaded + self.kicks + filled > 0
+        let offloads = [Mechanism::Offload, Mechanism::OffloadAsPublished];
+        let is_offloaded = self.offloaded > 0 && self.in_force.iter().any(|one| offloads.contains(one));
+        is_offloaded || self.undone + self.hidden.bytes() + self.kicks + filled > 0
     }
 
     /// Why nothing is done for it, if nothing is.
@@ -130,20 +133,15 @@ mod tests {
     use super::*;
     use crate::wire::packet::Flow;
 
-    #[test]
-    fn a_flow_is_left_alone_only_if_nothing_is_done_for_it() {
-        let why = |mechanism, why: &str| Excuse { mechanism, why: why.into() };
+    /// One for which nothing was done.
+    fn view() -> FlowView {
         let flow = Flow::new(([10, 0, 0, 2], 4000).into(), ([192, 0, 2, 1], 80).into()).unwrap();
-        let mut view = FlowView {
+        FlowView {
             flow,
             is_upload: false,
             opened: Instant::ZERO,
-            in_force: alloc::vec![Mechanism::Reserve],
-            not_in_force: alloc::vec![
-                why(Mechanism::Undo, "one"),
-                why(Mechanism::Hide, "two"),
-                why(Mechanism::LateHide, "two")
-            ],
+            in_force: Vec::new(),
+            not_in_force: Vec::new(),
             received: DataSize::ZERO,
             goodput: Bitrate::ZERO,
             plain: None,
@@ -159,14 +157,31 @@ mod tests {
             replay: None,
             queue: None,
             rtt: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_flow_is_left_alone_only_if_nothing_is_done_for_it() {
+        let why = |mechanism, why: &str| Excuse { mechanism, why: why.into() };
+        let others = [why(Mechanism::Undo, "one"), why(Mechanism::Hide, "two"), why(Mechanism::LateHide, "two")];
+        let mut view =
+            FlowView { in_force: alloc::vec![Mechanism::Reserve], not_in_force: others.to_vec(), ..view() };
         assert_eq!(view.left_alone(), None);
         view.in_force.clear();
         assert_eq!(view.left_alone().as_deref(), Some("one; two"), "each reason once");
         view.not_in_force.clear();
         assert_eq!(view.left_alone(), None, "nothing was looked into yet");
-        assert!(!view.is_helped());
-        view.kicks = 1;
-        assert!(view.is_helped());
+    }
+
+    #[test]
+    fn a_flow_is_helped_by_what_was_done_and_not_by_a_trial() {
+        let plain = view();
+        assert!(!plain.is_helped());
+        assert!(FlowView { undone: 1, ..plain.clone() }.is_helped());
+        assert!(FlowView { hidden: DataSize::from_bytes(1), ..plain.clone() }.is_helped());
+        assert!(FlowView { kicks: 1, ..plain.clone() }.is_helped());
+        let tried = FlowView { offloaded: 190, ..plain };
+        assert!(!tried.is_helped(), "it ended");
+        assert!(FlowView { in_force: alloc::vec![Mechanism::Offload], ..tried }.is_helped());
     }
 }

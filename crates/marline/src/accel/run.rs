@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use marline_net::accel::{Engine, Flows, Outfit, Setup, control, ledger, roads, run_fills, status::Status};
+use marline_net::accel::{
+    AccelError, Engine, Flows, Outfit, Setup, control, ledger, roads, run_fills, status::Status,
+};
 use marline_net::links::survey;
 use marline_net::paths::ground;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,6 +37,9 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let with = if others.is_empty() { "alone".to_owned() } else { format!("with {}", others.join(" and ")) };
     let beginning = format!("helping {flows} of {primary} {with}: {}; Ctrl-C stops it", config.mechanisms);
     let dir = run_dir(args.run_dir.as_deref());
+    if control::is_taken(&dir, primary) {
+        return Err(exit(AccelError::taken(primary)));
+    }
     let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);

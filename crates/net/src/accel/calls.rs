@@ -149,8 +149,13 @@ mod tests {
     fn a_port_is_held_without_a_word_to_the_server() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        let road =
-            Road { link: LinkId(1), name: "lo".into(), index: 1, gateway: std::net::Ipv4Addr::LOCALHOST.into() };
+        let road = Road {
+            link: LinkId(1),
+            name: "lo".into(),
+            index: 1,
+            gateway: std::net::Ipv4Addr::LOCALHOST.into(),
+            is_named: false,
+        };
         let mut calls = Calls::default();
         let local = match calls.open(CallId(1), &road, address) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -179,6 +184,7 @@ mod tests {
             name: "nosuch0".into(),
             index: 77,
             gateway: std::net::Ipv4Addr::LOCALHOST.into(),
+            is_named: false,
         };
         Calls::default().open(CallId(1), &road, ([192, 0, 2, 1], 80).into()).unwrap_err();
     }

@@ -79,6 +79,11 @@ pub fn listen(run_dir: &Path, primary: &str, bell: Bell, stop: Arc<Notify>) -> i
     Ear::listen(&socket(run_dir, primary), answer)
 }
 
+/// Whether an accelerator of this primary link answers.
+pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
+    ask(run_dir, primary, Question::Status).is_ok()
+}
+
 /// Asks the accelerator of this primary link.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input, Mechanism};
-use marline_core::wire::netlink::{Link, group, kind, messages};
+use marline_core::wire::netlink::messages;
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
 use rustix::event::{EventfdFlags, eventfd};
@@ -30,7 +30,7 @@ use super::rules::{self, Numbers, Rules};
 use super::sleep::Sleep;
 use super::status::{self, Status};
 use super::steering;
-use super::works::{Errand, Works};
+use super::works::{EVENTS, Errand, Works};
 use super::{AccelError, needs};
 use crate::logged::Logged;
 
@@ -84,11 +84,9 @@ impl Engine {
         let primary =
             setup.roads.first().ok_or_else(|| AccelError::Wrong("there is no primary link".into()))?.clone();
         let number = queue_of(&primary);
-        if is_open(number) {
-            return Err(AccelError::Unfit(format!(
-                "link {}: another `marline accel` helps it already (NFQUEUE {number}); stop it first with `marline accel stop`",
-                primary.name
-            )));
+        // One that runs since before its interface was plugged in again has another number.
+        if is_open(number) || rules::are_served(&primary.name) {
+            return Err(AccelError::taken(&primary.name));
         }
         // What a run that was killed has left would fill the queue before anybody reads it.
         rules::sweep(&primary.name)?;
@@ -109,8 +107,7 @@ impl Engine {
             Ledger::open(&path).map_err(AccelError::kernel(format!("{}: what is owed to flows", path.display())))
         });
         let works = Works::new(machine, ledger.transpose()?, setup.roads, setup.errands)?;
-        let monitor =
-            RouteSocket::listen(group::LINK).map_err(AccelError::kernel("a socket for events of links"))?;
+        let monitor = RouteSocket::listen(EVENTS).map_err(AccelError::kernel("a socket for events of links"))?;
         let meant = setup.flows.to_string();
         let mut engine = Self::run(move |wake, ordered| {
             Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
@@ -195,8 +192,8 @@ fn coming_queue_of(primary: &Road) -> u16 {
 
 /// Whether something may be done for uploads: then the far end's acknowledgements wait for a word, too.
 fn coming(config: &Config) -> bool {
-    use Mechanism::{Freeze, FreezeFlight, Reserve, Undo};
-    config.mechanisms.has_any(&[Undo, Reserve, Freeze, FreezeFlight])
+    use Mechanism::{Freeze, Reserve, Undo};
+    config.mechanisms.has_any(&[Undo, Reserve, Freeze])
 }
 
 /// What the thread owns.
@@ -283,15 +280,13 @@ impl Loop {
         Ok(queue.is_full())
     }
 
-    /// Links that came, went or changed.
+    /// Links that came, went or changed, with their addresses and routes.
     fn listen(&mut self) {
         loop {
             match self.monitor.event() {
                 Ok(bytes) => {
                     for message in messages(&bytes) {
-                        if let Some(link) = Link::parse(&message) {
-                            self.works.changed(&link, message.kind == kind::DEL_LINK);
-                        }
+                        self.works.on_event(&message);
                     }
                 }
                 Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => {}

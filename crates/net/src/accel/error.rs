@@ -35,6 +35,13 @@ pub enum AccelError {
 }
 
 impl AccelError {
+    /// One accelerator is enough for a link.
+    pub fn taken(link: &str) -> Self {
+        Self::Unfit(format!(
+            "link {link}: another `marline accel` helps it already; stop it first with `marline accel stop`"
+        ))
+    }
+
     /// What `what` failed with: a missing privilege is told as such.
     pub(super) fn kernel(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();

@@ -27,6 +27,18 @@ struct Condition {
     values: Vec<Value>,
 }
 
+impl Condition {
+    /// Whether it is about ports; else it is about addresses.
+    fn is_of_ports(&self) -> bool {
+        self.values.iter().any(|value| matches!(value, Value::Ports(..)))
+    }
+
+    /// Whether no rule can have both.
+    fn excludes(&self, other: &Self) -> bool {
+        self.here == other.here && self.is_of_ports() == other.is_of_ports()
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Value {
     Ports(u16, u16),
@@ -98,7 +110,12 @@ impl FromStr for Flows {
         let mut conditions = Vec::new();
         // `tcp` alone means what is meant anyway.
         while rest != ["tcp"] || !alternatives.is_empty() || !conditions.is_empty() {
-            conditions.push(condition(&mut rest)?);
+            let next = condition(&mut rest)?;
+            if conditions.iter().any(|one: &Condition| one.excludes(&next)) {
+                let kind = if next.is_of_ports() { "port" } else { "address" };
+                return Err(format!("a packet has one {kind} at that end; `or` in place of `and` means either"));
+            }
+            conditions.push(next);
             match rest.split_first() {
                 None => break,
                 Some((&"and", behind)) => rest = behind,
@@ -195,6 +212,7 @@ mod tests {
                 &["-d 10.0.0.0/8", "--dport 22:22 -s 10.1.0.2/32"],
                 &[],
             ),
+            ("src port 9 and dst port 443", &["--sport 9:9 --dport 443:443"], &["--sport 9:9 --dport 443:443"]),
             ("tcp", &[""], &[""]),
         ];
         for (text, v4, v6) in table {
@@ -234,6 +252,8 @@ mod tests {
             ("net 10.0.0.0/33", "`net 10.0.0.0/33`"),
             ("not port 80", "`not`"),
             ("port 80 and tcp", "it ends"),
+            ("port 80 and port 443", "a packet has one port at that end"),
+            ("host 10.0.0.1 and port 80 and net 10.0.0.0/8", "a packet has one address at that end"),
         ] {
             let error = text.parse::<Flows>().unwrap_err();
             assert!(error.starts_with(says), "{text}: {error}");

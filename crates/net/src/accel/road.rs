@@ -38,9 +38,11 @@ pub struct Road {
     pub index: u32,
     /// Who is asked whether it is alive.
     pub gateway: IpAddr,
+    /// The user has named that one.
+    pub is_named: bool,
 }
 
-/// The links, the primary one first. Asks the network where a gateway has to be guessed, for half a second at most.
+/// The links, the primary one first. Asks the network where a gateway has to be guessed, for two seconds at most for each.
 ///
 /// # Errors
 /// One of them cannot be used.
@@ -65,7 +67,8 @@ fn road(wanted: &Wanted, interface: &Interface, link: LinkId) -> Result<Road, Ac
         Some(gateway) => gateway,
         None => guessed(interface)?,
     };
-    Ok(Road { link, name: interface.name.clone(), index: interface.index, gateway })
+    let is_named = wanted.gateway.is_some();
+    Ok(Road { link, name: interface.name.clone(), index: interface.index, gateway, is_named })
 }
 
 /// The interface, if it can be a link.

@@ -71,15 +71,31 @@ impl Drop for Rules {
 
 /// The devices for which rules are there that lead to a queue which nobody reads.
 pub(super) fn left_behind() -> Vec<String> {
-    let mut devices = Vec::new();
-    for program in holders() {
-        let listed = listed(&program);
-        let dead = |device: &String| !listed.lines().filter_map(|rule| queue_in(rule, device)).any(is_open);
-        devices.extend(chains(&listed).filter(dead));
-    }
+    dead(&everything(), is_open)
+}
+
+/// Whether rules are there for this device that lead to a queue which somebody reads.
+pub(super) fn are_served(device: &str) -> bool {
+    queues(&everything(), device).any(is_open)
+}
+
+/// What all programs hold.
+fn everything() -> String {
+    holders().iter().map(|program| listed(program)).collect()
+}
+
+/// The devices for which a listing has chains, and no queue that is open. Of flows that are of one family the other one's chain
+/// leads nowhere: all is judged together.
+fn dead(listed: &str, is_open: impl Fn(u16) -> bool) -> Vec<String> {
+    let mut devices: Vec<String> = chains(listed).filter(|device| !queues(listed, device).any(&is_open)).collect();
     devices.sort();
     devices.dedup();
     devices
+}
+
+/// The queues to which a device's rules lead.
+fn queues(listed: &str, device: &str) -> impl Iterator<Item = u16> {
+    listed.lines().filter_map(move |rule| queue_in(rule, device))
 }
 
 /// Removes what is there for this device; whether anything was.
@@ -265,6 +281,16 @@ mod tests {
              --tcp-flags FIN,RST,PSH,ACK ACK -j marline_in-wlan0\n";
         let both = Numbers { arriving: Some(8), ..alone };
         assert_eq!(table("wlan0", &flows, both, false), format!("{leaving}{coming}COMMIT\n"));
+    }
+
+    #[test]
+    fn a_run_whose_flows_are_of_one_family_is_not_dead() {
+        let v4 = "-N marline-wlan0\n-A OUTPUT -o wlan0 -p tcp -j marline-wlan0\n\
+                  -A marline-wlan0 -p tcp -d 10.0.0.1/32 -j NFQUEUE --queue-num 7 --queue-bypass\n";
+        let v6 = "-N marline-wlan0\n-A OUTPUT -o wlan0 -p tcp -j marline-wlan0\n";
+        let both = format!("{v4}{v6}");
+        assert_eq!(dead(&both, |queue| queue == 7), [""; 0]);
+        assert_eq!(dead(&both, |_| false), ["wlan0"]);
     }
 
     #[test]

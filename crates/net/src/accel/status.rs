@@ -28,7 +28,7 @@ pub struct Status {
     pub driver: String,
     /// The links, the primary one first.
     pub links: Vec<Link>,
-    /// The flows that are known, the longest known first.
+    /// The flows that are known, in the order of their addresses.
     pub flows: Vec<Flow>,
     /// What the driver has done.
     pub counts: Counts,

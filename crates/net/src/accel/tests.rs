@@ -6,12 +6,14 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use marline_core::accel::{Config, Sight};
+use marline_core::accel::{Accelerator, Config, Sight};
 use marline_core::link::LinkId;
 use marline_core::units::Bitrate;
+use marline_core::wire::netlink::messages;
 use marline_core::wire::packet::{
     Echo, Envelope, Flags, Flow, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
 };
+use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -22,9 +24,11 @@ use super::raw::{Inward, Raw};
 use super::rules::{self, Numbers, Rules};
 use super::sight::Eye;
 use super::steer::Steer;
+use super::works::{EVENTS, Works};
 use super::{Engine, Flows, Setup, Wanted, control, restore, roads};
 use crate::links::live::{cable, in_a_network, ip};
 use crate::links::survey;
+use crate::logged::Logged;
 
 /// A link whose other end is in a test's hands. Strict reverse-path filters are on.
 struct Line {
@@ -201,6 +205,36 @@ fn a_gateway_that_answers_is_heard_and_others_are_not() {
             wait(&pinger);
             assert_eq!(pinger.answers(), [7], "{gateway}");
         }
+    });
+}
+
+#[test]
+fn a_link_in_another_network_asks_the_gateway_there_unless_one_was_named() {
+    in_a_network(|| {
+        let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        ip("route add default via 10.1.0.1 dev wlan0 metric 50");
+        let config = || Config::new(LinkId(0), None);
+        let works = |gateway: Option<IpAddr>| {
+            let wanted = [Wanted { name: "wlan0".into(), gateway }];
+            let machine = Logged::new(Accelerator::new(config()), config(), None).unwrap();
+            Works::new(machine, None, roads(&survey().unwrap(), &wanted).unwrap(), None).unwrap()
+        };
+        let mut both = [works(None), works(Some("10.1.0.1".parse().unwrap()))];
+        let asks = |works: &Works| {
+            let _ = works.ways[0].pinger.ask(7);
+            let packet = line.next(|packet| Echo::of(*packet).is_ok_and(|echo| !echo.is_reply))?;
+            let pair = Packet::parse(&packet).unwrap().pair();
+            Some(format!("{} {}", pair.source(), pair.destination()))
+        };
+        assert_eq!(both.each_ref().map(asks), [Some("10.1.0.2 10.1.0.1".into()), Some("10.1.0.2 10.1.0.1".into())]);
+        let monitor = RouteSocket::listen(EVENTS).unwrap();
+        ip("address del 10.1.0.2/24 dev wlan0");
+        ip("address add 10.9.0.2/24 dev wlan0");
+        ip("route add default via 10.9.0.1 dev wlan0 metric 50");
+        while let Ok(bytes) = monitor.event() {
+            messages(&bytes).for_each(|message| both.iter_mut().for_each(|works| works.on_event(&message)));
+        }
+        assert_eq!(both.each_ref().map(asks), [Some("10.9.0.2 10.9.0.1".into()), Some("10.9.0.2 10.1.0.1".into())]);
     });
 }
 

@@ -9,13 +9,13 @@
 //! 4. A packet that cannot be sent is counted and lost, as packets are.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use marline_core::accel::{Accelerator, Bytes, CallId, Config, Fetch, FetchId, Input, Output, Sight};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
-use marline_core::wire::netlink::{Link, Request, messages};
+use marline_core::wire::netlink::{Address, Link, Message, Request, Route, group, kind, messages};
 use marline_sys::clock;
 use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc::UnboundedSender;
@@ -30,6 +30,10 @@ use super::road::Road;
 use super::sight::Eye;
 use super::status::Counts;
 use crate::logged::Logged;
+
+/// What is to be heard of interfaces.
+pub(super) const EVENTS: u32 =
+    group::LINK | group::ADDRESS_V4 | group::ADDRESS_V6 | group::ROUTE_V4 | group::ROUTE_V6;
 
 /// What is asked of whoever gets bytes from servers; the answers go back by [`Bell::fetched`](super::Bell::fetched).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +57,20 @@ impl Way {
     pub(super) fn open(road: Road) -> Result<Self, AccelError> {
         let raw = Raw::open(Some(&road.name))?;
         Ok(Self { pinger: Pinger::open(&road.name, road.index, road.gateway)?, raw, road, is_up: true })
+    }
+
+    /// Whether it is this interface, and its gateway of this address's family.
+    fn is_by(&self, index: u32, address: IpAddr) -> bool {
+        self.road.index == index && self.road.gateway.is_ipv6() == address.is_ipv6()
+    }
+
+    /// Its gateway is asked by another socket, from an address that it has now.
+    fn ask_anew(&mut self) {
+        match Pinger::open(&self.road.name, self.road.index, self.road.gateway) {
+            Ok(pinger) => self.pinger = pinger,
+            // It has no address; the next one will be heard of.
+            Err(error) => tracing::debug!(link = %self.road.name, %error, "the gateway cannot be asked now"),
+        }
     }
 }
 
@@ -238,7 +256,7 @@ impl Works {
     }
 
     /// A message about an interface: it may be one of ours that came, went or changed.
-    pub(super) fn changed(&mut self, changed: &Link, is_gone: bool) {
+    fn changed(&mut self, changed: &Link, is_gone: bool) {
         let Some(way) = self.ways.iter_mut().find(|way| way.road.name == changed.name) else { return };
         if is_gone && way.road.index != changed.index {
             return;
@@ -261,6 +279,33 @@ impl Works {
         if std::mem::replace(&mut way.is_up, is_up) != is_up {
             let link = way.road.link;
             self.tell(Input::Carrier { link, is_up });
+        }
+    }
+
+    /// One of [`EVENTS`].
+    pub(super) fn on_event(&mut self, message: &Message<'_>) {
+        if let Some(link) = Link::parse(message) {
+            self.changed(&link, message.kind == kind::DEL_LINK);
+        } else if let Some(changed) = Address::parse(message) {
+            let is_meant = |way: &&mut Way| way.is_by(changed.link, changed.address);
+            // A gateway is asked from an address that the link has.
+            self.ways.iter_mut().filter(is_meant).for_each(Way::ask_anew);
+        } else if let Some(route) = Route::parse(message).filter(|_| message.kind == kind::NEW_ROUTE) {
+            self.rerouted(&route);
+        }
+    }
+
+    /// A route came. A default one names who is to be asked from now on, where the user has named nobody.
+    fn rerouted(&mut self, route: &Route) {
+        let (Some(index), Some(gateway)) = (route.link, route.gateway) else { return };
+        if route.destination.is_some() || route.table != Route::MAIN {
+            return;
+        }
+        let is_other =
+            |way: &&mut Way| way.is_by(index, gateway) && !way.road.is_named && way.road.gateway != gateway;
+        for way in self.ways.iter_mut().filter(is_other) {
+            way.road.gateway = gateway;
+            way.ask_anew();
         }
     }
 

@@ -9,7 +9,7 @@ use super::road::cost;
 use crate::accel::mirror::Place;
 use crate::accel::stretch::Stretch;
 use crate::link::LinkId;
-use crate::units::{DataSize, Instant};
+use crate::units::{DataSize, Duration, Instant};
 
 /// A fetch.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub(super) struct Open {
     pub(super) link: LinkId,
     /// When it is late.
     pub(super) due: Instant,
+    /// How long after a range the next one may take.
+    pub(super) patience: Duration,
     /// When it was asked, and how much its link had to bring up to its end.
     pub(super) asked: Instant,
     pub(super) ahead: DataSize,

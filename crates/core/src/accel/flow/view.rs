@@ -30,6 +30,11 @@ impl Flow {
         }
         if self.detour.is_on() {
             in_force.push(Mechanism::Offload);
+        } else if self.counts.offloaded > 0 && mechanisms.has(Mechanism::OffloadAsPublished) {
+            in_force.push(Mechanism::OffloadAsPublished);
+        }
+        if self.is_frozen {
+            in_force.push(Mechanism::Freeze);
         }
         let is_upload = self.way == Way::Up;
         FlowView {
@@ -88,6 +93,8 @@ impl Flow {
         }
         if self.detour.trial().is_in_vain() {
             not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
+        } else if self.detour.trial().is_alone() {
+            not(Mechanism::Offload, "the second link's gateway does not answer".into());
         }
         let is_news = |refusal: &Refusal| *refusal != Refusal::Over;
         if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal).filter(is_news) {

@@ -89,6 +89,20 @@ fn what_is_late_is_asked_for_elsewhere_and_the_first_answer_counts() {
 }
 
 #[test]
+fn what_comes_range_by_range_is_not_late_and_a_link_alone_is_waited_for() {
+    let mut fetcher = Fetcher::default();
+    fetcher.set_roads(&[road(WIFI)]);
+    fetcher.want(at(0), want(1, 5000, 64 * 1024));
+    let first = asked(&mut fetcher, 20).remove(0);
+    let due = fetcher.deadline().unwrap();
+    assert!((at(1900)..at(2200)).contains(&due), "{due:?}");
+    fetcher.fetched(at(1500), first.id, 0, Some(vec![7; 32 * 1024])).unwrap();
+    assert_eq!(fetcher.deadline(), Some(at(3300)));
+    assert_eq!(asked(&mut fetcher, 3299), []);
+    assert_eq!(asked(&mut fetcher, 3300)[0].ranges, [(4000 + 32 * 1024, 4000 + 64 * 1024)]);
+}
+
+#[test]
 fn nothing_or_too_little_is_no_answer() {
     let mut fetcher = both();
     for (number, bytes) in [None, Some(vec![1; 10])].into_iter().enumerate() {

@@ -92,6 +92,16 @@ fn what_nobody_gives_ends_the_connection_with_an_error() {
 }
 
 #[test]
+fn what_comes_slowly_and_all_the_time_ends_nothing() {
+    let mut world = World::new(Weather { loss: 10, ..fair() }, &BOTH);
+    world.crawls = true;
+    world.run(Duration::from_secs(300));
+    assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    let took = world.now.since(Instant::from_millis(1000));
+    assert!(took > Duration::from_secs(12), "{took:?}: it was no test");
+}
+
+#[test]
 fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
     let mut paid = 0;
     for millis in (200..1500).step_by(50) {

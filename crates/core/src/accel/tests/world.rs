@@ -21,6 +21,7 @@ const CELL: LinkId = LinkId(1);
 const MSS: u64 = 1000;
 const SCALE: u8 = 7;
 const WAY: Duration = Duration::from_millis(25);
+const CRAWL: Duration = Duration::from_secs(3);
 
 /// How bad the world is; shares are of a thousand.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +58,7 @@ enum Event {
 pub(super) struct World {
     weather: Weather,
     random: u64,
-    now: Instant,
+    pub(super) now: Instant,
     events: BTreeMap<(Instant, u64), Event>,
     count: u64,
     pub(super) machine: Accelerator,
@@ -84,6 +85,9 @@ pub(super) struct World {
     pub(super) stilled: u64,
     /// What was given and is too old to be taken.
     pub(super) aged: u64,
+    /// Fetches bring one range after the other, each [`CRAWL`] after the one before; these so far.
+    pub(super) crawls: bool,
+    crawled: Vec<u64>,
 }
 
 impl World {
@@ -117,6 +121,8 @@ impl World {
             repeated: 0,
             stilled: 0,
             aged: 0,
+            crawls: false,
+            crawled: Vec::new(),
         };
         world.open();
         world
@@ -259,7 +265,13 @@ impl World {
             assert!(start < end && *end <= self.weather.body, "{fetch:?}");
             self.fetched += end - start;
             let bytes = (!self.chance(self.weather.refused)).then(|| Bytes((*start..*end).map(byte).collect()));
-            let rest = Duration::from_millis(150 + self.number() % 200);
+            let mut rest = Duration::from_millis(150 + self.number() % 200);
+            if self.crawls && *start >= 512 {
+                let at = self.crawled.iter().position(|old| old == start).unwrap_or(self.crawled.len());
+                self.crawled.extend((at == self.crawled.len()).then_some(*start));
+                let due = Instant::from_millis(1000) + CRAWL * (at as u32 + 1);
+                rest = rest.max(due.since(self.now));
+            }
             if !self.chance(self.weather.silent) {
                 self.later(rest, Event::Fetched(fetch.id, range as u32, bytes));
             }

@@ -196,7 +196,10 @@ impl Session {
         let ports = (track.local.ports()?, track.first.ports()?);
         if let Some(pair) = &track.mirror {
             let (orders, ordered) = mpsc::unbounded_channel();
-            let authorization = request.header("Authorization").map(str::to_owned);
+            // A password is for the server that asked for it.
+            let authorization =
+                request.header("Authorization").filter(|_| self.shared.base == Some(self.shared.server));
+            let authorization = authorization.map(str::to_owned);
             tokio::task::spawn_local(mirror::run(Rc::clone(&self.shared), Rc::clone(pair), authorization, ordered));
             self.orders = Some(orders);
         }
