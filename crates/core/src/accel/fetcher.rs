@@ -10,7 +10,8 @@
 //! 3. No link is asked for more than it brings in a round trip and [`QUEUE`], counting what answers say around their
 //!    bytes: what waits here may still come by itself, or go over another link.
 //! 4. What has not come after [`PATIENCE`], two round trips and its turn in the queue is asked for again, if possible
-//!    over another link; a fetch that brings one range after the other is not late. The first answer counts; a fetch of which nothing is wanted any more is cancelled.
+//!    over another link. Of one link alone it is asked for later, and not while one range comes after the other. The first
+//!    answer counts; a fetch of which nothing is wanted any more is cancelled.
 //! 5. It never gives up by itself, save after [`TRIES`]: how long a hole may stay open is its flow's to say.
 
 mod open;
@@ -144,8 +145,8 @@ impl Fetcher {
         let open = self.open.get_mut(&fetch)?;
         let part = open.close(range)?;
         let link = open.link;
-        if bytes.is_some() {
-            open.due = open.due.max(now + open.patience);
+        if let Some(patience) = open.patience.filter(|_| bytes.is_some()) {
+            open.due = open.due.max(now + patience);
         }
         let is_over = open.is_over();
         // Only the end of an answer says how long all of it took.
@@ -307,8 +308,8 @@ impl Fetcher {
         });
         self.last += 1;
         let id = FetchId(self.last);
-        let patience = if is_alone { PATIENCE * ALONE } else { PATIENCE };
-        let due = now + lane.wait() + patience;
+        let patience = is_alone.then(|| PATIENCE * ALONE);
+        let due = now + lane.wait() + patience.unwrap_or(PATIENCE);
         let ahead = lane.asked(road::cost(bytes, parts.len() as u64));
         let ranges =
             parts.iter().map(|part| (part.place.offset, part.place.offset + part.stretch.bytes())).collect();

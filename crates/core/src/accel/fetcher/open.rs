@@ -17,8 +17,8 @@ pub(super) struct Open {
     pub(super) link: LinkId,
     /// When it is late.
     pub(super) due: Instant,
-    /// How long after a range the next one may take.
-    pub(super) patience: Duration,
+    /// How long after a range the next one may take; none: no longer for a range that came.
+    pub(super) patience: Option<Duration>,
     /// When it was asked, and how much its link had to bring up to its end.
     pub(super) asked: Instant,
     pub(super) ahead: DataSize,
