@@ -261,7 +261,7 @@ impl Moment {
     /// How long the queue is to be for the switch.
     fn need(&self) -> Duration {
         let longer = self.rtt + self.extra.unwrap_or(USUAL);
-        let full = (longer * 17 / 20).saturating_sub(self.rtt);
+        let full = (longer * 23 / 25).saturating_sub(self.rtt);
         full.min(self.longest * 3 / 4).max(STANDS)
     }
 }
@@ -315,8 +315,8 @@ const STOOD_WITH: Duration = Duration::from_millis(1000);
 const STOOD: u64 = 2;
 /// chosen: means of seconds waver by some.
 const MEANS: u64 = 5;
-/// Between an access point and a mobile link.
-const USUAL: Duration = Duration::from_millis(50);
+/// Between an access point and a mobile link, with what a thin one takes for an acknowledgement.
+const USUAL: Duration = Duration::from_millis(75);
 /// chosen: longer than a window takes to fill a queue at most, where it fills one.
 const BEFORE: Duration = Duration::from_secs(3);
 /// chosen: the time between two losses of CUBIC at 20 Mbit/s and 100 ms, and some more.
@@ -411,9 +411,12 @@ mod tests {
             }
             None
         };
-        assert!(ended(17, 55, false).is_some_and(|after| after < 1000), "its window fills a way of 100 ms");
-        assert_eq!((ended(19, 55, false), ended(16, 36, false)), (None, None), "as was to be expected");
-        assert_eq!(ended(17, 55, true), None, "a loss");
+        assert!(
+            ended(17, 70, false).is_some_and(|after| after < 1000),
+            "a window of 120 ms nearly fills a way of 125"
+        );
+        assert_eq!(ended(18, 70, false), None, "as was to be expected");
+        assert_eq!(ended(17, 70, true), None, "a loss");
     }
 
     #[test]
@@ -484,6 +487,6 @@ mod tests {
             ..Moment::at(Instant::ZERO)
         };
         let need = |longest, extra| moment(longest, extra).need().as_millis();
-        assert_eq!((need(100, 50), need(100, 75), need(40, 75), need(4, 75)), (35, 56, 30, 10));
+        assert_eq!((need(100, 50), need(100, 75), need(40, 75), need(4, 75)), (42, 65, 30, 10));
     }
 }
