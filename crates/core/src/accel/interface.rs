@@ -6,10 +6,11 @@
 //! 1. Nothing is asked of a link that is not used: its radio may sleep. While it is, its gateway is asked five times a
 //!    second, and that question waits in the same queue as everything else that leaves.
 //! 2. Where the uplink's rate was told, nine tenths of it may be used. Else the allowance grows by a quarter with each
-//!    answer that did not wait, as long as it is used, and shrinks by three tenths with one that has waited for long, by a
-//!    tenth where some in a row have waited. What was too much is not tried again for a while, for each time makes the
-//!    round trips of all flows longer.
-//! 3. A link that owes answers for a second is dead until it answers.
+//!    answer that did not wait, as long as it is used; an answer says nothing of an allowance that is newer than its question.
+//! 3. It is halved where the first answer behind a growth has waited, or any for long: what waits there makes the round trips
+//!    of all flows longer. It shrinks by a tenth where some in a row have waited. What was too much is not tried again for a
+//!    while, each time for longer.
+//! 4. A link that owes answers for a second is dead until it answers.
 //!
 //! Its capacity by a burst of packets was not measured: on a radio that costs more than all ACKs of a minute.
 
@@ -25,8 +26,11 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 pub(super) struct Interface {
     terms: Helper,
     allowance: Bitrate,
-    /// What it may grow to until then.
-    ceiling: Option<(Bitrate, Instant)>,
+    /// When it changed last, and whether it grew and has not been found to be too much.
+    changed: Instant,
+    is_trial: bool,
+    /// What it may grow to until then, and how long that was.
+    ceiling: Option<(Bitrate, Instant, Duration)>,
     /// Answers in a row that have waited.
     waits: u32,
     /// What may go at once, in nanoseconds of the allowance; negative after something that could not wait.
@@ -52,6 +56,8 @@ impl Interface {
         Self {
             terms,
             allowance: terms.up.map_or(FIRST, |up| up.share(USABLE)),
+            changed: Instant::ZERO,
+            is_trial: false,
             ceiling: None,
             waits: 0,
             credit: 0,
@@ -131,7 +137,7 @@ impl Interface {
         // An answer that waits behind what a server sends says nothing of the way up.
         let waits_there = self.brought.is_some_and(|at| now.since(at) < DEAD);
         if self.terms.up.is_none() && !waits_there {
-            self.adapt(now, rtt.saturating_sub(base));
+            self.adapt(now, asked, rtt.saturating_sub(base));
         }
         self.used = 0;
     }
@@ -194,23 +200,37 @@ impl Interface {
         self.sent
     }
 
-    fn adapt(&mut self, now: Instant, waited: Duration) {
-        let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
+    /// What an answer says of the allowance.
+    fn adapt(&mut self, now: Instant, asked: Instant, waited: Duration) {
+        if asked < self.changed {
+            return;
+        }
         self.waits = if waited < SHORT { 0 } else { self.waits + 1 };
-        let keeps = if waited >= LONG { 70 } else { 90 };
-        if waited >= LONG || self.waits >= OFTEN {
-            self.waits = 0;
-            // Answers that follow have waited in the same queue: they tell nothing of less.
-            if self.ceiling.is_none_or(|(ceiling, until)| now >= until || self.allowance >= ceiling) {
-                let ceiling = self.allowance.share(Ratio::from_percent(85));
-                self.ceiling = Some((ceiling.max(LEAST), now + AGAIN));
-            }
-            self.allowance = self.allowance.share(Ratio::from_percent(keeps)).max(LEAST);
-        } else if waited < SHORT && is_used {
-            let most =
-                self.ceiling.filter(|(_, until)| now < *until).map_or(MOST, |(ceiling, _)| ceiling.min(MOST));
-            let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4);
-            self.allowance = more.min(most).max(self.allowance.min(most));
+        if waited >= LONG || (self.is_trial && waited >= SHORT) {
+            self.shrink(now, Ratio::from_percent(50), Ratio::from_percent(75));
+        } else if self.waits >= OFTEN {
+            self.shrink(now, Ratio::from_percent(90), Ratio::from_percent(90));
+        } else if waited < SHORT && asked.since(self.changed) >= SHOWS {
+            self.is_trial = false;
+            self.grow(now);
+        }
+    }
+
+    /// It keeps so much, and may soon grow to so much.
+    fn shrink(&mut self, now: Instant, keeps: Ratio, most: Ratio) {
+        let again = self.ceiling.map_or(AGAIN, |(_, _, again)| (again * 2).min(AT_LAST));
+        self.ceiling = Some((self.allowance.share(most).max(LEAST), now + again, again));
+        self.allowance = self.allowance.share(keeps).max(LEAST);
+        (self.changed, self.is_trial, self.waits) = (now, false, 0);
+    }
+
+    fn grow(&mut self, now: Instant) {
+        let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
+        let most =
+            self.ceiling.filter(|(_, until, _)| now < *until).map_or(MOST, |(ceiling, ..)| ceiling.min(MOST));
+        let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(most);
+        if is_used && more > self.allowance {
+            (self.allowance, self.changed, self.is_trial) = (more, now, true);
         }
     }
 
@@ -242,8 +262,12 @@ const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_millis(80);
 /// chosen: a second of them.
 const OFTEN: u32 = 5;
-/// chosen: a mobile link's rate changes within minutes.
-const AGAIN: Duration = Duration::from_secs(30);
+/// chosen: an overload adds a queue of this order at least within it.
+const SHOWS: Duration = Duration::from_millis(100);
+/// chosen: one late answer may be the radio's doing, and costs no more than some seconds; a mobile link's rate changes within
+/// minutes.
+const AGAIN: Duration = Duration::from_secs(4);
+const AT_LAST: Duration = Duration::from_secs(60);
 /// chosen: longer than any round trip of a link that is worth it.
 const DEAD: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_millis(1500);
@@ -305,8 +329,31 @@ mod tests {
             let mut interface = cell(None);
             let (rate, worst) = send(&mut interface, real);
             assert!(rate > real * 6 / 10 && rate <= real, "{rate} of {real}");
-            assert!(worst < Duration::from_millis(900), "{worst:?}");
+            assert!(worst < Duration::from_millis(200), "{worst:?}");
         }
+    }
+
+    #[test]
+    fn what_was_too_much_is_taken_back_at_once_and_one_late_answer_is_soon_forgotten() {
+        let mut interface = cell(None);
+        let mut answer = |ms: u64, waited: u64| {
+            let now = Instant::from_millis(ms);
+            interface.used = 10_000;
+            interface.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
+            interface.allowance().bits_per_sec() / 1000
+        };
+        assert_eq!(answer(1000, 0), 62, "it grows");
+        assert_eq!(answer(1100, 0), 62, "asked too early to tell");
+        assert_eq!(answer(1200, 40), 31, "the first that tells has waited");
+        assert_eq!(answer(1250, 100), 31, "asked before that");
+        assert_eq!(
+            [answer(1400, 0), answer(1600, 0), answer(1800, 0)],
+            [39, 46, 46],
+            "not beyond what was too much"
+        );
+        assert_eq!([answer(5300, 0), answer(5500, 0)], [58, 73], "four seconds later it is tried again");
+        assert_eq!(answer(5700, 40), 36);
+        assert_eq!([answer(13_400, 0), answer(13_600, 0)], [45, 54], "the second time for eight");
     }
 
     #[test]
