@@ -20,6 +20,7 @@
 
 use super::clock::Clock;
 use super::odds::Odds;
+use super::window::Window;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::Stamp;
 
@@ -147,31 +148,6 @@ impl Gate {
     /// The longest wait of late.
     pub(super) fn longest(&self) -> Duration {
         Duration::from_nanos(u64::try_from(self.longest.value().unwrap_or(0)).unwrap_or(0))
-    }
-}
-
-/// The extreme of the last one to two spans of time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Window<T> {
-    began: Instant,
-    now: Option<T>,
-    before: Option<T>,
-    of: Option<T>,
-}
-
-impl<T: Copy> Window<T> {
-    fn on_value(&mut self, now: Instant, span: Duration, value: T, extreme: fn(T, T) -> T) -> T {
-        if now.since(self.began) >= span {
-            (self.before, self.now, self.began) = (self.now.take(), None, now);
-        }
-        let join = |a: Option<T>, b: T| a.map_or(b, |a| extreme(a, b));
-        let current = join(self.now, value);
-        self.now = Some(current);
-        *self.of.insert(join(self.before, current))
-    }
-
-    const fn value(&self) -> Option<T> {
-        self.of
     }
 }
 

@@ -265,8 +265,7 @@ impl Lane {
     /// What it carries from here. What was not told is found out by what is offloaded; before that it is usual.
     fn up(&self) -> Bitrate {
         let rate = self.interface.allowance();
-        let is_found = self.interface.terms().up.is_some() || rate < FOUND;
-        if is_found { rate } else { rate.max(UNKNOWN) }
+        if self.interface.is_known() { rate } else { rate.max(UNKNOWN) }
     }
 }
 
@@ -281,8 +280,6 @@ const REPLAYED: u64 = 60;
 const QUICKEST: Duration = Duration::from_millis(4);
 /// chosen: slower than that nothing can be caught up with.
 const SLOWEST: Duration = Duration::from_millis(40);
-/// Where an uplink's search begins (`interface`): one that is below was found to be thin.
-const FOUND: Bitrate = Bitrate::from_bits_per_sec(50_000);
 /// chosen: once a blackout, so much of a burst is borne by any link of today.
 const UNKNOWN: Bitrate = Bitrate::from_bits_per_sec(300_000);
 /// Of a link whose round trip is not known yet.

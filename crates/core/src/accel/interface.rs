@@ -6,10 +6,11 @@
 //! 1. Nothing is asked of a link that is not used: its radio may sleep. While it is, its gateway is asked five times a
 //!    second, and that question waits in the same queue as everything else that leaves.
 //! 2. Where the uplink's rate was told, nine tenths of it may be used. Else the allowance grows by a quarter with each
-//!    answer that did not wait, as long as it is used; an answer says nothing of an allowance that is newer than its question.
-//! 3. It is halved where the first answer behind a growth has waited, or any for long: what waits there makes the round trips
-//!    of all flows longer. It shrinks by a tenth where some in a row have waited. What was too much is not tried again for a
-//!    while, each time for longer.
+//!    answer that did not wait. It is halved where the first answer behind a growth has waited, or any for long: what waits there
+//!    makes the round trips of all flows longer. It shrinks by a tenth where some in a row have waited. What was too much is not
+//!    tried again for a while, each time for longer.
+//! 3. An answer says nothing of an allowance that is newer than its question, nor of one that is not used: a radio that wakes is
+//!    late as well.
 //! 4. A link that owes answers for a second is dead until it answers.
 //!
 //! Its capacity by a burst of packets was not measured: on a radio that costs more than all ACKs of a minute.
@@ -18,6 +19,7 @@ use alloc::collections::VecDeque;
 
 use super::config::Helper;
 use super::event::Output;
+use super::window::Window;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
@@ -29,8 +31,7 @@ pub(super) struct Interface {
     /// When it changed last, and whether it grew and has not been found to be too much.
     changed: Instant,
     is_trial: bool,
-    /// What it may grow to until then, and how long that was.
-    ceiling: Option<(Bitrate, Instant, Duration)>,
+    ceiling: Option<Ceiling>,
     /// Answers in a row that have waited.
     waits: u32,
     /// What may go at once, in nanoseconds of the allowance; negative after something that could not wait.
@@ -42,12 +43,21 @@ pub(super) struct Interface {
     next_question: Option<Instant>,
     next_sequence: u16,
     asked: VecDeque<(u16, Instant)>,
-    base: Option<Duration>,
+    /// The shortest round trips: a link may get slower, or another way.
+    base: Window<Duration>,
     rtt: Option<Duration>,
     heard: Option<Instant>,
     /// When it brought something else than answers last.
     brought: Option<Instant>,
     is_down: bool,
+}
+
+/// What it may grow to until then, and how long that was.
+#[derive(Clone, Copy, Debug)]
+struct Ceiling {
+    rate: Bitrate,
+    until: Instant,
+    again: Duration,
 }
 
 impl Interface {
@@ -68,7 +78,7 @@ impl Interface {
             next_question: None,
             next_sequence: 0,
             asked: VecDeque::new(),
-            base: None,
+            base: Window::default(),
             rtt: None,
             heard: None,
             brought: None,
@@ -133,7 +143,7 @@ impl Interface {
         let rtt = now.since(asked);
         self.heard = Some(now);
         self.rtt = Some(rtt);
-        let base = *self.base.insert(self.base.map_or(rtt, |base| base.min(rtt)));
+        let base = self.base.on_value(now, LATELY, rtt, Duration::min);
         // An answer that waits behind what a server sends says nothing of the way up.
         let waits_there = self.brought.is_some_and(|at| now.since(at) < DEAD);
         if self.terms.up.is_none() && !waits_there {
@@ -168,7 +178,8 @@ impl Interface {
         }
         self.next_sequence = self.next_sequence.wrapping_add(1);
         if self.asked.len() == REMEMBERED {
-            self.asked.pop_back();
+            // The oldest tells for how long it owes answers; the newest may be answered yet.
+            self.asked.remove(1);
         }
         self.asked.push_back((self.next_sequence, now));
         self.next_question = Some(now + RHYTHM);
@@ -190,6 +201,11 @@ impl Interface {
         self.allowance
     }
 
+    /// Whether what it bears was told, or something was too much.
+    pub(super) const fn is_known(&self) -> bool {
+        self.terms.up.is_some() || self.ceiling.is_some()
+    }
+
     /// On what terms it is used.
     pub(super) const fn terms(&self) -> &Helper {
         &self.terms
@@ -202,7 +218,8 @@ impl Interface {
 
     /// What an answer says of the allowance.
     fn adapt(&mut self, now: Instant, asked: Instant, waited: Duration) {
-        if asked < self.changed {
+        let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
+        if !is_used || asked < self.changed {
             return;
         }
         self.waits = if waited < SHORT { 0 } else { self.waits + 1 };
@@ -210,7 +227,7 @@ impl Interface {
             self.shrink(now, Ratio::from_percent(50), Ratio::from_percent(75));
         } else if self.waits >= OFTEN {
             self.shrink(now, Ratio::from_percent(90), Ratio::from_percent(90));
-        } else if waited < SHORT && asked.since(self.changed) >= SHOWS {
+        } else if waited < CLEAR && asked.since(self.changed) >= SHOWS {
             self.is_trial = false;
             self.grow(now);
         }
@@ -218,18 +235,26 @@ impl Interface {
 
     /// It keeps so much, and may soon grow to so much.
     fn shrink(&mut self, now: Instant, keeps: Ratio, most: Ratio) {
-        let again = self.ceiling.map_or(AGAIN, |(_, _, again)| (again * 2).min(AT_LAST));
-        self.ceiling = Some((self.allowance.share(most).max(LEAST), now + again, again));
+        let rate = self.allowance.share(most).max(LEAST);
+        match &mut self.ceiling {
+            // One that is below has a queue which is left over, and tells nothing of less.
+            Some(ceiling) if now < ceiling.until && self.allowance < ceiling.rate => {}
+            Some(ceiling) if now < ceiling.until => ceiling.rate = rate,
+            ended => {
+                let recent = ended.filter(|ceiling| now.since(ceiling.until) < AT_LAST);
+                let again = recent.map_or(AGAIN, |ceiling| (ceiling.again * 2).min(AT_LAST));
+                *ended = Some(Ceiling { rate, until: now + again, again });
+            }
+        }
         self.allowance = self.allowance.share(keeps).max(LEAST);
         (self.changed, self.is_trial, self.waits) = (now, false, 0);
     }
 
     fn grow(&mut self, now: Instant) {
-        let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
-        let most =
-            self.ceiling.filter(|(_, until, _)| now < *until).map_or(MOST, |(ceiling, ..)| ceiling.min(MOST));
+        let ceiling = self.ceiling.filter(|ceiling| now < ceiling.until);
+        let most = ceiling.map_or(MOST, |ceiling| ceiling.rate.min(MOST));
         let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(most);
-        if is_used && more > self.allowance {
+        if more > self.allowance {
             (self.allowance, self.changed, self.is_trial) = (more, now, true);
         }
     }
@@ -257,6 +282,8 @@ const MOST: Bitrate = Bitrate::from_bits_per_sec(280_000);
 /// In nanoseconds. chosen: two ACKs in one at 100 kbit/s.
 const BURST: i64 = 10_000_000;
 const RHYTHM: Duration = Duration::from_millis(200);
+/// chosen: two ACKs' time at 50 kbit/s.
+const CLEAR: Duration = Duration::from_millis(15);
 /// chosen: less is the radio's scheduling.
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_millis(80);
@@ -268,6 +295,8 @@ const SHOWS: Duration = Duration::from_millis(100);
 /// minutes.
 const AGAIN: Duration = Duration::from_secs(4);
 const AT_LAST: Duration = Duration::from_secs(60);
+/// chosen: longer than a queue of ours stands.
+const LATELY: Duration = Duration::from_secs(30);
 /// chosen: longer than any round trip of a link that is worth it.
 const DEAD: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_millis(1500);
@@ -333,15 +362,18 @@ mod tests {
         }
     }
 
+    /// What it may use, in kbit/s, after an answer at this time that has waited so long, in ms.
+    fn answer(interface: &mut Interface, ms: u64, waited: u64) -> u64 {
+        let now = Instant::from_millis(ms);
+        interface.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
+        interface.allowance().bits_per_sec() / 1000
+    }
+
     #[test]
     fn what_was_too_much_is_taken_back_at_once_and_one_late_answer_is_soon_forgotten() {
         let mut interface = cell(None);
-        let mut answer = |ms: u64, waited: u64| {
-            let now = Instant::from_millis(ms);
-            interface.used = 10_000;
-            interface.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
-            interface.allowance().bits_per_sec() / 1000
-        };
+        interface.used = 10_000;
+        let mut answer = |ms: u64, waited: u64| answer(&mut interface, ms, waited);
         assert_eq!(answer(1000, 0), 62, "it grows");
         assert_eq!(answer(1100, 0), 62, "asked too early to tell");
         assert_eq!(answer(1200, 40), 31, "the first that tells has waited");
@@ -354,6 +386,59 @@ mod tests {
         assert_eq!([answer(5300, 0), answer(5500, 0)], [58, 73], "four seconds later it is tried again");
         assert_eq!(answer(5700, 40), 36);
         assert_eq!([answer(13_400, 0), answer(13_600, 0)], [45, 54], "the second time for eight");
+        // Much later once more: it is soon forgotten again.
+        assert_eq!([answer(90_000, 0), answer(90_200, 90)], [68, 34]);
+        assert_eq!([answer(93_800, 0), answer(94_000, 0), answer(94_300, 0)], [42, 51, 64]);
+    }
+
+    #[test]
+    fn a_queue_that_is_left_over_counts_once_and_a_radio_that_wakes_not_at_all() {
+        let mut interface = cell(None);
+        for n in 0..5 {
+            assert_eq!(answer(&mut interface, 1000 + n * 200, 300), 50, "nothing was sent");
+        }
+        interface.used = 10_000;
+        let grown = (0..8).map(|n| answer(&mut interface, 3000 + n * 200, 0)).last();
+        assert_eq!(grown, Some(280));
+        let late = [5000, 5600, 6200, 6800].map(|ms| answer(&mut interface, ms, 500));
+        assert_eq!(late, [140, 70, 35, 17]);
+        let later = (0..14).map(|n| answer(&mut interface, 7000 + n * 200, 0)).last();
+        assert_eq!(later, Some(280), "the ceiling was that of the first, and is gone");
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_no_queue_for_ever() {
+        let mut interface = cell(None);
+        let mut at = 0;
+        let mut minute = |interface: &mut Interface, rtt: u64| {
+            for _ in 0..300 {
+                at += 200;
+                interface.want(Instant::from_millis(at));
+                interface.tick(Instant::from_millis(at), &mut VecDeque::new());
+                interface.used = 10_000;
+                let sequence = interface.next_sequence;
+                interface.on_answer(Instant::from_millis(at + rtt), sequence);
+            }
+            interface.allowance()
+        };
+        assert_eq!(minute(&mut interface, 20), MOST);
+        minute(&mut interface, 130);
+        assert_eq!(minute(&mut interface, 130), MOST);
+    }
+
+    #[test]
+    fn a_link_with_a_long_way_that_was_dark_is_seen_when_it_answers() {
+        let mut interface = cell(None);
+        for n in 0..50 {
+            let at = Instant::from_millis(n * 200);
+            interface.want(at);
+            interface.tick(at, &mut VecDeque::new());
+            if n >= 30 {
+                // Two questions later.
+                interface.on_answer(at + Duration::from_millis(1), interface.next_sequence - 2);
+            }
+        }
+        assert!(interface.is_alive(Instant::from_millis(10_000)));
     }
 
     #[test]

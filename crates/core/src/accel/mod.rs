@@ -56,6 +56,7 @@ mod undo;
 mod upward;
 mod view;
 mod ways;
+mod window;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;

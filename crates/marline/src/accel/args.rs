@@ -26,14 +26,15 @@ Examples:
   marline accel status
       Which mechanism is in force for each flow, and what it gains.
 
-Mechanisms, on unless disabled: offload, undo, reserve, hide, late-hide. As published in 2009, for comparison:
-offload-as-published, freeze, freeze-flight, fast-fetch (which takes all that the second link brings). offload and these
-need a second link. undo and reserve help what this machine sends as well.
+Mechanisms, on unless disabled: offload, undo, reserve, hide, late-hide. For comparison, off unless enabled:
+offload-as-published, freeze and fast-fetch as published in 2009 (the last takes all that the second link brings), and
+freeze-flight, a form of freeze for today's senders. offload and these need a second link. undo and reserve help what this
+machine sends as well.
 
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
 them, joined by `and` and `or` (`tcp dst port 80 or 443`).
 
-Changed while it runs: two chains of packet rules for the primary link (iptables -t mangle -S). They go at the end or, after a
+Changed while it runs: at most two chains of packet rules for the primary link (iptables -t mangle -S). They go at the end or, after a
 crash, at the next start or by `marline accel stop`; until then packets pass them untouched. It needs CAP_NET_ADMIN and
 CAP_NET_RAW. docs/accel.md tells what is done to flows, and when nothing is.
 

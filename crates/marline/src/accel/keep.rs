@@ -51,8 +51,10 @@ pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, Exit> {
 /// Has somebody pay what runs have left that were killed together with their keepers.
 pub(super) fn settle(dir: &Path, primary: &str, roads: &[Road]) {
     for orphan in orphans(dir, primary) {
-        if let Err(error) = spawn(&orphan, roads, Stdio::null()) {
-            tracing::warn!(file = %orphan.display(), %error, "what flows are owed is not paid");
+        match spawn(&orphan, roads, Stdio::null()) {
+            // Its end is nobody's business but the kernel's.
+            Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
+            Err(error) => tracing::warn!(file = %orphan.display(), %error, "what flows are owed is not paid"),
         }
     }
 }

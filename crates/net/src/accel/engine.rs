@@ -91,8 +91,8 @@ impl Engine {
         // What a run that was killed has left would fill the queue before anybody reads it.
         rules::sweep(&primary.name)?;
         // The least intrusive that serves; where the kernel cannot, packets wait for a word instead.
-        match steering::suits(&setup).map(|up| steering::open(&setup, up)) {
-            Some(Ok(steering)) => return Self::run(move |wake, ordered| steering.run(&wake, &ordered)),
+        match steering::suits(&setup).map(|up| steering::open(&setup, up, number)) {
+            Some(Ok(steering)) => return Self::run(move |_, ordered| steering.run(&ordered)),
             Some(Err(error)) => tracing::info!(%error, "acknowledgements are led by the queue instead"),
             None => {}
         }
@@ -289,7 +289,8 @@ impl Loop {
                         self.works.on_event(&message);
                     }
                 }
-                Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_overflow(&error) => self.works.hear_all(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
         }

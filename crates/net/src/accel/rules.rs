@@ -156,11 +156,14 @@ fn set(v6: bool, table: &str) -> Result<String, AccelError> {
     }
     let why = why.ok_or_else(missing)?;
     let is_privilege = ["ermission denied", "not permitted", "must be root"].iter().any(|word| why.contains(word));
+    let is_locked = why.contains("xtables lock");
     Err(if is_privilege {
         AccelError::NotPermitted(why)
+    } else if is_locked {
+        AccelError::Unfit(format!("{why}: another program is changing rules; try again when it is done"))
     } else {
         AccelError::Unfit(format!(
-            "{why}: the kernel takes no rule with the target NFQUEUE (it needs NETFILTER_XT_TARGET_NFQUEUE and the matches length and mark)"
+            "{why}: the kernel takes no such rule (for the target NFQUEUE it needs NETFILTER_XT_TARGET_NFQUEUE and the matches length and mark)"
         ))
     })
 }

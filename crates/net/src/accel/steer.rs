@@ -68,6 +68,15 @@ impl Steer {
         map.set(0, settings, 0).map_err(|error| failed(error.to_string()))
     }
 
+    /// This is the second link from the next [`switch`](Self::switch) on.
+    pub(super) fn lead_to(&mut self, second: &Road) -> Result<(), AccelError> {
+        let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
+        let (_, has_hardware) = kind(&socket, second)?;
+        self.settings[4..8].copy_from_slice(&second.index.to_ne_bytes());
+        self.settings[12..16].copy_from_slice(&u32::from(has_hardware).to_ne_bytes());
+        Ok(())
+    }
+
     /// What it has counted since it is there.
     pub(super) fn counted(&self) -> Steered {
         let map = self.program.map("COUNTERS").and_then(|map| PerCpuArray::<_, [u64; 4]>::try_from(map).ok());

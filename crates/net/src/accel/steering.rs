@@ -5,24 +5,29 @@
 //! 1. It suits where nothing but `offload` may be done, for all TCP, over one second link whose rate the user has said: the
 //!    program measures nothing.
 //! 2. A second link whose gateway has not answered for [`DARK`] is not used: acknowledgements would be lost on it.
-//! 3. A log of decisions cannot be written: nothing is decided here.
+//! 3. Meanwhile it is looked up again each second: it may have another address, another router or, where a modem was plugged in
+//!    again, another number. Where the primary link was plugged in again the program went with it, and is attached anew.
+//! 4. A log of decisions cannot be written: nothing is decided here.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
 use marline_sys::clock;
+use rustix::net::netdevice::name_to_index;
 
 use super::AccelError;
 use super::engine::{Order, Setup};
 use super::flows::Flows;
 use super::ping::Pinger;
-use super::road::Road;
+use super::queue::Queue;
+use super::road::{Road, Wanted, roads};
+use super::rules::Numbers;
 use super::status::{Counts, Link, Status};
 use super::steer::Steer;
+use crate::links::survey;
 
 /// The program and who watches over it.
 #[derive(Debug)]
@@ -30,9 +35,12 @@ pub(super) struct Steering {
     steer: Steer,
     pinger: Pinger,
     roads: Vec<Road>,
+    up: Bitrate,
     is_dark: bool,
     asked: u64,
     answered: u64,
+    /// Nothing comes there; but no other run begins on this link.
+    _taken: Option<Queue>,
 }
 
 /// The second link's rate, if this is all that is needed.
@@ -43,7 +51,7 @@ pub(super) fn suits(setup: &Setup) -> Option<Bitrate> {
 }
 
 /// Attaches the program.
-pub(super) fn open(setup: &Setup, up: Bitrate) -> Result<Steering, AccelError> {
+pub(super) fn open(setup: &Setup, up: Bitrate, number: u16) -> Result<Steering, AccelError> {
     let [primary, second] = setup.roads.as_slice() else {
         return Err(AccelError::Wrong("one second link is led to, and no more".into()));
     };
@@ -51,20 +59,27 @@ pub(super) fn open(setup: &Setup, up: Bitrate) -> Result<Steering, AccelError> {
         pinger: Pinger::open(&second.name, second.index, second.gateway)?,
         steer: Steer::attach(primary, second, up)?,
         roads: setup.roads.clone(),
+        up,
         is_dark: false,
         asked: 0,
         answered: 0,
+        // A kernel without queues knows no other drivers that could be in the way.
+        _taken: Queue::open(Numbers { leaving: number, arriving: None }).ok(),
     })
 }
 
 impl Steering {
     /// Until the end is ordered.
-    pub(super) fn run(mut self, _wake: &OwnedFd, orders: &Receiver<Order>) -> io::Result<()> {
+    pub(super) fn run(mut self, orders: &Receiver<Order>) -> io::Result<()> {
         let begun = Instant::now();
         let (mut heard, mut next) = (begun, begun);
         loop {
             if Instant::now() >= next {
-                next = Instant::now() + EVERY;
+                self.follow().map_err(io::Error::other)?;
+                if self.is_dark {
+                    self.look_up();
+                }
+                next = Instant::now() + if self.is_dark { DARK } else { EVERY };
                 // One that cannot be sent is not answered.
                 let _ = self.pinger.ask((self.asked & 0xffff) as u16);
                 self.asked += 1;
@@ -88,6 +103,36 @@ impl Steering {
                 self.steer.switch(!is_dark).map_err(io::Error::other)?;
             }
         }
+    }
+
+    /// The program goes with the primary link's interface; it comes back with it.
+    fn follow(&mut self) -> Result<(), AccelError> {
+        let [primary, second, ..] = self.roads.as_mut_slice() else { return Ok(()) };
+        match name_to_index(&self.pinger, &primary.name) {
+            Ok(index) if index != primary.index => {
+                primary.index = index;
+                self.steer = Steer::attach(primary, second, self.up)?;
+                self.steer.switch(!self.is_dark)
+            }
+            // It is not there now.
+            _ => Ok(()),
+        }
+    }
+
+    /// The second link as it is now.
+    fn look_up(&mut self) {
+        let Some(second) = self.roads.get_mut(1) else { return };
+        let gateway = second.is_named.then_some(second.gateway);
+        let wanted = [Wanted { name: second.name.clone(), gateway }];
+        let found = survey().ok().and_then(|survey| roads(&survey, &wanted).ok()?.pop());
+        let found = found.and_then(|road| Some((Pinger::open(&road.name, road.index, road.gateway).ok()?, road)));
+        // One that cannot be used now is looked up again.
+        let Some((pinger, road)) = found else { return };
+        if self.steer.lead_to(&road).is_err() {
+            return;
+        }
+        self.pinger = pinger;
+        *second = Road { link: second.link, ..road };
     }
 
     fn status(&self, begun: Instant) -> Status {

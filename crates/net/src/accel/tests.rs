@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use marline_core::accel::{Accelerator, Config, Sight};
+use marline_core::accel::{Accelerator, Config, Helper, Mechanism, Mechanisms, Sight};
 use marline_core::link::LinkId;
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::messages;
@@ -427,6 +427,68 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
         wlan.tun.send(&session.data(b"x")).unwrap();
         assert_eq!(session.heard(), "x");
         assert!(wlan.segment(server(SERVERS[0])).is_some(), "without the process all is as before");
+    });
+}
+
+#[test]
+fn a_program_that_leads_acknowledgements_follows_links_that_change() {
+    in_a_network(|| {
+        let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
+        ip("route add default via 10.2.0.1 dev wwan0 metric 150");
+        let wanted = [("wlan0", Some("10.1.0.1".parse().unwrap())), ("wwan0", None)]
+            .map(|(name, gateway)| Wanted { name: name.into(), gateway });
+        let helper = Helper { up: Some(Bitrate::from_mbps(1)), ..Helper::new(LinkId(1)) };
+        let config = Config {
+            mechanisms: Mechanisms::of(&[Mechanism::Offload]),
+            helpers: vec![helper],
+            ..Config::new(LinkId(0), None)
+        };
+        let roads = roads(&survey().unwrap(), &wanted).unwrap();
+        let again = Setup { roads: roads.clone(), ..setup("tcp") };
+        let setup = Setup { config, roads, ..setup("tcp") };
+        let engine = Engine::start(setup).unwrap();
+        if status(&engine).driver != "bpf" {
+            return eprintln!("skipped: the kernel does not lead acknowledgements");
+        }
+        let asked = |line: &Line, gateway: &str| {
+            let gateway: IpAddr = gateway.parse().unwrap();
+            let is_question = |packet: &Packet<'_>| {
+                packet.pair().destination() == gateway && Echo::of(*packet).is_ok_and(|echo| !echo.is_reply)
+            };
+            (0..10).find_map(|_| line.next(is_question)).expect("the gateway is asked")
+        };
+        asked(&wwan, "10.2.0.1");
+        let again = Engine::start(Setup { flows: "port 80".parse().unwrap(), ..again }).unwrap_err();
+        assert_eq!(again.to_string(), super::AccelError::taken("wlan0").to_string(), "though it has no rules");
+        ip("address del 10.2.0.2/24 dev wwan0");
+        ip("address add 10.9.0.2/24 dev wwan0");
+        ip("route add default via 10.9.0.1 dev wwan0 metric 150");
+        asked(&wwan, "10.9.0.1");
+        assert!(status(&engine).links[1].dark);
+        // A modem that is plugged in again is another interface.
+        drop(wwan);
+        let _other = Line::new("other0", "10.3.0.2/24", "fd00:3::2/64", 300);
+        let wwan = Line::new("wwan0", "10.8.0.2/24", "fd00:2::2/64", 200);
+        ip("route add default via 10.8.0.1 dev wwan0 metric 150");
+        let begun = Instant::now();
+        let answer = || {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it follows");
+            let question = asked(&wwan, "10.8.0.1");
+            let question = Packet::parse(&question).unwrap();
+            let echo = Echo { is_reply: true, ..Echo::of(question).unwrap() };
+            wwan.tun.send(&echo.emit(&question.pair().reversed(), Envelope::default()).unwrap()).unwrap();
+        };
+        while status(&engine).links[1].dark {
+            answer();
+        }
+        drop(wlan);
+        let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        let before = status(&engine).counts.seen;
+        while status(&engine).counts.seen == before {
+            answer();
+            connect(&wlan, server(SERVERS[0]), None);
+        }
     });
 }
 

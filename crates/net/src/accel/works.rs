@@ -295,6 +295,15 @@ impl Works {
         }
     }
 
+    /// Events were lost: links and addresses as they are now.
+    pub(super) fn hear_all(&mut self) {
+        for request in [Request::dump_links(), Request::dump_addresses()] {
+            // What cannot be had now changes nothing.
+            let all = self.counters.request(&request.finish(1)).unwrap_or_default();
+            messages(&all).for_each(|message| self.on_event(&message));
+        }
+    }
+
     /// A route came. A default one names who is to be asked from now on, where the user has named nobody.
     fn rerouted(&mut self, route: &Route) {
         let (Some(index), Some(gateway)) = (route.link, route.gateway) else { return };

@@ -10,7 +10,7 @@
 //! 5. A player that leaves without a word is signed off at the server.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -196,10 +196,7 @@ impl Session {
         let ports = (track.local.ports()?, track.first.ports()?);
         if let Some(pair) = &track.mirror {
             let (orders, ordered) = mpsc::unbounded_channel();
-            // A password is for the server that asked for it.
-            let authorization =
-                request.header("Authorization").filter(|_| self.shared.base == Some(self.shared.server));
-            let authorization = authorization.map(str::to_owned);
+            let authorization = password(request, self.shared.server, self.shared.base);
             tokio::task::spawn_local(mirror::run(Rc::clone(&self.shared), Rc::clone(pair), authorization, ordered));
             self.orders = Some(orders);
         }
@@ -345,6 +342,11 @@ impl Session {
     }
 }
 
+/// What the base layer's server may be told: a password is for the server that asked for it.
+fn password(request: &Message, server: SocketAddr, base: Option<SocketAddr>) -> Option<String> {
+    request.header("Authorization").filter(|_| base == Some(server)).map(str::to_owned)
+}
+
 /// The last part of a control: players write the rest in their own way.
 fn last(control: &str) -> &str {
     control.rsplit('/').next().unwrap_or(control)
@@ -359,3 +361,21 @@ const TURN: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// chosen: players give up sooner.
 const FORGOTTEN: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_goes_to_the_server_that_asked_for_it_and_to_no_other() {
+        let mut request = Message::request("SETUP", "rtsp://192.0.2.1/film");
+        let [server, port, host] =
+            ["192.0.2.1:554", "192.0.2.1:8554", "192.0.2.2:554"].map(|text| text.parse().unwrap());
+        assert_eq!(password(&request, server, Some(server)), None, "none was told");
+        request.set("Authorization", "Basic bTpw");
+        assert_eq!(password(&request, server, Some(server)).as_deref(), Some("Basic bTpw"));
+        for other in [Some(port), Some(host), None] {
+            assert_eq!(password(&request, server, other), None, "{other:?}");
+        }
+    }
+}
