@@ -97,11 +97,10 @@ const FOUND: &[(u64, &str)] = &[
 /// an accelerator; its stream is exact.
 const OPEN: &[(u64, &str)] = &[
     (324, "hide: an origin that answers after up to six seconds"),
-    (1691, "reserve"),
+    (2689, "hide over one link alone, and an origin that answers after up to six seconds"),
     (5314, "undo: the end of each burst is lost behind 15 packets, shows a round trip later, and is called random"),
     (8935, "hide and fast-fetch"),
     (9132, "hide"),
-    (9210, "offload and reserve, over 281 ms behind a queue of 19 packets"),
 ];
 
 #[test]
