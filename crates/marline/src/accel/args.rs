@@ -34,9 +34,9 @@ machine sends as well.
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
 them, joined by `and` and `or` (`tcp dst port 80 or 443`).
 
-Changed while it runs: at most two chains of packet rules for the primary link (iptables -t mangle -S). They go at the end or, after a
-crash, at the next start or by `marline accel stop`; until then packets pass them untouched. It needs CAP_NET_ADMIN and
-CAP_NET_RAW. docs/accel.md tells what is done to flows, and when nothing is.
+Changed while it runs: at most two chains of packet rules for the primary link (iptables -t mangle -S). They go at the end
+or, after a crash, at the next start or by `marline accel stop`; until then packets pass them untouched. It needs
+CAP_NET_ADMIN and CAP_NET_RAW. docs/accel.md tells what is done to flows, and when nothing is.
 
 Exit codes: 0 stopped and all put back, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
 
