@@ -12,6 +12,7 @@
 //! 4. What has not come after [`PATIENCE`], two round trips and its turn in the queue is asked for again, if possible
 //!    over another link. Of one link alone it is asked for later, and not while one range comes after the other. The first
 //!    answer counts; a fetch of which nothing is wanted any more is cancelled.
+//!    Until its next answer, or for some seconds, a link that was late counts as one that brings nothing ([`Fetcher::room`]).
 //! 5. It never gives up by itself, save after [`TRIES`]: how long a hole may stay open is its flow's to say.
 
 mod open;
@@ -81,6 +82,8 @@ pub(super) struct Got {
     pub(super) start: u64,
     /// They.
     pub(super) bytes: Vec<u8>,
+    /// Whether they had to be asked for more than once.
+    pub(super) is_late: bool,
 }
 
 /// What waits to be asked for.
@@ -161,7 +164,7 @@ impl Fetcher {
         match bytes.filter(|bytes| bytes.len() as u64 == part.stretch.bytes()) {
             Some(bytes) => {
                 self.settle(part.flow, part.stretch);
-                Some(Got { flow: part.flow, start: part.stretch.start, bytes })
+                Some(Got { flow: part.flow, start: part.stretch.start, bytes, is_late: part.tries > 1 || part.is_asked_again })
             }
             None => {
                 if !part.is_asked_again {
@@ -202,17 +205,12 @@ impl Fetcher {
 
     /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
     /// in [`HIDDEN`], less what is wanted already.
-    pub(super) fn room(&self) -> u64 {
-        let bring: DataSize =
-            self.lanes.iter().filter(|lane| !lane.road.is_dark).map(|lane| lane.rate() * HIDDEN).sum();
-        let helped = self.lanes.iter().any(|lane| !lane.road.is_primary && !lane.road.is_dark);
+    pub(super) fn room(&self, now: Instant) -> u64 {
+        let is_up = |lane: &&Lane| !lane.road.is_dark;
         // Beside a helping link the primary one is kept for what that one loses.
-        let bring = if helped {
-            let helping = self.lanes.iter().filter(|lane| !lane.road.is_primary && !lane.road.is_dark);
-            helping.map(|lane| lane.rate() * HIDDEN).sum()
-        } else {
-            bring
-        };
+        let is_helped = self.lanes.iter().filter(is_up).any(|lane| !lane.road.is_primary);
+        let asked = self.lanes.iter().filter(is_up).filter(|lane| !is_helped || !lane.road.is_primary);
+        let bring: DataSize = asked.filter(|lane| !lane.is_late(now)).map(|lane| lane.rate() * HIDDEN).sum();
         let waiting: u64 = self.waiting.iter().map(|waiting| waiting.want.stretch.bytes()).sum();
         let open: u64 = self.open.values().map(Open::bytes).sum();
         bring.bytes().saturating_sub(waiting + open)

@@ -1,11 +1,13 @@
 //! Are hidden holes filled in time?
 //!
-//! In: since when a flow waits for hidden bytes. Out: whether more may be hidden.
+//! In: how long the origin takes, since when a flow waits for hidden bytes. Out: whether more may be hidden.
 //!
 //! 1. What is hidden stops the application until it is fetched. Room is measured so that this takes two seconds at most
 //!    (`fetcher`); where it takes longer the helping link is not what it was taken for, or the origin is slow, and the flow
 //!    is told of its losses again: first for half a minute, then for twice as long each time.
 //! 2. What waits since a blackout says nothing: it is a whole flight.
+//! 3. The first answer of an origin, by which its resource is checked, has the same effect if it had to be asked for again: who
+//!    answers one question late may answer the next as late, and the sender's own repair takes less.
 
 use crate::units::{Duration, Instant};
 
@@ -13,6 +15,8 @@ use crate::units::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Filling {
     paused_until: Option<Instant>,
+    /// How long the last answer took.
+    took: Duration,
     /// How often it took too long.
     slow: u32,
     /// What waits since before this is not judged.
@@ -25,15 +29,37 @@ impl Filling {
         self.excused = now + SETTLE;
     }
 
+    /// The origin has answered its first question after so long; `is_late`: it had to be asked again.
+    pub(super) fn on_answer(&mut self, now: Instant, took: Duration, is_late: bool) {
+        self.took = took;
+        if is_late && !self.is_paused(now) {
+            self.pause(now);
+        }
+    }
+
+    /// How long an answer takes, as far as is known.
+    pub(super) const fn usual(&self) -> Duration {
+        self.took
+    }
+
+    /// Whether nothing new is to be hidden for now.
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
+    }
+
     /// Whether more may be hidden; `since`: when the oldest hole was hidden that is still open.
     pub(super) fn is_in_time(&mut self, now: Instant, since: Option<Instant>) -> bool {
-        let is_paused = self.paused_until.is_some_and(|until| now < until);
+        let is_paused = self.is_paused(now);
         let is_slow = since.is_some_and(|since| since >= self.excused && now.since(since) >= SLOW);
         if is_slow && !is_paused {
-            self.paused_until = Some(now + PAUSE * (1 << self.slow.min(5)));
-            self.slow += 1;
+            self.pause(now);
         }
         !is_slow && !is_paused
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.paused_until = Some(now + PAUSE * (1 << self.slow.min(5)));
+        self.slow += 1;
     }
 }
 
@@ -57,6 +83,15 @@ mod tests {
         assert!(!filling.is_in_time(at(42), None) && filling.is_in_time(at(43), None));
         assert!(!filling.is_in_time(at(60), Some(at(57))));
         assert!(!filling.is_in_time(at(119), None) && filling.is_in_time(at(120), None));
+    }
+
+    #[test]
+    fn a_late_answer_ends_hiding_before_it_begins() {
+        let (mut filling, at) = (Filling::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        filling.on_answer(at(10), Duration::from_millis(900), false);
+        assert!(filling.is_in_time(at(10), None));
+        filling.on_answer(at(12), Duration::from_millis(900), true);
+        assert!(!filling.is_in_time(at(41), None) && filling.is_in_time(at(42), None));
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl Accelerator {
 
     /// How many bytes more may be missing; where ranges are not asked for, as many as the flow's replayed connection takes.
     pub(super) fn room(&self, key: &Key) -> u64 {
-        let room = self.fetcher.room().saturating_sub(self.replays.waiting());
+        let room = self.fetcher.room(self.now).saturating_sub(self.replays.waiting());
         let of_replay = |hiding: &Hiding| self.replays.room(hiding.number());
         if self.config.mechanisms.has(Mechanism::Hide) || !self.config.mechanisms.has(Mechanism::FastFetch) {
             return room;
@@ -169,7 +169,7 @@ impl Accelerator {
                 let Some((key, _)) = self.mirrored.get(&got.flow).copied() else { continue };
                 if let Some(flow) = self.flows.get_mut(&key) {
                     let woken = flow.deadline();
-                    flow.on_fetched(self.now, got.start, got.bytes, &mut self.outputs);
+                    flow.on_fetched(self.now, got, &mut self.outputs);
                     self.after(key, woken);
                 }
             }
@@ -196,7 +196,7 @@ impl Accelerator {
             && let Some(flow) = self.flows.get_mut(&key)
         {
             let woken = flow.deadline();
-            flow.on_fetched(self.now, got.start, got.bytes, &mut self.outputs);
+            flow.on_fetched(self.now, got, &mut self.outputs);
             self.after(key, woken);
         }
         self.fetch();

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::{Flow, May};
 use crate::accel::Mechanism;
 use crate::accel::event::{Bytes, Output};
-use crate::accel::fetcher::Want;
+use crate::accel::fetcher::{Got, Want};
 use crate::accel::hider::Verdict;
 use crate::accel::hiding::{Allowed, Hiding};
 use crate::units::Instant;
@@ -42,11 +42,14 @@ impl Flow {
     pub(in crate::accel) fn on_fetched(
         &mut self,
         now: Instant,
-        start: u64,
-        bytes: Vec<u8>,
+        got: Got,
         outputs: &mut VecDeque<Output>,
     ) {
-        let packets = self.hiding.as_mut().map(|hiding| hiding.on_fetched(now, start, bytes)).unwrap_or_default();
+        let Some(hiding) = self.hiding.as_mut() else { return };
+        if let Some(took) = hiding.checked_after(now, got.start) {
+            self.filling.on_answer(now, took, got.is_late);
+        }
+        let packets = hiding.on_fetched(now, got.start, got.bytes);
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
     }
 

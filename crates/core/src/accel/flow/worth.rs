@@ -81,10 +81,15 @@ impl Flow {
         starts || self.in_flight(now) >= WORTH
     }
 
-    /// Whether a loss is worth hiding; a young flow's is, and that of one whose round trip is too short to be measured.
+    /// Whether a loss is worth hiding; a young flow's is, and that of one whose round trip is too short to be measured. Not
+    /// where the flow would come to the end of the largest window that its scale allows before a hole is filled.
     pub(super) fn is_worth_hiding(&self, now: Instant) -> bool {
         let (segment, rtt) = (u64::from(self.segment), self.trip.least());
         let is_known = self.pace.total().bytes() >= segment * YOUNG && !rtt.is_zero();
+        let window = WINDOW << self.scale();
+        if (self.pace.rate(now) * self.filling.usual()).bytes() > window {
+            return false;
+        }
         !is_known || (self.pace.rate(now) * rtt).bytes() >= segment * SEVERAL
     }
 
@@ -95,6 +100,8 @@ impl Flow {
     }
 }
 
+/// RFC 9293 §3.1: bytes, before they are shifted.
+const WINDOW: u64 = 65535;
 /// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
 const SWING: u64 = 10;
 /// Segments on their way from which on a byte may be kept back: rule 2.

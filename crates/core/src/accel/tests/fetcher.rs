@@ -56,7 +56,7 @@ fn holes_of_twenty_milliseconds_are_asked_for_at_once_over_the_helper() {
     assert_eq!(fetches.len(), 1);
     assert_eq!((fetches[0].link, &fetches[0].ranges), (CELL, &vec![(4000, 5448), (8000, 10896)]));
     let got = fetcher.fetched(at(200), fetches[0].id, 1, Some(vec![7; 2896]));
-    assert_eq!(got, Some(Got { flow: 1, start: 9000, bytes: vec![7; 2896] }));
+    assert_eq!(got, Some(Got { flow: 1, start: 9000, bytes: vec![7; 2896], is_late: false }));
     assert_eq!(fetcher.fetched(at(201), fetches[0].id, 1, Some(vec![7; 2896])), None, "answered once");
     assert_eq!(fetcher.fetched(at(201), fetches[0].id, 9, None), None, "there is no such range");
 }
@@ -129,10 +129,25 @@ fn a_thin_link_is_asked_for_what_it_brings_in_its_time_and_the_rest_waits_or_goe
     let over = |link: LinkId| fetches.iter().filter(|fetch| fetch.link == link).count();
     assert_eq!(over(CELL) + over(WIFI), 44);
     assert!((40..=44).contains(&over(CELL)), "{}", over(CELL));
-    let room = fetcher.room();
+    let room = fetcher.room(at(40));
     assert!(room < 225_000 - 44 * 1448 + 1, "{room}");
     fetcher.forget(3);
     assert_eq!(fetcher.outputs().len(), 1, "its fetch is cancelled");
+}
+
+#[test]
+fn while_a_link_is_late_nothing_is_hidden_that_it_would_have_to_bring() {
+    let mut fetcher = both();
+    let room = fetcher.room(at(0));
+    fetcher.want(at(0), want(1, 5000, 1448));
+    let fetch = asked(&mut fetcher, 20).remove(0);
+    assert!(fetcher.room(at(900)) > room / 2);
+    let again = asked(&mut fetcher, 950).remove(0);
+    assert_eq!((fetch.link, again.link), (CELL, WIFI));
+    assert_eq!((fetcher.room(at(950)), fetcher.room(at(5949))), (0, 0));
+    assert!(fetcher.room(at(5950)) > room / 2, "it may have had no chance to answer");
+    let late = fetcher.fetched(at(1000), fetch.id, 0, Some(vec![1; 1448])).unwrap();
+    assert!(late.is_late && fetcher.room(at(1000)) > room / 2, "it answers");
 }
 
 #[test]
