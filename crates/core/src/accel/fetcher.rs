@@ -12,7 +12,7 @@
 //! 4. What has not come after [`PATIENCE`], two round trips and its turn in the queue is asked for again, if possible
 //!    over another link. Of one link alone it is asked for later, and not while one range comes after the other. The first
 //!    answer counts; a fetch of which nothing is wanted any more is cancelled.
-//!    Until its next answer, or for some seconds, a link that was late counts as one that brings nothing ([`Fetcher::room`]).
+//!    Until its next answer, or for some seconds, a link that was late counts as a dark one ([`Fetcher::room`]).
 //! 5. It never gives up by itself, save after [`TRIES`]: how long a hole may stay open is its flow's to say.
 
 mod open;
@@ -206,11 +206,11 @@ impl Fetcher {
     /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
     /// in [`HIDDEN`], less what is wanted already.
     pub(super) fn room(&self, now: Instant) -> u64 {
-        let is_up = |lane: &&Lane| !lane.road.is_dark;
+        let is_up = |lane: &&Lane| !lane.road.is_dark && !lane.is_late(now);
         // Beside a helping link the primary one is kept for what that one loses.
         let is_helped = self.lanes.iter().filter(is_up).any(|lane| !lane.road.is_primary);
         let asked = self.lanes.iter().filter(is_up).filter(|lane| !is_helped || !lane.road.is_primary);
-        let bring: DataSize = asked.filter(|lane| !lane.is_late(now)).map(|lane| lane.rate() * HIDDEN).sum();
+        let bring: DataSize = asked.map(|lane| lane.rate() * HIDDEN).sum();
         let waiting: u64 = self.waiting.iter().map(|waiting| waiting.want.stretch.bytes()).sum();
         let open: u64 = self.open.values().map(Open::bytes).sum();
         bring.bytes().saturating_sub(waiting + open)

@@ -137,12 +137,8 @@ impl Undo {
 
 impl Chain {
     /// Whether the sender may have more to repair than it has sent again.
-    fn has_more(&self, longest: Run) -> bool {
-        match longest {
-            Run::Many => true,
-            Run::Several => self.is_late,
-            Run::One => false,
-        }
+    fn has_more(&self, shown: &Shown) -> bool {
+        shown.longest == Run::Many || (self.is_late && shown.is_open)
     }
 
     fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
@@ -154,7 +150,7 @@ impl Chain {
             self.is_barred = true;
         }
         // The ACK that ends the sender's episode is its own, too.
-        if was_barred || self.is_barred || self.has_more(shown.longest) {
+        if was_barred || self.is_barred || self.has_more(shown) {
             return None;
         }
         if now.since(self.began) >= AGE {
@@ -270,7 +266,7 @@ mod tests {
     fn a_repair_that_takes_many_round_trips_bars_it() {
         let mut undo = Undo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
-        assert_eq!(undo.on_ack(at(150), &shown(0, 300, 1000, 101)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(90), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
         assert_eq!(undo.on_ack(at(300), &shown(0, 400, 1000, 251)), None);
         assert_eq!(undo.on_ack(at(350), &shown(0, 500, 1000, 301)), None);
         assert_eq!(undo.on_ack(at(400), &shown(0, 1000, 1000, 351)), None);
