@@ -40,11 +40,12 @@ pub(super) enum Run {
 impl Holes {
     /// How many holes this ACK shows for the first time; `segment`: how long one is.
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
-        let twice = ack.duplicate_span();
-        let ahead = |block: &&Span| !block.is_empty() && block.start.is_after(ack.ack) && Some(**block) != twice;
+        let ahead = |block: &&Span| !block.is_empty() && block.start.is_after(ack.ack);
         let mut high = self.high.map_or(ack.ack, |high| high.later(ack.ack));
         let (mut new, mut open) = (0, false);
-        let blocks = ack.sacks.blocks();
+        // What came twice is told first (RFC 2883 §4), and may be all of the block behind it.
+        let twice = usize::from(ack.duplicate_span().is_some());
+        let blocks = ack.sacks.blocks().get(twice..).unwrap_or_default();
         // At most four: the lowest of those that are left, again and again.
         let mut from = ack.ack;
         while let Some(block) = lowest(blocks.iter().filter(ahead).filter(|block| !block.start.is_before(from))) {
@@ -178,6 +179,8 @@ mod tests {
             "the first is part of the second"
         );
         assert_eq!(holes.count(), 1);
+        assert_eq!(holes.on_ack(Instant::ZERO, &ack(400, &[(500, 600), (500, 600)]), 1), 0);
+        assert!(holes.is_open(), "all of it came twice");
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl Chain {
         self.is_late |= now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT);
         if self.episode.has_ended(now, shown) {
             (self.episode, self.is_barred) = (Episode { began: now, until: None }, false);
+            self.is_late = false;
         } else if now.since(self.episode.began) >= shown.rtt * LONGEST {
             self.is_barred = true;
         }

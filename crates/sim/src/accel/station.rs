@@ -135,21 +135,10 @@ impl Station {
         self.server.as_ref().map_or(0, Socket::acknowledged)
     }
 
-    /// The server's end, as a line.
-    pub(super) fn server_line(&self) -> String {
-        let Some(server) = &self.server else { return "not called".into() };
-        let info = server.info();
-        format!(
-            "read {}, server {:?}: acknowledged {}, unsent {}, window {}, threshold {}, {} timeouts, smoothed {:?}",
-            self.read.0,
-            server.state(),
-            server.acknowledged(),
-            server.unsent().bytes(),
-            info.window,
-            info.threshold,
-            info.backoff,
-            info.rtt
-        )
+    /// Both ends, as a line.
+    pub(super) fn line(&self) -> String {
+        let end = |end: &Option<Socket>| end.as_ref().map_or("none".into(), told);
+        format!("read {}, client {}; server {}", self.read.0, end(&self.client), end(&self.server))
     }
 
     /// What the client has told its application.
@@ -273,4 +262,19 @@ impl Station {
             _ => {}
         }
     }
+}
+
+/// What an end says of what it has sent.
+fn told(end: &Socket) -> String {
+    let info = end.info();
+    format!(
+        "{:?}: acknowledged {}, unsent {}, window {}, threshold {}, {} timeouts, smoothed {:?}",
+        end.state(),
+        end.acknowledged(),
+        end.unsent().bytes(),
+        info.window,
+        info.threshold,
+        info.backoff,
+        info.rtt
+    )
 }

@@ -234,7 +234,7 @@ impl World {
 
     /// How the n-th flow stands, as a line for people.
     pub fn line(&self, n: usize) -> String {
-        self.stations.get(n).map_or_else(String::new, |station| format!("{}: {}", self.now, station.server_line()))
+        self.stations.get(n).map_or_else(String::new, |station| format!("{}: {}", self.now, station.line()))
     }
 
     /// What the machine says of its flows, and everything that it has been through.
