@@ -86,21 +86,26 @@ const FOUND: &[(u64, &str)] = &[
          never alone, and after six times no more",
     ),
     (2682, "the model's sender put off its timeout with everything that it sent behind a hole: it waited for 63 s"),
-    (
-        9989,
-        "offload, undo, reserve, hide and fast-fetch, together, until a repair told of the newest block and no silence was taken for a round trip",
-    ),
     (5094, "the accelerator died while its ladder was on its way: what it had acknowledged counted as not robbed"),
+    (2689, "hide over one link alone, and an origin that answers after up to six seconds"),
+    (324, "hide and fast-fetch, and the same origin"),
+    (9132, "the same origin answered its first question just in time, and holes were hidden while none was filled"),
+    (13481, "what a blackout had swallowed was acknowledged, and the same origin was to bring it"),
+    (19670, "the same, with the flight acknowledged in the dark"),
+    (8935, "a window of 64 KiB was at its end long before a hole was filled"),
+    (13059, "a block that came twice as a whole was left out, and its hole counted as filled"),
+    (14390, "after a timeout a sender took back that the rest is lost, and repeated it timeout by timeout"),
 ];
 
 /// Histories that find something which is not mended yet, each with what it takes. A flow takes longer in them than without
 /// an accelerator; its stream is exact.
 const OPEN: &[(u64, &str)] = &[
-    (324, "hide: an origin that answers after up to six seconds"),
-    (2689, "hide over one link alone, and an origin that answers after up to six seconds"),
     (5314, "undo: the end of each burst is lost behind 15 packets, shows a round trip later, and is called random"),
-    (8935, "hide and fast-fetch"),
-    (9132, "hide"),
+    (9989, "offload and undo, behind a queue of 17 ms and a round trip of 208 ms"),
+    (10983, "reserve, in an upload over a round trip of 344 ms"),
+    (11007, "undo, in uploads behind a queue of two packets"),
+    (11843, "offload over a way of 490 ms, and reserve, behind a queue of 15 ms"),
+    (17247, "undo, in uploads behind a queue of two packets"),
 ];
 
 #[test]

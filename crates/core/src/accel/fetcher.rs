@@ -164,7 +164,12 @@ impl Fetcher {
         match bytes.filter(|bytes| bytes.len() as u64 == part.stretch.bytes()) {
             Some(bytes) => {
                 self.settle(part.flow, part.stretch);
-                Some(Got { flow: part.flow, start: part.stretch.start, bytes, is_late: part.tries > 1 || part.is_asked_again })
+                Some(Got {
+                    flow: part.flow,
+                    start: part.stretch.start,
+                    bytes,
+                    is_late: part.tries > 1 || part.is_asked_again,
+                })
             }
             None => {
                 if !part.is_asked_again {

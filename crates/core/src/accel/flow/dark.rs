@@ -59,7 +59,10 @@ impl Flow {
         let was_stilled = core::mem::take(&mut self.is_stilled);
         let is_far = self.trip.least() > FAR && self.reserve.may_restart(now);
         let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
-        if was_stilled || has_ladder || (mechanisms.has(Mechanism::LateHide) && !is_far && !self.filling.is_paused(now)) {
+        if was_stilled
+            || has_ladder
+            || (mechanisms.has(Mechanism::LateHide) && !is_far && !self.filling.is_paused(now))
+        {
             self.hide_late(now, primary, self.flight.bytes(), outputs);
             // Question or answer may be lost, and a sender that believes all of it has nothing more to say.
             self.thaw.on_light(now, was_stilled);

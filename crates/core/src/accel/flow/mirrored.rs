@@ -39,12 +39,7 @@ impl Flow {
     }
 
     /// Bytes were fetched for it.
-    pub(in crate::accel) fn on_fetched(
-        &mut self,
-        now: Instant,
-        got: Got,
-        outputs: &mut VecDeque<Output>,
-    ) {
+    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, got: Got, outputs: &mut VecDeque<Output>) {
         let Some(hiding) = self.hiding.as_mut() else { return };
         if let Some(took) = hiding.checked_after(now, got.start) {
             self.filling.on_answer(now, took, got.is_late);
