@@ -288,7 +288,7 @@ impl Flow {
                 ack: ack.ack,
                 high: self.holes.high().unwrap_or(ack.ack),
                 is_open: self.holes.is_open(),
-                longest: self.holes.longest(),
+                is_long: self.holes.is_long(),
                 echo: stamps.echo,
                 is_random: is_random && is_helped,
                 rtt: self.trip.assumed(),

@@ -19,22 +19,10 @@ pub(super) struct Holes {
     is_open: bool,
     last_open: Option<Instant>,
     count: u64,
-    /// Where the last hole ends that is longer than a segment, and the last one of many segments.
-    several: Option<Seq>,
+    /// Where the last hole of many segments ends.
     many: Option<Seq>,
     /// Where the last holes showed, the newest last.
     marks: [Option<Seq>; DENSE],
-}
-
-/// Segments that are missing in a row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Run {
-    /// One, or none.
-    One,
-    /// Some.
-    Several,
-    /// More than [`MANY`].
-    Many,
 }
 
 impl Holes {
@@ -53,9 +41,6 @@ impl Holes {
             if block.start.is_after(high) {
                 new += 1;
                 let length = i64::from(block.start.offset_from(high));
-                if length > i64::from(segment) {
-                    self.several = Some(block.start);
-                }
                 if length > i64::from(segment) * MANY {
                     self.many = Some(block.start);
                 }
@@ -67,7 +52,6 @@ impl Holes {
         }
         self.high = Some(high);
         self.is_open = open;
-        self.several = self.several.filter(|end| ack.ack.is_before(*end));
         self.many = self.many.filter(|end| ack.ack.is_before(*end));
         if open {
             self.last_open = Some(now);
@@ -88,13 +72,9 @@ impl Holes {
         self.high
     }
 
-    /// How many segments in a row were missing where something still is.
-    pub(super) const fn longest(&self) -> Run {
-        match (self.several, self.many) {
-            (_, Some(_)) => Run::Many,
-            (Some(_), None) => Run::Several,
-            (None, None) => Run::One,
-        }
+    /// Whether many segments in a row were missing where something still is.
+    pub(super) const fn is_long(&self) -> bool {
+        self.many.is_some()
     }
 
     /// Whether something is missing.
@@ -145,13 +125,13 @@ mod tests {
     fn a_flight_that_is_missing_is_many_until_all_of_it_is_here() {
         let mut holes = Holes::default();
         holes.on_ack(Instant::ZERO, &ack(100, &[(180, 190)]), 10);
-        assert_eq!(holes.longest(), Run::Several);
+        assert!(!holes.is_long());
         holes.on_ack(Instant::ZERO, &ack(100, &[(300, 310), (180, 190)]), 10);
-        assert_eq!(holes.longest(), Run::Many);
+        assert!(holes.is_long());
         holes.on_ack(Instant::ZERO, &ack(290, &[(300, 310), (320, 340)]), 10);
-        assert_eq!(holes.longest(), Run::Many);
+        assert!(holes.is_long());
         holes.on_ack(Instant::ZERO, &ack(310, &[(320, 340)]), 10);
-        assert!(holes.longest() == Run::One && holes.is_open());
+        assert!(!holes.is_long() && holes.is_open());
     }
 
     #[test]

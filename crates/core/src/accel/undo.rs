@@ -17,13 +17,12 @@
 //!    and each old timestamp is a sample of all the time since.
 //! 4. ACKs get lost, too: the two that follow the closing one echo the same.
 //! 5. Of a long hole, such as a blackout leaves, only the ACK that closes it echoes; after a silence in which the sender's
-//!    timer ran out, so does that of a hole of two segments. A sender that takes its reduction back before takes back, too,
+//!    timer may have run out, only one that leaves nothing missing. A sender that takes its reduction back before takes back, too,
 //!    that the rest is lost: Linux's RACK has put those segments off its list and looks at them no more, and only the
 //!    timer repeats them, after what the blackout has made of it (`tcp_undo_cwnd_reduction`, `tcp_rack_detect_loss`; seen
 //!    on 6.18: seven seconds).
 //! 6. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
 
-use super::holes::Run;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Seq, Stamp};
 
@@ -69,8 +68,8 @@ pub(super) struct Shown {
     pub(super) high: Seq,
     /// Whether a hole is open.
     pub(super) is_open: bool,
-    /// How many segments in a row are missing.
-    pub(super) longest: Run,
+    /// Whether many segments in a row are missing.
+    pub(super) is_long: bool,
     /// What the ACK echoes by itself.
     pub(super) echo: Stamp,
     /// Whether a loss that shows now is taken for random.
@@ -138,7 +137,7 @@ impl Undo {
 impl Chain {
     /// Whether the sender may have more to repair than it has sent again.
     fn has_more(&self, shown: &Shown) -> bool {
-        shown.longest == Run::Many || (self.is_late && shown.is_open)
+        shown.is_long || (self.is_late && shown.is_open)
     }
 
     fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
@@ -195,7 +194,7 @@ mod tests {
             ack: Seq::new(ack),
             high: Seq::new(high),
             is_open: high > ack,
-            longest: Run::One,
+            is_long: false,
             echo: Stamp::new(echo),
             is_random: true,
             rtt: RTT,
@@ -276,7 +275,7 @@ mod tests {
     #[test]
     fn of_a_long_hole_only_the_closing_ack_echoes() {
         let mut undo = Undo::default();
-        let long = |new, ack| Shown { longest: Run::Many, ..shown(new, ack, 1000, 10) };
+        let long = |new, ack| Shown { is_long: true, ..shown(new, ack, 1000, 10) };
         assert_eq!(undo.on_ack(at(0), &long(1, 100)), None);
         assert_eq!(undo.on_ack(at(60), &long(0, 500)), None);
         assert_eq!(undo.on_ack(at(110), &shown(0, 1100, 1100, 111)), Some(Stamp::new(10)));
@@ -284,15 +283,23 @@ mod tests {
     }
 
     #[test]
-    fn after_a_timeout_two_segments_are_a_long_hole() {
-        let several = |new, ack| Shown { longest: Run::Several, ..shown(new, ack, 1000, 10) };
+    fn after_a_timeout_only_an_ack_that_leaves_nothing_missing_echoes() {
         let mut prompt = Undo::default();
-        prompt.on_ack(at(0), &several(1, 100));
-        assert_eq!(prompt.on_ack(at(60), &several(0, 500)), Some(Stamp::new(10)));
+        prompt.on_ack(at(0), &shown(2, 100, 1000, 10));
+        assert_eq!(prompt.on_ack(at(60), &shown(0, 500, 1000, 10)), Some(Stamp::new(10)));
         let mut late = Undo::default();
-        late.on_ack(at(0), &several(1, 100));
-        assert_eq!(late.on_ack(at(250), &several(0, 500)), None);
+        late.on_ack(at(0), &shown(2, 100, 1000, 10));
+        assert_eq!(late.on_ack(at(250), &shown(0, 500, 1000, 10)), None);
         assert_eq!(late.on_ack(at(280), &shown(0, 1100, 1100, 281)), Some(Stamp::new(10)));
+    }
+
+    #[test]
+    fn what_is_missing_behind_a_timeout_is_helped_again() {
+        let mut undo = Undo::default();
+        undo.on_ack(at(0), &shown(1, 100, 1000, 10));
+        assert_eq!(undo.on_ack(at(250), &shown(1, 500, 1200, 10)), None);
+        assert_eq!(undo.on_ack(at(260), &shown(0, 1200, 1500, 261)), Some(Stamp::new(10)), "its episode is over");
+        assert_eq!(undo.on_ack(at(270), &shown(1, 1300, 1600, 271)), Some(Stamp::new(10)));
     }
 
     #[test]
