@@ -12,7 +12,7 @@
 //! 4. What has not come after [`PATIENCE`], two round trips and its turn in the queue is asked for again, if possible
 //!    over another link. Of one link alone it is asked for later, and not while one range comes after the other. The first
 //!    answer counts; a fetch of which nothing is wanted any more is cancelled.
-//!    Until its next answer, or for some seconds, a link that was late counts as a dark one ([`Fetcher::room`]).
+//!    While every link is late with an answer of one server, nothing more of it is to be missing ([`Fetcher::room`]).
 //! 5. It never gives up by itself, save after [`TRIES`]: how long a hole may stay open is its flow's to say.
 
 mod open;
@@ -82,7 +82,9 @@ pub(super) struct Got {
     pub(super) start: u64,
     /// They.
     pub(super) bytes: Vec<u8>,
-    /// Whether they had to be asked for more than once.
+    /// How long the answer took; none: it is a replayed connection's.
+    pub(super) took: Option<Duration>,
+    /// Whether that was too long, or others were late over each link there is.
     pub(super) is_late: bool,
 }
 
@@ -92,8 +94,9 @@ struct Waiting {
     want: Want,
     /// Not before this.
     due: Instant,
-    /// How often it was asked for.
+    /// How often it was asked for, and how often that was not answered in time.
     tries: u32,
+    late: u32,
     /// Over which link in vain.
     vain: Option<LinkId>,
 }
@@ -132,7 +135,7 @@ impl Fetcher {
             let offset = want.place.offset + (start - want.stretch.start);
             let place = Place { offset, ..want.place.clone() };
             let want = Want { stretch, place, ..want.clone() };
-            self.waiting.push(Waiting { want, due: now + GATHER, tries: 0, vain: None });
+            self.waiting.push(Waiting { want, due: now + GATHER, tries: 0, late: 0, vain: None });
             start = stretch.end;
         }
     }
@@ -151,6 +154,7 @@ impl Fetcher {
         if let Some(patience) = open.patience.filter(|_| bytes.is_some()) {
             open.due = open.due.max(now + patience);
         }
+        let late_most = if open.patience.is_some() { 1 } else { 2 };
         let is_over = open.is_over();
         // Only the end of an answer says how long all of it took.
         let ahead = if is_over { open.ahead } else { DataSize::ZERO };
@@ -164,12 +168,8 @@ impl Fetcher {
         match bytes.filter(|bytes| bytes.len() as u64 == part.stretch.bytes()) {
             Some(bytes) => {
                 self.settle(part.flow, part.stretch);
-                Some(Got {
-                    flow: part.flow,
-                    start: part.stretch.start,
-                    bytes,
-                    is_late: part.tries > 1 || part.is_asked_again,
-                })
+                let is_late = part.is_asked_again || part.late >= late_most;
+                Some(Got { flow: part.flow, start: part.stretch.start, bytes, took: Some(took), is_late })
             }
             None => {
                 if !part.is_asked_again {
@@ -209,9 +209,12 @@ impl Fetcher {
     }
 
     /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
-    /// in [`HIDDEN`], less what is wanted already.
-    pub(super) fn room(&self, now: Instant) -> u64 {
-        let is_up = |lane: &&Lane| !lane.road.is_dark && !lane.is_late(now);
+    /// in [`HIDDEN`], less what is wanted already. Of a server that is late over all of them: none.
+    pub(super) fn room(&self, server: SocketAddr) -> u64 {
+        if self.is_late(server) {
+            return 0;
+        }
+        let is_up = |lane: &&Lane| !lane.road.is_dark;
         // Beside a helping link the primary one is kept for what that one loses.
         let is_helped = self.lanes.iter().filter(is_up).any(|lane| !lane.road.is_primary);
         let asked = self.lanes.iter().filter(is_up).filter(|lane| !is_helped || !lane.road.is_primary);
@@ -219,6 +222,13 @@ impl Fetcher {
         let waiting: u64 = self.waiting.iter().map(|waiting| waiting.want.stretch.bytes()).sum();
         let open: u64 = self.open.values().map(Open::bytes).sum();
         bring.bytes().saturating_sub(waiting + open)
+    }
+
+    /// Whether this server owes an answer over each link that may be asked.
+    fn is_late(&self, server: SocketAddr) -> bool {
+        let late = |link| self.open.values().any(|open| open.link == link && open.is_waited_for(server));
+        let mut links = self.lanes.iter().filter(|lane| !lane.road.is_dark).map(|lane| lane.road.link).peekable();
+        links.peek().is_some() && links.all(late)
     }
 
     /// Bytes that came over each link, what answers say around them included.
@@ -242,7 +252,7 @@ impl Fetcher {
                 lane.was_late(now);
             }
             for part in parts {
-                self.again(now, part, link, Duration::ZERO);
+                self.again(now, Part { late: part.late + 1, ..part }, link, Duration::ZERO);
             }
         }
     }
@@ -252,7 +262,7 @@ impl Fetcher {
             return;
         }
         let want = Want { flow: part.flow, stretch: part.stretch, place: part.place, server: part.server };
-        self.waiting.push(Waiting { want, due: now + rest, tries: part.tries, vain: Some(link) });
+        self.waiting.push(Waiting { want, due: now + rest, tries: part.tries, late: part.late, vain: Some(link) });
     }
 
     /// What waits shrinks to what is still missing.
@@ -303,6 +313,7 @@ impl Fetcher {
                     place: waiting.want.place.clone(),
                     server,
                     tries: waiting.tries + 1,
+                    late: waiting.late,
                     is_asked_again: false,
                     is_closed: false,
                 });
@@ -325,7 +336,8 @@ impl Fetcher {
             length: DataSize::from_bytes(resource.length),
             ranges,
         }));
-        self.open.insert(id, Open { link: lane.road.link, due, patience, asked: now, ahead, parts });
+        self.open
+            .insert(id, Open { link: lane.road.link, due, patience, asked: now, ahead, was_late: false, parts });
         true
     }
 

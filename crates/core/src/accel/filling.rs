@@ -6,8 +6,8 @@
 //!    (`fetcher`); where it takes longer the helping link is not what it was taken for, or the origin is slow, and the flow
 //!    is told of its losses again: first for half a minute, then for twice as long each time.
 //! 2. What waits since a blackout says nothing: it is a whole flight.
-//! 3. The first answer of an origin, by which its resource is checked, has the same effect if it had to be asked for again: who
-//!    answers one question late may answer the next as late, and the sender's own repair takes less.
+//! 3. The first answer of an origin, by which its resource is checked, has the same effect if it was late: who answers one question
+//!    late may answer the next as late, and the sender's own repair takes less. What was asked before the end of a blackout says nothing.
 
 use crate::units::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use crate::units::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Filling {
     paused_until: Option<Instant>,
-    /// How long the last answer took.
-    took: Duration,
+    /// How long the last answer took, and when it came.
+    took: Option<(Instant, Duration)>,
     /// How often it took too long.
     slow: u32,
     /// What waits since before this is not judged.
@@ -29,17 +29,20 @@ impl Filling {
         self.excused = now + SETTLE;
     }
 
-    /// The origin has answered its first question after so long; `is_late`: it had to be asked again.
+    /// The origin has answered after so long; `is_late`: its first question, and too late.
     pub(super) fn on_answer(&mut self, now: Instant, took: Duration, is_late: bool) {
-        self.took = took;
+        if now.since(self.excused) < took {
+            return;
+        }
+        self.took = Some((now, took));
         if is_late && !self.is_paused(now) {
             self.pause(now);
         }
     }
 
-    /// How long an answer takes, as far as is known.
-    pub(super) const fn usual(&self) -> Duration {
-        self.took
+    /// How long an answer takes, as the last one did if that is not long ago.
+    pub(super) fn usual(&self, now: Instant) -> Duration {
+        self.took.filter(|(at, _)| now.since(*at) < PAUSE).map_or(Duration::ZERO, |(_, took)| took)
     }
 
     /// Whether nothing new is to be hidden for now.
@@ -88,10 +91,16 @@ mod tests {
     #[test]
     fn a_late_answer_ends_hiding_before_it_begins() {
         let (mut filling, at) = (Filling::default(), |secs: u64| Instant::from_millis(secs * 1000));
-        filling.on_answer(at(10), Duration::from_millis(900), false);
-        assert!(filling.is_in_time(at(10), None));
-        filling.on_answer(at(12), Duration::from_millis(900), true);
+        let took = Duration::from_millis(900);
+        filling.on_answer(at(10), took, false);
+        assert!(
+            filling.is_in_time(at(10), None) && filling.usual(at(39)) == took && filling.usual(at(40)).is_zero()
+        );
+        filling.on_answer(at(12), took, true);
         assert!(!filling.is_in_time(at(41), None) && filling.is_in_time(at(42), None));
+        filling.on_light(at(50));
+        filling.on_answer(at(51), took, true);
+        assert!(filling.is_in_time(at(51), None) && filling.usual(at(51)).is_zero(), "asked in the dark");
     }
 
     #[test]

@@ -54,8 +54,6 @@ pub(super) struct Hiding {
     /// The own end asks for nothing more.
     has_closed: bool,
     holes: u64,
-    /// When bytes were asked for that are to be compared.
-    asked: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -93,7 +91,6 @@ impl Hiding {
             moved: now,
             has_closed: false,
             holes: 0,
-            asked: now,
         }
     }
 
@@ -165,11 +162,8 @@ impl Hiding {
         let server = SocketAddr::new(self.key.pair.destination(), self.key.destination_port);
         let flow = self.number;
         let want = |stretch, place| Want { flow, stretch, place, server };
-        let check = self.mirror.check();
-        if check.is_some() {
-            self.asked = now;
-        }
-        let mut wants: Vec<Want> = check.into_iter().map(|(stretch, place)| want(stretch, place)).collect();
+        let mut wants: Vec<Want> =
+            self.mirror.check().into_iter().map(|(stretch, place)| want(stretch, place)).collect();
         let wanted = self.hider.as_mut().map(Hider::wanted).unwrap_or_default();
         for stretch in wanted {
             let again = self
@@ -193,9 +187,9 @@ impl Hiding {
         self.hider.as_ref().map(|hider| hider.missing(stretch)).unwrap_or_default()
     }
 
-    /// How long the bytes from here on took, if they are those that are to be compared.
-    pub(super) fn checked_after(&self, now: Instant, start: u64) -> Option<Duration> {
-        self.mirror.awaits(start).then(|| now.since(self.asked))
+    /// Whether the bytes from here on are to be compared.
+    pub(super) fn awaits(&self, start: u64) -> bool {
+        self.mirror.awaits(start)
     }
 
     /// Bytes were fetched: packets for the own stack.

@@ -8,6 +8,7 @@
 //! 3. Nothing is asked of the helping link's gateway but while something is wanted over it.
 
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use super::fetcher::Road;
 use super::flow::Flow;
@@ -112,7 +113,8 @@ impl Accelerator {
 
     /// How many bytes more may be missing; where ranges are not asked for, as many as the flow's replayed connection takes.
     pub(super) fn room(&self, key: &Key) -> u64 {
-        let room = self.fetcher.room(self.now).saturating_sub(self.replays.waiting());
+        let server = SocketAddr::new(key.pair.destination(), key.destination_port);
+        let room = self.fetcher.room(server).saturating_sub(self.replays.waiting());
         let of_replay = |hiding: &Hiding| self.replays.room(hiding.number());
         if self.config.mechanisms.has(Mechanism::Hide) || !self.config.mechanisms.has(Mechanism::FastFetch) {
             return room;
@@ -125,8 +127,9 @@ impl Accelerator {
         let replay = flow.hiding().and_then(|hiding| self.replays.view(hiding.number()));
         let FlowView { mut in_force, mut not_in_force, .. } = view;
         let mechanism = Mechanism::FastFetch;
+        let is_refused = not_in_force.iter().any(|excuse| excuse.mechanism == mechanism);
         match &replay {
-            Some(replay) if replay.is_on => in_force.push(mechanism),
+            Some(replay) if replay.is_on && !is_refused => in_force.push(mechanism),
             Some(ReplayView { failure: Some(why), .. }) => {
                 not_in_force.push(Excuse { mechanism, why: why.clone() });
             }

@@ -17,7 +17,7 @@
 //!    and each old timestamp is a sample of all the time since.
 //! 4. ACKs get lost, too: the two that follow the closing one echo the same.
 //! 5. Of a long hole, such as a blackout leaves, only the ACK that closes it echoes; after a silence in which the sender's
-//!    timer may have run out, only one that leaves nothing missing. A sender that takes its reduction back before takes back, too,
+//!    timer may have run out, only one that leaves nothing missing, until what it had sent by then is here. A sender that takes its reduction back before takes back, too,
 //!    that the rest is lost: Linux's RACK has put those segments off its list and looks at them no more, and only the
 //!    timer repeats them, after what the blackout has made of it (`tcp_undo_cwnd_reduction`, `tcp_rack_detect_loss`; seen
 //!    on 6.18: seven seconds).
@@ -42,7 +42,7 @@ struct Chain {
     began: Instant,
     /// The ACK before this one.
     last: Instant,
-    /// Nothing came for so long that the sender's timer has run out.
+    /// Nothing came for so long that the sender's timer may have run out.
     is_late: bool,
     episode: Episode,
     /// Whether the reduction of this episode stands.
@@ -142,7 +142,10 @@ impl Chain {
 
     fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
         let was_barred = self.is_barred;
-        self.is_late |= now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT);
+        if now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT) {
+            // What it has sent by now is known one round trip later, and so long it is repaired timer or no timer.
+            (self.episode, self.is_late) = (Episode { began: now, until: None }, true);
+        }
         if self.episode.has_ended(now, shown) {
             (self.episode, self.is_barred) = (Episode { began: now, until: None }, false);
             self.is_late = false;
@@ -267,6 +270,8 @@ mod tests {
         let mut undo = Undo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
         assert_eq!(undo.on_ack(at(90), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(180), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(270), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
         assert_eq!(undo.on_ack(at(300), &shown(0, 400, 1000, 251)), None);
         assert_eq!(undo.on_ack(at(350), &shown(0, 500, 1000, 301)), None);
         assert_eq!(undo.on_ack(at(400), &shown(0, 1000, 1000, 351)), None);
@@ -298,8 +303,21 @@ mod tests {
         let mut undo = Undo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
         assert_eq!(undo.on_ack(at(250), &shown(1, 500, 1200, 10)), None);
-        assert_eq!(undo.on_ack(at(260), &shown(0, 1200, 1500, 261)), Some(Stamp::new(10)), "its episode is over");
-        assert_eq!(undo.on_ack(at(270), &shown(1, 1300, 1600, 271)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(290), &shown(0, 1200, 1500, 291)), None);
+        assert_eq!(undo.on_ack(at(310), &shown(0, 1300, 1600, 311)), None, "it had sent up to 1600 by then");
+        assert_eq!(undo.on_ack(at(330), &shown(0, 1600, 1700, 331)), Some(Stamp::new(10)), "its episode is over");
+    }
+
+    #[test]
+    fn a_silence_is_not_over_with_the_ack_that_ends_it() {
+        let mut undo = Undo::default();
+        undo.on_ack(at(0), &shown(1, 100, 1000, 10));
+        undo.on_ack(at(60), &shown(0, 100, 1000, 10));
+        assert_eq!(
+            undo.on_ack(at(300), &shown(1, 1100, 1200, 10)),
+            None,
+            "the first episode is over, and there was a timeout"
+        );
     }
 
     #[test]

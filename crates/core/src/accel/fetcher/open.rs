@@ -22,6 +22,8 @@ pub(super) struct Open {
     /// When it was asked, and how much its link had to bring up to its end.
     pub(super) asked: Instant,
     pub(super) ahead: DataSize,
+    /// Whether something of it was asked for elsewhere.
+    pub(super) was_late: bool,
     pub(super) parts: Vec<Part>,
 }
 
@@ -34,6 +36,8 @@ pub(super) struct Part {
     pub(super) server: SocketAddr,
     /// How often it was asked for, this time included.
     pub(super) tries: u32,
+    /// How often it was not answered in time before.
+    pub(super) late: u32,
     /// Whether it was late and asked for elsewhere.
     pub(super) is_asked_again: bool,
     /// Answered, or not wanted any more.
@@ -73,12 +77,19 @@ impl Open {
 
     /// What is open and was not asked for elsewhere yet.
     pub(super) fn ask_again(&mut self) -> Vec<Part> {
+        self.was_late = true;
         let open = self.parts.iter_mut().filter(|part| !part.is_closed && !part.is_asked_again);
         open.map(|part| {
             part.is_asked_again = true;
             part.clone()
         })
         .collect()
+    }
+
+    /// Whether it is late with something of this server's.
+    pub(super) fn is_waited_for(&self, server: SocketAddr) -> bool {
+        let late = |part: &Part| part.is_asked_again && !part.is_closed && part.server == server;
+        self.was_late && self.parts.iter().any(late)
     }
 
     /// Bytes that are still to come, and were not asked for elsewhere.

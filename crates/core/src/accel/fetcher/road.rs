@@ -111,11 +111,6 @@ impl Lane {
         self.out = DataSize::ZERO;
     }
 
-    /// Whether something was late, and no answer has come since.
-    pub(super) fn is_late(&self, now: Instant) -> bool {
-        self.late.is_some_and(|late| now.since(late) < DISTRUST)
-    }
-
     fn window(&self) -> DataSize {
         self.rate() * (self.rtt() + QUEUE)
     }
@@ -148,7 +143,5 @@ const PART: u64 = 130;
 const SAMPLE: DataSize = DataSize::from_kib(8);
 /// chosen: after something was late, so long only one question at a time.
 const SULK: Duration = Duration::from_secs(1);
-/// chosen: who was asked elsewhere meanwhile need not answer any more, and is tried again.
-const DISTRUST: Duration = Duration::from_secs(5);
 /// chosen: one question for what a blackout has cost.
 const BULK_MOST: u64 = 256 * 1024;

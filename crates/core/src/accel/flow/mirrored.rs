@@ -41,8 +41,8 @@ impl Flow {
     /// Bytes were fetched for it.
     pub(in crate::accel) fn on_fetched(&mut self, now: Instant, got: Got, outputs: &mut VecDeque<Output>) {
         let Some(hiding) = self.hiding.as_mut() else { return };
-        if let Some(took) = hiding.checked_after(now, got.start) {
-            self.filling.on_answer(now, took, got.is_late);
+        if let Some(took) = got.took {
+            self.filling.on_answer(now, took, got.is_late && hiding.awaits(got.start));
         }
         let packets = hiding.on_fetched(now, got.start, got.bytes);
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));

@@ -20,8 +20,9 @@ impl Flow {
         let stamps = self.last.is_some_and(|(last, _)| last.timestamps.is_some());
         let (hidden, missing, hidden_holes) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
         let mut in_force = Vec::new();
-        let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on);
-        in_force.extend(MIRRORED.into_iter().filter(|m| is_mirrored && mechanisms.has(*m)));
+        let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on) && !self.filling.is_paused(now);
+        let is_of_use = |m: &Mechanism| *m != Mechanism::Hide || self.has_window_for_holes(now);
+        in_force.extend(MIRRORED.into_iter().filter(|m| is_mirrored && mechanisms.has(*m) && is_of_use(m)));
         if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
             in_force.push(Mechanism::Undo);
         }
@@ -41,7 +42,7 @@ impl Flow {
             flow: if is_upload { self.key.reversed() } else { self.key },
             is_upload,
             opened: self.opened,
-            not_in_force: self.not_in_force(mechanisms, stamps),
+            not_in_force: self.not_in_force(now, mechanisms, stamps),
             in_force,
             received: self.pace.total(),
             goodput: self.pace.rate(now),
@@ -76,7 +77,7 @@ impl Flow {
     }
 
     /// What was looked into and is of no use.
-    fn not_in_force(&self, mechanisms: &Mechanisms, stamps: bool) -> Vec<Excuse> {
+    fn not_in_force(&self, now: Instant, mechanisms: &Mechanisms, stamps: bool) -> Vec<Excuse> {
         let mut excuses = Vec::new();
         let mut not = |mechanism, why: String| {
             if mechanisms.has(mechanism) {
@@ -101,7 +102,15 @@ impl Flow {
             let of_bytes = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FastFetch];
             of_bytes.into_iter().for_each(|one| not(one, refusal.to_string()));
         }
-        if self.hiding.as_ref().is_none_or(|hiding| hiding.refusal().is_some()) {
+        let can_be_had = self.hiding.as_ref().is_some_and(|hiding| hiding.refusal().is_none());
+        if can_be_had && self.filling.is_paused(now) {
+            let all = [Mechanism::Hide, Mechanism::FastFetch, Mechanism::LateHide, Mechanism::FreezeFlight];
+            all.into_iter().for_each(|one| not(one, "missing bytes come too late".into()));
+        } else if can_be_had && !self.has_window_for_holes(now) {
+            let of_holes = [Mechanism::Hide, Mechanism::FastFetch];
+            of_holes.into_iter().for_each(|one| not(one, "its window is used up before missing bytes come".into()));
+        }
+        if !can_be_had {
             not(Mechanism::FreezeFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());
         }
         excuses

@@ -81,16 +81,17 @@ impl Flow {
         starts || self.in_flight(now) >= WORTH
     }
 
-    /// Whether a loss is worth hiding; a young flow's is, and that of one whose round trip is too short to be measured. Not
-    /// where the flow would come to the end of the largest window that its scale allows before a hole is filled.
+    /// Whether a loss is worth hiding; a young flow's is, and that of one whose round trip is too short to be measured.
     pub(super) fn is_worth_hiding(&self, now: Instant) -> bool {
         let (segment, rtt) = (u64::from(self.segment), self.trip.least());
         let is_known = self.pace.total().bytes() >= segment * YOUNG && !rtt.is_zero();
-        let window = WINDOW << self.scale();
-        if (self.pace.rate(now) * self.filling.usual()).bytes() > window {
-            return false;
-        }
-        !is_known || (self.pace.rate(now) * rtt).bytes() >= segment * SEVERAL
+        let has_segments = !is_known || (self.pace.rate(now) * rtt).bytes() >= segment * SEVERAL;
+        has_segments && self.has_window_for_holes(now)
+    }
+
+    /// Whether the largest window that its scale allows lasts until a hole is filled.
+    pub(super) fn has_window_for_holes(&self, now: Instant) -> bool {
+        (self.pace.rate(now) * self.filling.usual(now)).bytes() <= WINDOW << self.scale().min(SCALE_MOST)
     }
 
     /// Segments on their way, by its pace and its round trip.
@@ -102,6 +103,8 @@ impl Flow {
 
 /// RFC 9293 §3.1: bytes, before they are shifted.
 const WINDOW: u64 = 65535;
+/// RFC 7323 §2.3.
+const SCALE_MOST: u8 = 14;
 /// Segments in the last 200 to 300 ms. chosen: 0.5 Mbit/s; less has no window that a blackout could cost.
 const SWING: u64 = 10;
 /// Segments on their way from which on a byte may be kept back: rule 2.

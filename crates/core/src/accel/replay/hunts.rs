@@ -60,7 +60,7 @@ impl Hunts {
         whole
             .map(|hunt| {
                 let Want { flow, stretch, .. } = hunt.want;
-                (Got { flow, start: stretch.start, bytes: hunt.bytes, is_late: false }, hunt.since)
+                (Got { flow, start: stretch.start, bytes: hunt.bytes, took: None, is_late: false }, hunt.since)
             })
             .collect()
     }

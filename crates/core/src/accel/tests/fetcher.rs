@@ -56,7 +56,16 @@ fn holes_of_twenty_milliseconds_are_asked_for_at_once_over_the_helper() {
     assert_eq!(fetches.len(), 1);
     assert_eq!((fetches[0].link, &fetches[0].ranges), (CELL, &vec![(4000, 5448), (8000, 10896)]));
     let got = fetcher.fetched(at(200), fetches[0].id, 1, Some(vec![7; 2896]));
-    assert_eq!(got, Some(Got { flow: 1, start: 9000, bytes: vec![7; 2896], is_late: false }));
+    assert_eq!(
+        got,
+        Some(Got {
+            flow: 1,
+            start: 9000,
+            bytes: vec![7; 2896],
+            took: Some(Duration::from_millis(180)),
+            is_late: false
+        })
+    );
     assert_eq!(fetcher.fetched(at(201), fetches[0].id, 1, Some(vec![7; 2896])), None, "answered once");
     assert_eq!(fetcher.fetched(at(201), fetches[0].id, 9, None), None, "there is no such range");
 }
@@ -129,28 +138,42 @@ fn a_thin_link_is_asked_for_what_it_brings_in_its_time_and_the_rest_waits_or_goe
     let over = |link: LinkId| fetches.iter().filter(|fetch| fetch.link == link).count();
     assert_eq!(over(CELL) + over(WIFI), 44);
     assert!((40..=44).contains(&over(CELL)), "{}", over(CELL));
-    let room = fetcher.room(at(40));
+    let room = fetcher.room(want(1, 0, 1).server);
     assert!(room < 225_000 - 44 * 1448 + 1, "{room}");
     fetcher.forget(3);
     assert_eq!(fetcher.outputs().len(), 1, "its fetch is cancelled");
 }
 
 #[test]
-fn while_a_link_is_late_nothing_is_hidden_that_it_would_have_to_bring() {
+fn of_a_server_that_is_late_over_all_links_nothing_more_is_to_be_missing() {
     let mut fetcher = both();
-    let room = fetcher.room(at(0));
+    let (server, other) = (want(1, 0, 1).server, core::net::SocketAddr::from(([192, 0, 2, 99], 80)));
+    let room = fetcher.room(server);
     fetcher.want(at(0), want(1, 5000, 1448));
-    let fetch = asked(&mut fetcher, 20).remove(0);
-    assert!(fetcher.room(at(900)) > room / 2);
-    let again = asked(&mut fetcher, 950).remove(0);
-    assert_eq!((fetch.link, again.link), (CELL, WIFI));
-    assert!(fetcher.room(at(950)) > room, "the other one is there for it");
-    let second = fetcher.deadline().unwrap();
-    assert_eq!(asked(&mut fetcher, second.since(Instant::ZERO).as_millis().try_into().unwrap()).len(), 1);
-    assert_eq!((fetcher.room(second), fetcher.room(at(5949))), (0, 0));
-    assert!(fetcher.room(at(5950)) > room / 2, "it may have had no chance to answer");
-    let late = fetcher.fetched(second, fetch.id, 0, Some(vec![1; 1448])).unwrap();
-    assert!(late.is_late && fetcher.room(second) > room / 2, "it answers");
+    let first = asked(&mut fetcher, 20).remove(0);
+    let second = asked(&mut fetcher, 950).remove(0);
+    assert_eq!((first.link, second.link), (CELL, WIFI));
+    assert!(fetcher.room(server) > room / 2, "the other link may bring it");
+    let third = asked(&mut fetcher, 2000).remove(0);
+    assert_eq!((third.link, fetcher.room(server)), (CELL, 0));
+    assert!(fetcher.room(other) > room / 2);
+    let got = fetcher.fetched(at(2100), third.id, 0, Some(vec![1; 1448])).unwrap();
+    assert!(got.is_late && got.took == Some(Duration::from_millis(100)), "both links were late");
+    assert!(fetcher.room(server) > room / 2, "nothing is owed any more");
+}
+
+#[test]
+fn an_answer_is_late_by_itself_or_because_others_were() {
+    let mut fetcher = both();
+    fetcher.want(at(0), want(1, 5000, 1448));
+    let slow = asked(&mut fetcher, 20).remove(0);
+    let quick = asked(&mut fetcher, 950).remove(0);
+    assert!(!fetcher.fetched(at(1000), quick.id, 0, Some(vec![1; 1448])).unwrap().is_late, "one link slept");
+    fetcher.want(at(2000), want(1, 9000, 1448));
+    let fetch = asked(&mut fetcher, 2020).remove(0);
+    asked(&mut fetcher, 3500);
+    assert!(fetcher.fetched(at(3600), fetch.id, 0, Some(vec![1; 1448])).unwrap().is_late);
+    assert!(fetcher.fetched(at(3600), slow.id, 0, Some(vec![1; 1448])).is_none(), "it was not wanted any more");
 }
 
 #[test]
