@@ -6,8 +6,9 @@
 //!    (`fetcher`); where it takes longer the helping link is not what it was taken for, or the origin is slow, and the flow
 //!    is told of its losses again: first for half a minute, then for twice as long each time.
 //! 2. What waits since a blackout says nothing: it is a whole flight.
-//! 3. The first answer of an origin, by which its resource is checked, has the same effect if it was late: who answers one question
-//!    late may answer the next as late, and the sender's own repair takes less. What was asked before the end of a blackout says nothing.
+//! 3. If the first answer of an origin is late, by which its resource is checked, nothing is hidden for some seconds: who answers one
+//!    question late may answer the next as late, and the sender's own repair takes less. It is not for longer, for a moment of a
+//!    busy machine looks the same. What was asked before the end of a blackout says nothing.
 
 use crate::units::{Duration, Instant};
 
@@ -36,7 +37,7 @@ impl Filling {
         }
         self.took = Some((now, took));
         if is_late && !self.is_paused(now) {
-            self.pause(now);
+            self.paused_until = Some(now + BRIEF);
         }
     }
 
@@ -55,14 +56,10 @@ impl Filling {
         let is_paused = self.is_paused(now);
         let is_slow = since.is_some_and(|since| since >= self.excused && now.since(since) >= SLOW);
         if is_slow && !is_paused {
-            self.pause(now);
+            self.paused_until = Some(now + PAUSE * (1 << self.slow.min(5)));
+            self.slow += 1;
         }
         !is_slow && !is_paused
-    }
-
-    fn pause(&mut self, now: Instant) {
-        self.paused_until = Some(now + PAUSE * (1 << self.slow.min(5)));
-        self.slow += 1;
     }
 }
 
@@ -71,6 +68,8 @@ impl Filling {
 const SLOW: Duration = Duration::from_secs(3);
 /// chosen: beside it a wait of some seconds is a tenth.
 const PAUSE: Duration = Duration::from_secs(30);
+/// chosen: a short download, and a sixth of a minute of a long one.
+const BRIEF: Duration = Duration::from_secs(10);
 /// chosen: what a blackout has swallowed shows by then.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -97,7 +96,7 @@ mod tests {
             filling.is_in_time(at(10), None) && filling.usual(at(39)) == took && filling.usual(at(40)).is_zero()
         );
         filling.on_answer(at(12), took, true);
-        assert!(!filling.is_in_time(at(41), None) && filling.is_in_time(at(42), None));
+        assert!(!filling.is_in_time(at(21), None) && filling.is_in_time(at(22), None));
         filling.on_light(at(50));
         filling.on_answer(at(51), took, true);
         assert!(filling.is_in_time(at(51), None) && filling.usual(at(51)).is_zero(), "asked in the dark");
