@@ -12,7 +12,7 @@
 //! 4. What has not come after [`PATIENCE`], two round trips and its turn in the queue is asked for again, if possible
 //!    over another link. Of one link alone it is asked for later, and not while one range comes after the other. The first
 //!    answer counts; a fetch of which nothing is wanted any more is cancelled.
-//!    While every link is late with an answer of one server, nothing more of it is to be missing ([`Fetcher::room`]).
+//!    While a server is late with the same bytes over every link, no more of its bytes are to be missing ([`Fetcher::room`]).
 //! 5. It never gives up by itself, save after [`TRIES`]: how long a hole may stay open is its flow's to say.
 
 mod open;
@@ -209,7 +209,7 @@ impl Fetcher {
     }
 
     /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
-    /// in [`HIDDEN`], less what is wanted already. Of a server that is late over all of them: none.
+    /// in [`HIDDEN`], less what is wanted already. Of a server that is late with something over all of them: none.
     pub(super) fn room(&self, server: SocketAddr) -> u64 {
         if self.is_late(server) {
             return 0;
@@ -224,11 +224,11 @@ impl Fetcher {
         bring.bytes().saturating_sub(waiting + open)
     }
 
-    /// Whether this server owes an answer over each link that may be asked.
+    /// Whether this server was late with the same bytes as often as there are links, and still owes them.
     fn is_late(&self, server: SocketAddr) -> bool {
-        let late = |link| self.open.values().any(|open| open.link == link && open.is_waited_for(server));
-        let mut links = self.lanes.iter().filter(|lane| !lane.road.is_dark).map(|lane| lane.road.link).peekable();
-        links.peek().is_some() && links.all(late)
+        let links = self.lanes.iter().filter(|lane| !lane.road.is_dark).count();
+        let links = u32::try_from(links).unwrap_or(u32::MAX).max(1);
+        self.open.values().any(|open| open.owes(server, links))
     }
 
     /// Bytes that came over each link, what answers say around them included.

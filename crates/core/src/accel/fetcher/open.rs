@@ -86,10 +86,10 @@ impl Open {
         .collect()
     }
 
-    /// Whether it is late with something of this server's.
-    pub(super) fn is_waited_for(&self, server: SocketAddr) -> bool {
-        let late = |part: &Part| part.is_asked_again && !part.is_closed && part.server == server;
-        self.was_late && self.parts.iter().any(late)
+    /// Whether it is late with something of this server's that was late so often, this time included.
+    pub(super) fn owes(&self, server: SocketAddr, often: u32) -> bool {
+        let owed = |part: &Part| part.is_asked_again && !part.is_closed && part.late + 1 >= often;
+        self.was_late && self.parts.iter().any(|part| owed(part) && part.server == server)
     }
 
     /// Bytes that are still to come, and were not asked for elsewhere.
