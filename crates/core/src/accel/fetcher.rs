@@ -189,6 +189,8 @@ impl Fetcher {
     /// Asks for what is due. `missing` says what of a stretch its flow still misses.
     pub(super) fn tick(&mut self, now: Instant, missing: impl Fn(u64, Stretch) -> Vec<Stretch>) {
         self.give_back(now);
+        // What has come by itself meanwhile is not owed.
+        self.drop_parts(|part| part.is_asked_again && missing(part.flow, part.stretch).is_empty());
         let due = self.waiting.iter().any(|waiting| waiting.due <= now);
         if due {
             self.trim(&missing);

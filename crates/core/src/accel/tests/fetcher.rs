@@ -163,6 +163,19 @@ fn of_a_server_that_is_late_over_all_links_nothing_more_is_to_be_missing() {
 }
 
 #[test]
+fn what_has_come_by_itself_is_not_owed() {
+    let mut fetcher = both();
+    let server = want(1, 0, 1).server;
+    fetcher.want(at(0), want(1, 5000, 1448));
+    [20, 950, 2000].into_iter().for_each(|millis| assert_eq!(asked(&mut fetcher, millis).len(), 1));
+    assert_eq!(fetcher.room(server), 0);
+    fetcher.tick(at(2001), |_, _| Vec::new());
+    let cancelled = |output: &Output| matches!(output, Output::Cancel(_));
+    assert_eq!(fetcher.outputs().iter().filter(|output| cancelled(output)).count(), 2, "the third is not late yet");
+    assert!(fetcher.room(server) > 0);
+}
+
+#[test]
 fn an_answer_is_late_by_itself_or_because_others_were() {
     let mut fetcher = both();
     fetcher.want(at(0), want(1, 5000, 1448));
