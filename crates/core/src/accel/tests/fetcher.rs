@@ -138,7 +138,7 @@ fn a_thin_link_is_asked_for_what_it_brings_in_its_time_and_the_rest_waits_or_goe
     let over = |link: LinkId| fetches.iter().filter(|fetch| fetch.link == link).count();
     assert_eq!(over(CELL) + over(WIFI), 44);
     assert!((40..=44).contains(&over(CELL)), "{}", over(CELL));
-    let room = fetcher.room(want(1, 0, 1).server);
+    let room = fetcher.room(want(1, 5000, 1).server);
     assert!(room < 225_000 - 44 * 1448 + 1, "{room}");
     fetcher.forget(3);
     assert_eq!(fetcher.outputs().len(), 1, "its fetch is cancelled");
@@ -147,7 +147,7 @@ fn a_thin_link_is_asked_for_what_it_brings_in_its_time_and_the_rest_waits_or_goe
 #[test]
 fn of_a_server_that_is_late_over_all_links_nothing_more_is_to_be_missing() {
     let mut fetcher = both();
-    let (server, other) = (want(1, 0, 1).server, core::net::SocketAddr::from(([192, 0, 2, 99], 80)));
+    let (server, other) = (want(1, 5000, 1).server, core::net::SocketAddr::from(([192, 0, 2, 99], 80)));
     let room = fetcher.room(server);
     fetcher.want(at(0), want(1, 5000, 1448));
     let first = asked(&mut fetcher, 20).remove(0);
@@ -165,7 +165,7 @@ fn of_a_server_that_is_late_over_all_links_nothing_more_is_to_be_missing() {
 #[test]
 fn what_has_come_by_itself_is_not_owed() {
     let mut fetcher = both();
-    let server = want(1, 0, 1).server;
+    let server = want(1, 5000, 1).server;
     fetcher.want(at(0), want(1, 5000, 1448));
     [20, 950, 2000].into_iter().for_each(|millis| assert_eq!(asked(&mut fetcher, millis).len(), 1));
     assert_eq!(fetcher.room(server), 0);
