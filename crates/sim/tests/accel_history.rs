@@ -87,6 +87,7 @@ const FOUND: &[(u64, &str)] = &[
     ),
     (2682, "the model's sender put off its timeout with everything that it sent behind a hole: it waited for 63 s"),
     (5094, "the accelerator died while its ladder was on its way: what it had acknowledged counted as not robbed"),
+    (9989, "offload and undo, behind a queue of 17 ms and a round trip of 208 ms, while nothing was hidden"),
     (2689, "hide over one link alone, and an origin that answers after up to six seconds"),
     (9132, "the same origin answered its first question just in time, and holes were hidden while none was filled"),
     (13481, "what a blackout had swallowed was acknowledged, and the same origin was to bring it"),
@@ -101,7 +102,6 @@ const FOUND: &[(u64, &str)] = &[
 const OPEN: &[(u64, &str)] = &[
     (324, "hide and fast-fetch, and an origin that answers after up to six seconds"),
     (5314, "undo: the end of each burst is lost behind 15 packets, shows a round trip later, and is called random"),
-    (9989, "offload and undo, behind a queue of 17 ms and a round trip of 208 ms"),
     (10983, "reserve, in an upload over a round trip of 344 ms"),
     (11007, "undo, in uploads behind a queue of two packets"),
     (11843, "offload over a way of 490 ms, and reserve, behind a queue of 15 ms"),
