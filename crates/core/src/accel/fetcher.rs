@@ -148,13 +148,13 @@ impl Fetcher {
         range: u32,
         bytes: Option<Vec<u8>>,
     ) -> Option<Got> {
+        let links = self.links();
         let open = self.open.get_mut(&fetch)?;
         let part = open.close(range)?;
         let link = open.link;
         if let Some(patience) = open.patience.filter(|_| bytes.is_some()) {
             open.due = open.due.max(now + patience);
         }
-        let late_most = if open.patience.is_some() { 1 } else { 2 };
         let is_over = open.is_over();
         // Only the end of an answer says how long all of it took.
         let ahead = if is_over { open.ahead } else { DataSize::ZERO };
@@ -168,7 +168,7 @@ impl Fetcher {
         match bytes.filter(|bytes| bytes.len() as u64 == part.stretch.bytes()) {
             Some(bytes) => {
                 self.settle(part.flow, part.stretch);
-                let is_late = part.is_asked_again || part.late >= late_most;
+                let is_late = part.is_asked_again || part.late >= links;
                 Some(Got { flow: part.flow, start: part.stretch.start, bytes, took: Some(took), is_late })
             }
             None => {
@@ -228,9 +228,14 @@ impl Fetcher {
 
     /// Whether this server was late with the same bytes as often as there are links, and still owes them.
     fn is_late(&self, server: SocketAddr) -> bool {
-        let links = self.lanes.iter().filter(|lane| !lane.road.is_dark).count();
-        let links = u32::try_from(links).unwrap_or(u32::MAX).max(1);
+        let links = self.links();
         self.open.values().any(|open| open.owes(server, links))
+    }
+
+    /// Links that may be asked; one at least.
+    fn links(&self) -> u32 {
+        let links = self.lanes.iter().filter(|lane| !lane.road.is_dark).count();
+        u32::try_from(links).unwrap_or(u32::MAX).max(1)
     }
 
     /// Bytes that came over each link, what answers say around them included.

@@ -68,7 +68,7 @@ impl Filling {
 const SLOW: Duration = Duration::from_secs(3);
 /// chosen: beside it a wait of some seconds is a tenth.
 const PAUSE: Duration = Duration::from_secs(30);
-/// chosen: a short download, and a sixth of a minute of a long one.
+/// chosen: as long as many downloads take; a longer one is helped after it.
 const BRIEF: Duration = Duration::from_secs(10);
 /// chosen: what a blackout has swallowed shows by then.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -16,11 +16,11 @@
 //!    So does an episode that takes many round trips: a sender that was told of delay repairs a burst segment by segment,
 //!    and each old timestamp is a sample of all the time since.
 //! 4. ACKs get lost, too: the two that follow the closing one echo the same.
-//! 5. Of a long hole, such as a blackout leaves, only the ACK that closes it echoes; after a silence in which the sender's
-//!    timer may have run out, only one that leaves nothing missing, until what it had sent by then is here. A sender that takes its reduction back before takes back, too,
-//!    that the rest is lost: Linux's RACK has put those segments off its list and looks at them no more, and only the
-//!    timer repeats them, after what the blackout has made of it (`tcp_undo_cwnd_reduction`, `tcp_rack_detect_loss`; seen
-//!    on 6.18: seven seconds).
+//! 5. Of a long hole, such as a blackout leaves, only the ACK that closes it echoes; after a silence in which the
+//!    sender's timer may have run out, only one that leaves nothing missing, until what it had sent by then is here.
+//!    A sender that takes its reduction back before takes back, too, that the rest is lost: Linux's RACK has put
+//!    those segments off its list and looks at them no more, and only the timer repeats them, after what the blackout
+//!    has made of it (`tcp_undo_cwnd_reduction`, `tcp_rack_detect_loss`; seen on 6.18: seven seconds).
 //! 6. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
 
 use crate::units::{Duration, Instant};
@@ -143,7 +143,7 @@ impl Chain {
     fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
         let was_barred = self.is_barred;
         if now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT) {
-            // What it has sent by now is known one round trip later, and so long it is repaired timer or no timer.
+            // What it had sent by then is known one round trip later.
             (self.episode, self.is_late) = (Episode { began: now, until: None }, true);
         }
         if self.episode.has_ended(now, shown) {
