@@ -53,7 +53,9 @@ struct Chain {
 #[derive(Clone, Copy, Debug)]
 struct Episode {
     began: Instant,
-    /// What it had sent by then; known one round trip later.
+    /// When it began, or when the last silence ended: what the sender had sent by then is known one round trip later.
+    sent: Instant,
+    /// The end of what it had sent.
     until: Option<Seq>,
 }
 
@@ -117,7 +119,7 @@ impl Undo {
 
     fn on_gap(&mut self, now: Instant, shown: &Shown) {
         self.closed = None;
-        let episode = Episode { began: now, until: None };
+        let episode = Episode::at(now);
         let fresh = Chain { echo: shown.echo, began: now, last: now, is_late: false, episode, is_barred: false };
         let chain = self.chain.get_or_insert(fresh);
         if shown.is_random {
@@ -143,12 +145,10 @@ impl Chain {
     fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
         let was_barred = self.is_barred;
         if now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT) {
-            // What it had sent by then is known one round trip later.
-            (self.episode, self.is_late) = (Episode { began: now, until: None }, true);
+            (self.episode, self.is_late) = (Episode { began: self.episode.began, ..Episode::at(now) }, true);
         }
         if self.episode.has_ended(now, shown) {
-            (self.episode, self.is_barred) = (Episode { began: now, until: None }, false);
-            self.is_late = false;
+            (self.episode, self.is_late, self.is_barred) = (Episode::at(now), false, false);
         } else if now.since(self.episode.began) >= shown.rtt * LONGEST {
             self.is_barred = true;
         }
@@ -164,8 +164,12 @@ impl Chain {
 }
 
 impl Episode {
+    const fn at(now: Instant) -> Episode {
+        Episode { began: now, sent: now, until: None }
+    }
+
     fn has_ended(&mut self, now: Instant, shown: &Shown) -> bool {
-        if self.until.is_none() && now.since(self.began) >= shown.rtt {
+        if self.until.is_none() && now.since(self.sent) >= shown.rtt {
             self.until = Some(shown.high);
         }
         self.until.is_some_and(|until| !shown.ack.is_before(until))
@@ -270,9 +274,8 @@ mod tests {
         let mut undo = Undo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
         assert_eq!(undo.on_ack(at(90), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(180), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(270), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(300), &shown(0, 400, 1000, 251)), None);
+        assert_eq!(undo.on_ack(at(180), &shown(0, 350, 1000, 81)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(300), &shown(0, 400, 1000, 251)), None, "six round trips, one of them silent");
         assert_eq!(undo.on_ack(at(350), &shown(0, 500, 1000, 301)), None);
         assert_eq!(undo.on_ack(at(400), &shown(0, 1000, 1000, 351)), None);
     }
@@ -305,7 +308,8 @@ mod tests {
         assert_eq!(undo.on_ack(at(250), &shown(1, 500, 1200, 10)), None);
         assert_eq!(undo.on_ack(at(290), &shown(0, 1200, 1500, 291)), None);
         assert_eq!(undo.on_ack(at(310), &shown(0, 1300, 1600, 311)), None, "it had sent up to 1600 by then");
-        assert_eq!(undo.on_ack(at(330), &shown(0, 1600, 1700, 331)), Some(Stamp::new(10)), "its episode is over");
+        assert_eq!(undo.on_ack(at(330), &shown(0, 1600, 1700, 331)), None, "six round trips: the reduction stands");
+        assert_eq!(undo.on_ack(at(340), &shown(0, 1650, 1700, 341)), Some(Stamp::new(10)), "its episode is over");
     }
 
     #[test]
