@@ -4,7 +4,7 @@
 //! timestamps.
 //!
 //! 1. What passes may be forged, or damaged. So nothing counts that acknowledges what was never sent, or what is long past
-//!    (RFC 5961 §5.2).
+//!    (RFC 5961 §5.2); and of what the own stack has sent nothing that is far beyond what was acknowledged.
 
 use crate::wire::packet::{Segment, Seq, Timestamps};
 
@@ -21,7 +21,13 @@ pub(super) struct Far {
 impl Far {
     /// The own stack has sent everything before this.
     pub(super) fn on_sent(&mut self, end: Seq) {
-        self.sent = Some(self.sent.map_or(end, |sent| sent.later(end)));
+        let is_far = |from: Seq| !(-PAST..=PAST).contains(&end.offset_from(from));
+        self.sent = match (self.sent, self.ack) {
+            (sent, Some(ack)) if is_far(ack) => sent,
+            // The one before may have been none of it.
+            (Some(sent), None) if is_far(sent) => Some(end),
+            (sent, _) => Some(sent.map_or(end, |sent| sent.later(end))),
+        };
     }
 
     /// A segment of the other end that acknowledges this; false: it is none of it.
@@ -63,6 +69,18 @@ mod tests {
         let packet = NewSegment::data(&flow, Seq::new(1), Seq::new(ack), 5, stamps, b"x").emit().unwrap();
         let is_its = far.on_arrival(&Segment::parse(&packet).unwrap(), Seq::new(ack));
         (far, is_its)
+    }
+
+    #[test]
+    fn a_forged_packet_of_the_own_end_does_not_deafen_it() {
+        let mut forged_first = Far::default();
+        forged_first.on_sent(Seq::new(0x4000_0000));
+        forged_first.on_sent(Seq::new(1000));
+        assert_eq!(forged_first.sent, Some(Seq::new(1000)));
+        let (mut far, _) = says(1000);
+        far.on_sent(Seq::new(0x4000_0000));
+        far.on_sent(Seq::new(1200));
+        assert_eq!(far.sent, Some(Seq::new(1200)));
     }
 
     #[test]
