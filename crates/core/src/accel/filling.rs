@@ -6,9 +6,9 @@
 //!    (`fetcher`); where it takes longer the helping link is not what it was taken for, or the origin is slow, and the flow
 //!    is told of its losses again: first for half a minute, then for twice as long each time.
 //! 2. What waits since a blackout says nothing: it is a whole flight.
-//! 3. If the first answer of an origin is late, by which its resource is checked, nothing is hidden for some seconds: who answers one
-//!    question late may answer the next as late, and the sender's own repair takes less. It is not for longer, for a moment of a
-//!    busy machine looks the same. What was asked before the end of a blackout says nothing.
+//! 3. If the first answer of an origin is late, by which its resource is checked, nothing is hidden for ten times as long as it took: who
+//!    answers one question late may answer the next as late, and the sender's own repair takes less. It is not for longer, for a
+//!    moment of a busy machine looks the same. What was asked before the end of a blackout says nothing.
 
 use crate::units::{Duration, Instant};
 
@@ -37,7 +37,7 @@ impl Filling {
         }
         self.took = Some((now, took));
         if is_late && !self.is_paused(now) {
-            self.paused_until = Some(now + BRIEF);
+            self.paused_until = Some(now + (took * TIMES).max(BRIEF));
         }
     }
 
@@ -70,6 +70,8 @@ const SLOW: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_secs(30);
 /// chosen: as long as many downloads take; a longer one is helped after it.
 const BRIEF: Duration = Duration::from_secs(10);
+/// chosen: what is late once in so long costs a tenth.
+const TIMES: u32 = 10;
 /// chosen: what a blackout has swallowed shows by then.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -97,6 +99,9 @@ mod tests {
         );
         filling.on_answer(at(12), took, true);
         assert!(!filling.is_in_time(at(21), None) && filling.is_in_time(at(22), None));
+        let mut slow = Filling::default();
+        slow.on_answer(at(12), Duration::from_secs(2), true);
+        assert!(!slow.is_in_time(at(31), None) && slow.is_in_time(at(32), None));
         filling.on_light(at(50));
         filling.on_answer(at(51), took, true);
         assert!(filling.is_in_time(at(51), None) && filling.usual(at(51)).is_zero(), "asked in the dark");
