@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use marline_core::wire::packet::{
     Ack, Checksum, Datagram, Echo, Envelope, Flags, Flow, NewSegment, OptionList, Packet, Pair, Rewrite, Sacks,
-    Segment, Seq, Span, Stamp, TcpOption, Timestamps, protocol,
+    Segment, Seq, Span, Stamp, TcpOption, Timestamps, Unreachable, protocol,
 };
 
 use crate::bytes::Bytes;
@@ -23,7 +23,9 @@ pub fn packet(bytes: &[u8]) {
 }
 
 fn read(packet: Packet<'_>, decisions: &mut Bytes<'_>) {
-    let readers = [Segment::of(packet).is_ok(), Datagram::of(packet).is_ok(), Echo::of(packet).is_ok()];
+    let word = Unreachable::of(packet);
+    let readers =
+        [Segment::of(packet).is_ok(), Datagram::of(packet).is_ok(), Echo::of(packet).is_ok(), word.is_ok()];
     assert!(readers.iter().filter(|is| **is).count() <= 1, "one packet of two protocols");
     let _ = (packet.checksum(), packet.is_header_right());
     if let Ok(datagram) = Datagram::of(packet) {
@@ -34,6 +36,11 @@ fn read(packet: Packet<'_>, decisions: &mut Bytes<'_>) {
         let again = echo.emit(&packet.pair(), packet.envelope()).expect("what has fitted fits");
         let again = Packet::parse(&again).expect("a packet");
         assert_eq!((Echo::of(again), again.checksum()), (Ok(echo), Checksum::Right));
+    }
+    if let Ok(word) = word {
+        let again = word.emit(packet.envelope());
+        let again = Packet::parse(&again).expect("a packet");
+        assert_eq!((Unreachable::of(again), again.checksum()), (Ok(word), Checksum::Right));
     }
     if let Ok(segment) = Segment::of(packet) {
         let (span, inner) = (segment.span(), segment.payload_span());

@@ -30,7 +30,7 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
         ),
         ("--primary lo --enable fast-fetch", 64, "--enable fast-fetch: it needs a second link"),
         ("--primary lo --secondary x --enable undo --disable undo", 64, "--enable undo: it is in --disable, too"),
-        ("--primary lo --disable undo,reserve,hide,late-hide", 64, "nothing is left to be done"),
+        ("--primary lo --disable undo,reserve,revert,hide,late-hide", 64, "nothing is left to be done"),
         ("--primary lo --flows tcp~dst~prot~443", 64, "`prot`: expected `port N`"),
         ("--primary lo --flows port~443~or", 64, "it ends where"),
         ("--primary lo --secondary x --secondary-up 5", 64, "a rate such as 20Mbit/s"),
@@ -99,7 +99,7 @@ start --flows 'host 10.99.0.1'
 "$MARLINE" accel stop --run-dir elsewhere 2>/dev/null || exit 37
 [ $(ours) = 10 ] || exit 38
 "$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 39
-start --disable undo,reserve,hide,late-hide --secondary-up 400kbit/s
+start --disable undo,reserve,revert,hide,late-hide --secondary-up 400kbit/s
 "$MARLINE" accel --primary wifi --run-dir run 2>third.log && exit 40
 "$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 40
 # What is left behind is removed by `stop` as well.

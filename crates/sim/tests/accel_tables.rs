@@ -117,7 +117,7 @@ fn median(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
 
 #[test]
 fn the_floors_cases_are_as_reviewed() {
-    let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve];
+    let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert];
     let http = [&tls[..], &[Mechanism::Hide, Mechanism::LateHide]].concat();
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
     writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain", "HTTP")
@@ -172,7 +172,7 @@ fn uploads_are_as_reviewed() {
     for (rtt, loss, dark) in UPLOADS.iter().copied() {
         let case = Case { algorithm: Cubic, rtt, loss, dark, kernel: None };
         let plain = uploaded(&case, None);
-        let ours = uploaded(&case, Some(&[Mechanism::Undo, Mechanism::Reserve]));
+        let ours = uploaded(&case, Some(&[Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert]));
         let dark = if dark > 0 { format!(" {dark:>2} s dark") } else { String::new() };
         let name = format!("cubic {rtt:>3} ms {loss:>4}{dark}");
         println!("{name:30} plain {plain:.3}, ours {ours:.3}, {:.2} times", ours / plain);
@@ -183,11 +183,12 @@ fn uploads_are_as_reviewed() {
 
 #[test]
 fn what_is_done_in_a_blackout_is_as_reviewed() {
-    let ways: [(&str, Option<&[Mechanism]>); 5] = [
+    let ways: [(&str, Option<&[Mechanism]>); 6] = [
         ("plain", None),
         ("freeze", Some(&[Mechanism::Freeze])),
         ("flight", Some(&[Mechanism::FreezeFlight])),
         ("reserve", Some(&[Mechanism::Reserve])),
+        ("revert", Some(&[Mechanism::Revert])),
         ("late", Some(&[Mechanism::LateHide])),
     ];
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s, plain HTTP, blackouts every 20 s\n\n");
@@ -238,7 +239,7 @@ fn offloads_cells_are_as_reviewed() {
             all.sort_by(f64::total_cmp);
             all[all.len() / 2]
         };
-        let tls = Mechanisms::of(&[Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve]);
+        let tls = Mechanisms::of(&[Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert]);
         let config = Config { mechanisms: tls, ..Config::new(Scene::PRIMARY, Some(Scene::HELPER)) };
         let (plain, ours) = (run(None), run(Some(config)));
         let cc = format!("{algorithm:?}").to_lowercase();
@@ -332,7 +333,7 @@ fn a_flow_beside_one_that_is_helped_is_as_reviewed() {
         ("plain", None),
         ("undo, reserve", Some(&[Mechanism::Undo, Mechanism::Reserve])),
         ("offload", Some(&[Mechanism::Offload])),
-        ("all", Some(&[Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve])),
+        ("all", Some(&[Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert])),
     ];
     let mut table = String::from("a flow beside one that is helped, 20 Mbit/s, 30 s, means of 16 starts\n\n");
     writeln!(table, "{:40}{:>8}{:>12}{:>10}", "case", "Mbit/s", "sent again", "dropped").expect("text");

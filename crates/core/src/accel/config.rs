@@ -60,6 +60,9 @@ pub enum Mechanism {
     Undo,
     /// One byte stays unacknowledged, and is acknowledged when a blackout ends, which restarts the sender at once.
     Reserve,
+    /// When a blackout ends, the sender is told that what it has repeated in it had no way to go, and repeats it at once
+    /// (RFC 6069).
+    Revert,
     /// ACKs go past holes, and the bytes are fetched elsewhere (§3.3); only where the stream can be fetched.
     Hide,
     /// When a blackout ends, what was lost in it is acknowledged and fetched; only where the stream can be fetched.
@@ -76,10 +79,11 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Offload,
         Self::Undo,
         Self::Reserve,
+        Self::Revert,
         Self::Hide,
         Self::LateHide,
         Self::OffloadAsPublished,
@@ -94,6 +98,7 @@ impl Mechanism {
             Self::Offload => "offload",
             Self::Undo => "undo",
             Self::Reserve => "reserve",
+            Self::Revert => "revert",
             Self::Hide => "hide",
             Self::LateHide => "late-hide",
             Self::OffloadAsPublished => "offload-as-published",
@@ -105,7 +110,7 @@ impl Mechanism {
 
     /// Whether it is on unless switched off.
     pub const fn is_default(self) -> bool {
-        matches!(self, Self::Offload | Self::Undo | Self::Reserve | Self::Hide | Self::LateHide)
+        matches!(self, Self::Offload | Self::Undo | Self::Reserve | Self::Revert | Self::Hide | Self::LateHide)
     }
 
     /// Whether it needs a second link.
@@ -131,7 +136,8 @@ impl FromStr for Mechanism {
         known.ok_or_else(|| UnknownWord {
             word: word.to_string(),
             what: "mechanism",
-            words: "offload, undo, reserve, hide, late-hide, offload-as-published, freeze, freeze-flight, fast-fetch",
+            words: "offload, undo, reserve, revert, hide, late-hide, offload-as-published, freeze, freeze-flight, \
+                    fast-fetch",
         })
     }
 }

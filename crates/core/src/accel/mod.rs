@@ -511,7 +511,7 @@ impl Accelerator {
         while let Some((at, key)) = self.wakes.first().copied().filter(|(at, _)| *at <= now) {
             self.wakes.remove(&(at, key));
             if let Some(flow) = self.flows.get_mut(&key) {
-                flow.tick(now, primary, &mut self.outputs);
+                flow.tick(now, primary, &self.config.mechanisms, &mut self.outputs);
                 self.after(key, None);
             }
         }
@@ -579,8 +579,8 @@ impl Machine for Accelerator {
 }
 
 /// What has to know whether the primary link is dark.
-const BLACKOUTS: [Mechanism; 4] =
-    [Mechanism::Reserve, Mechanism::LateHide, Mechanism::Freeze, Mechanism::FreezeFlight];
+const BLACKOUTS: [Mechanism; 5] =
+    [Mechanism::Reserve, Mechanism::Revert, Mechanism::LateHide, Mechanism::Freeze, Mechanism::FreezeFlight];
 /// chosen: 10 MB of memory; flows beyond that leave as they came.
 const FLOWS: usize = 10_000;
 /// chosen: more than a request with all its cookies.

@@ -64,6 +64,11 @@ impl Reserve {
         self.tail.is_some()
     }
 
+    /// Everything before this was acknowledged.
+    pub(super) const fn said(&self) -> Option<Seq> {
+        self.said
+    }
+
     /// Whether something is kept back of what was acknowledged last.
     pub(super) const fn is_kept(&self) -> bool {
         self.kept.is_some()

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::units::Bitrate;
-use crate::wire::packet::{Sacks, Seq, Span, Stamp, Timestamps};
+use crate::wire::packet::{Packet, Sacks, Seq, Span, Stamp, Timestamps, Unreachable};
 
 const WIFI: LinkId = LinkId(0);
 const CELL: LinkId = LinkId(1);
@@ -250,6 +250,65 @@ fn behind_a_hole_a_dark_link_is_kicked_for_three_seconds_and_the_first_repair_te
     assert_eq!(ends(&repaired[..1]), [Some(Seq::new(end - 1))]);
     let more = acks(&download.leave(&[(second, end + SEGMENT)]));
     assert_eq!(ends(&more[..1]), [Some(Seq::new(end + SEGMENT - 1))]);
+}
+
+/// What these outputs tell a sender that had no way to go, and over which link; none: it is the own stack.
+fn words(outputs: &[Output]) -> Vec<(Option<LinkId>, Unreachable)> {
+    let packets = outputs.iter().filter_map(|output| match output {
+        Output::Send { link, packet } => Some((Some(*link), packet)),
+        Output::Deliver(packet) => Some((None, packet)),
+        _ => None,
+    });
+    let read = |packet: &Bytes| Unreachable::of(Packet::parse(&packet.0).unwrap()).ok();
+    packets.filter_map(|(link, packet)| Some((link, read(packet)?))).collect()
+}
+
+#[test]
+fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() {
+    let mut download = Download::new(&[Mechanism::Revert]);
+    download.run(1000);
+    let hole = download.ack + SEGMENT;
+    download.leave(&[(hole, hole + SEGMENT)]);
+    download.answers = false;
+    let dark = download.wait(3500);
+    let word = Unreachable { flow: key().reversed(), seq: Seq::new(download.ack) };
+    let told = words(&dark);
+    assert!((75..=85).contains(&told.len()), "one of them each time: {}", told.len());
+    assert!(told.iter().all(|told| *told == (Some(WIFI), word)), "of the segment that is missing, to its sender");
+    assert_eq!(download.machine.flows(download.now)[0].in_force, [Mechanism::Revert]);
+    let is_word = |output: &&Output| words(core::slice::from_ref(*output)).is_empty();
+    let rest: Vec<Output> = dark.iter().filter(is_word).cloned().collect();
+    let said = acks(&rest);
+    assert!(said.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sacks.is_empty()), "no old news");
+    download.answers = true;
+    let light = download.wait(200);
+    assert_eq!(
+        words(&light).len(),
+        1 + 3 * 4,
+        "after 0.2, 0.6, 1.4 and 3 s, thrice; and one before that was known"
+    );
+    download.run(10);
+    assert_eq!(words(&download.wait(1000)), []);
+    assert_eq!(download.machine.flows(download.now)[0].in_force, []);
+}
+
+#[test]
+fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
+    let mut upload = Download::new(&[Mechanism::Revert]);
+    for _ in 0..500 {
+        upload.wait(1);
+        upload.stamp = upload.millis() - 50;
+        upload.ack += 2 * SEGMENT;
+        let packet = upload.packet(&[]);
+        upload.machine.handle(upload.now, Input::Arriving(packet));
+        upload.drain();
+    }
+    upload.answers = false;
+    assert_eq!(words(&upload.wait(3000)), []);
+    upload.answers = true;
+    let light = words(&upload.wait(200));
+    let word = Unreachable { flow: key().reversed(), seq: Seq::new(upload.ack) };
+    assert!(light.len() >= 3 && light.iter().all(|told| *told == (None, word)), "{light:?}");
 }
 
 #[test]

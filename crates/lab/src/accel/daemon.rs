@@ -28,7 +28,7 @@ pub(crate) enum Who {
 }
 
 /// What is on unless it is switched off.
-const OURS: &str = "offload,undo,reserve,hide,late-hide";
+const OURS: &str = "offload,undo,reserve,revert,hide,late-hide";
 
 impl Who {
     /// Everything that is on by default.
@@ -199,7 +199,10 @@ mod tests {
         };
         assert_eq!(words(Who::ours()), "");
         assert_eq!(words(Who::only("paper", "freeze")), format!("--disable {OURS} --enable freeze"));
-        assert_eq!(words(Who::only("undo", "undo")), "--disable offload,reserve,hide,late-hide --enable undo");
+        assert_eq!(
+            words(Who::only("undo", "undo")),
+            "--disable offload,reserve,revert,hide,late-hide --enable undo"
+        );
         assert_eq!(words(Who::only("nothing", "")), format!("--disable {OURS}"));
         assert_eq!(Who::only("paper", "freeze,fast-fetch").enabled(), ["freeze", "fast-fetch"]);
         assert!(Who::ours().enabled().is_empty() && Who::Plain.enabled().is_empty());

@@ -192,8 +192,8 @@ fn coming_queue_of(primary: &Road) -> u16 {
 
 /// Whether something may be done for uploads: then the far end's acknowledgements wait for a word, too.
 fn coming(config: &Config) -> bool {
-    use Mechanism::{Freeze, Reserve, Undo};
-    config.mechanisms.has_any(&[Undo, Reserve, Freeze])
+    use Mechanism::{Freeze, Reserve, Revert, Undo};
+    config.mechanisms.has_any(&[Undo, Reserve, Revert, Freeze])
 }
 
 /// What the thread owns.

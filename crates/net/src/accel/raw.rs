@@ -14,7 +14,7 @@
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use marline_core::wire::packet::{Packet, Pair};
+use marline_core::wire::packet::{Packet, Pair, protocol};
 use marline_sys::device::bind_to_device;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
@@ -73,33 +73,42 @@ impl Raw {
 pub(super) struct Inward {
     v4: Raw,
     /// None: this kernel has no IPv6.
-    v6: Option<Socket>,
+    v6: Option<Sixes>,
+}
+
+/// Of each protocol its socket, whose header the kernel makes.
+#[derive(Debug)]
+struct Sixes {
+    tcp: Socket,
+    icmp: Socket,
 }
 
 impl Inward {
     pub(super) fn open() -> Result<Self, AccelError> {
         let v4 = Raw::open(None)?;
-        let open = || -> io::Result<Socket> {
-            let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::TCP))?;
-            // It would hear all TCP of this machine.
+        let open = |protocol| -> io::Result<Socket> {
+            let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
+            // It would hear all of its protocol that comes to this machine.
             socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
             socket.set_freebind_v6(true)?;
             socket.bind(&SockAddr::from(NOWHERE))?;
             socket.set_mark(MARK)?;
             Ok(socket)
         };
+        let open = || Ok(Sixes { tcp: open(Protocol::TCP)?, icmp: open(Protocol::ICMPV6)? });
         let v6 = v4.v6.is_some().then(open).transpose();
         Ok(Self { v6: v6.map_err(AccelError::kernel("a raw socket of IPv6"))?, v4 })
     }
 
-    /// Gives one, of TCP.
+    /// Gives one, of TCP or ICMP.
     ///
     /// # Errors
     /// As [`Raw::send`].
     pub(super) fn give(&self, packet: &[u8]) -> io::Result<()> {
         let read = whole(packet)?;
         let Pair::V6(from, to) = read.pair() else { return self.v4.send(packet) };
-        let socket = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let sockets = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let socket = if read.protocol() == protocol::ICMP_V6 { &sockets.icmp } else { &sockets.tcp };
         socket.bind(&SockAddr::from(SocketAddr::from((from, 0))))?;
         socket.send_to(read.body(), &SockAddr::from(SocketAddr::from((to, 0)))).map(drop)
     }

@@ -151,6 +151,12 @@ impl Names {
         })
     }
 
+    /// The number that a message about a segment of this direction means, to its sender, who stands there.
+    pub(super) fn number(&self, direction: Direction, seq: Seq, una: u64) -> Option<u64> {
+        let [own, _] = self.ends(direction);
+        self.near(own, seq, una)
+    }
+
     const fn ends(&self, direction: Direction) -> [usize; 2] {
         match direction {
             Direction::Up => [0, 1],

@@ -3,6 +3,7 @@
 //! In: a [`Plan`], segments, the time. Out: segments, how far the client has read, and how long it has waited.
 
 use marline_core::units::{DataSize, Duration, Instant};
+use marline_core::wire::packet::Seq;
 
 use super::content::Content;
 use super::packet::{Names, Place};
@@ -78,6 +79,15 @@ impl Station {
     pub(super) fn on_client(&mut self, now: Instant, segment: &Segment) {
         if let Some(client) = &mut self.client {
             client.on_segment(now, segment);
+        }
+    }
+
+    /// There was no way for a segment of this direction, its sender is told.
+    pub(super) fn on_unreachable(&mut self, now: Instant, direction: Direction, seq: Seq) {
+        let una = self.place(if direction == Direction::Up { Direction::Down } else { Direction::Up }).una;
+        let sender = if direction == Direction::Up { &mut self.client } else { &mut self.server };
+        if let (Some(sender), Some(number)) = (sender, self.names.number(direction, seq, una)) {
+            sender.on_unreachable(now, number);
         }
     }
 

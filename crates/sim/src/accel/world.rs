@@ -13,7 +13,7 @@ use marline_core::accel::{Accelerator, Bytes, Config, Input, Mechanism, Output, 
 use marline_core::link::LinkId;
 use marline_core::machine::Machine;
 use marline_core::units::{Duration, Instant};
-use marline_core::wire::packet::Segment as View;
+use marline_core::wire::packet::{Checksum, Packet, Segment as View, Seq, Unreachable};
 
 use super::calls::Calls;
 use super::carried::Carried;
@@ -360,6 +360,9 @@ impl World {
 
     /// A packet has reached the other side, where the servers are.
     fn on_server(&mut self, link: LinkId, bytes: &[u8]) {
+        if let Some((n, word)) = self.word_of(bytes, Direction::Down) {
+            return self.on_unreachable(n, Direction::Down, word.seq);
+        }
         let Some((n, view)) = self.flow_of(bytes, Direction::Up) else {
             let servers: Vec<_> = self.stations.iter().map(|station| station.names.flow).collect();
             self.calls.on_packet(self.now, link, bytes, &self.scene.flows, &servers);
@@ -378,6 +381,14 @@ impl World {
             if !is_right {
                 self.wrong(format!("flow {n}: wrong bytes at the server within {:?}", segment.data));
             }
+            self.attend(n);
+        }
+    }
+
+    /// The sender of this direction hears that a segment of its had no way to go.
+    fn on_unreachable(&mut self, n: usize, direction: Direction, seq: Seq) {
+        if let Some(station) = self.stations.get_mut(n) {
+            station.on_unreachable(self.now, direction, seq);
             self.attend(n);
         }
     }
@@ -544,6 +555,9 @@ impl World {
 
     /// The accelerator gives a packet to the stack.
     fn deliver(&mut self, bytes: &[u8]) {
+        if let Some((n, word)) = self.word_of(bytes, Direction::Up) {
+            return self.on_unreachable(n, Direction::Up, word.seq);
+        }
         let Some((n, view)) = self.flow_of(bytes, Direction::Down) else {
             return self.wrong("delivered: a packet of no flow".into());
         };
@@ -566,6 +580,17 @@ impl World {
         let view = View::parse(bytes).ok()?;
         let flow = if direction == Direction::Up { view.flow() } else { view.flow().reversed() };
         Some((self.stations.iter().position(|station| station.names.flow == flow)?, view))
+    }
+
+    /// Whose segment of this direction had no way to go, if that is what the packet says.
+    fn word_of(&mut self, bytes: &[u8], direction: Direction) -> Option<(usize, Unreachable)> {
+        let packet = Packet::parse(bytes).ok()?;
+        let word = Unreachable::of(packet).ok()?;
+        if packet.checksum() != Checksum::Right {
+            self.wrong("a message of ICMP with a wrong checksum".into());
+        }
+        let flow = if direction == Direction::Up { word.flow } else { word.flow.reversed() };
+        Some((self.stations.iter().position(|station| station.names.flow == flow)?, word))
     }
 
     fn wrong(&mut self, what: String) {
@@ -613,7 +638,8 @@ pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
 }
 
 /// What may be done for uploads.
-const UPWARD: [Mechanism; 4] = [Mechanism::Undo, Mechanism::Reserve, Mechanism::Freeze, Mechanism::FreezeFlight];
+const UPWARD: [Mechanism; 5] =
+    [Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert, Mechanism::Freeze, Mechanism::FreezeFlight];
 /// What leaves with so many bytes or fewer is held: all pure ACKs, and little else.
 const HELD: usize = 160;
 /// Chosen: an instant at which more than this happens never ends.

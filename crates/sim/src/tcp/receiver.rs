@@ -109,6 +109,11 @@ impl Receiver {
         sacks
     }
 
+    /// Whether an ACK that goes out now has SACK blocks.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.sack && (self.duplicate.is_some() || !self.recent.is_empty())
+    }
+
     /// Whether an ACK is to go out now even without data.
     pub(super) fn ack_due(&self, now: Instant) -> bool {
         match self.ack {

@@ -4,7 +4,7 @@
 //!
 //! 1. Lost segments go first, then new data; both only while the window and the receiver have room.
 //! 2. One timer, as in Linux: the tail-loss probe while nothing is amiss (RFC 8985 §7), the reordering window while
-//!    one runs, otherwise the retransmission timeout, doubled each time (RFC 6298 §5), at most 15 times.
+//!    one runs, otherwise the retransmission timeout, doubled each time (RFC 6298 §5), for a quarter of an hour.
 //! 3. The window grows only on ACKs of data that was sent while it was full (`fullness`).
 //! 4. After a pause longer than a timeout the window starts again (RFC 5681 §4.1).
 //! 5. A small segment goes out only as the last one (what Nagle's rule and `TCP_NODELAY` both give a server that
@@ -15,6 +15,7 @@
 //! 7. A window of zero: with segments outstanding the timeout goes on and each one reduces the threshold again, as Linux 6.18
 //!    does; with none the receiver is probed (`persist`).
 //! 8. Without SACK, duplicate ACKs stand for what has arrived (RFC 6582, with Linux's count of them).
+//! 9. Told that there was no way for the first unacknowledged segment, it takes one doubling of its timer back (RFC 6069).
 
 use core::time::Duration;
 
@@ -59,6 +60,10 @@ pub(super) struct Sender {
     rack: Rack,
     phase: Phase,
     timer: Option<(Instant, Timer)>,
+    /// Timeouts in a row, and when the first of them was.
+    timeouts: u32,
+    silent: Instant,
+    /// How often the timer was doubled, and that not taken back.
     backoff: u32,
     probe: Option<Probe>,
     full: Fullness,
@@ -151,6 +156,8 @@ impl Sender {
             rack: Rack::default(),
             phase: Phase::Open,
             timer: None,
+            timeouts: 0,
+            silent: Instant::ZERO,
             backoff: 0,
             probe: None,
             full: Fullness::default(),
@@ -211,11 +218,19 @@ impl Sender {
         // (`tcp_clean_rtx_queue`).
         let is_older = |sacked| self.board.first().is_some_and(|head| sacked < head.at);
         if moved {
-            self.backoff = 0;
+            self.start_anew();
             self.rearm(now);
         } else if delivered.sacked.is_some_and(is_older) {
             self.rearm(now);
         }
+    }
+
+    /// There was no way for the segment with this number, says a router (Linux: `tcp_ld_RTO_revert`).
+    pub(super) fn on_unreachable(&mut self, now: Instant, number: u64) {
+        let Some(head) = self.board.first().filter(|_| number == self.una && self.backoff > 0) else { return };
+        let sent = head.at;
+        self.backoff -= 1;
+        self.timer = Some(((sent + self.patience()).max(now), Timer::Retransmit));
     }
 
     /// The timer has run out.
@@ -279,8 +294,13 @@ impl Sender {
     }
 
     /// The other side has been silent through all repetitions.
-    pub(super) const fn gave_up(&self) -> bool {
-        self.backoff > RETRIES || self.room.gave_up()
+    pub(super) fn gave_up(&self, now: Instant) -> bool {
+        (self.timeouts > 0 && now.since(self.silent) >= LIFE) || self.room.gave_up()
+    }
+
+    /// The bytes of a full segment.
+    pub(super) const fn mss(&self) -> u64 {
+        self.mss
     }
 
     /// The estimate of the round-trip time.
@@ -299,8 +319,12 @@ impl Sender {
     }
 
     /// Timeouts in a row.
-    pub(super) const fn backoff(&self) -> u32 {
-        self.backoff
+    pub(super) const fn timeouts(&self) -> u32 {
+        self.timeouts
+    }
+
+    fn start_anew(&mut self) {
+        (self.timeouts, self.backoff) = (0, 0);
     }
 
     fn take(&mut self, now: Instant, segment: &Segment) -> Delivered {
@@ -405,7 +429,7 @@ impl Sender {
         let proven = doubtful && got.original;
         if (moved && self.may_undo(echo)) || proven {
             self.take_back(true);
-            self.backoff = 0;
+            self.start_anew();
             self.phase = Phase::Open;
         } else if self.una >= until {
             self.phase = Phase::Open;
@@ -529,15 +553,19 @@ impl Sender {
             return;
         }
         let first = matches!(self.phase, Phase::Open);
-        let again = matches!(self.phase, Phase::Loss { .. }) && (self.backoff == 0 || self.room.is_closed());
+        let again = matches!(self.phase, Phase::Loss { .. }) && (self.timeouts == 0 || self.room.is_closed());
         if first || again {
             self.note_reduction();
             self.congestion.on_loss();
         }
-        let doubtful = self.habits.undo && self.habits.sack && (first || self.backoff > 0);
+        let doubtful = self.habits.undo && self.habits.sack && (first || self.timeouts > 0);
         self.phase = Phase::Loss { until: self.nxt, doubtful };
         self.congestion.on_timeout();
         self.probe = None;
+        if self.timeouts == 0 {
+            self.silent = now;
+        }
+        self.timeouts += 1;
         self.backoff += 1;
         let (una, rack, rtt) = (self.una, &self.rack, &self.rtt);
         let all = !self.habits.sack;
@@ -683,9 +711,13 @@ impl Sender {
         if self.board.outstanding() == 0 {
             return;
         }
-        let wait = (self.rtt.timeout() * (1 << self.backoff.min(RETRIES))).min(LONGEST_TIMEOUT);
-        let at = if from_head { self.head_timeout().max(now) } else { now + wait };
+        let at = if from_head { self.head_timeout().max(now) } else { now + self.patience() };
         self.timer = Some((at, Timer::Retransmit));
+    }
+
+    /// The retransmission timeout, doubled as often as it ran out.
+    fn patience(&self) -> Duration {
+        (self.rtt.timeout() * (1 << self.backoff.min(DOUBLINGS))).min(LONGEST_TIMEOUT)
     }
 
     /// Nothing may be sent, nothing is on its way, and something waits: the receiver is asked after a while.
@@ -725,7 +757,9 @@ fn reported_duplicate(segment: &Segment) -> Option<Seqs> {
 /// RFC 5681 §3.2's threshold.
 const DUPLICATES: u32 = 3;
 
-/// Linux's `tcp_retries2`.
-const RETRIES: u32 = 15;
+/// As long as 15 doublings of 200 ms take: Linux's `tcp_retries2`, which it makes a time of.
+const LIFE: Duration = Duration::from_millis(924_600);
+/// 200 ms so often doubled are more than the longest timeout.
+const DOUBLINGS: u32 = 15;
 /// Linux's `TCP_RTO_MAX`.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(120);

@@ -18,7 +18,7 @@ use marline_core::units::{DataSize, Instant};
 
 use super::congestion::Algorithm;
 use super::receiver::Receiver;
-use super::segment::{Flags, HEADERS, Segment, Seqs};
+use super::segment::{Flags, HEADERS, Sacks, Segment, Seqs};
 use super::sender::{Habits, Sender};
 use super::undo::tick;
 
@@ -181,11 +181,18 @@ impl Socket {
         }
     }
 
+    /// There was no way for the segment with this number, says a router.
+    pub fn on_unreachable(&mut self, now: Instant, number: u64) {
+        if self.state == State::Open {
+            self.sender.on_unreachable(now, number);
+        }
+    }
+
     /// Time has reached `now`.
     pub fn on_timer(&mut self, now: Instant) {
         if self.state == State::Open {
             self.sender.on_timer(now);
-            if self.sender.gave_up() {
+            if self.sender.gave_up(now) {
                 self.state = State::Over(Ending::TimedOut);
             }
         } else if self.handshake.0.is_some_and(|at| at <= now) && self.handshake.1 > SYN_RETRIES {
@@ -261,7 +268,7 @@ impl Socket {
             out_of_order: self.receiver.out_of_order(),
             window: self.sender.window(),
             threshold: self.sender.threshold(),
-            backoff: self.sender.backoff(),
+            backoff: self.sender.timeouts(),
         }
     }
 
@@ -357,7 +364,9 @@ impl Socket {
 
     fn next_data(&mut self, now: Instant) -> Option<Segment> {
         let out = self.sender.next(now)?;
-        let sacks = self.receiver.take_ack();
+        // Where they do not fit beside the data they go in an ACK of their own. Linux makes the segment shorter.
+        let fits = out.data.len() < self.sender.mss() || !self.receiver.has_blocks();
+        let sacks = if fits { self.receiver.take_ack() } else { Sacks::default() };
         let flags = Flags { ack: true, fin: out.fin, ..Flags::default() };
         Some(Segment { flags, data: out.data, sacks, ..self.blank(now) })
     }

@@ -6,7 +6,10 @@
 //! 2. What says again what the own stack has said last echoes a timestamp of now, not of before the silence.
 //! 3. A flight that is acknowledged late has to be fetched over the link that the sender fills again at once. Where round
 //!    trips are long the fetch is slower than the sender, which a byte kept back restarts as well.
-//! 4. Towards the own stack (upward) the same packets are delivered, not sent.
+//! 4. What restarts it is news: a byte that was kept back, or where there is none, that what it has repeated since had no way
+//!    to go. Of what was missing before nothing more is told then than that (see [`super::super::reserve`], rule 3), but
+//!    once more how far all is here, for that may be lost, and the word is only of the first segment that is not.
+//! 5. Towards the own stack (upward) the same packets are delivered, not sent.
 
 use alloc::collections::VecDeque;
 
@@ -17,7 +20,7 @@ use crate::accel::hiding::Hiding;
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
-use crate::wire::packet::{Ack, Sacks, Timestamps};
+use crate::wire::packet::{Ack, Sacks, Timestamps, Unreachable};
 
 impl Flow {
     /// The link is dark.
@@ -39,10 +42,7 @@ impl Flow {
         if let (true, link, Some((last, envelope))) = (frost.is_plain, frost.link, self.last) {
             self.is_frozen = true;
             let packet = Bytes(Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope));
-            outputs.push_back(match self.way {
-                Way::Down => Output::Send { link, packet },
-                Way::Up => Output::Deliver(packet),
-            });
+            outputs.push_back(self.towards_sender(link, packet));
         }
     }
 
@@ -73,7 +73,13 @@ impl Flow {
     }
 
     /// Time has passed.
-    pub(in crate::accel) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
+    pub(in crate::accel) fn tick(
+        &mut self,
+        now: Instant,
+        primary: LinkId,
+        mechanisms: &Mechanisms,
+        outputs: &mut VecDeque<Output>,
+    ) {
         self.release(now, primary, false, outputs);
         if self.detour.has_failed(now) {
             self.say(now, primary, outputs);
@@ -81,9 +87,8 @@ impl Flow {
         if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out() {
             self.say(now, primary, outputs);
         }
-        if self.handler.tick(now) && self.reserve.may_restart(now) {
-            self.handler.on_kick();
-            self.say(now, primary, outputs);
+        if let Some(kick) = self.handler.tick(now) {
+            self.kick(now, primary, kick.steps * u32::from(mechanisms.has(Mechanism::Revert)), outputs);
         }
         if self.thaw.deadline().is_some() && !self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
             self.thaw.end();
@@ -153,9 +158,29 @@ impl Flow {
         self.is_stilled
     }
 
+    /// Restarts the sender, over this link: so many steps of its timer are taken back.
+    fn kick(&mut self, now: Instant, link: LinkId, steps: u32, outputs: &mut VecDeque<Output>) {
+        let has_news = self.reserve.may_restart(now);
+        if !has_news && steps == 0 {
+            return;
+        }
+        self.handler.on_kick();
+        let Some((last, envelope)) = self.last else { return };
+        self.say_again(now, link, &if has_news { last } else { Ack { sacks: Sacks::default(), ..last } }, outputs);
+        let seq = self.reserve.said().map_or(last.ack, |said| said.later(last.ack));
+        let word = Bytes(Unreachable { flow: self.key.reversed(), seq }.emit(envelope));
+        outputs.extend((0..steps).map(|_| self.towards_sender(link, word.clone())));
+    }
+
     /// Sends what the own stack has said last, over this link.
     fn say(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
-        let Some((last, envelope)) = self.last else { return };
+        if let Some((last, _)) = self.last {
+            self.say_again(now, link, &last, outputs);
+        }
+    }
+
+    fn say_again(&self, now: Instant, link: LinkId, last: &Ack, outputs: &mut VecDeque<Output>) {
+        let Some((_, envelope)) = self.last else { return };
         // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
         // the other clock would show in a packet that comes now; but that of a chain of holes.
         let older = self.echoed.filter(|_| self.undo.is_armed());
@@ -163,12 +188,15 @@ impl Flow {
         let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
         // That something came twice was true once.
         let sacks = if last.duplicate_span().is_some() { Sacks::default() } else { last.sacks };
-        let ack = Ack { timestamps: last.timestamps.map(fresh), sacks, ..last };
-        let packet = Bytes(ack.emit(&self.key, envelope));
-        outputs.push_back(match self.way {
+        let ack = Ack { timestamps: last.timestamps.map(fresh), sacks, ..*last };
+        outputs.push_back(self.towards_sender(link, Bytes(ack.emit(&self.key, envelope))));
+    }
+
+    fn towards_sender(&self, link: LinkId, packet: Bytes) -> Output {
+        match self.way {
             Way::Down => Output::Send { link, packet },
             Way::Up => Output::Deliver(packet),
-        });
+        }
     }
 }
 

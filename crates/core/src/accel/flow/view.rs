@@ -29,6 +29,9 @@ impl Flow {
         if self.reserve.may_restart(now) {
             in_force.push(Mechanism::Reserve);
         }
+        if mechanisms.has(Mechanism::Revert) && self.handler.is_busy() {
+            in_force.push(Mechanism::Revert);
+        }
         if self.detour.is_on() {
             in_force.push(Mechanism::Offload);
         } else if self.counts.offloaded > 0 && mechanisms.has(Mechanism::OffloadAsPublished) {

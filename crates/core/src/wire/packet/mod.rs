@@ -2,8 +2,8 @@
 //!
 //! In: the bytes of one packet from its first byte on, as a TUN device, a packet queue or a packet socket gives them.
 //! Out: [`Packet`] (IPv4 by RFC 791, IPv6 by RFC 8200), and in it a [`Segment`] (TCP, RFC 9293), a [`Datagram`] (UDP,
-//! RFC 768) or an [`Echo`] (ICMP, RFC 792 and RFC 4443). In the other direction [`Rewrite`] changes fields of a segment
-//! in place; [`Ack`], [`NewSegment`] and [`Echo`] make packets.
+//! RFC 768), an [`Echo`] or an [`Unreachable`] (ICMP, RFC 792 and RFC 4443). In the other direction [`Rewrite`] changes fields
+//! of a segment in place; [`Ack`], [`NewSegment`], [`Echo`] and [`Unreachable`] make packets.
 //!
 //! 1. A view borrows and copies no payload. No bytes make anything panic; what cannot be understood is a [`Refusal`],
 //!    and its packet is to go on as it came.
@@ -40,6 +40,7 @@ mod rewrite;
 mod segment;
 mod seq;
 mod sum;
+mod unreachable;
 
 pub use ack::Ack;
 pub use checksum::Checksum;
@@ -54,6 +55,7 @@ pub use refusal::Refusal;
 pub use rewrite::Rewrite;
 pub use segment::{Flags, Segment};
 pub use seq::{Seq, Span, Stamp};
+pub use unreachable::Unreachable;
 
 /// Extension headers of IPv6 that are walked. Chosen: one more than the order of RFC 8200 §4.1 has.
 pub const EXTENSIONS_MAX: usize = 8;

@@ -24,7 +24,7 @@ pub enum Refusal {
     /// Whole, but of another protocol; see [`protocol`](super::protocol).
     #[error("its protocol is {0}, not the one asked for")]
     Protocol(u8),
-    /// ICMP, but no echo.
-    #[error("its ICMP type is {0}, not an echo")]
+    /// ICMP, but another message than the one asked for.
+    #[error("its ICMP type is {0}, or a code of it, that was not asked for")]
     Kind(u8),
 }

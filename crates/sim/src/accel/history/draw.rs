@@ -31,7 +31,7 @@ pub fn draw(seed: u64) -> Scene {
         blackouts.extend(self::blackouts(&mut chance, Scene::HELPER, lasts));
     }
     let mut config = Config::new(Scene::PRIMARY, helper.as_ref().map(|_| Scene::HELPER));
-    config.mechanisms = mechanisms(&mut chance);
+    config.mechanisms = mechanisms(&mut chance, seed);
     if chance.one_in(3) {
         let (up, down) = (kbps(100.0), kbps(300.0));
         config.helpers.iter_mut().for_each(|helper| (helper.up, helper.down) = (Some(up), Some(down)));
@@ -200,17 +200,19 @@ fn blackouts(chance: &mut Chance, link: LinkId, lasts: f64) -> Vec<Blackout> {
     blackouts
 }
 
-fn mechanisms(chance: &mut Chance) -> Mechanisms {
+fn mechanisms(chance: &mut Chance, seed: u64) -> Mechanisms {
     if chance.one_in(3) {
         return Mechanisms::default();
     }
     let mut mechanisms = Mechanisms::of(&[]);
     let share = 1 + chance.below(3);
-    for mechanism in Mechanism::ALL {
+    for mechanism in Mechanism::ALL.into_iter().filter(|one| *one != Mechanism::Revert) {
         // What harms by itself is drawn more rarely.
         let share = if mechanism.is_default() { share } else { 4 };
         mechanisms.set(mechanism, chance.one_in(share));
     }
+    // By the seed, too.
+    mechanisms.set(Mechanism::Revert, seed.is_multiple_of(REVERTS));
     mechanisms
 }
 
@@ -220,6 +222,8 @@ fn hostile(chance: &mut Chance, lasts: f64) -> Vec<(Duration, Hostility)> {
     (0..count).map(|_| (chance.seconds(2.0 * lasts), *chance.pick(&all))).collect()
 }
 
+/// Of so many histories without everything that is on by default one has it.
+const REVERTS: u64 = 4;
 /// Of so many histories one goes up.
 const UPWARD: u64 = 6;
 /// Of all flows of a history together. Chosen: some ten thousand packets at most, some milliseconds.

@@ -135,6 +135,28 @@ fn a_timeout_that_an_old_echo_answers_is_taken_back() {
 }
 
 #[test]
+fn a_word_of_no_way_takes_one_doubling_of_the_timer_back() {
+    let mut server = Server::new(Config::default(), 2);
+    let una = server.socket.acknowledged();
+    // Timeouts after 0.25, 0.75, 1.75 and 3.75 s; the next is after 7.75.
+    server.wait(Duration::from_millis(5000));
+    let before = server.sent.len();
+    let tell = |server: &mut Server, number: u64| {
+        server.socket.on_unreachable(server.now, number);
+        server.socket.on_timer(server.now);
+        server.flush();
+        server.sent.len() - before
+    };
+    assert_eq!(tell(&mut server, una + MSS), 0, "not the first that is missing");
+    assert_eq!(tell(&mut server, una), 0, "2 s behind the last one are not over");
+    assert_eq!(tell(&mut server, una), 1, "one second is");
+    assert_eq!(server.data_since(before), [una / MSS]);
+    (0..9).for_each(|_| assert_eq!(tell(&mut server, una), 1));
+    server.wait(Duration::from_millis(300));
+    assert_eq!(server.data_since(before), [una / MSS; 2], "the timer is that of before");
+}
+
+#[test]
 fn one_byte_more_restarts_a_sender_that_has_timed_out() {
     let mut server = Server::new(Config::default(), 2);
     let una = server.socket.acknowledged();
