@@ -13,6 +13,8 @@ use crate::wire::packet::{Segment, Seq, Timestamps};
 pub(super) struct Far {
     /// One past the last number that the own stack has sent.
     sent: Option<Seq>,
+    /// What seemed to be sent, and was too far to be believed at once.
+    stray: Option<Seq>,
     ack: Option<Seq>,
     pub(super) window: u16,
     pub(super) stamps: Option<Timestamps>,
@@ -22,12 +24,13 @@ impl Far {
     /// The own stack has sent everything before this.
     pub(super) fn on_sent(&mut self, end: Seq) {
         let is_far = |from: Seq| !(-PAST..=PAST).contains(&end.offset_from(from));
-        self.sent = match (self.sent, self.ack) {
-            (sent, Some(ack)) if is_far(ack) => sent,
-            // The one before may have been none of it.
-            (Some(sent), None) if is_far(sent) => Some(end),
-            (sent, _) => Some(sent.map_or(end, |sent| sent.later(end))),
-        };
+        if self.ack.or(self.sent).is_none_or(|from| !is_far(from)) {
+            self.sent = Some(self.sent.map_or(end, |sent| sent.later(end)));
+            self.stray = None;
+        } else if self.stray.replace(end).is_some_and(|stray| !is_far(stray)) {
+            // Two that agree: the one before was none of it, or much has left unseen.
+            (self.sent, self.stray) = (Some(end), None);
+        }
     }
 
     /// A segment of the other end that acknowledges this; false: it is none of it.
@@ -76,11 +79,16 @@ mod tests {
         let mut forged_first = Far::default();
         forged_first.on_sent(Seq::new(0x4000_0000));
         forged_first.on_sent(Seq::new(1000));
-        assert_eq!(forged_first.sent, Some(Seq::new(1000)));
+        forged_first.on_sent(Seq::new(1100));
+        assert_eq!(forged_first.sent, Some(Seq::new(1100)));
         let (mut far, _) = says(1000);
         far.on_sent(Seq::new(0x4000_0000));
         far.on_sent(Seq::new(1200));
         assert_eq!(far.sent, Some(Seq::new(1200)));
+        for sent in [0x5000_0000, 0x5000_0500] {
+            far.on_sent(Seq::new(sent));
+        }
+        assert_eq!(far.sent, Some(Seq::new(0x5000_0500)), "much was sent that nobody saw");
     }
 
     #[test]

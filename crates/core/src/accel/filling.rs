@@ -6,9 +6,10 @@
 //!    (`fetcher`); where it takes longer the helping link is not what it was taken for, or the origin is slow, and the flow
 //!    is told of its losses again: first for half a minute, then for twice as long each time.
 //! 2. What waits since a blackout says nothing: it is a whole flight.
-//! 3. If the first answer of an origin is late, by which its resource is checked, nothing is hidden for ten times as long as it took: who
-//!    answers one question late may answer the next as late, and the sender's own repair takes less. It is not for longer, for a
-//!    moment of a busy machine looks the same. What was asked before the end of a blackout says nothing.
+//! 3. If the first answer of an origin is late, by which its resource is checked, nothing is hidden for ten times as long
+//!    as it took, ten seconds at least: who answers one question late may answer the next as late, and the sender's own
+//!    repair takes less. It is not for longer, for a moment of a busy machine looks the same. What was asked before the end of
+//!    a blackout says nothing.
 
 use crate::units::{Duration, Instant};
 

@@ -34,7 +34,9 @@ use super::undo::{Shown, Undo};
 use super::upward::Upward;
 use super::{Mechanism, Mechanisms};
 use crate::units::{DataSize, Instant};
-use crate::wire::packet::{Ack, Envelope, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption, Timestamps};
+use crate::wire::packet::{
+    Ack, Envelope, Flags, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption, Timestamps,
+};
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +78,10 @@ pub(super) struct Flow {
     filling: Filling,
     /// What was on its way when the link went dark, at the most.
     flight: DataSize,
+    /// Its sender may have had something to repeat then.
+    is_waiting: bool,
+    /// The own end has closed, and no data has come since.
+    has_closed: bool,
     pace: Pace,
     trip: Trip,
     upward: Upward,
@@ -152,6 +158,8 @@ impl Flow {
             hiding: None,
             filling: Filling::default(),
             flight: DataSize::ZERO,
+            is_waiting: false,
+            has_closed: false,
             pace: Pace::default(),
             trip: Trip::default(),
             upward: Upward::default(),
@@ -211,6 +219,7 @@ impl Flow {
         self.heard = now;
         self.trip.on_open(now);
         let Ok(segment) = Segment::parse(packet) else { return };
+        self.has_closed |= self.way == Way::Down && segment.flags().contains(Flags::FIN);
         if let Some(hiding) = &mut self.hiding {
             hiding.on_asked(&segment, u32::try_from(segment.payload().len()).unwrap_or(u32::MAX));
         }
@@ -250,6 +259,8 @@ impl Flow {
         self.heard = now;
         self.counts.acks += 1;
         self.pace.on_bytes(now, advance);
+        // A FIN takes one number.
+        self.has_closed &= advance <= 1;
         if let Some(stamps) = ack.timestamps {
             match self.way {
                 Way::Down => self.trip.on_leaving(now, stamps.value, may.is_watched),
@@ -323,7 +334,7 @@ impl Flow {
         }
         let has_data = advance > 0 || new > 0 || before.is_some_and(|before| before.sacks != ack.sacks);
         if has_data {
-            self.handler.on_data();
+            self.handler.on_data(now);
         }
         let has_holes = new > 0 || self.hiding.as_ref().is_some_and(Hiding::is_busy);
         let is_plain_now = core::mem::take(&mut self.is_multipath);

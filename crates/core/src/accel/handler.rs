@@ -7,8 +7,10 @@
 //!    half a round trip before an answer of the gateway could say that it may be sent.
 //! 2. After ten seconds the gateway is waited for. When it answers there are three kicks more, unless data comes first.
 //! 3. A sender doubles its timer each time that it repeats something in the dark, and takes one such step back for each
-//!    word that there was no way to go (RFC 6069, which has routers say so): with fewer it waits on for a part of
-//!    the blackout, and after one for each the timer of what it repeats now is that of before, should that be lost.
+//!    word that there was no way to go. RFC 6069 has routers say so, once for each packet that they cannot send on; here it is
+//!    said when the link is back, as often as the timer may have run out since data came last, and once more for what
+//!    the sender repeats upon it: then its timer is that of before, should that be lost. Before the first timeout nothing is said.
+//! 4. What is owed to a sender in one blackout is owed after the next as well, until data comes.
 
 use crate::units::{Duration, Instant};
 
@@ -16,6 +18,10 @@ use crate::units::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handler {
     state: State,
+    /// When data came last.
+    moved: Option<Instant>,
+    /// The link was dark since.
+    is_owed: bool,
     /// Since the link went dark.
     has_kicked: bool,
     kicks: u64,
@@ -32,16 +38,16 @@ enum State {
     Light {
         left: u8,
         next: Instant,
-        /// How often the sender's timer may have run out in the dark.
-        steps: u32,
     },
 }
 
 /// Packets that restart a sender are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Kick {
-    /// Steps of its timer to be taken back: of one in the dark the next is 40 ms away.
-    pub(super) steps: u32,
+pub(super) enum Kick {
+    /// They may not get through.
+    Dark,
+    /// The link is back; those that follow are for the case that the first ones were lost.
+    Light { is_first: bool },
 }
 
 impl Handler {
@@ -49,18 +55,32 @@ impl Handler {
     pub(super) fn on_dark(&mut self, now: Instant, early: bool) {
         self.state = State::Dark { since: now, next: early.then_some(now + RHYTHM) };
         self.has_kicked = false;
+        self.is_owed = true;
     }
 
     /// The link is back.
     pub(super) fn on_light(&mut self, now: Instant) {
-        if let State::Dark { since, .. } = self.state {
-            self.state = State::Light { left: AGAIN, next: now, steps: steps(now.since(since)) };
+        if matches!(self.state, State::Dark { .. }) {
+            self.state = State::Light { left: AGAIN, next: now };
         }
     }
 
     /// Data has come.
-    pub(super) fn on_data(&mut self) {
+    pub(super) fn on_data(&mut self, now: Instant) {
         self.state = State::Idle;
+        (self.moved, self.is_owed) = (Some(now), false);
+    }
+
+    /// Whether its sender may still wait for the end of a blackout.
+    pub(super) fn is_owed(&self, now: Instant) -> bool {
+        self.is_owed && self.moved.is_some_and(|moved| now.since(moved) < LONGEST)
+    }
+
+    /// How often the sender's timer may have run out since data came last, over a round trip of `rtt`.
+    pub(super) fn timeouts(&self, now: Instant, rtt: Duration) -> u32 {
+        let silent = self.moved.map_or(Duration::ZERO, |moved| now.since(moved).min(LONGEST));
+        // After one, three, seven times its length, and so on.
+        (silent.as_nanos() / (LEAST + rtt).as_nanos() + 1).ilog2()
     }
 
     /// The kick that is due; it is taken for sent.
@@ -69,14 +89,14 @@ impl Handler {
             State::Dark { since, next: Some(next) } if now >= next => {
                 let next = (now.since(since) < PATIENCE).then_some(now + RHYTHM);
                 self.state = State::Dark { since, next };
-                Some(Kick { steps: 1 })
+                Some(Kick::Dark)
             }
-            State::Light { left, next, steps } if now >= next => {
+            State::Light { left, next } if now >= next => {
                 self.state = match left {
                     0 => State::Idle,
-                    left => State::Light { left: left - 1, next: now + RHYTHM, steps },
+                    left => State::Light { left: left - 1, next: now + RHYTHM },
                 };
-                Some(Kick { steps })
+                Some(Kick::Light { is_first: left == AGAIN })
             }
             _ => None,
         }
@@ -107,16 +127,10 @@ impl Handler {
     }
 }
 
-/// How often a timer has run out that began before the link was taken for dark, and lasts as short as timers do: as often
-/// as its doubled lengths fit in.
-const fn steps(dark: Duration) -> u32 {
-    ((dark.as_nanos() + UNNOTICED.as_nanos()) / LEAST.as_nanos() + 1).ilog2()
-}
-
-/// chosen: as long as a blackout takes to be noticed ([`super::detector`]).
-const UNNOTICED: Duration = Duration::from_millis(400);
-/// Linux's `tcp_rto_min_us`; that of others is longer, and there are fewer steps.
+/// Linux's `tcp_rto_min_us`, beside a round trip; that of others is usually longer, and it ran out less often.
 const LEAST: Duration = Duration::from_millis(200);
+/// Linux's `TCP_RTO_MAX`: a sender that has more to say has said it by then.
+const LONGEST: Duration = Duration::from_secs(120);
 /// chosen: on average 20 ms are lost, and 25 small packets a second are sent.
 const RHYTHM: Duration = Duration::from_millis(40);
 /// As long as the gateway is asked often ([`super::detector`]).
@@ -134,14 +148,14 @@ mod tests {
         handler.on_dark(Instant::ZERO, true);
         let mut sent = 0;
         while let Some(at) = handler.deadline() {
-            sent += u32::from(handler.tick(at) == Some(Kick { steps: 1 }));
+            sent += u32::from(handler.tick(at) == Some(Kick::Dark));
             handler.on_kick();
         }
         assert_eq!(sent, 250, "ten seconds of them");
         handler.on_light(Instant::from_millis(15_000));
         let mut at = alloc::vec::Vec::new();
         while let Some(due) = handler.deadline() {
-            assert_eq!(handler.tick(due), Some(Kick { steps: 6 }), "after 0.2, 0.6, 1.4, 3, 6.2 and 12.6 s");
+            assert_eq!(handler.tick(due), Some(Kick::Light { is_first: at.is_empty() }));
             at.push(due);
         }
         assert!(!handler.is_busy());
@@ -153,9 +167,30 @@ mod tests {
     fn data_ends_them() {
         let mut handler = Handler::default();
         handler.on_dark(Instant::ZERO, true);
-        handler.on_data();
+        handler.on_data(Instant::ZERO);
         assert_eq!(handler.deadline(), None);
         handler.on_light(Instant::from_millis(10));
         assert_eq!(handler.deadline(), None, "it was light already");
+    }
+
+    #[test]
+    fn timers_run_out_after_one_three_and_seven_times_their_length() {
+        let (mut handler, rtt) = (Handler::default(), Duration::from_millis(50));
+        handler.on_data(Instant::ZERO);
+        let after = |millis| handler.timeouts(Instant::from_millis(millis), rtt);
+        assert_eq!([0, 249, 250, 749, 750, 1749, 1750, 3750].map(after), [0, 0, 1, 1, 2, 2, 3, 4]);
+        assert_eq!(after(10_000_000), 8, "120 s are the longest");
+    }
+
+    #[test]
+    fn what_is_owed_outlasts_a_light_in_which_nothing_comes() {
+        let (mut handler, at) = (Handler::default(), Instant::from_millis);
+        handler.on_data(at(0));
+        assert!(!handler.is_owed(at(1)));
+        handler.on_dark(at(300), true);
+        handler.on_light(at(3000));
+        assert!(handler.is_owed(at(60_000)) && !handler.is_owed(at(120_000)));
+        handler.on_data(at(60_000));
+        assert!(!handler.is_owed(at(60_001)));
     }
 }

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::units::Bitrate;
-use crate::wire::packet::{Packet, Sacks, Seq, Span, Stamp, Timestamps, Unreachable};
+use crate::wire::packet::{NewSegment, Packet, Sacks, Seq, Span, Stamp, Timestamps, Unreachable};
 
 const WIFI: LinkId = LinkId(0);
 const CELL: LinkId = LinkId(1);
@@ -270,37 +270,80 @@ fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() 
     let hole = download.ack + SEGMENT;
     download.leave(&[(hole, hole + SEGMENT)]);
     download.answers = false;
-    let dark = download.wait(3500);
-    let word = Unreachable { flow: key().reversed(), seq: Seq::new(download.ack) };
-    let told = words(&dark);
-    assert!((75..=85).contains(&told.len()), "one of them each time: {}", told.len());
-    assert!(told.iter().all(|told| *told == (Some(WIFI), word)), "of the segment that is missing, to its sender");
+    assert_eq!(acks(&download.wait(3500)), [], "nothing that is new could be said in the dark");
     assert_eq!(download.machine.flows(download.now)[0].in_force, [Mechanism::Revert]);
-    let is_word = |output: &&Output| words(core::slice::from_ref(*output)).is_empty();
-    let rest: Vec<Output> = dark.iter().filter(is_word).cloned().collect();
-    let said = acks(&rest);
-    assert!(said.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sacks.is_empty()), "no old news");
     download.answers = true;
     let light = download.wait(200);
-    assert_eq!(
-        words(&light).len(),
-        1 + 3 * 4,
-        "after 0.2, 0.6, 1.4 and 3 s, thrice; and one before that was known"
-    );
+    let word = Unreachable { flow: key().reversed(), seq: Seq::new(download.ack) };
+    let told = words(&light);
+    assert_eq!(told.len(), (3 + 1) + 2 + 2, "after 0.3, 0.9 and 2 s, and for what is repeated now");
+    assert!(told.iter().all(|told| *told == (Some(WIFI), word)), "of the segment that is missing, to its sender");
+    let rest: Vec<Output> =
+        light.into_iter().filter(|output| words(core::slice::from_ref(output)).is_empty()).collect();
+    let said = acks(&rest);
+    assert_eq!(said.len(), 3);
+    assert!(said.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sacks.is_empty()), "no old news");
     download.run(10);
     assert_eq!(words(&download.wait(1000)), []);
     assert_eq!(download.machine.flows(download.now)[0].in_force, []);
 }
 
 #[test]
+fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
+    let told = |millis: u64, prepare: fn(&mut Download)| {
+        let mut download = Download::new(&[Mechanism::Revert]);
+        download.run(1000);
+        prepare(&mut download);
+        download.machine.handle(download.now, Input::Carrier { link: WIFI, is_up: false });
+        download.answers = false;
+        download.wait(millis);
+        download.answers = true;
+        download.machine.handle(download.now, Input::Carrier { link: WIFI, is_up: true });
+        let mut light = download.drain();
+        light.extend(download.wait(300));
+        words(&light).len()
+    };
+    let close = |download: &mut Download| {
+        let packet = download.packet(&[]);
+        let ack = Segment::parse(&packet.0).unwrap().pure_ack().unwrap();
+        let fin = Ack { flags: Flags::ACK | Flags::FIN, ..ack };
+        download.machine.handle(download.now, Input::Leaving(Bytes(fin.emit(&key(), Envelope::default()))));
+        download.drain();
+        download.ack += 1;
+        download.leave(&[]);
+    };
+    assert_eq!(told(150, |_| ()), 0);
+    assert!(told(1000, |_| ()) > 0);
+    assert_eq!(told(1000, close), 0, "the own end has closed");
+    assert_eq!(told(1000, |download| drop(download.wait(3000))), 0, "nothing came for long");
+}
+
+#[test]
+fn what_a_sender_is_owed_after_a_blackout_it_is_owed_after_the_next() {
+    let mut download = Download::new(&[Mechanism::Revert]);
+    download.run(1000);
+    for dark in [3000, 3000] {
+        download.answers = false;
+        assert_eq!(words(&download.wait(dark)), []);
+        download.answers = true;
+        assert!(words(&download.wait(300)).len() >= 4);
+    }
+}
+
+#[test]
 fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
     let mut upload = Download::new(&[Mechanism::Revert]);
-    for _ in 0..500 {
+    for n in 0..500 {
         upload.wait(1);
         upload.stamp = upload.millis() - 50;
         upload.ack += 2 * SEGMENT;
         let packet = upload.packet(&[]);
         upload.machine.handle(upload.now, Input::Arriving(packet));
+        upload.drain();
+        let stamps = Timestamps { value: Stamp::new(upload.millis()), echo: Stamp::new(n) };
+        let own = key().reversed();
+        let data = NewSegment::data(&own, Seq::new(upload.ack), Seq::new(7), 1000, Some(stamps), &[0; 100]);
+        upload.machine.handle(upload.now, Input::Seen { packet: Bytes(data.emit().unwrap()), length: 1500 });
         upload.drain();
     }
     upload.answers = false;

@@ -48,6 +48,11 @@ impl Upward {
         }
     }
 
+    /// Whether an own packet was seen.
+    pub(super) const fn has_seen(&self) -> bool {
+        self.clock.is_some()
+    }
+
     /// An ACK echoes this stamp: the round trip, if it was not echoed before.
     pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, tick: Option<Duration>) -> Option<Duration> {
         if self.fresh.is_some_and(|fresh| !fresh.is_before(echo)) {

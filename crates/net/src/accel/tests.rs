@@ -11,7 +11,7 @@ use marline_core::link::LinkId;
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::messages;
 use marline_core::wire::packet::{
-    Echo, Envelope, Flags, Flow, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
+    Echo, Envelope, Flags, Flow, NewSegment, OptionList, Packet, Segment, Seq, TcpOption, Unreachable,
 };
 use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
@@ -153,6 +153,28 @@ fn a_socket_takes_a_segment_that_is_delivered_here_and_acknowledges_it_to_the_se
                 (session.flow.reversed(), Some(Seq::new(1001 + 13))),
                 "{address}"
             );
+        }
+    });
+}
+
+#[test]
+fn the_own_stack_repeats_sooner_when_it_hears_that_there_was_no_way() {
+    in_a_network(|| {
+        let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
+        let inward = Inward::open().unwrap();
+        for address in SERVERS {
+            let mut session = connect(&line, server(address), None);
+            session.stream.write_all(b"a request").unwrap();
+            // It is repeated after 0.2, 0.4 and 0.8 s; the next is due after 1.6.
+            for _ in 0..4 {
+                assert!(line.segment(server(address)).is_some());
+            }
+            let word = Unreachable { flow: session.flow.reversed(), seq: session.received };
+            for _ in 0..4 {
+                inward.give(&word.emit(Envelope::default())).unwrap();
+            }
+            let again = line.segment(server(address)).expect("within a second");
+            assert_eq!(Segment::of(Packet::parse(&again).unwrap()).unwrap().payload(), b"a request", "{address}");
         }
     });
 }

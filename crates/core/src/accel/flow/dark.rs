@@ -16,10 +16,11 @@ use alloc::collections::VecDeque;
 use super::{Flow, TIMESTAMPS, Way};
 use crate::accel::event::{Bytes, Output};
 use crate::accel::freeze::{Again, Frost};
+use crate::accel::handler::Kick;
 use crate::accel::hiding::Hiding;
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
-use crate::units::{DataSize, Duration, Instant};
+use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Sacks, Timestamps, Unreachable};
 
 impl Flow {
@@ -28,11 +29,13 @@ impl Flow {
         self.undo.clear();
         self.trip.on_dark();
         self.thaw.end();
-        if self.pace.rate(now).is_zero() {
-            self.flight = DataSize::ZERO;
+        self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
+        if self.flight.is_zero() && !self.handler.is_owed(now) {
             return;
         }
-        self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
+        self.is_waiting = self.holes.is_open()
+            || self.handler.is_owed(now)
+            || self.flight.bytes() >= u64::from(self.segment) * SEVERAL;
         self.reserve.put_aside();
         self.handler.on_dark(now, self.way == Way::Down);
         let Some(frost) = frost else { return };
@@ -88,7 +91,8 @@ impl Flow {
             self.say(now, primary, outputs);
         }
         if let Some(kick) = self.handler.tick(now) {
-            self.kick(now, primary, kick.steps * u32::from(mechanisms.has(Mechanism::Revert)), outputs);
+            let words = if mechanisms.has(Mechanism::Revert) { self.words(now, kick) } else { 0 };
+            self.kick(now, primary, kick, words, outputs);
         }
         if self.thaw.deadline().is_some() && !self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
             self.thaw.end();
@@ -158,18 +162,32 @@ impl Flow {
         self.is_stilled
     }
 
-    /// Restarts the sender, over this link: so many steps of its timer are taken back.
-    fn kick(&mut self, now: Instant, link: LinkId, steps: u32, outputs: &mut VecDeque<Output>) {
-        let has_news = self.reserve.may_restart(now);
-        if !has_news && steps == 0 {
-            return;
+    /// How often the sender is told that there was no way to go: one that may have something to repeat, and was not told that
+    /// all of it is here.
+    fn words(&self, now: Instant, kick: Kick) -> u32 {
+        let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
+        let is_known = self.way == Way::Down || self.upward.has_seen();
+        let Kick::Light { is_first } = kick else { return 0 };
+        match self.handler.timeouts(now, self.trip.assumed()) {
+            timeouts if timeouts == 0 || !self.is_waiting || self.has_closed || has_ladder || !is_known => 0,
+            timeouts if is_first => timeouts + 1,
+            _ => WORDS,
         }
+    }
+
+    /// Restarts the sender, over this link; `words`: how often it is told that there was no way to go.
+    fn kick(&mut self, now: Instant, link: LinkId, kick: Kick, words: u32, outputs: &mut VecDeque<Output>) {
+        let has_news = self.reserve.may_restart(now);
+        let Some((last, envelope)) = self.last.filter(|_| has_news || words > 0) else { return };
         self.handler.on_kick();
-        let Some((last, envelope)) = self.last else { return };
-        self.say_again(now, link, &if has_news { last } else { Ack { sacks: Sacks::default(), ..last } }, outputs);
+        // Without SACK each that says nothing new counts as a segment that has come (RFC 5681 §3.2).
+        if has_news || self.has_sack || kick == (Kick::Light { is_first: true }) {
+            let ack = if has_news { last } else { Ack { sacks: Sacks::default(), ..last } };
+            self.say_again(now, link, &ack, outputs);
+        }
         let seq = self.reserve.said().map_or(last.ack, |said| said.later(last.ack));
         let word = Bytes(Unreachable { flow: self.key.reversed(), seq }.emit(envelope));
-        outputs.extend((0..steps).map(|_| self.towards_sender(link, word.clone())));
+        outputs.extend((0..words).map(|_| self.towards_sender(link, word.clone())));
     }
 
     /// Sends what the own stack has said last, over this link.
@@ -200,6 +218,10 @@ impl Flow {
     }
 }
 
+/// Segments. chosen: of fewer there is often nothing more to come, as behind an answer that has ended.
+const SEVERAL: u64 = 4;
+/// With the second and the third kick. chosen: more than is lost of the first ones' words, but for all of them.
+const WORDS: u32 = 2;
 /// chosen: on its way is what a round trip brings, and twice a queue of 100 ms.
 const QUEUED: Duration = Duration::from_millis(200);
 /// chosen: in virtual time, with blackouts of 2 and 10 s, late acknowledgement brings more than a kick up to 100 ms, less at 200.

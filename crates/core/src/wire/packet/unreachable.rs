@@ -5,7 +5,8 @@
 //! 1. Host unreachable of RFC 792 for IPv4, no route to destination of RFC 4443 §3.1 for IPv6: those by which RFC 6069 takes
 //!    a step of a timer's back-off back (Linux: `tcp_ld_RTO_revert`). Both are soft errors, which end no connection
 //!    (RFC 1122 §4.2.3.9).
-//! 2. What is quoted is the segment's header of IP and the eight bytes behind it, ports and number: as much as RFC 792 wants.
+//! 2. What is quoted is the segment's header of IP and the eight bytes behind it, ports and number: as much as RFC 792 wants. RFC
+//!    4443 §2.4 wants as much as there is; who says it here has no more.
 
 use alloc::vec::Vec;
 
@@ -106,6 +107,13 @@ mod tests {
         assert_eq!(bytes[20..22], [3, 1], "host unreachable");
         assert_eq!(bytes[28 + 12..28 + 20], [10, 99, 0, 2, 10, 1, 0, 2], "the segment's addresses");
         assert_eq!(bytes[48..], [0x01, 0xbb, 0xc6, 0x80, 0xde, 0xad, 0xbe, 0xef]);
+    }
+
+    #[test]
+    fn over_ipv6_there_is_no_route() {
+        let bytes = about("[fd00::1]:443", "[fd00::2]:50816").emit(Envelope::default());
+        assert_eq!((bytes.len(), &bytes[40..42]), (40 + 8 + 40 + 8, &[1, 0][..]));
+        assert_eq!(bytes[48 + 40..], [0x01, 0xbb, 0xc6, 0x80, 0xde, 0xad, 0xbe, 0xef]);
     }
 
     #[test]

@@ -212,7 +212,7 @@ fn mechanisms(chance: &mut Chance, seed: u64) -> Mechanisms {
         mechanisms.set(mechanism, chance.one_in(share));
     }
     // By the seed, too.
-    mechanisms.set(Mechanism::Revert, seed.is_multiple_of(REVERTS));
+    mechanisms.set(Mechanism::Revert, (seed / UPWARD).is_multiple_of(REVERTS));
     mechanisms
 }
 
