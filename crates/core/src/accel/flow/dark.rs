@@ -186,8 +186,8 @@ impl Flow {
             self.say_again(now, link, &ack, outputs);
         }
         let seq = self.reserve.said().map_or(last.ack, |said| said.later(last.ack));
-        let word = Bytes(Unreachable { flow: self.key.reversed(), seq }.emit(envelope));
-        outputs.extend((0..words).map(|_| self.towards_sender(link, word.clone())));
+        let word = Unreachable { flow: self.key.reversed(), seq };
+        outputs.extend((0..words).map(|_| self.towards_sender(link, Bytes(word.emit(envelope)))));
     }
 
     /// Sends what the own stack has said last, over this link.
