@@ -241,7 +241,8 @@ fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
     assert_eq!(json("unmeant.json")[0]["counts"]["queued"], 0, "what is not meant does not pass");
     let first = json("first.json");
     assert!(first["counts"]["queued"].as_u64().unwrap() > 100, "{first}");
-    assert_eq!(first["mechanisms"].as_array().unwrap().len(), 5);
+    let mechanisms = ["offload", "undo", "reserve", "revert", "hide", "late-hide"];
+    assert_eq!(first["mechanisms"], serde_json::json!(mechanisms));
     assert_eq!(read("last.json"), "", "only who asks for it is told how it stood");
     assert!(read("second.log").contains("another `marline accel` helps it already"), "{}", read("second.log"));
     assert!(read("third.log").contains("another `marline accel` helps it already"), "{}", read("third.log"));
