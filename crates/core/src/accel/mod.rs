@@ -1,5 +1,5 @@
 //! Makes TCP on one link faster, with a thin second link beside it and nothing changed at the server: Super-aggregation
-//! (MobiCom 2009).
+//! (CoNEXT 2009).
 //!
 //! In: packets of the primary link as they leave, and as they pass; answers of gateways; fetched bytes. Out: what leaves
 //! instead, packets more over either link, packets for the own stack, and questions.

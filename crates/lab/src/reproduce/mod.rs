@@ -41,13 +41,13 @@ pub struct ReproduceArgs {
     /// Which paper: thesis, greenbag, emptcp, bass, super.
     #[arg(value_name = "NAME")]
     name: String,
-    /// In virtual time: a minute instead of hours.
+    /// In virtual time: a minute instead of hours (not super).
     #[arg(long)]
     sim: bool,
     /// Repetitions, instead of the paper's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Everything once and small: within a minute.
+    /// Everything once and small: within a minute (super: half an hour, five minutes with --jobs 6).
     #[arg(long)]
     quick: bool,
     /// Go on with the results that are there.
@@ -70,7 +70,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
     /// So many videos (greenbag), downloads (emptcp), uploads (bass) or cells (super) at once, in labs of their own [default: 8
-    /// per processor; emptcp: 2; bass, super: 1].
+    /// per processor; emptcp: 2; bass, super: 1; super: 16 at most].
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     jobs: Option<usize>,
     /// The server's congestion control (emptcp), or everybody's (bass): cubic, bbr or reno.

@@ -58,7 +58,7 @@ pub(super) enum AccelVerb {
     Status {
         #[command(flatten)]
         daemon: Daemon,
-        /// Print one JSON object.
+        /// Print a JSON array, one object for each that runs.
         #[arg(long)]
         json: bool,
     },

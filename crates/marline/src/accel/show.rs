@@ -14,7 +14,7 @@ pub(super) fn status(status: &Status) -> String {
     let counts = &status.counts;
     let mut text = format!(
         "marline accel {}, process {}, for {}: {} by {}; {}\n{} packets asked about, {} changed, {} held; {} sent, {} delivered, {} \
-         lost; {} seen\n\n",
+         failed; {} seen\n\n",
         status.version,
         status.pid,
         time(status.up_s),

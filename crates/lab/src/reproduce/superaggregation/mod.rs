@@ -89,7 +89,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         return Ok(code);
     }
     print(
-        "\nSuper-aggregation (MobiCom 2009): the paper's figure / ours, in real time over emulated links, kernel TCP.",
+        "\nSuper-aggregation (CoNEXT 2009): the paper's figure / ours, in real time over emulated links, kernel TCP.",
     );
     print("The paper plots its figures without numbers; what its text says stands in the columns `paper`.");
     print(&Machine::here().line());
