@@ -70,7 +70,7 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if ["ermission denied", "not permitted"].iter().any(|word| why.contains(word)) {
-        "run as root, or with CAP_BPF and CAP_NET_ADMIN as ambient capabilities"
+        "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN as ambient capabilities"
     } else if version < (6, 6) {
         "Linux 6.6 or later: programs are attached by TCX"
     } else {

@@ -45,7 +45,7 @@ impl Steer {
         let name = &primary.name;
         let unfit = |what: &str, error: &dyn std::fmt::Display| {
             AccelError::Unfit(format!(
-                "{name}: a program at its way out: {what}: {error} (it needs Linux 6.6 and CAP_BPF)"
+                "{name}: a program at its way out: {what}: {error} (it needs Linux 6.6, CAP_BPF and CAP_PERFMON)"
             ))
         };
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
