@@ -91,8 +91,8 @@ impl Flow {
             self.say(now, primary, outputs);
         }
         if let Some(kick) = self.handler.tick(now) {
-            let words = if mechanisms.has(Mechanism::Revert) { self.words(now, kick) } else { 0 };
-            self.kick(now, primary, kick, words, outputs);
+            let repeated = if mechanisms.has(Mechanism::Revert) { self.repeated(now) } else { 0 };
+            self.kick(now, primary, kick, repeated, outputs);
         }
         if self.thaw.deadline().is_some() && !self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
             self.thaw.end();
@@ -162,22 +162,27 @@ impl Flow {
         self.is_stilled
     }
 
-    /// How often the sender is told that there was no way to go: one that may have something to repeat, and was not told that
-    /// all of it is here.
-    fn words(&self, now: Instant, kick: Kick) -> u32 {
+    /// How often a sender may have repeated what had no way to go; of one that may have something to repeat, and was not told
+    /// that all of it is here.
+    fn repeated(&self, now: Instant) -> u32 {
         let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
         let is_known = self.way == Way::Down || self.upward.has_seen();
-        let Kick::Light { is_first } = kick else { return 0 };
-        match self.handler.timeouts(now, self.trip.assumed()) {
-            timeouts if timeouts == 0 || !self.is_waiting || self.has_closed || has_ladder || !is_known => 0,
-            timeouts if is_first => timeouts + 1,
-            _ => WORDS,
+        if !self.is_waiting || self.has_closed || has_ladder || !is_known {
+            return 0;
         }
+        self.handler.timeouts(now, self.trip.assumed())
     }
 
-    /// Restarts the sender, over this link; `words`: how often it is told that there was no way to go.
-    fn kick(&mut self, now: Instant, link: LinkId, kick: Kick, words: u32, outputs: &mut VecDeque<Output>) {
-        let has_news = self.reserve.may_restart(now);
+    /// Restarts the sender, over this link; so often it may have repeated what had no way to go, and is told so in the light.
+    fn kick(&mut self, now: Instant, link: LinkId, kick: Kick, repeated: u32, outputs: &mut VecDeque<Output>) {
+        // By the end of a block a sender takes its timeout for none, and what it has repeated for on its way, which is lost:
+        // it waits for another timeout (Linux's F-RTO, RFC 5682). So it is not told of one, and in the light repeats at once.
+        let has_news = self.reserve.may_restart(now) && !(repeated > 0 && self.holes.is_open());
+        let words = match kick {
+            Kick::Light { is_first: true } if repeated > 0 => repeated + 1,
+            Kick::Light { is_first: false } if repeated > 0 => WORDS,
+            _ => 0,
+        };
         let Some((last, envelope)) = self.last.filter(|_| has_news || words > 0) else { return };
         self.handler.on_kick();
         // Without SACK each that says nothing new counts as a segment that has come (RFC 5681 §3.2).
