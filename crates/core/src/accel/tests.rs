@@ -252,6 +252,29 @@ fn behind_a_hole_a_dark_link_is_kicked_for_three_seconds_and_the_first_repair_te
     assert_eq!(ends(&more[..1]), [Some(Seq::new(end + SEGMENT - 1))]);
 }
 
+#[test]
+fn behind_a_hole_a_sender_that_may_have_timed_out_is_not_told_the_end_of_a_block() {
+    let high = |outputs: &[Output], end| {
+        let is_end = |ack: &Ack| ack.sacks.blocks().iter().any(|block| block.end == Seq::new(end));
+        acks(outputs).iter().filter(|(_, ack)| is_end(ack)).count()
+    };
+    let told = |mechanisms: &[Mechanism]| {
+        let mut download = Download::new(mechanisms);
+        download.run(1000);
+        let (from, end) = (download.ack + SEGMENT, download.ack + 30 * SEGMENT);
+        download.leave(&[(from, end)]);
+        download.answers = false;
+        download.wait(1000);
+        let dark = high(&download.wait(1000), end);
+        download.answers = true;
+        let light = download.wait(200);
+        let packets = light.iter().filter(|output| words(core::slice::from_ref(output)).is_empty());
+        (dark > 0, high(&packets.cloned().collect::<Vec<_>>(), end) > 0, !words(&light).is_empty())
+    };
+    assert_eq!(told(&[Mechanism::Reserve]), (true, true, false));
+    assert_eq!(told(&[Mechanism::Reserve, Mechanism::Revert]), (false, false, true));
+}
+
 /// What these outputs tell a sender that had no way to go, and over which link; none: it is the own stack.
 fn words(outputs: &[Output]) -> Vec<(Option<LinkId>, Unreachable)> {
     let packets = outputs.iter().filter_map(|output| match output {
