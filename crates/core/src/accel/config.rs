@@ -40,12 +40,40 @@ pub struct Helper {
     pub up: Option<Bitrate>,
     /// What it carries to here, where that is known; else it is found out.
     pub down: Option<Bitrate>,
+    /// Of which flows it can take acknowledgements.
+    #[serde(default)]
+    pub families: Families,
 }
 
 impl Helper {
     /// A link of which nothing is known.
     pub const fn new(link: LinkId) -> Self {
-        Self { link, up: None, down: None }
+        Self { link, up: None, down: None, families: Families::Both }
+    }
+}
+
+/// Families of addresses to which a link leads.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Families {
+    /// IPv4 and IPv6.
+    #[default]
+    Both,
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+}
+
+impl Families {
+    /// Whether it leads to IPv4.
+    pub const fn has_v4(self) -> bool {
+        !matches!(self, Self::V6)
+    }
+
+    /// Whether it leads to IPv6.
+    pub const fn has_v6(self) -> bool {
+        !matches!(self, Self::V4)
     }
 }
 

@@ -77,7 +77,7 @@ impl Detour {
         } else if !self.is_on {
             self.proof = None;
         }
-        if self.trial.is_open() {
+        if self.trial.is_open() || self.proof.is_some() {
             self.watched = Some(now + LOOK);
         }
         if self.is_on && holes.closed_for(now, PAUSE) && !is_exact {

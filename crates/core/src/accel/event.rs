@@ -154,22 +154,29 @@ pub enum Wake {
     Link,
     /// A fetch is late.
     Fetch,
-    /// Figures are due.
-    Figures,
+    /// Nothing that passes need be shown any more.
+    Watch,
 }
 
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in &self.0 {
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
+        // What it says may be a secret, and this goes to logs.
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// Two digits for each byte.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
 impl Serialize for Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{self:?}"))
+        serializer.collect_str(&Hex(&self.0))
     }
 }
 

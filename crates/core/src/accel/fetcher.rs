@@ -21,6 +21,7 @@ mod road;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ pub(super) use road::Road;
 pub struct FetchId(pub u64);
 
 /// Bytes of a resource that are to be got over another connection.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
     /// Which.
     pub id: FetchId,
@@ -58,6 +59,14 @@ pub struct Fetch {
     pub length: DataSize,
     /// Where in the resource: first byte, and one past the last.
     pub ranges: Vec<(u64, u64)>,
+}
+
+impl fmt::Debug for Fetch {
+    /// Without the request: it may hold secrets, and this goes to logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, link, server, length, ranges, .. } = self;
+        write!(f, "{id:?} of {ranges:?} in {length:?} from {server} over {link:?}")
+    }
 }
 
 /// Bytes that a flow misses.
@@ -148,7 +157,6 @@ impl Fetcher {
         range: u32,
         bytes: Option<Vec<u8>>,
     ) -> Option<Got> {
-        let links = self.links();
         let open = self.open.get_mut(&fetch)?;
         let part = open.close(range)?;
         let link = open.link;
@@ -158,9 +166,10 @@ impl Fetcher {
         let is_over = open.is_over();
         // Only the end of an answer says how long all of it took.
         let ahead = if is_over { open.ahead } else { DataSize::ZERO };
-        let (took, cost) = (now.since(open.asked), road::cost(part.stretch.bytes(), 1));
+        let took = now.since(open.asked);
+        let links = self.links(part.server);
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.road.link == link) {
-            lane.done(took, ahead, cost, bytes.is_some());
+            lane.done(took, ahead, part.cost(), bytes.is_some());
         }
         if is_over {
             self.open.remove(&fetch);
@@ -216,7 +225,7 @@ impl Fetcher {
         if self.is_late(server) {
             return 0;
         }
-        let is_up = |lane: &&Lane| !lane.road.is_dark;
+        let is_up = |lane: &&Lane| lane.leads_to(server);
         // Beside a helping link the primary one is kept for what that one loses.
         let is_helped = self.lanes.iter().filter(is_up).any(|lane| !lane.road.is_primary);
         let asked = self.lanes.iter().filter(is_up).filter(|lane| !is_helped || !lane.road.is_primary);
@@ -228,13 +237,13 @@ impl Fetcher {
 
     /// Whether this server was late with the same bytes as often as there are links, and still owes them.
     fn is_late(&self, server: SocketAddr) -> bool {
-        let links = self.links();
+        let links = self.links(server);
         self.open.values().any(|open| open.owes(server, links))
     }
 
-    /// Links that may be asked; one at least.
-    fn links(&self) -> u32 {
-        let links = self.lanes.iter().filter(|lane| !lane.road.is_dark).count();
+    /// Links over which this server may be asked; one at least.
+    fn links(&self, server: SocketAddr) -> u32 {
+        let links = self.lanes.iter().filter(|lane| lane.leads_to(server)).count();
         u32::try_from(links).unwrap_or(u32::MAX).max(1)
     }
 
@@ -299,14 +308,14 @@ impl Fetcher {
         };
         let all: u64 = self.waiting.iter().filter(|w| goes_along(w)).map(|w| w.want.stretch.bytes()).sum();
         let is_bulk = all > BULK;
-        let Some(at) = self.lane(now, vain, is_bulk) else {
+        let Some(at) = self.lane(now, (server, vain), is_bulk) else {
             // Every link is busy, or none is there: later.
             let later = now + LATER;
             self.waiting.iter_mut().filter(|waiting| waiting.due <= now).for_each(|waiting| waiting.due = later);
             return false;
         };
-        let is_alone = self.lanes.iter().filter(|lane| !lane.road.is_dark).count() < 2;
-        let Some(lane) = self.lanes.get_mut(at) else { return false };
+        let is_alone = self.links(server) < 2;
+        let Some(lane) = self.lanes.get(at) else { return false };
         let most = lane.most(is_bulk);
         let (mut parts, mut bytes) = (Vec::new(), 0);
         self.waiting.retain(|waiting| {
@@ -323,6 +332,7 @@ impl Fetcher {
                     late: waiting.late,
                     is_asked_again: false,
                     is_closed: false,
+                    is_answered: false,
                 });
             }
             !goes
@@ -330,8 +340,9 @@ impl Fetcher {
         self.last += 1;
         let id = FetchId(self.last);
         let patience = is_alone.then(|| PATIENCE * ALONE);
-        let due = now + lane.wait() + patience.unwrap_or(PATIENCE);
-        let ahead = lane.asked(road::cost(bytes, parts.len() as u64));
+        let out = lane.out(self.open.values());
+        let due = now + lane.wait(out) + patience.unwrap_or(PATIENCE);
+        let ahead = out + parts.iter().map(Part::cost).sum::<DataSize>();
         let ranges =
             parts.iter().map(|part| (part.place.offset, part.place.offset + part.stretch.bytes())).collect();
         self.outputs.push(Output::Fetch(Fetch {
@@ -348,16 +359,19 @@ impl Fetcher {
         true
     }
 
-    /// The link to ask.
-    fn lane(&self, now: Instant, vain: Option<LinkId>, is_bulk: bool) -> Option<usize> {
-        let usable = |lane: &Lane| !lane.road.is_dark && lane.has_room(now);
+    /// The link over which to ask this server.
+    fn lane(&self, now: Instant, (server, vain): (SocketAddr, Option<LinkId>), is_bulk: bool) -> Option<usize> {
+        let has_room = |lane: &Lane| lane.has_room(now, lane.out(self.open.values()));
+        let usable = |lane: &Lane| lane.leads_to(server) && has_room(lane);
         let mut order: Vec<usize> = (0..self.lanes.len()).collect();
         if is_bulk {
             order.sort_by_key(|at| self.lanes.get(*at).is_some_and(|lane| !lane.road.is_primary));
         }
         let good = |at: &&usize| self.lanes.get(**at).is_some_and(usable);
         let other = |at: &&usize| self.lanes.get(**at).is_some_and(|lane| Some(lane.road.link) != vain);
-        order.iter().filter(good).find(other).or_else(|| order.iter().find(good)).copied()
+        let sure = |at: &&usize| is_bulk || self.lanes.get(**at).is_some_and(|lane| !lane.is_doubtful(now));
+        let (good, others) = (|| order.iter().filter(good), || order.iter().filter(good).filter(other));
+        others().find(sure).or_else(|| others().next()).or_else(|| good().next()).copied()
     }
 
     /// These bytes are here: whoever else is asked for them need not answer.
@@ -370,15 +384,12 @@ impl Fetcher {
         let mut over = Vec::new();
         for (id, open) in &mut self.open {
             if open.drop_parts(&gone) && open.is_over() {
-                over.push((*id, open.link, open.cost()));
+                over.push(*id);
             }
         }
-        for (id, link, cost) in over {
+        for id in over {
             self.open.remove(&id);
             self.outputs.push(Output::Cancel(id));
-            if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.road.link == link) {
-                lane.freed(cost);
-            }
         }
     }
 }

@@ -314,10 +314,15 @@ impl Flow {
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.has_window(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         let has_moved = advance > 0 && !self.reserve.is_kept();
-        let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
         let may_keep_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
         let high = self.holes.high().unwrap_or(ack.ack);
-        let keeps_tail = self.reserve.on_blocks(now, high, has_moved, may_keep_tail.then_some(patience));
+        // What does not leave says nothing.
+        let (says, keeps_tail) = if is_held {
+            (ack.ack, false)
+        } else {
+            let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
+            (says, self.reserve.on_blocks(now, high, has_moved, may_keep_tail.then_some(patience)))
+        };
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);

@@ -1,4 +1,4 @@
-//! Heads of HTTP/1.1: what a request asks for, and what an answer says of its body.
+//! Heads of HTTP/1.0 and 1.1: what a request asks for, and what an answer says of its body.
 //!
 //! In: the bytes of one head, up to and with its empty line. Out: how long the body behind it is, and whether its bytes
 //! can be had a second time.

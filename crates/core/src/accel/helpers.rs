@@ -24,7 +24,7 @@ use super::roles::{Roles, Traits};
 use super::view::LinkView;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
-use crate::wire::packet::{Ack, Flow as Key};
+use crate::wire::packet::{Ack, Flow as Key, Pair};
 
 /// All of them.
 #[derive(Debug)]
@@ -65,6 +65,11 @@ impl Helpers {
         self.lanes.sort_by_key(|lane| roles.acks.iter().position(|link| *link == lane.interface.link()));
         self.freeze = roles.freeze.first().copied();
         self.mirror = roles.mirror;
+    }
+
+    /// Whether ACKs of this flow can go over this link.
+    pub(super) fn carries(&self, link: LinkId, flow: &Key) -> bool {
+        self.lanes.iter().any(|lane| lane.interface.link() == link && lane.carries(flow))
     }
 
     /// Over which one senders are frozen, and what it carries from here.
@@ -122,7 +127,7 @@ impl Helpers {
         scale: u8,
         outputs: &mut VecDeque<Output>,
     ) -> Result<Fate, Vec<u8>> {
-        let Some(at) = self.choose(now, Some(&flow), packet.len()) else { return Err(packet) };
+        let Some(at) = self.choose(now, &flow, packet.len()) else { return Err(packet) };
         let Some(lane) = self.lanes.get_mut(at) else { return Err(packet) };
         let fate = lane.offloader.offer(now, &mut lane.interface, flow, (ack, packet), scale, outputs);
         lane.offloader.flush(now, &mut lane.interface, outputs);
@@ -133,25 +138,28 @@ impl Helpers {
     pub(super) fn spill(
         &mut self,
         now: Instant,
+        flow: &Key,
         packet: Vec<u8>,
         outputs: &mut VecDeque<Output>,
     ) -> Option<Vec<u8>> {
-        match self.choose(now, None, packet.len()).and_then(|at| self.lanes.get_mut(at)) {
+        match self.choose(now, flow, packet.len()).and_then(|at| self.lanes.get_mut(at)) {
             Some(lane) => Offloader::spill(now, &mut lane.interface, packet, outputs),
             None => Some(packet),
         }
     }
 
-    /// ACKs will be offered soon: the first link that is not known to be dark is asked whether it is there. Whether it is.
-    pub(super) fn prepare(&mut self, now: Instant) -> bool {
-        let Some(lane) = self.lanes.iter_mut().find(|lane| !lane.interface.is_dark(now)) else { return false };
+    /// ACKs of this flow will be offered soon: the first link that is not known to be dark is asked whether it is there. Whether it
+    /// is.
+    pub(super) fn prepare(&mut self, now: Instant, flow: &Key) -> bool {
+        let is_fit = |lane: &&mut Lane| lane.carries(flow) && !lane.interface.is_dark(now);
+        let Some(lane) = self.lanes.iter_mut().find(is_fit) else { return false };
         lane.interface.want(now);
         lane.interface.is_alive(now)
     }
 
-    /// The fastest flow of which a helping link could bear enough ACKs.
-    pub(super) fn fastest(&self, now: Instant) -> Bitrate {
-        let there = self.lanes.iter().filter(|lane| !lane.interface.is_dark(now));
+    /// How fast this flow may be so that a helping link can bear enough of its ACKs; zero: none takes them.
+    pub(super) fn fastest(&self, now: Instant, flow: &Key) -> Bitrate {
+        let there = self.lanes.iter().filter(|lane| lane.carries(flow) && !lane.interface.is_dark(now));
         let most = there.map(|lane| lane.interface.hope()).max().unwrap_or(Bitrate::ZERO);
         Bitrate::from_bits_per_sec(most.bits_per_sec().saturating_mul(STRETCH))
     }
@@ -218,6 +226,7 @@ impl Helpers {
             is_dark: interface.is_dark(now),
             down: interface.terms().down,
             rtt: interface.rtt(),
+            families: interface.terms().families,
         })
     }
 
@@ -238,8 +247,8 @@ impl Helpers {
     }
 
     /// The lane for an ACK of this size: where its flow waits already, or the first with room soon, or the first.
-    fn choose(&mut self, now: Instant, flow: Option<&Key>, size: usize) -> Option<usize> {
-        let waits = |lane: &Lane| flow.is_some_and(|flow| lane.offloader.holds(flow));
+    fn choose(&mut self, now: Instant, flow: &Key, size: usize) -> Option<usize> {
+        let waits = |lane: &Lane| lane.offloader.holds(flow);
         if let Some(at) = self.lanes.iter().position(|lane| lane.interface.is_alive(now) && waits(lane)) {
             if let Some(lane) = self.lanes.get_mut(at) {
                 lane.interface.want(now);
@@ -247,7 +256,8 @@ impl Helpers {
             return Some(at);
         }
         let mut first = None;
-        for (at, Lane { interface, .. }) in self.lanes.iter_mut().enumerate() {
+        for (at, lane) in self.lanes.iter_mut().enumerate().filter(|(_, lane)| lane.carries(flow)) {
+            let interface = &mut lane.interface;
             interface.want(now);
             if !interface.is_alive(now) {
                 continue;
@@ -262,6 +272,15 @@ impl Helpers {
 }
 
 impl Lane {
+    /// Whether it leads to this flow's server.
+    fn carries(&self, flow: &Key) -> bool {
+        let families = self.interface.terms().families;
+        match flow.pair {
+            Pair::V4(..) => families.has_v4(),
+            Pair::V6(..) => families.has_v6(),
+        }
+    }
+
     /// What it carries from here. What was not told is found out by what is offloaded; before that it is usual.
     fn up(&self) -> Bitrate {
         let rate = self.interface.allowance();

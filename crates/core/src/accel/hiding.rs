@@ -12,7 +12,8 @@
 //!    from which the sender concludes that nothing was lost (facts "Late hide"). Behind it goes an ACK of a number that
 //!    is old, which TCP answers with where it stands (RFC 9293 §3.10.7.4): so the end of the hole is known, even if nothing more
 //!    is to come.
-//! 4. A hole that nobody fills ends the connection ([`super::hider`]), towards the application: it gets an error.
+//! 4. A hole that nobody fills ends the connection ([`super::hider`]), towards the application: it gets an error. Not while the
+//!    link is dark: TCP would outlast that as well.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -49,8 +50,10 @@ pub(super) struct Hiding {
     floor: Option<Stamp>,
     /// When the application was told that this is the end.
     over: Option<Instant>,
-    /// When the own stack got further last.
+    /// When the own stack got further last, or the link came back.
     moved: Instant,
+    /// The link is dark: nobody can fill anything.
+    is_dark: bool,
     /// The own end asks for nothing more.
     has_closed: bool,
     holes: u64,
@@ -89,9 +92,26 @@ impl Hiding {
             floor: None,
             over: None,
             moved: now,
+            is_dark: false,
             has_closed: false,
             holes: 0,
         }
+    }
+
+    /// The link is dark.
+    pub(super) const fn on_dark(&mut self) {
+        self.is_dark = true;
+    }
+
+    /// The link is back.
+    pub(super) fn on_light(&mut self, now: Instant) {
+        self.is_dark = false;
+        self.moved = now;
+    }
+
+    /// When the connection is to be ended.
+    fn end(&self) -> Option<Instant> {
+        self.hider.as_ref().filter(|_| !self.is_dark)?.deadline(self.moved)
     }
 
     /// The number under which the fetcher knows it.
@@ -216,7 +236,7 @@ impl Hiding {
             self.mirror.give_up();
         }
         let Some(hider) = &self.hider else { return Vec::new() };
-        if hider.deadline(self.moved).is_some_and(|deadline| deadline <= now) {
+        if self.end().is_some_and(|end| end <= now) {
             // It may get lost as anything else.
             if self.over.is_some_and(|over| now.since(over) < RESET_AGAIN) {
                 return Vec::new();
@@ -236,8 +256,7 @@ impl Hiding {
     /// When to tick next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let early = self.mirror.is_silent().then(|| self.opened + EARLY);
-        let over = self.hider.as_ref().and_then(|hider| hider.deadline(self.moved));
-        let over = over.map(|at| self.over.map_or(at, |over| at.max(over + RESET_AGAIN)));
+        let over = self.end().map(|at| self.over.map_or(at, |over| at.max(over + RESET_AGAIN)));
         let hider = self.hider.as_ref().filter(|_| self.over.is_none());
         let again = hider.and_then(|hider| self.given_at(hider.here())).map(|(_, at)| at + AGAIN);
         [early, over, again].into_iter().flatten().min()
@@ -321,10 +340,11 @@ impl Hiding {
         let (Some(hider), Some(end)) = (&mut self.hider, self.mirror.end()) else { return Vec::new() };
         let front = hider.told().max(hider.here());
         let top = end.min(front.saturating_add(flight));
-        let is_new = hider.ladder_top().is_none();
-        if is_new && (top <= front || self.mirror.place(Stretch::new(front, top)).is_none()) {
-            return Vec::new();
-        }
+        // Of one body, whose bytes can be had.
+        let standing = hider.ladder_top();
+        let from = standing.map_or(front, |standing| standing.saturating_sub(1));
+        let can = top > from && self.mirror.place(Stretch::new(from, top)).is_some();
+        let Some(top) = standing.filter(|_| !can).or(can.then_some(top)) else { return Vec::new() };
         let terms = Terms { mirror: &self.mirror, may_hide: false, room: 0, newest };
         hider.ladder(now, top, step, &terms)
     }

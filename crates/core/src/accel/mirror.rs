@@ -4,7 +4,7 @@
 //! where in it the stretch begins ([`Mirror::place`]), so that the bytes can be got a second time; or why not.
 //!
 //! 1. The paper replays the connection. Here the second connection asks for ranges: nothing comes over the thin link
-//!    that is not missing. So the flow must be HTTP/1.1 in plain text, and [`heads`](super::heads) says what else.
+//!    that is not missing. So the flow must be HTTP/1.x in plain text, and [`heads`](super::heads) says what else.
 //! 2. Requests and answers are matched in order (RFC 9112 §9.3.2), so keep-alive and pipelining are followed. What
 //!    cannot be followed ends it: bodies known before stay known, later ones are nobody's.
 //! 3. Nothing is trusted unseen: before the first stretch of a resource is given away, bytes of it that came are fetched

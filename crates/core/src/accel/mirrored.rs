@@ -14,7 +14,8 @@ use super::fetcher::Road;
 use super::flow::Flow;
 use super::hiding::Hiding;
 use super::{
-    Accelerator, Bytes, CallId, Excuse, FetchId, FlowView, Key, Mechanism, Output, Refusal, ReplayView, Sight,
+    Accelerator, Bytes, CallId, Excuse, Families, FetchId, FlowView, Key, Mechanism, Output, Refusal, ReplayView,
+    Sight,
 };
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Checksum, Segment};
@@ -142,7 +143,14 @@ impl Accelerator {
     pub(super) fn fetch(&mut self) {
         let mut roads: Vec<Road> = self.helpers.roads(self.now).collect();
         let (link, is_dark) = (self.config.primary, self.detector.is_dark());
-        roads.push(Road { link, is_primary: true, is_dark, down: None, rtt: self.detector.rtt() });
+        roads.push(Road {
+            link,
+            is_primary: true,
+            is_dark,
+            down: None,
+            rtt: self.detector.rtt(),
+            families: Families::Both,
+        });
         self.fetcher.set_roads(&roads);
         let (flows, mirrored) = (&self.flows, &self.mirrored);
         self.fetcher.tick(self.now, |number, stretch| {

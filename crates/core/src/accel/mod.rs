@@ -66,7 +66,7 @@ use crate::machine::Machine;
 use crate::units::{DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Segment};
 
-pub use config::{Config, Helper, Mechanism, Mechanisms};
+pub use config::{Config, Families, Helper, Mechanism, Mechanisms};
 pub use event::{Bytes, Input, Output, Sight, Wake};
 pub use fetcher::{Fetch, FetchId};
 pub use heads::Refusal;
@@ -326,8 +326,8 @@ impl Accelerator {
         };
         let value = ack.timestamps.map(|stamps| stamps.value);
         let woken = flow.deadline();
-        let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now);
-        let road = flow.road(now, is_ready, self.helpers.fastest(now));
+        let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now, &key);
+        let road = flow.road(now, is_ready, self.helpers.fastest(now, &key));
         self.watch_until = self.watch_until.max(flow.detour_mut().watch_until());
         let (says, at) = (flow.says(ack), self.outputs.len());
         let late = match road {
@@ -355,7 +355,7 @@ impl Accelerator {
     /// As published: over a helping link if that has room now; else it is given back.
     fn spill(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
         let at = self.outputs.len();
-        let left = self.helpers.spill(self.now, packet.0, &mut self.outputs);
+        let left = self.helpers.spill(self.now, &key, packet.0, &mut self.outputs);
         if left.is_none() {
             self.outputs.insert(at, Output::Hold);
             self.flows.get_mut(&key).into_iter().for_each(|flow| flow.counts_mut().on_fate(Fate::Alone));
@@ -416,7 +416,8 @@ impl Accelerator {
                 Turn::Dark => {
                     flow.release(now, primary, true, &mut self.outputs);
                     let at = self.outputs.len();
-                    flow.on_dark(now, frost, &mut self.outputs);
+                    let cold = frost.filter(|frost| self.helpers.carries(frost.link, &key));
+                    flow.on_dark(now, cold, &mut self.outputs);
                     frost = frost.map(|frost| self.helpers.spend(now, frost, self.outputs.range(at..)));
                 }
                 Turn::Light => flow.on_light(now, primary, &self.config.mechanisms, &mut self.outputs),
@@ -571,7 +572,7 @@ impl Machine for Accelerator {
         let detector = self.detector.deadline().map(|at| (at, Wake::Link));
         let question = self.helpers.next_question().map(|at| (at, Wake::Link));
         let room = self.helpers.next_room(self.now).map(|at| (at, Wake::Room));
-        let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Figures));
+        let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Watch));
         let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
         let replay = self.replays.deadline().map(|at| (at, Wake::Fetch));
         [flow, detector, question, room, watch, fetch, replay].into_iter().flatten().min_by_key(|(at, _)| *at)

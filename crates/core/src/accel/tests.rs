@@ -25,6 +25,7 @@ struct Download {
     ack: u32,
     /// The server's clock, 25 ms behind what has come.
     stamp: u32,
+    has_stamps: bool,
     answers: bool,
 }
 
@@ -38,7 +39,7 @@ impl Download {
         let mut config = Config::new(WIFI, Some(CELL));
         config.mechanisms = Mechanisms::of(mechanisms);
         let machine = Accelerator::new(config);
-        Self { machine, now: Instant::from_millis(1000), ack: 1000, stamp: 0, answers: true }
+        Self { machine, now: Instant::from_millis(1000), ack: 1000, stamp: 0, has_stamps: true, answers: true }
     }
 
     fn packet(&self, blocks: &[(u32, u32)]) -> Bytes {
@@ -48,7 +49,9 @@ impl Download {
             ack: Seq::new(self.ack),
             window: 1000,
             flags: Flags::ACK,
-            timestamps: Some(Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(self.stamp) }),
+            timestamps: self
+                .has_stamps
+                .then(|| Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(self.stamp) }),
             sacks: Sacks::of(&spans),
         };
         Bytes(ack.emit(&key(), Envelope::default()))
@@ -122,6 +125,29 @@ fn a_second_helper_sleeps_until_the_first_one_dies() {
     download.run(20);
     let one = acks(&download.run(1000));
     assert!(over(CELL, &one) == 0 && over(OTHER, &one) > 80);
+}
+
+#[test]
+fn acks_of_one_family_do_not_go_over_a_link_that_leads_to_the_other() {
+    for mechanism in [Mechanism::Offload, Mechanism::OffloadAsPublished] {
+        let mut download = Download::new(&[mechanism]);
+        let mut config = download.machine.config().clone();
+        let other = Helper { families: Families::V6, ..Helper::new(CELL) };
+        config.helpers = vec![other, Helper { families: Families::V4, ..Helper::new(OTHER) }];
+        let alone = Config { helpers: vec![other], ..config.clone() };
+        download.machine = Accelerator::new(config);
+        let both = acks(&download.run(10_000));
+        assert!(both.iter().any(|(by, _)| *by == OTHER) && both.iter().all(|(by, _)| *by != CELL), "{mechanism}");
+        download.machine = Accelerator::new(alone);
+        assert!(acks(&download.run(10_000)).iter().all(|(by, _)| *by == WIFI), "{mechanism}");
+    }
+}
+
+#[test]
+fn acks_that_nothing_would_echo_stay_on_the_first_link() {
+    let mut download = Download::new(&[Mechanism::Offload]);
+    download.has_stamps = false;
+    assert!(acks(&download.run(10_000)).iter().all(|(by, _)| *by == WIFI));
 }
 
 /// The pure ACKs that these outputs send, with the link of each.

@@ -42,14 +42,16 @@ pub(super) struct Part {
     pub(super) is_asked_again: bool,
     /// Answered, or not wanted any more.
     pub(super) is_closed: bool,
+    /// Answered: what is not wanted still comes, while others of its fetch are wanted.
+    pub(super) is_answered: bool,
 }
 
 impl Open {
-    /// The part of this number, if it is still open; it is not any more.
+    /// The part of this number was answered: it, if it was still open.
     pub(super) fn close(&mut self, range: u32) -> Option<Part> {
-        let part = self.parts.get_mut(range as usize).filter(|part| !part.is_closed)?;
-        part.is_closed = true;
-        Some(part.clone())
+        let part = self.parts.get_mut(range as usize)?;
+        part.is_answered = true;
+        (!core::mem::replace(&mut part.is_closed, true)).then(|| part.clone())
     }
 
     /// Closes some; whether there were any.
@@ -98,9 +100,15 @@ impl Open {
         open.map(|part| part.stretch.bytes()).sum()
     }
 
-    /// What it takes of its link.
+    /// What is still to come of it takes so much of its link.
     pub(super) fn cost(&self) -> DataSize {
-        let open = self.parts.iter().filter(|part| !part.is_asked_again);
-        open.map(|part| cost(part.stretch.bytes(), 1)).sum()
+        self.parts.iter().filter(|part| !part.is_answered).map(Part::cost).sum()
+    }
+}
+
+impl Part {
+    /// What its answer takes of a link.
+    pub(super) fn cost(&self) -> DataSize {
+        cost(self.stretch.bytes())
     }
 }

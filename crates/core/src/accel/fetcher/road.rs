@@ -9,7 +9,11 @@
 //! 3. What was late does not count as room taken for ever: a link that answers nothing is asked for little, not for
 //!    nothing, for that is how it is found to live again.
 
+use core::net::SocketAddr;
+
 use super::QUEUE;
+use super::open::Open;
+use crate::accel::Families;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
@@ -26,14 +30,16 @@ pub(in crate::accel) struct Road {
     pub(in crate::accel) down: Option<Bitrate>,
     /// Its round trip, if that is known.
     pub(in crate::accel) rtt: Option<Duration>,
+    /// To whom it leads.
+    pub(in crate::accel) families: Families,
 }
 
 /// A link, and what it was asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     pub(super) road: Road,
-    /// Asked for and not answered, with what stands around it.
-    out: DataSize,
+    /// What was asked before something was late counts as room taken no more.
+    since: Instant,
     /// What it was found to bring.
     pub(super) found: Option<Bitrate>,
     /// Everything that was answered.
@@ -46,7 +52,7 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(road: Road) -> Self {
-        Self { road, out: DataSize::ZERO, found: None, total: DataSize::ZERO, least: None, late: None }
+        Self { road, since: Instant::ZERO, found: None, total: DataSize::ZERO, least: None, late: None }
     }
 
     pub(super) fn with(self, road: Road) -> Self {
@@ -62,10 +68,30 @@ impl Lane {
         if self.road.is_primary { UNKNOWN_PRIMARY } else { UNKNOWN }
     }
 
-    /// Whether it may be asked for more.
-    pub(super) fn has_room(&self, now: Instant) -> bool {
-        let is_slow = self.late.is_some_and(|late| now.since(late) < SULK);
-        self.out.is_zero() || (!is_slow && self.out < self.window())
+    /// Whether it may be asked for what this server has.
+    pub(super) const fn leads_to(&self, server: SocketAddr) -> bool {
+        let families = self.road.families;
+        !self.road.is_dark && if server.is_ipv6() { families.has_v6() } else { families.has_v4() }
+    }
+
+    /// Whether it may be asked for more, where `out` is asked for and not answered.
+    pub(super) fn has_room(&self, now: Instant, out: DataSize) -> bool {
+        out.is_zero() || (!self.was_late_for(now, SULK) && out < self.window())
+    }
+
+    /// Whether something was late of late, and nothing has been answered since.
+    pub(super) fn is_doubtful(&self, now: Instant) -> bool {
+        self.was_late_for(now, DOUBT)
+    }
+
+    fn was_late_for(&self, now: Instant, time: Duration) -> bool {
+        self.late.is_some_and(|late| now.since(late) < time)
+    }
+
+    /// What takes room of it, of what is open.
+    pub(super) fn out<'a>(&self, open: impl Iterator<Item = &'a Open>) -> DataSize {
+        let counts = |open: &&Open| open.link == self.road.link && open.asked >= self.since;
+        open.filter(counts).map(Open::cost).sum()
     }
 
     /// The most bytes of one question.
@@ -73,21 +99,14 @@ impl Lane {
         if is_bulk { self.window().bytes().max(BULK_MOST) } else { self.window().bytes().max(4096) }
     }
 
-    /// How long an answer takes that is asked for now.
-    pub(super) fn wait(&self) -> Duration {
-        let nanos = self.out.bytes().saturating_mul(8_000_000_000) / self.rate().bits_per_sec().max(1);
+    /// How long an answer takes that is asked for now, behind so much.
+    pub(super) fn wait(&self, out: DataSize) -> Duration {
+        let nanos = out.bytes().saturating_mul(8_000_000_000) / self.rate().bits_per_sec().max(1);
         Duration::from_nanos(nanos) + self.rtt() * 2
-    }
-
-    /// It is asked for this; what it has to bring before the last of it, and that.
-    pub(super) fn asked(&mut self, cost: DataSize) -> DataSize {
-        self.out += cost;
-        self.out
     }
 
     /// An answer after so long, with so many bytes up to its end when it was asked for.
     pub(super) fn done(&mut self, took: Duration, ahead: DataSize, cost: DataSize, came: bool) {
-        self.freed(cost);
         if !came {
             return;
         }
@@ -101,14 +120,8 @@ impl Lane {
         }
     }
 
-    /// Something was asked for that is not wanted any more.
-    pub(super) fn freed(&mut self, cost: DataSize) {
-        self.out -= cost;
-    }
-
-    pub(super) fn was_late(&mut self, now: Instant) {
-        self.late = Some(now);
-        self.out = DataSize::ZERO;
+    pub(super) const fn was_late(&mut self, now: Instant) {
+        (self.late, self.since) = (Some(now), now);
     }
 
     fn window(&self) -> DataSize {
@@ -120,10 +133,10 @@ impl Lane {
     }
 }
 
-/// What an answer of so many bytes in so many ranges takes of a link.
-pub(super) fn cost(bytes: u64, ranges: u64) -> DataSize {
+/// What an answer of so many bytes takes of a link.
+pub(super) fn cost(bytes: u64) -> DataSize {
     // 52 bytes of headers to 1448 of a segment.
-    DataSize::from_bytes(bytes + bytes / 27 + ranges * PART)
+    DataSize::from_bytes(bytes + bytes / 27 + PART)
 }
 
 fn bits(bytes: DataSize, time: Duration) -> Bitrate {
@@ -143,5 +156,7 @@ const PART: u64 = 130;
 const SAMPLE: DataSize = DataSize::from_kib(8);
 /// chosen: after something was late, so long only one question at a time.
 const SULK: Duration = Duration::from_secs(1);
+/// chosen: of a link that brings nothing, one hole in so long waits for the answer that does not come.
+const DOUBT: Duration = Duration::from_secs(10);
 /// chosen: one question for what a blackout has cost.
 const BULK_MOST: u64 = 256 * 1024;

@@ -26,6 +26,7 @@ use crate::wire::packet::{Ack, Sacks, Timestamps, Unreachable};
 impl Flow {
     /// The link is dark.
     pub(in crate::accel) fn on_dark(&mut self, now: Instant, frost: Option<Frost>, outputs: &mut VecDeque<Output>) {
+        self.hiding.iter_mut().for_each(Hiding::on_dark);
         self.undo.clear();
         self.trip.on_dark();
         self.thaw.end();
@@ -59,6 +60,7 @@ impl Flow {
     ) {
         self.handler.on_light(now);
         self.filling.on_light(now);
+        self.hiding.iter_mut().for_each(|hiding| hiding.on_light(now));
         let was_stilled = core::mem::take(&mut self.is_stilled);
         let is_far = self.trip.least() > FAR && self.reserve.may_restart(now);
         let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);

@@ -33,7 +33,10 @@ impl Flow {
             queue: self.gate.queue(now),
             longest: self.gate.longest(),
             rtt: self.trip.least(),
-            fits: self.in_flight(now) >= u64::from(least) && self.pace.rate(now) <= most,
+            // Without timestamps nothing would show that ACKs do not arrive by the other way.
+            fits: self.last.is_some_and(|(last, _)| last.timestamps.is_some())
+                && self.in_flight(now) >= u64::from(least)
+                && self.pace.rate(now) <= most,
             has_started: self.missing.last_open().is_some() || now.since(self.opened) >= STARTED,
             is_ready,
             ..trial::Moment::at(now)

@@ -15,7 +15,7 @@ const CELL: LinkId = LinkId(1);
 fn road(link: LinkId) -> Road {
     let rtt = Duration::from_millis(if link == CELL { 150 } else { 50 });
     let down = (link == CELL).then(|| Bitrate::from_bits_per_sec(900_000));
-    Road { link, is_primary: link == WIFI, is_dark: false, down, rtt: Some(rtt) }
+    Road { link, is_primary: link == WIFI, is_dark: false, down, rtt: Some(rtt), families: Families::Both }
 }
 
 fn both() -> Fetcher {
@@ -208,4 +208,48 @@ fn what_a_blackout_has_cost_goes_over_the_fast_link_and_a_dark_one_is_not_asked(
     assert_eq!(asked(&mut fetcher, 3020), []);
     fetcher.set_roads(&[Road { is_dark: true, ..road(CELL) }, road(WIFI)]);
     assert_eq!(asked(&mut fetcher, 3040).len(), 1, "as soon as one is back");
+}
+
+#[test]
+fn what_came_over_either_link_takes_no_room_any_more() {
+    let mut fetcher = both();
+    fetcher.want(at(0), want(1, 5000, 30_000));
+    fetcher.want(at(0), want(1, 90_000, 1448));
+    let first = asked(&mut fetcher, 20).remove(0);
+    let second = asked(&mut fetcher, 1500).remove(0);
+    assert_eq!((first.link, second.link, &first.ranges), (CELL, WIFI, &second.ranges));
+    fetcher.fetched(at(1600), first.id, 0, Some(vec![1; 30_000])).unwrap();
+    fetcher.fetched(at(1600), second.id, 1, Some(vec![1; 1448])).unwrap();
+    fetcher.set_roads(&[Road { is_dark: true, ..road(CELL) }, road(WIFI)]);
+    fetcher.want(at(2000), want(1, 200_000, 1448));
+    assert_eq!(asked(&mut fetcher, 2020)[0].link, WIFI);
+    assert_eq!(fetcher.deadline(), Some(at(2020 + 1800 + 100)), "as if nothing had been asked before");
+}
+
+#[test]
+fn a_link_that_brings_nothing_is_not_asked_first_for_each_hole() {
+    let mut fetcher = both();
+    let mut links = Vec::new();
+    for second in [0, 3, 6, 13, 16] {
+        fetcher.want(at(second * 1000), want(1, 5000 + second * 10_000, 1448));
+        let fetch = asked(&mut fetcher, second * 1000 + 20).remove(0);
+        let answer = if fetch.link == CELL && second == 0 { asked(&mut fetcher, 1500).remove(0) } else { fetch };
+        links.push(answer.link);
+        fetcher.fetched(at(second * 1000 + 1600), answer.id, 0, Some(vec![1; 1448])).unwrap();
+    }
+    assert_eq!(links, [WIFI, WIFI, WIFI, CELL, CELL], "tried again, and believed again");
+}
+
+#[test]
+fn a_server_is_not_asked_over_a_link_that_does_not_lead_to_it() {
+    let mut fetcher = Fetcher::default();
+    let server = want(1, 5000, 1).server;
+    fetcher.set_roads(&[road(CELL)]);
+    assert!(fetcher.room(server) > 0);
+    let six = Road { families: Families::V6, ..road(CELL) };
+    fetcher.set_roads(&[six]);
+    assert_eq!(fetcher.room(server), 0);
+    fetcher.set_roads(&[six, road(WIFI)]);
+    fetcher.want(at(0), want(1, 5000, 1448));
+    assert_eq!(asked(&mut fetcher, 20)[0].link, WIFI);
 }

@@ -82,6 +82,23 @@ fn a_flight_is_acknowledged_in_the_dark_and_fetched_in_the_light() {
 }
 
 #[test]
+fn a_blackout_longer_than_a_hole_may_stay_open_ends_nothing() {
+    let mut were_hidden = 0;
+    for begin in (1100..2000).step_by(100) {
+        let weather = Weather { loss: 20, dark: Some((begin, begin + 14_000)), ..fair() };
+        let mut world = World::new(weather, &BOTH);
+        world.run(Duration::from_millis(begin - 1000 + 1));
+        world.go_silent();
+        were_hidden += u32::from(hidden(&world).missing > DataSize::ZERO);
+        world.run(Duration::from_secs(15));
+        world.speak();
+        world.run(Duration::from_secs(60));
+        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    }
+    assert!(were_hidden > 3, "{were_hidden}");
+}
+
+#[test]
 fn what_nobody_gives_ends_the_connection_with_an_error() {
     let weather = Weather { loss: 10, silent: 0, ..fair() };
     let mut world = World::new(weather, &BOTH);

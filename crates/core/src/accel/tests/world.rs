@@ -148,6 +148,11 @@ impl World {
         }
     }
 
+    /// Fetches are answered from now on.
+    pub(super) fn speak(&mut self) {
+        self.weather.silent = 0;
+    }
+
     /// Nobody answers any fetch from now on.
     pub(super) fn go_silent(&mut self) {
         self.weather.silent = 1000;

@@ -24,7 +24,7 @@ use marline_core::units::DataSize;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::super::Errand;
 use super::Answer;
@@ -161,18 +161,24 @@ impl Jobs {
         self.renew();
         self.all.iter().for_each(|job| job.ask(&mut connection));
         let mut scratch = vec![0; READ];
+        // Since the server has brought something, or it is due.
+        let mut since = Instant::now();
         loop {
-            let limit = if self.all.is_empty() { KEEP } else { STALL };
+            let was_idle = self.all.is_empty();
+            let limit = since + if was_idle { KEEP } else { STALL };
             let turn = tokio::select! {
                 order = orders.recv() => Turn::Order(order),
                 event = poll_fn(|cx| connection.poll_event(cx, &mut scratch, self, DataSize::MAX)) => Turn::Event(event),
-                () = tokio::time::sleep(limit) => Turn::Late,
+                () = tokio::time::sleep_until(limit) => Turn::Late,
             };
             match turn {
                 Turn::Order(None) => return self.give_up(),
                 Turn::Order(Some(errand)) => {
                     let before = self.all.len();
                     self.take(errand);
+                    if was_idle {
+                        since = Instant::now();
+                    }
                     self.all.iter().skip(before).for_each(|job| job.ask(&mut connection));
                     if !self.all.is_empty() && self.all.iter().all(|job| job.wanted.is_done()) {
                         // Nothing of what is still to come is wanted.
@@ -180,6 +186,7 @@ impl Jobs {
                     }
                 }
                 Turn::Event(event) => {
+                    since = Instant::now();
                     if !self.on_event(&mut connection, event) {
                         return;
                     }
@@ -282,7 +289,7 @@ impl Job {
 
     /// Whether the answer has what was asked for.
     fn on_head(&mut self, head: &Head, described: &Described) -> bool {
-        let is_same = described.etag.as_ref().is_none_or(|etag| *etag == self.fetch.etag);
+        let is_same = described.etag.as_ref().is_some_and(|etag| *etag == self.fetch.etag);
         if head.status != 206 || head.encoded || !is_same {
             return false;
         }
