@@ -20,7 +20,7 @@ use crate::Exit;
 
 /// Helps flows until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
-    let config = terms::config(&args)?;
+    let mut config = terms::config(&args)?;
     let wanted = terms::wanted(&args)?;
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
@@ -31,6 +31,9 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     }
     let survey = survey().map_err(|error| exit(error.into()))?;
     let roads = roads(&survey, &wanted).map_err(exit)?;
+    for (helper, road) in config.helpers.iter_mut().zip(roads.iter().skip(1)) {
+        helper.families = road.families;
+    }
     let flows: Flows = args.flows.unwrap_or_default();
     let names: Vec<&str> = wanted.iter().map(|wanted| wanted.name.as_str()).collect();
     let (primary, others) = names.split_first().map_or(("", &[][..]), |(primary, others)| (*primary, others));

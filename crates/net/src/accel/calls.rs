@@ -21,6 +21,7 @@ use marline_sys::repair::repair;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use super::road::Road;
+use super::sight::close_apart;
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -61,7 +62,10 @@ impl Calls {
 
     /// Gives a port back.
     pub(super) fn close(&mut self, call: CallId) {
-        self.lines.retain(|line| line.call != call);
+        let closed: Vec<Line> = self.lines.extract_if(.., |line| line.call == call).collect();
+        if !closed.is_empty() {
+            close_apart(closed);
+        }
         if self.lines.is_empty() {
             self.batch = None;
         }
@@ -141,6 +145,7 @@ mod tests {
     use std::io::Write as _;
     use std::net::{TcpListener, TcpStream};
 
+    use marline_core::accel::Families;
     use marline_core::link::LinkId;
 
     use super::*;
@@ -155,6 +160,7 @@ mod tests {
             index: 1,
             gateway: std::net::Ipv4Addr::LOCALHOST.into(),
             is_named: false,
+            families: Families::Both,
         };
         let mut calls = Calls::default();
         let local = match calls.open(CallId(1), &road, address) {
@@ -185,6 +191,7 @@ mod tests {
             index: 77,
             gateway: std::net::Ipv4Addr::LOCALHOST.into(),
             is_named: false,
+            families: Families::Both,
         };
         Calls::default().open(CallId(1), &road, ([192, 0, 2, 1], 80).into()).unwrap_err();
     }

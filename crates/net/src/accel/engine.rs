@@ -83,22 +83,31 @@ impl Engine {
         needs::privileges()?;
         let primary =
             setup.roads.first().ok_or_else(|| AccelError::Wrong("there is no primary link".into()))?.clone();
-        let number = queue_of(&primary);
+        let arriving = coming(&setup.config).then(|| coming_queue_of(&primary));
+        let numbers = Numbers { leaving: queue_of(&primary), arriving };
         // One that runs since before its interface was plugged in again has another number.
-        if is_open(number) || rules::are_served(&primary.name) {
+        let was_served = rules::are_served(&primary.name);
+        // Whoever has it is the only one on this link.
+        let queue = Queue::open(numbers);
+        if was_served || (queue.is_err() && is_open(numbers.leaving)) {
             return Err(AccelError::taken(&primary.name));
         }
-        // What a run that was killed has left would fill the queue before anybody reads it.
+        // What a run that was killed has left.
         rules::sweep(&primary.name)?;
         // The least intrusive that serves; where the kernel cannot, packets wait for a word instead.
-        match steering::suits(&setup).map(|up| steering::open(&setup, up, number)) {
-            Some(Ok(steering)) => return Self::run(move |_, ordered| steering.run(&ordered)),
+        match steering::suits(&setup).map(|up| steering::open(&setup, up)) {
+            Some(Ok(steering)) => {
+                // Nothing comes there. A kernel without queues knows no other driver.
+                let taken = queue.ok();
+                return Self::run(move |_, ordered| {
+                    let _taken = taken;
+                    steering.run(&ordered)
+                });
+            }
             Some(Err(error)) => tracing::info!(%error, "acknowledgements are led by the queue instead"),
             None => {}
         }
-        let arriving = coming(&setup.config).then(|| coming_queue_of(&primary));
-        let numbers = Numbers { leaving: number, arriving };
-        let queue = Queue::open(numbers)?;
+        let queue = queue?;
         let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
         let machine = machine.map_err(|(path, error)| {
             AccelError::Unfit(format!("{}: the log cannot be written: {error}", path.display()))

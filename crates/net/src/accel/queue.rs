@@ -20,8 +20,8 @@ use marline_core::wire::netlink::{Request, messages};
 use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
 
-use super::AccelError;
 use super::rules::Numbers;
+use super::{AccelError, needs};
 
 /// The queues of this process.
 #[derive(Debug)]
@@ -133,7 +133,10 @@ impl AsFd for Queue {
 /// Why there is no such queue.
 fn refused(number: u16, error: io::Error) -> AccelError {
     match error.raw_os_error() {
-        Some(EBUSY) => AccelError::Unfit(format!("NFQUEUE {number}: another program has it already")),
+        // What another socket has is refused so (`nfqnl_recv_config`).
+        Some(EPERM) if needs::privileges().is_ok() => AccelError::Unfit(format!(
+            "NFQUEUE {number}: another program has it already, or this network namespace is not this user's"
+        )),
         Some(EINVAL | EPROTONOSUPPORT) => {
             AccelError::Unfit("this kernel has no NFQUEUE (CONFIG_NETFILTER_NETLINK_QUEUE): `modprobe nfnetlink_queue` helps where it is a module".into())
         }
@@ -141,13 +144,20 @@ fn refused(number: u16, error: io::Error) -> AccelError {
     }
 }
 
-/// Whether some process has opened queue `number`: no privilege is needed to know it.
+/// Whether some process has opened queue `number`.
 pub(super) fn is_open(number: u16) -> bool {
-    let list = std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap_or_default();
-    list.lines().any(|line| line.split_whitespace().next() == Some(&number.to_string()))
+    match std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue") {
+        Ok(list) => list.lines().any(|line| line.split_whitespace().next() == Some(&number.to_string())),
+        // Shown to root alone; but a queue that somebody has is refused to everybody else.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Queue::open(Numbers { leaving: number, arriving: None }).is_err()
+        }
+        // Nobody can have one.
+        Err(_) => false,
+    }
 }
 
-const EBUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
+const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 const EPROTONOSUPPORT: i32 = rustix::io::Errno::PROTONOSUPPORT.raw_os_error();
 /// chosen: far above what the rules let through ([`super::rules::SMALL`]); what is longer leaves as it came.

@@ -10,6 +10,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use marline_core::accel::Families;
 use marline_core::link::LinkId;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -40,6 +41,8 @@ pub struct Road {
     pub gateway: IpAddr,
     /// The user has named that one.
     pub is_named: bool,
+    /// Where it leads to.
+    pub families: Families,
 }
 
 /// The links, the primary one first. Asks the network where a gateway has to be guessed, for two seconds at most for each.
@@ -68,7 +71,12 @@ fn road(wanted: &Wanted, interface: &Interface, link: LinkId) -> Result<Road, Ac
         None => guessed(interface)?,
     };
     let is_named = wanted.gateway.is_some();
-    Ok(Road { link, name: interface.name.clone(), index: interface.index, gateway, is_named })
+    let families = match (interface.has_v4(), interface.has_v6()) {
+        (true, false) => Families::V4,
+        (false, true) => Families::V6,
+        _ => Families::Both,
+    };
+    Ok(Road { link, name: interface.name.clone(), index: interface.index, gateway, is_named, families })
 }
 
 /// The interface, if it can be a link.

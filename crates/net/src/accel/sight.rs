@@ -61,9 +61,7 @@ impl Eye {
 
     /// Closes it, and does not wait for that.
     pub(super) fn close(self) {
-        let socket = self.socket;
-        // Where no thread is to be had it is closed here.
-        let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(socket));
+        close_apart(self.socket);
     }
 
     pub(super) const fn sight(&self) -> Sight {
@@ -105,6 +103,12 @@ impl AsFd for Eye {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Closes packet sockets, which takes a while, by a thread of its own.
+pub(super) fn close_apart(sockets: impl Send + 'static) {
+    // Where no thread is to be had they are closed here.
+    let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(sockets));
 }
 
 /// How many bytes of each packet are shown.

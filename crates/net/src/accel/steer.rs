@@ -15,7 +15,7 @@ use aya::Ebpf;
 use aya::maps::{Array, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
-use marline_core::accel::STRETCH;
+use marline_core::accel::{Families, STRETCH};
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::{Link, Request, messages};
 use marline_sys::netlink::RouteSocket;
@@ -28,6 +28,8 @@ use super::road::Road;
 pub(super) struct Steer {
     program: Ebpf,
     settings: [u8; 40],
+    /// Bytes before the header of IP on the primary device.
+    header: u32,
 }
 
 /// What it has counted: pure ACKs, those led to the second link, those that stayed for a hole, and for want of room there.
@@ -40,7 +42,7 @@ pub(super) struct Steered {
 }
 
 impl Steer {
-    /// Attaches it, switched on.
+    /// Attaches it, switched off.
     pub(super) fn attach(primary: &Road, second: &Road, up: Bitrate) -> Result<Self, AccelError> {
         let name = &primary.name;
         let unfit = |what: &str, error: &dyn std::fmt::Display| {
@@ -50,16 +52,15 @@ impl Steer {
         };
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
         let (header, _) = kind(&socket, primary)?;
-        let (_, has_hardware) = kind(&socket, second)?;
+        let has_hardware = leads(&socket, header, second)?;
         let program = placed(name).map_err(|(what, error)| unfit(what, &error))?;
-        let mut steer = Self { program, settings: settings(header, second.index, has_hardware, up) };
-        steer.switch(true)?;
-        Ok(steer)
+        Ok(Self { program, settings: settings(header, second.index, has_hardware, up), header })
     }
 
-    /// Switches it on or off.
-    pub(super) fn switch(&mut self, on: bool) -> Result<(), AccelError> {
-        self.settings[..4].copy_from_slice(&u32::from(on).to_ne_bytes());
+    /// Leads ACKs of flows of these families; none: it is off.
+    pub(super) fn switch(&mut self, on: Option<Families>) -> Result<(), AccelError> {
+        let families = on.map_or(0, |on| u32::from(on.has_v4()) | u32::from(on.has_v6()) << 1);
+        self.settings[..4].copy_from_slice(&families.to_ne_bytes());
         let settings = self.settings;
         let failed = |error: String| AccelError::kernel("a map of BPF")(io::Error::other(error));
         let map = self.program.map_mut("SETTINGS").ok_or_else(|| failed("it is not there".into()))?;
@@ -71,7 +72,7 @@ impl Steer {
     /// This is the second link from the next [`switch`](Self::switch) on.
     pub(super) fn lead_to(&mut self, second: &Road) -> Result<(), AccelError> {
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
-        let (_, has_hardware) = kind(&socket, second)?;
+        let has_hardware = leads(&socket, self.header, second)?;
         self.settings[4..8].copy_from_slice(&second.index.to_ne_bytes());
         self.settings[12..16].copy_from_slice(&u32::from(has_hardware).to_ne_bytes());
         Ok(())
@@ -130,6 +131,19 @@ fn settings(header: u32, second: u32, has_hardware: bool, up: Bitrate) -> [u8; 4
         bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
     }
     bytes
+}
+
+/// Whether the second link has neighbours, which packets of a device with so long a header can be led to.
+fn leads(socket: &RouteSocket, header: u32, second: &Road) -> Result<bool, AccelError> {
+    let (_, has_hardware) = kind(socket, second)?;
+    if has_hardware && header == 0 {
+        // The kernel drops what has no header to be replaced (`bpf_redirect_neigh`).
+        return Err(AccelError::Unfit(format!(
+            "link {}: it has neighbours, and the primary link has none: the kernel cannot lead packets there",
+            second.name
+        )));
+    }
+    Ok(has_hardware)
 }
 
 /// Bytes before the header of IP on a device, and whether it has neighbours.

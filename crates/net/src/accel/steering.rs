@@ -4,7 +4,7 @@
 //!
 //! 1. It suits where nothing but `offload` may be done, for all TCP, over one second link whose rate the user has said: the
 //!    program measures nothing.
-//! 2. A second link whose gateway has not answered for [`DARK`] is not used: acknowledgements would be lost on it.
+//! 2. A second link whose gateway has not answered for [`DARK`], or never yet, is not used: acknowledgements would be lost on it.
 //! 3. Meanwhile it is looked up again each second: it may have another address, another router or, where a modem was plugged in
 //!    again, another number. Where the primary link was plugged in again the program went with it, and is attached anew.
 //! 4. A log of decisions cannot be written: nothing is decided here.
@@ -22,9 +22,7 @@ use super::AccelError;
 use super::engine::{Order, Setup};
 use super::flows::Flows;
 use super::ping::Pinger;
-use super::queue::Queue;
 use super::road::{Road, Wanted, roads};
-use super::rules::Numbers;
 use super::status::{Counts, Link, Status};
 use super::steer::Steer;
 use crate::links::survey;
@@ -39,8 +37,6 @@ pub(super) struct Steering {
     is_dark: bool,
     asked: u64,
     answered: u64,
-    /// Nothing comes there; but no other run begins on this link.
-    _taken: Option<Queue>,
 }
 
 /// The second link's rate, if this is all that is needed.
@@ -51,7 +47,7 @@ pub(super) fn suits(setup: &Setup) -> Option<Bitrate> {
 }
 
 /// Attaches the program.
-pub(super) fn open(setup: &Setup, up: Bitrate, number: u16) -> Result<Steering, AccelError> {
+pub(super) fn open(setup: &Setup, up: Bitrate) -> Result<Steering, AccelError> {
     let [primary, second] = setup.roads.as_slice() else {
         return Err(AccelError::Wrong("one second link is led to, and no more".into()));
     };
@@ -60,11 +56,9 @@ pub(super) fn open(setup: &Setup, up: Bitrate, number: u16) -> Result<Steering, 
         steer: Steer::attach(primary, second, up)?,
         roads: setup.roads.clone(),
         up,
-        is_dark: false,
+        is_dark: true,
         asked: 0,
         answered: 0,
-        // A kernel without queues knows no other drivers that could be in the way.
-        _taken: Queue::open(Numbers { leaving: number, arriving: None }).ok(),
     })
 }
 
@@ -75,11 +69,12 @@ impl Steering {
         let (mut heard, mut next) = (begun, begun);
         loop {
             if Instant::now() >= next {
-                self.follow().map_err(io::Error::other)?;
-                if self.is_dark {
+                self.follow();
+                let is_silent = heard.elapsed() > DARK;
+                if is_silent {
                     self.look_up();
                 }
-                next = Instant::now() + if self.is_dark { DARK } else { EVERY };
+                next = Instant::now() + if is_silent { DARK } else { EVERY };
                 // One that cannot be sent is not answered.
                 let _ = self.pinger.ask((self.asked & 0xffff) as u16);
                 self.asked += 1;
@@ -97,25 +92,33 @@ impl Steering {
             if answers > 0 {
                 heard = Instant::now();
             }
-            let is_dark = heard.elapsed() > DARK;
+            let is_dark = self.answered == 0 || heard.elapsed() > DARK;
             if is_dark != self.is_dark {
                 self.is_dark = is_dark;
-                self.steer.switch(!is_dark).map_err(io::Error::other)?;
+                self.switch().map_err(io::Error::other)?;
             }
         }
     }
 
+    /// On while the second link is there, for the families to which it leads.
+    fn switch(&mut self) -> Result<(), AccelError> {
+        let families = self.roads.get(1).map(|second| second.families);
+        self.steer.switch(families.filter(|_| !self.is_dark))
+    }
+
     /// The program goes with the primary link's interface; it comes back with it.
-    fn follow(&mut self) -> Result<(), AccelError> {
-        let [primary, second, ..] = self.roads.as_mut_slice() else { return Ok(()) };
-        match name_to_index(&self.pinger, &primary.name) {
-            Ok(index) if index != primary.index => {
-                primary.index = index;
-                self.steer = Steer::attach(primary, second, self.up)?;
-                self.steer.switch(!self.is_dark)
+    fn follow(&mut self) {
+        let [primary, second, ..] = self.roads.as_mut_slice() else { return };
+        let is_new = |index: &u32| *index != primary.index;
+        let Some(index) = name_to_index(&self.pinger, &primary.name).ok().filter(is_new) else { return };
+        let new = Road { index, ..primary.clone() };
+        match Steer::attach(&new, second, self.up) {
+            Ok(steer) => {
+                (self.steer, *primary) = (steer, new);
+                self.is_dark = true;
             }
-            // It is not there now.
-            _ => Ok(()),
+            // The second one may be gone as well: tried again soon.
+            Err(error) => tracing::debug!(%error, "the primary link that came back is not helped yet"),
         }
     }
 

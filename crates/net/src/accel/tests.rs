@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use marline_core::accel::{Accelerator, Config, Helper, Mechanism, Mechanisms, Sight};
+use marline_core::accel::{Accelerator, Config, Families, Helper, Mechanism, Mechanisms, Sight};
 use marline_core::link::LinkId;
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::messages;
@@ -407,7 +407,7 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             .map(|(name, gateway)| Wanted { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
         let roads = roads(&survey().unwrap(), &wanted).unwrap();
         let up = Bitrate::from_mbps(100);
-        let steer = match Steer::attach(&roads[0], &roads[1], up) {
+        let mut steer = match Steer::attach(&roads[0], &roads[1], up) {
             Err(error)
                 if error.to_string().contains("the kernel refuses it")
                     || error.to_string().contains("not attached") =>
@@ -416,8 +416,17 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             }
             steer => steer.unwrap(),
         };
-        for address in SERVERS {
+        cable("eth0", "10.3.0.2/24");
+        let eth = super::Road {
+            name: "eth0".into(),
+            index: survey().unwrap().named("eth0").unwrap().index,
+            ..roads[1].clone()
+        };
+        let error = Steer::attach(&roads[0], &eth, up).unwrap_err().to_string();
+        assert!(error.contains("link eth0: it has neighbours"), "{error}");
+        for (address, families) in SERVERS.into_iter().zip([Families::V4, Families::V6]) {
             let to = server(address);
+            steer.switch(Some(families)).unwrap();
             let before = steer.counted();
             // Of the host's own stack, as it acknowledges what comes: all of it is in order, and fast.
             let mut session = connect(&wlan, to, None);
@@ -443,6 +452,30 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             (0..5).for_each(|_| send(1400, 100));
             assert_eq!(steer.counted().steered, holes.steered, "{address}");
         }
+        // All of them come again, as where the second link's provider lets none pass; nobody else is led meanwhile.
+        let to = server(SERVERS[0]);
+        let mut session = connect(&wlan, to, None);
+        let mut led = |families: Families, pause: Duration| {
+            steer.switch(Some(families)).unwrap();
+            std::thread::sleep(pause);
+            let before = steer.counted().steered;
+            for pause in [Duration::from_millis(150), Duration::ZERO] {
+                for _ in 0..60 {
+                    wlan.tun.send(&session.data(&[7; 1400])).unwrap();
+                    session.next = session.next.plus(1400);
+                    let _ = session.stream.read(&mut [0; 65_536]);
+                }
+                std::thread::sleep(pause);
+            }
+            let old = session.next.plus(0_u32.wrapping_sub(1400));
+            let again = NewSegment::data(&session.flow, old, session.received, 60_000, None, &[7; 1400]);
+            wlan.tun.send(&again.emit().unwrap()).unwrap();
+            steer.counted().steered > before
+        };
+        assert!(!led(Families::V6, Duration::ZERO), "to the second link leads no way of this family");
+        assert!(led(Families::V4, Duration::from_millis(1200)));
+        assert!(!led(Families::V4, Duration::from_millis(1200)), "twice as long as for a hole");
+        assert!(led(Families::V4, Duration::from_millis(2200)));
         drop(steer);
         let mut session = connect(&wlan, server(SERVERS[0]), None);
         while wwan.next(|_| true).is_some() {}

@@ -271,7 +271,7 @@ impl Works {
             }
             self.is_blind = false;
             if way.road.link.0 == 0 {
-                self.eye = None;
+                self.eye.take().into_iter().for_each(Eye::close);
             }
         }
         let Some(way) = self.ways.iter_mut().find(|way| way.road.name == changed.name) else { return };
@@ -349,7 +349,7 @@ impl Works {
                 self.count(sent.is_ok(), |counts| &mut counts.delivered);
             }
             Output::Count { link } => {
-                let packets = self.way(link).map(|way| way.road.index).and_then(|index| self.arrived(index));
+                let packets = self.way(link).and_then(|way| arrived(&way.road.name));
                 self.later.extend(packets.map(|packets| Input::Counted { link, packets }));
             }
             Output::Ask { link, sequence } => {
@@ -401,10 +401,12 @@ impl Works {
     fn way(&self, link: LinkId) -> Option<&Way> {
         self.ways.get(usize::from(link.0))
     }
+}
 
-    /// Packets that a device has brought; none: it is gone, or the kernel does not say.
-    fn arrived(&self, index: u32) -> Option<u64> {
-        let reply = self.counters.request(&Request::one_link(index).finish(1)).ok()?;
-        messages(&reply).find_map(|message| Link::parse(&message)).map(|link| link.arrived)
-    }
+/// Packets that a device has brought; none: it is gone. Netlink would have this wait for whoever changes interfaces.
+fn arrived(device: &str) -> Option<u64> {
+    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
+    let counted = |line: &str| line.trim_start().strip_prefix(device)?.strip_prefix(':').map(str::to_owned);
+    // Bytes, packets.
+    devices.lines().find_map(counted)?.split_whitespace().nth(1)?.parse().ok()
 }

@@ -32,8 +32,6 @@ pub struct Link {
     pub controller: u32,
     /// Packets that the kernel dropped on their way out, because its queue was full.
     pub dropped: u64,
-    /// Packets that came since the interface was made.
-    pub arrived: u64,
     /// Bytes that came.
     pub received: u64,
     /// Bytes that went.
@@ -75,8 +73,7 @@ impl Link {
     /// Takes what `struct rtnl_link_stats64` counts.
     fn count(&mut self, counters: &[u8]) {
         let counted = |at| u64_at(counters, at).unwrap_or(0);
-        (self.arrived, self.received, self.sent, self.dropped) =
-            (counted(0), counted(16), counted(24), counted(56));
+        (self.received, self.sent, self.dropped) = (counted(16), counted(24), counted(56));
     }
 
     /// Somebody switched it on (`IFF_UP`).

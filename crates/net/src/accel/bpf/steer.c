@@ -11,7 +11,8 @@
 //    flight, which cannot be seen from here).
 // 3. What the second link cannot bear stays (a token bucket, as time), and all ACKs of a flow of which it could bear but few:
 //    that one's sender would hear of its data by two ways of which neither says enough.
-// 4. The user's end switches it off where the second link is dark, and it is gone with the user's end.
+// 4. The user's end switches it off where the second link is dark, and for families to which that does not lead; and it is gone
+//    with the user's end.
 
 #include <linux/bpf.h>
 
@@ -29,7 +30,7 @@ static long (*const redirect_neigh)(__u32 index, void *params, int length, __u64
 
 // What the user's end says. All of it is read for each packet.
 struct settings {
-	__u32 on;
+	__u32 on;           // for flows of these families: 1 IPv4, 2 IPv6
 	__u32 second;       // number of the device
 	__u32 header;       // bytes before the header of IP on the primary device
 	__u32 has_hardware; // the second device has neighbours
@@ -145,6 +146,8 @@ int steer(struct __sk_buff *skb)
 	const __u8 *tcp;
 	__u32 length;
 	int is_4 = skb->protocol == swapped(ETH_IPV4);
+	if (!(settings->on & (is_4 ? 1 : 2)))
+		return TCX_NEXT;
 	if (is_4) {
 		// Without options, whole.
 		if (ip + 20 > end || ip[0] != 0x45 || ip[9] != TCP || ((ip[6] & 0x3f) | ip[7]))
@@ -199,9 +202,13 @@ int steer(struct __sk_buff *skb)
 	}
 	if (!plain)
 		state->hole = now;
-	// The first SACK block, behind timestamps, lies before the acknowledgement: RFC 2883.
-	int twice = words >= 11 && tcp + 44 <= end && tcp[34] == 5 &&
-		    (__s32)(ack - (((__u32)tcp[40] << 24) | ((__u32)tcp[41] << 16) | ((__u32)tcp[42] << 8) | tcp[43])) >= 0;
+	// The first SACK block, behind timestamps or alone, lies before the acknowledgement: RFC 2883.
+	const __u8 *sack = 0;
+	if (words >= 11 && tcp + 44 <= end && tcp[34] == 5)
+		sack = tcp + 40;
+	else if (words >= 8 && tcp + 32 <= end && tcp[22] == 5)
+		sack = tcp + 28;
+	int twice = sack && (__s32)(ack - (((__u32)sack[0] << 24) | ((__u32)sack[1] << 16) | ((__u32)sack[2] << 8) | sack[3])) >= 0;
 	if (twice && state->led && now - state->led < SOON && now - state->twice > SOON) {
 		state->strikes += state->strikes < STRIKES;
 		state->twice = now;
