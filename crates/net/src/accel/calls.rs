@@ -161,6 +161,7 @@ mod tests {
             gateway: std::net::Ipv4Addr::LOCALHOST.into(),
             is_named: false,
             families: Families::Both,
+            router: None,
         };
         let mut calls = Calls::default();
         let local = match calls.open(CallId(1), &road, address) {
@@ -192,6 +193,7 @@ mod tests {
             gateway: std::net::Ipv4Addr::LOCALHOST.into(),
             is_named: false,
             families: Families::Both,
+            router: None,
         };
         Calls::default().open(CallId(1), &road, ([192, 0, 2, 1], 80).into()).unwrap_err();
     }

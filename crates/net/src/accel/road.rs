@@ -43,6 +43,8 @@ pub struct Road {
     pub is_named: bool,
     /// Where it leads to.
     pub families: Families,
+    /// The router of its default route of IPv6.
+    pub router: Option<Ipv6Addr>,
 }
 
 /// The links, the primary one first. Asks the network where a gateway has to be guessed, for two seconds at most for each.
@@ -76,7 +78,11 @@ fn road(wanted: &Wanted, interface: &Interface, link: LinkId) -> Result<Road, Ac
         (false, true) => Families::V6,
         _ => Families::Both,
     };
-    Ok(Road { link, name: interface.name.clone(), index: interface.index, gateway, is_named, families })
+    let router = interface.v6.and_then(|route| route.gateway).and_then(|router| match router {
+        IpAddr::V6(router) => Some(router),
+        IpAddr::V4(_) => None,
+    });
+    Ok(Road { link, name: interface.name.clone(), index: interface.index, gateway, is_named, families, router })
 }
 
 /// The interface, if it can be a link.

@@ -10,6 +10,7 @@
 //! compiler for BPF. A test compiles it again and compares.
 
 use std::io;
+use std::net::Ipv6Addr;
 
 use aya::Ebpf;
 use aya::maps::{Array, PerCpuArray};
@@ -27,9 +28,11 @@ use super::road::Road;
 #[derive(Debug)]
 pub(super) struct Steer {
     program: Ebpf,
-    settings: [u8; 40],
+    settings: [u8; 56],
     /// Bytes before the header of IP on the primary device.
     header: u32,
+    /// The second link has no neighbours, or a router of IPv6 among them.
+    has_v6: bool,
 }
 
 /// What it has counted: pure ACKs, those led to the second link, those that stayed for a hole, and for want of room there.
@@ -52,19 +55,21 @@ impl Steer {
         };
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
         let (header, _) = kind(&socket, primary)?;
-        let has_hardware = leads(&socket, header, second)?;
+        leads(&socket, header, second)?;
         let program = placed(name).map_err(|(what, error)| unfit(what, &error))?;
-        Ok(Self { program, settings: settings(header, second.index, has_hardware, up), header })
+        let mut steer = Self { program, settings: settings(header, up), header, has_v6: false };
+        steer.lead_to(second)?;
+        Ok(steer)
     }
 
     /// Leads ACKs of flows of these families; none: it is off.
     pub(super) fn switch(&mut self, on: Option<Families>) -> Result<(), AccelError> {
-        let families = on.map_or(0, |on| u32::from(on.has_v4()) | u32::from(on.has_v6()) << 1);
+        let families = on.map_or(0, |on| u32::from(on.has_v4()) | u32::from(on.has_v6() && self.has_v6) << 1);
         self.settings[..4].copy_from_slice(&families.to_ne_bytes());
         let settings = self.settings;
         let failed = |error: String| AccelError::kernel("a map of BPF")(io::Error::other(error));
         let map = self.program.map_mut("SETTINGS").ok_or_else(|| failed("it is not there".into()))?;
-        let mut map: Array<_, [u8; 40]> =
+        let mut map: Array<_, [u8; 56]> =
             map.try_into().map_err(|error: aya::maps::MapError| failed(error.to_string()))?;
         map.set(0, settings, 0).map_err(|error| failed(error.to_string()))
     }
@@ -75,6 +80,8 @@ impl Steer {
         let has_hardware = leads(&socket, self.header, second)?;
         self.settings[4..8].copy_from_slice(&second.index.to_ne_bytes());
         self.settings[12..16].copy_from_slice(&u32::from(has_hardware).to_ne_bytes());
+        self.settings[40..].copy_from_slice(&second.router.unwrap_or(Ipv6Addr::UNSPECIFIED).octets());
+        self.has_v6 = second.router.is_some() || !has_hardware;
         Ok(())
     }
 
@@ -118,13 +125,11 @@ pub(super) fn try_out() -> Result<(), String> {
     placed("lo").map(drop).map_err(|(what, why)| format!("{what}: {why}"))
 }
 
-/// `struct settings` of the program, switched off.
-fn settings(header: u32, second: u32, has_hardware: bool, up: Bitrate) -> [u8; 40] {
+/// `struct settings` of the program, switched off and without the second link.
+fn settings(header: u32, up: Bitrate) -> [u8; 56] {
     let per_kib = 1024 * 8 * 1_000_000_000 / up.bits_per_sec().max(1) * 10 / SHARE_OF_TEN;
-    let mut bytes = [0; 40];
-    for (at, word) in [(4, second), (8, header), (12, u32::from(has_hardware))] {
-        bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-    }
+    let mut bytes = [0; 56];
+    bytes[8..12].copy_from_slice(&header.to_ne_bytes());
     // In a tenth of a second; never so much that a number of TCP has run round.
     let most = (up.bits_per_sec() / 80 * SHARE_OF_TEN / 10).saturating_mul(STRETCH).min(1 << 30);
     for (at, word) in [(16, per_kib), (24, BURST), (32, most)] {
@@ -218,9 +223,9 @@ mod tests {
 
     #[test]
     fn the_second_links_rate_is_time_for_each_kibibyte() {
-        let bytes = settings(14, 7, true, Bitrate::from_bits_per_sec(400_000));
+        let bytes = settings(14, Bitrate::from_bits_per_sec(400_000));
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!((word(0), word(4), word(8), word(12)), (0, 7, 14, 1));
+        assert_eq!((word(0), word(4), word(8), word(12)), (0, 0, 14, 0));
         let per_kib = u64::from_ne_bytes(bytes[16..24].try_into().unwrap());
         let most = u64::from_ne_bytes(bytes[32..40].try_into().unwrap());
         assert_eq!(most, 2_700_000, "216 Mbit/s");

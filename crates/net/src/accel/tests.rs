@@ -486,6 +486,46 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
 }
 
 #[test]
+fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_router() {
+    in_a_network(|| {
+        for (name, n) in [("eth0", 1), ("eth1", 2)] {
+            cable(name, &format!("10.{n}.0.2/24"));
+            ip(&format!("link set {name}x address 02:00:00:00:00:0{n}"));
+            ip(&format!("address add fd00:{n}::2/64 dev {name} nodad"));
+            for (family, router) in [("-4", format!("10.{n}.0.1")), ("-6", format!("fd00:{n}::1"))] {
+                ip(&format!("{family} route add default via {router} dev {name} metric {n}00"));
+                ip(&format!("{family} neighbour add {router} lladdr 02:00:00:00:00:0{n} dev {name}"));
+            }
+        }
+        let wanted = ["eth0", "eth1"].map(|name| Wanted { name: name.into(), gateway: None });
+        let survey = survey().unwrap();
+        let roads = roads(&survey, &wanted).unwrap();
+        let mut steer = match Steer::attach(&roads[0], &roads[1], Bitrate::from_mbps(100)) {
+            Err(error) => return eprintln!("skipped: {error}"),
+            Ok(steer) => steer,
+        };
+        steer.switch(Some(roads[1].families)).unwrap();
+        let index = survey.named("eth1x").unwrap().index;
+        let mut far = Eye::open("eth1x", index, Sight::Heads).unwrap().unwrap();
+        let primary = Raw::open(Some("eth0")).unwrap();
+        for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {
+            let flow = Flow::new(server(from), server(to)).unwrap();
+            let mut came = 0;
+            for n in 0..60 {
+                let ack = NewSegment::data(&flow, Seq::new(7), Seq::new(1000 + n * 2896), 500, None, &[]);
+                primary.send(&ack.emit().unwrap()).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+                while far.receive().unwrap() {
+                    let is_ack = |packet: &[u8]| Segment::parse_head(packet).is_ok_and(|ack| ack.flow() == flow);
+                    came += far.packets().filter(|(packet, ..)| is_ack(packet)).count();
+                }
+            }
+            assert!((20..50).contains(&came), "{to}: {came}");
+        }
+    });
+}
+
+#[test]
 fn a_program_that_leads_acknowledgements_follows_links_that_change() {
     in_a_network(|| {
         let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);

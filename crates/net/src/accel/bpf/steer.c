@@ -26,7 +26,8 @@ static long (*const map_update)(void *map, const void *key, const void *value, _
 static __u64 (*const now_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*const pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
 static long (*const redirect)(__u32 index, __u64 flags) = (void *)BPF_FUNC_redirect;
-static long (*const redirect_neigh)(__u32 index, void *params, int length, __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
+static long (*const redirect_neigh)(__u32 index, struct bpf_redir_neigh *next, int length, __u64 flags) =
+	(void *)BPF_FUNC_redirect_neigh;
 
 // What the user's end says. All of it is read for each packet.
 struct settings {
@@ -37,6 +38,7 @@ struct settings {
 	__u64 ns_per_kib;   // the second link's rate
 	__u64 burst_ns;     // how far it may be ahead
 	__u64 most;         // bytes in a tenth of a second; of faster flows the second link bears too few ACKs
+	__u32 router[4];    // of IPv6, where the second device has neighbours
 };
 
 // Each processor has its own.
@@ -118,6 +120,7 @@ struct {
 
 #define ETH_IPV4 0x0800
 #define ETH_IPV6 0x86dd
+#define AF_INET6 10
 #define TCP 6
 #define ACK 0x10
 // All others of FIN SYN RST PSH ACK URG.
@@ -230,9 +233,14 @@ int steer(struct __sk_buff *skb)
 	*bucket = ahead + (((__u64)(skb->len - at) * settings->ns_per_kib) >> 10);
 	state->led = now;
 	counters->steered++;
-	if (settings->has_hardware)
+	if (!settings->has_hardware)
+		return redirect(settings->second, 0);
+	if (is_4)
 		return redirect_neigh(settings->second, 0, 0, 0);
-	return redirect(settings->second, 0);
+	// Of IPv6 the kernel would find the best router of any device, and look for that one on the second.
+	struct bpf_redir_neigh next = { .nh_family = AF_INET6 };
+	__builtin_memcpy(next.ipv6_nh, settings->router, sizeof(next.ipv6_nh));
+	return redirect_neigh(settings->second, &next, sizeof(next), 0);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
