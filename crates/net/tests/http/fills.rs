@@ -122,13 +122,16 @@ fn nobody_there_is_told_and_so_is_a_link_that_is_not_there() {
 
 #[test]
 fn a_server_that_lies_gives_nothing() {
-    let one = |range: &str, body: &str| {
+    let tagged = |etag: &str, range: &str, body: &str| {
         let length = body.len();
-        format!("HTTP/1.1 206 P\r\nContent-Length: {length}\r\nContent-Range: bytes {range}\r\n\r\n{body}")
-            .into_bytes()
+        let head = format!("HTTP/1.1 206 P\r\n{etag}Content-Length: {length}\r\nContent-Range: bytes {range}");
+        format!("{head}\r\n\r\n{body}").into_bytes()
     };
+    let one = |range: &str, body: &str| tagged("ETag: \"x\"\r\n", range, body);
     for (lie, want) in [
         (one("0-9/100", "0123456789"), Some(b"0123456789".to_vec())),
+        (tagged("ETag: \"y\"\r\n", "0-9/100", "0123456789"), None),
+        (tagged("", "0-9/100", "0123456789"), None),
         (one("10-19/100", "0123456789"), None),
         (one("0-9/101", "0123456789"), None),
         (one("0-9/100", "01234"), None),
