@@ -2,24 +2,21 @@
 //!
 //! 1. A 206 with the asked range identifies the resource; nothing but the resource's own server can make one up.
 //! 2. A 200 or an error may come from a captive portal: other links are heard first; see `opinions`.
-//! 3. Later answers must agree in size and validator. One that does not bans its link; if every link that still works
-//!    says the same new thing, the file has changed and the download starts again.
+//! 3. Later answers must agree in size and validator; see `same`.
 //! 4. Without a strong validator two answers could be of two files, so everything comes from one answer, unless a
 //!    checksum proves the whole; see `whole`.
 //! 5. Redirects are followed and names resolved by each link for itself: its own edge of a content network, or its
-//!    portal, which rule 2 then finds. Where edges do not agree, a link goes over to one that has delivered: to its
-//!    URL, at its address. It does so once, as a portal answers for every address.
+//!    portal, which rule 2 then finds.
 //!
 //! Asking with HEAD first was not used: it costs a round trip, and servers answer it carelessly.
 
 use core::time::Duration;
 
 use super::conn::FIRST_SPAN;
-use super::links::{Edge, LinkState, Standing};
+use super::links::Edge;
 use super::plan::LEAST_PIECE;
 use super::{
-    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, OriginId, Output, Phase, ReqId, Span,
-    Validator, Wake,
+    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Validator, Wake,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -113,114 +110,6 @@ impl Fetch {
             req.span.end = req.span.end.min(total.bytes()).max(req.cursor);
         }
         self.rebuild();
-    }
-
-    /// Whether the answer is of the file that the others are of. If not, its link is dealt with.
-    fn agrees(&mut self, id: ReqId, link: LinkId, total: DataSize, validator: Option<&Validator>) -> bool {
-        let asked = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
-        let Some((root, edge)) = asked.map(|conn| (conn.root, conn.edge)) else { return false };
-        let want = self.ledger.total();
-        let known = self.known(root);
-        // Mirrors may each have a validator of their own, but one they must have.
-        let proof = known.map_or(validator.is_some() || self.config.proven, |known| validator == Some(known));
-        let whole_already = matches!(self.phase, Phase::OneAnswer { .. });
-        if want.is_none_or(|want| want == total) && (proof || whole_already) {
-            if let (None, Some(validator)) = (known, validator) {
-                self.validators.insert(root, validator.clone());
-            }
-            if let Some(link) = self.links.get_mut(&link) {
-                link.known.differs = None;
-                link.known.proved = true;
-                link.known.edge = Some(edge);
-            }
-            return true;
-        }
-        let ban =
-            if want == Some(total) { Ban::OtherValidator } else { Ban::OtherLength { got: Some(total), want } };
-        if self.config.origins > 1 && self.next_root(link, &ban) {
-            return false;
-        }
-        self.differs(id, link, ban, validator.map(|validator| (Some(total), validator.clone())));
-        false
-    }
-
-    /// The validator that answers from this URL must have. An earlier run's bytes are of one version, whoever has it.
-    pub(super) fn known(&self, root: OriginId) -> Option<&Validator> {
-        let resumed = self.config.resume.as_ref().filter(|_| self.restarts == 0 && !self.config.proven);
-        self.validators.get(&root).or(resumed.map(|resume| &resume.validator))
-    }
-
-    /// A link speaks of another file. `change` is what it would be, if the answer proves that.
-    pub(super) fn differs(
-        &mut self,
-        id: ReqId,
-        link_id: LinkId,
-        ban: Ban,
-        change: Option<(Option<DataSize>, Validator)>,
-    ) {
-        let edge = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.edge);
-        self.cancel(id);
-        if change.is_some() && edge.is_some_and(|edge| self.adopt_edge(link_id, edge)) {
-            return;
-        }
-        if let Some(link) = self.links.get_mut(&link_id) {
-            link.known.differs = change;
-        }
-        // Judged before the ban, which may call in links that have not spoken yet.
-        let speaks = |(id, link): &(&LinkId, &LinkState)| link.known.differs.is_some() || self.usable(**id, link);
-        let mut working = self.links.iter().filter(speaks).map(|(_, link)| &link.known.differs);
-        let first = working.next().cloned().flatten();
-        let all = first.is_some() && working.all(|differs| *differs == first);
-        self.ban(link_id, ban, true);
-        if all {
-            self.restart();
-        }
-    }
-
-    /// Redirects or name servers have led this link to another edge of a content network than one that has delivered,
-    /// and the two do not agree: from now on it asks that one. Once for each link, as a portal would lead it away again.
-    fn adopt_edge(&mut self, id: LinkId, own: Edge) -> bool {
-        let Some(link) = self.links.get(&id).filter(|link| !link.adopted) else { return false };
-        let root = link.root;
-        let proved = |link: &LinkState| link.known.edge.filter(|_| link.known.proved && link.root == root);
-        // A name with several addresses may have led astray one connection only.
-        let others = self.links.iter().filter(|(other, _)| **other != id);
-        let mut edges =
-            proved(link).into_iter().chain(others.filter_map(|(_, link)| proved(link)).map(Edge::elsewhere));
-        let another = |edge: &Edge| edge.origin != own.origin || (edge.at.is_some() && edge.at != own.at);
-        let (Some(edge), Some(link)) = (edges.find(another), self.links.get_mut(&id)) else { return false };
-        link.adopted = true;
-        link.known.edge = None;
-        link.targets.insert(root, edge);
-        link.next_try = self.now;
-        for conn in link.conns.clone() {
-            self.drop_conn(conn, true);
-        }
-        true
-    }
-
-    /// The file is another one now: everything starts again.
-    pub(super) fn restart(&mut self) {
-        self.restarts += 1;
-        if self.restarts > MOST_RESTARTS {
-            return self.give_up(Failure::KeepsChanging);
-        }
-        self.close_all();
-        self.ledger.restart();
-        self.validators.clear();
-        self.parked.clear();
-        self.told = None;
-        self.phase = Phase::Unknown;
-        self.consumed = 0;
-        for link in self.links.values_mut() {
-            link.known.proved = false;
-            if link.known.differs.take().is_some() {
-                link.standing = Standing::Up;
-                link.next_try = self.now;
-            }
-        }
-        self.notice(Notice::Changed);
-        self.out.push_back(Output::Restart);
     }
 
     fn accept(&mut self, id: ReqId, span: Span) {
@@ -373,7 +262,6 @@ impl Fetch {
     }
 }
 
-const MOST_RESTARTS: u32 = 3;
 /// RFC 9110 §15.4 asks for a limit; browsers allow 20, curl 50. chosen: 10.
 const MOST_REDIRECTS: u32 = 10;
 /// A server that wants to be asked later than this is asked then all the same: a laptop is carried away meanwhile.

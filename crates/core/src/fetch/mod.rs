@@ -33,6 +33,7 @@ mod opinions;
 mod orders;
 mod plan;
 mod rules;
+mod same;
 mod silence;
 mod span;
 mod spans;
