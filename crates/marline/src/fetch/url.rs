@@ -1,0 +1,114 @@
+//! URLs as users write them: what is refused, the login in one, and what of it may be shown.
+
+use url::Url;
+
+use crate::Exit;
+
+/// An http or https URL, and the login that it carries (which is taken out of it).
+pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), Exit> {
+    let shown = mask(text);
+    let mut url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::RelativeUrlWithoutBase => {
+            Exit::usage(format!("{shown}: no URL: it must begin with http:// or https://"))
+        }
+        error => Exit::usage(format!("{shown}: no URL: {error}")),
+    })?;
+    if !matches!(url.scheme(), "http" | "https") {
+        let scheme = url.scheme();
+        return Err(Exit::usage(format!("{shown}: `{scheme}` is not supported: only http and https are")));
+    }
+    // The URL standard would take the first part of the path for the host.
+    let after = text.split_once(':').map_or("", |(_, after)| after);
+    if !after.starts_with("//") || after[2..].starts_with(['/', '\\']) {
+        // A login would not stand where `mask` looks for it.
+        let shown = if text.contains('@') { "MASKED" } else { &shown };
+        return Err(Exit::usage(format!("{shown}: no URL: there must be a host behind http:// or https://")));
+    }
+    let login = (!url.username().is_empty() || url.password().is_some())
+        .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
+    // Both can only fail for URLs that have no host, and http URLs have one.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_fragment(None);
+    Ok((url, login))
+}
+
+/// `%40` back to `@`. Bytes that are no UTF-8 stay as they were written.
+fn percent_decoded(text: &str) -> String {
+    let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        match (first, tail) {
+            (b'%', [high, low, after @ ..]) if hex(*high).is_some() && hex(*low).is_some() => {
+                bytes.push(hex(*high).unwrap_or(0) << 4 | hex(*low).unwrap_or(0));
+                rest = after;
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+/// The text with whatever stands between `//` and `@` of a URL's authority replaced.
+pub(super) fn mask(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("//") {
+        let (before, after) = rest.split_at(at + 2);
+        out += before;
+        let authority = after.find(|c: char| "/?#".contains(c) || c.is_whitespace()).unwrap_or(after.len());
+        rest = match after[..authority].rfind('@') {
+            Some(login) => {
+                out += "MASKED";
+                &after[login..]
+            }
+            None => after,
+        };
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line<T: std::fmt::Debug>(result: Result<T, Exit>) -> String {
+        let exit = result.unwrap_err();
+        assert_eq!(exit.code, Exit::USAGE);
+        exit.line.unwrap()
+    }
+
+    #[test]
+    fn a_url_gives_its_login_up() {
+        let (url, login) = parse_url("http://me%40home:p%3Aw@h:8080/f?q#part").unwrap();
+        assert_eq!(url.as_str(), "http://h:8080/f?q");
+        assert_eq!(login, Some(("me@home".into(), "p:w".into())));
+        assert_eq!(parse_url("https://h/").unwrap().1, None);
+    }
+
+    #[test]
+    fn a_bad_url_is_named_and_its_password_is_not() {
+        for (text, expected) in [
+            ("example.org/f", "it must begin with http:// or https://"),
+            ("ftp://me:secret@h/f", "ftp://MASKED@h/f: `ftp` is not supported"),
+            ("http://", "empty host"),
+            ("http://me:secret@h:99999/", "MASKED@h:99999/: no URL"),
+            ("http://me:se@cret@[::1/", "MASKED@[::1/"),
+            ("", "no URL"),
+            ("http:///x", "there must be a host"),
+            ("https:////h/x", "there must be a host"),
+            ("http:/h/x", "there must be a host"),
+            ("http:h/x", "there must be a host"),
+            ("http:\\\\h/x", "there must be a host"),
+            ("http:///me:secret@h/x", "there must be a host"),
+        ] {
+            let line = line(parse_url(text));
+            assert!(line.contains(expected), "{text}: {line}");
+            assert!(!line.contains("cret"), "{line}");
+        }
+    }
+}
