@@ -10,7 +10,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -132,8 +131,7 @@ impl ConfigFile {
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) if named.is_none() => {
                 let why = ConfigError::Unreadable { path, error };
-                // A closed standard error must not end a download.
-                let _ = writeln!(std::io::stderr(), "marline: {why}; going on without it");
+                crate::output::say(&format!("{why}; going on without it"));
                 Ok(Self::default())
             }
             Err(error) => Err(ConfigError::Unreadable { path, error }),

@@ -4,7 +4,6 @@
 //! network is gone" without reading text. An enum of the library's errors was not used here: each of them already
 //! prints its own line and knows its own number.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Why the program ends without success.
@@ -52,8 +51,7 @@ impl Exit {
     /// Prints the line and becomes the process's exit code.
     pub fn report(self) -> ExitCode {
         if let Some(line) = &self.line {
-            // Nobody is left to hear that standard error is closed.
-            let _ = writeln!(std::io::stderr(), "marline: {line}");
+            crate::output::say(line);
         }
         ExitCode::from(self.code)
     }

@@ -26,6 +26,7 @@ mod links;
 mod log;
 #[cfg(feature = "fleet")]
 mod member;
+mod output;
 mod paths;
 mod progress;
 mod proxy;
@@ -90,6 +91,6 @@ fn start_logging(verb: &Verb) -> Result<(), Exit> {
     let filter = filter.to_string_lossy();
     let filter = tracing_subscriber::EnvFilter::try_new(&filter)
         .map_err(|e| Exit::usage(format!("MARLINE_LOG={filter}: {e}; write for example MARLINE_LOG=debug")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| output::LogWriter).init();
     Ok(())
 }

@@ -5,14 +5,15 @@
 //!
 //! The verdict shown is not computed here: it is the one by which `get` chooses, so that the two cannot disagree.
 
-use std::io::Write;
 use std::path::Path;
 
 use marline_core::link::LinkProfile;
 use marline_net::links::{Choice, Interface, LinksError, MeteredHints, Survey, Verdict, choose, survey};
+use marline_net::printable::printable;
 use serde::Serialize;
 
 use crate::args::LinksArgs;
+use crate::output::print;
 use crate::{ConfigFile, Exit};
 
 /// One interface, as shown. Serialises to one element of `--json` (see `docs/json.md`).
@@ -46,13 +47,13 @@ pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), Exit> {
     if args.json {
         let text = serde_json::to_string_pretty(&rows)
             .map_err(|error| Exit::failed(format!("the links cannot be written as JSON: {error}")))?;
-        writeln!(std::io::stdout(), "{text}")?;
+        print(&(text + "\n"))?;
     } else {
         let mut text = table(&rows);
         if let Some(vpn) = vpn {
             text += &format!("\n{vpn}\n");
         }
-        std::io::stdout().write_all(text.as_bytes())?;
+        print(&text)?;
     }
     Ok(())
 }
@@ -98,7 +99,7 @@ fn table(rows: &[Row]) -> String {
             (true, why) => format!("yes, {why}"),
             (false, why) => format!("no: {why}"),
         };
-        cells.push([link.name.clone(), link.kind.name().into(), metered.into(), address, used]);
+        cells.push([printable(&link.name).into_owned(), link.kind.name().into(), metered.into(), address, used]);
     }
     let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths = [width(0), width(1), width(2), width(3)];

@@ -9,7 +9,7 @@
 //! 3. Anything else that cannot be read is damage, shown with its line; the exit code is that of a difference.
 //! 4. A log of another version is replayed all the same: whether that version decided otherwise is the question.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 
 use marline_core::accel::Accelerator;
 use marline_core::fetch::Fetch;
@@ -41,16 +41,14 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Exit> {
     let name = args.file.display();
     let equal = replay(log::open(&args.file)?);
     let equal = equal.map_err(|(line, what)| Exit::failed(format!("{name}:{line}: {what}")))?;
-    let mut out = std::io::stdout();
-    write!(out, "equal: {} decisions from {} records", equal.outputs, equal.records)?;
+    let mut text = format!("equal: {} decisions from {} records", equal.outputs, equal.records);
     if equal.version != env!("CARGO_PKG_VERSION") {
-        write!(out, ", written by version {}", equal.version)?;
+        text += &format!(", written by version {}", equal.version);
     }
     if let Some(line) = equal.broken_off {
-        write!(out, "; the log breaks off in line {line} (the run was killed)")?;
+        text += &format!("; the log breaks off in line {line} (the run was killed)");
     }
-    writeln!(out)?;
-    Ok(())
+    crate::output::print(&(text + "\n"))
 }
 
 /// Feeds every line; the first trouble ends it with its line number, counted from 1.

@@ -8,6 +8,7 @@
 //! 4. `unsafe` is in `sys` alone, in blocks under ten lines.
 //! 5. Every source file says at its top what it is for, and none is longer than 800 lines.
 //! 6. Clocks, sleeps and sockets are refused by clippy in core and sim.
+//! 7. The program writes to standard output and standard error in one place, which escapes text from outside.
 //!
 //! A build script or a tool of its own was not used: `cargo test` is what everybody runs already. Sources are read as
 //! text with comments and strings blanked, not parsed: the laws are about words that stand in the code, and a parser
@@ -219,6 +220,44 @@ fn clippy_refuses_clocks_sleeps_and_sockets_where_time_is_virtual() {
             assert!(listed.contains(&banned), "{} does not list {banned}", show(&path));
         }
     }
+}
+
+#[test]
+fn only_one_place_writes_to_standard_output_and_error() {
+    // The escaping writers, and the byte stream of a download (`-o -`).
+    let may = [
+        "crates/marline/src/output.rs",
+        "crates/marline/src/progress/bars.rs",
+        "crates/marline/src/paths/show.rs",
+        "crates/net/src/store/mod.rs",
+    ];
+    let mut wrong = Vec::new();
+    for file in sources() {
+        let name = show(&file);
+        let is_program = ["core", "sys", "net", "fleet", "marline"]
+            .iter()
+            .any(|krate| name.starts_with(&format!("crates/{krate}/src/")));
+        if !is_program || name.contains("tests") || may.contains(&name.as_str()) {
+            continue;
+        }
+        let text = code(&read(&file));
+        let production = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for stream in ["stdout()", "stderr()", "println!", "eprint!", "print!"] {
+            for (at, _) in production.match_indices(stream) {
+                let rest = &production[at + stream.len()..];
+                let is_other = production[..at].ends_with("Store::") || rest.starts_with(".is_terminal()");
+                if !is_other && !is_live_test(&name) {
+                    wrong.push(format!("{name}:{}: `{stream}` outside the escaping writers", line_of(&text, at)));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A file that is compiled for tests alone (`#[cfg(test)] mod live;`).
+fn is_live_test(name: &str) -> bool {
+    name.contains("/live") || name.ends_with("_live.rs")
 }
 
 #[test]

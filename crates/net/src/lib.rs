@@ -15,6 +15,7 @@ mod logged;
 mod pass;
 pub mod paths;
 pub mod power;
+pub mod printable;
 pub mod proxy;
 pub mod queue;
 pub mod run;

@@ -11,7 +11,6 @@ mod run;
 mod show;
 mod terms;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,6 +22,7 @@ use marline_net::paths::ground::RUN_DIR;
 use self::args::{AccelVerb, Daemon};
 use crate::Exit;
 use crate::energy::json as json_of;
+use crate::output::{print, say};
 use crate::paths::unanswered;
 
 pub(crate) use self::args::{AFTER_HELP, AccelArgs};
@@ -139,15 +139,4 @@ fn exit(error: AccelError) -> Exit {
 /// An answer to another question.
 fn odd() -> Exit {
     Exit::failed("the daemon answers something else than it was asked: it may be of another version")
-}
-
-fn print(text: &str) -> Result<(), Exit> {
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
-}
-
-/// A line for people.
-fn say(line: &str) {
-    // A closed standard error must not end a daemon.
-    let _ = writeln!(std::io::stderr(), "marline: {line}");
 }

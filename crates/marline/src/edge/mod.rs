@@ -14,7 +14,6 @@ mod terms;
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +31,7 @@ use tokio::sync::watch;
 use self::args::{EdgeVerb, RunArgs};
 use self::status::{About, Status};
 use self::terms::{Fleet, Terms};
+use crate::output::say;
 use crate::{Exit, Verb, paths};
 
 pub(crate) use args::{AFTER_HELP, EdgeArgs};
@@ -291,10 +291,4 @@ impl Stop {
         }
         Ok(())
     }
-}
-
-/// A line for people.
-fn say(line: &str) {
-    // A closed standard error must not end an edge.
-    let _ = writeln!(std::io::stderr(), "marline: {line}");
 }

@@ -8,11 +8,13 @@ use std::time::Instant;
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow};
 use marline_net::control::{AskError, ask};
+use marline_net::printable::printable;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::Exit;
 use crate::energy::{json, table};
+use crate::output::print;
 use crate::paths::{run_dirs, unanswered};
 
 /// Where an edge is asked.
@@ -75,8 +77,7 @@ impl Status {
 pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), Exit> {
     let status = asked(run_dir).map_err(|error| unanswered(&error))?;
     let text = if as_json { json(&status)? } else { shown(&status) };
-    std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes())?;
-    Ok(())
+    print(&text)
 }
 
 /// The first edge that answers; otherwise why the likeliest one does not.
@@ -151,7 +152,7 @@ pub(super) fn over(rest: &RestNow) -> String {
     let link = rest
         .link
         .as_ref()
-        .map_or_else(|| "by the host's own default route".to_owned(), |link| format!("over {link}"));
+        .map_or_else(|| "by the host's own default route".to_owned(), |link| format!("over {}", printable(link)));
     format!("{link}: {}", rest.why.words())
 }
 
@@ -170,7 +171,7 @@ fn service(fleet: &FleetView) -> String {
         (None, None) => "was not asked yet".to_owned(),
     };
     match &fleet.why {
-        Some(why) => format!("the service does not answer ({why}); it {given}\n"),
+        Some(why) => format!("the service does not answer ({}); it {given}\n", printable(why)),
         None => format!("the service {given}\n"),
     }
 }

@@ -13,9 +13,9 @@ use marline_fleet::service::Client;
 use marline_fleet::tls::Credentials;
 
 use super::args::{Minimise, RunArgs};
-use super::say;
 use crate::Exit;
 use crate::fleet::unit_state;
+use crate::output::say;
 
 /// All of it.
 pub(super) struct Terms {

@@ -9,12 +9,12 @@ mod file;
 mod show;
 mod what_if;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use marline_core::energy::Model;
 use marline_net::get::Report;
+use marline_net::printable::printable;
 use serde::Serialize;
 
 use crate::{ConfigFile, Exit};
@@ -89,8 +89,7 @@ pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), Exit> 
             what_if::run(log, models, *json)?
         }
     };
-    std::io::stdout().write_all(out.as_bytes())?;
-    Ok(())
+    crate::output::print(&out)
 }
 
 /// The model that is named on the command line, else in the configuration, else the default; none: `none` was said.
@@ -129,15 +128,18 @@ pub(crate) fn json(value: &impl Serialize) -> Result<String, Exit> {
 
 /// Columns as wide as their widest cell; the last one is not filled up.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    // Escaped here and not only where it is printed: escaping widens cells.
+    let escape = |cell: &String| printable(cell).into_owned();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(escape).collect()).collect();
     let mut widths: Vec<usize> = Vec::new();
-    for row in rows {
+    for row in &rows {
         widths.resize(widths.len().max(row.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             line += &format!("{cell:<width$}  ");

@@ -8,7 +8,7 @@ mod args;
 mod fields;
 mod url;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use ::url::Url;
@@ -21,7 +21,7 @@ pub(crate) use args::{AFTER_HELP, GetArgs};
 
 use self::url::{mask, parse_url};
 use crate::progress::Viewer;
-use crate::{ConfigFile, Exit, energy};
+use crate::{ConfigFile, Exit, energy, output};
 use args::Limit;
 use fields::{parse_header, parse_user, read_user};
 
@@ -172,12 +172,8 @@ fn mirrors(urls: &[Url]) -> Option<String> {
 fn print(report: &Report, to_stderr: bool) -> Result<(), Exit> {
     let text = serde_json::to_string(report)
         .map_err(|error| Exit::failed(format!("the report cannot be written as JSON: {error}")))?;
-    if to_stderr {
-        writeln!(std::io::stderr(), "{text}")?;
-    } else {
-        writeln!(std::io::stdout(), "{text}")?;
-    }
-    Ok(())
+    let text = text + "\n";
+    if to_stderr { output::print_beside(&text) } else { output::print(&text) }
 }
 
 #[cfg(test)]

@@ -13,12 +13,13 @@ use marline_fleet::ca::Stamp;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::service::words::{EdgeRow, Endpoint, RelayRow, ServiceRow};
 use marline_fleet::service::{Client, ClientError, Drain, Drained};
+use marline_net::printable::printable;
 use serde::Serialize;
 
-use super::ca::{print, say};
 use crate::Exit;
 use crate::energy::{json, table};
 use crate::member::Files;
+use crate::output::{print, say};
 use crate::paths::paint;
 
 /// Which service, and who asks.
@@ -142,12 +143,15 @@ fn standing(service: &ServiceRow) -> String {
     let epoch = service.epoch.map_or_else(String::new, |epoch| format!(", epoch {epoch}"));
     let matcher = match (service.leads, &service.matcher) {
         (true, _) => format!("{} matches", service.name),
-        (false, Some(place)) if !place.is_empty() => format!("{} answers, {place} matches", service.name),
+        (false, Some(place)) if !place.is_empty() => {
+            format!("{} answers, {} matches", service.name, printable(place))
+        }
         (false, _) => format!("{} answers, nobody is known to match", service.name),
     };
     let region = service.region.as_ref().map_or_else(String::new, |region| format!(", region {region}"));
-    let trouble = service.trouble.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {trouble}"));
-    format!("{matcher}{epoch}{region}, store {}{trouble}\n", service.store)
+    let trouble =
+        service.trouble.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {}", printable(trouble)));
+    format!("{matcher}{epoch}{region}, store {}{trouble}\n", printable(&service.store))
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -198,5 +202,23 @@ mod tests {
         assert_eq!(of(Some("2026-11-01T12:00:00Z")), "30 d");
         assert_eq!(of(Some("2026-10-03T11:59:59Z")), "23 h");
         assert_eq!((of(Some("2026-10-02T12:00:00Z")).as_str(), of(None).as_str()), ("ended", "-"));
+    }
+
+    #[test]
+    fn what_redis_says_of_the_leader_adds_no_line_and_no_escape_sequence() {
+        let service = ServiceRow {
+            name: "f1".parse().unwrap(),
+            store: "redis://h:1".into(),
+            region: None,
+            leads: false,
+            matcher: Some("f2:4444\r\n\u{1b}[2Jtrouble: none\u{202e}".into()),
+            epoch: Some(3),
+            trouble: Some("a\nb".into()),
+        };
+        assert_eq!(
+            standing(&service),
+            "f1 answers, f2:4444\\u000d\\u000a\\u001b[2Jtrouble: none\\u202e matches, epoch 3, store redis://h:1\n\
+             trouble: a\\u000ab\n"
+        );
     }
 }

@@ -4,7 +4,6 @@
 //! 2. Certificates by hand are for operators, and for those who cannot enrol.
 //! 3. A token and paths go to standard output, for scripts; keys never.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use serde::Serialize;
 
 use crate::args::positive_duration;
 use crate::energy::{json, table};
+use crate::output::{print, say};
 use crate::{Exit, config, member};
 
 pub(super) const AFTER_HELP: &str = "\
@@ -272,16 +272,6 @@ fn list(place: &Place, as_json: bool, now: Stamp) -> Result<(), Exit> {
 pub(super) fn exit(error: CaError) -> Exit {
     let code = if error.is_not_permitted() { Exit::PRIVILEGE } else { Exit::FAILED };
     Exit::new(code, error.to_string())
-}
-
-pub(super) fn print(text: &str) -> Result<(), Exit> {
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
-}
-
-pub(super) fn say(line: &str) {
-    // What was asked for is done, whether or not anybody hears of it.
-    let _ = writeln!(std::io::stderr(), "marline: {line}");
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use marline_fleet::service::ClientError;
 use rustix::fs::Access;
 
 use super::ask::runtime;
-use super::ca::{print, say};
+use crate::output::{print, say};
 use crate::{Exit, member};
 
 pub(super) const AFTER_HELP: &str = "\

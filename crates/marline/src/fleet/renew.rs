@@ -7,9 +7,10 @@ use marline_fleet::renew::{RenewalError, renew};
 use marline_fleet::service::ClientError;
 
 use super::ask::runtime;
-use super::ca::{self, print, say};
+use super::ca;
 use crate::Exit;
 use crate::member::Files;
+use crate::output::{print, say};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:

@@ -28,9 +28,10 @@ use marline_fleet::tls::{Clients, Credentials};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::ask::runtime;
-use super::ca::{self, say};
+use super::ca;
 use crate::args::positive_duration;
 use crate::member::{Member, Shown};
+use crate::output::say;
 use crate::{Exit, Secret};
 
 pub(super) const AFTER_HELP: &str = "\

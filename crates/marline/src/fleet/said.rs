@@ -14,13 +14,15 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::output::LogWriter;
+
 /// Rule 1.
 const WORDS: &str = "off,marline_fleet::renew=info,marline_fleet::relay::announce=info,marline_fleet::relay::trust=warn,\
                      marline_fleet::service::lead=warn,marline_fleet::service::desk=warn,marline_fleet::edge::trust=warn";
 
 /// From now on.
 pub(crate) fn start() {
-    let said = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(WORDS)).with_writer(std::io::stderr);
+    let said = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(WORDS)).with_writer(|| LogWriter);
     // Somebody else's log, in a test, has all of it.
     let _ = said.event_format(Line).try_init();
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use marline_net::links::Interface;
 use marline_net::paths::doctor::{self, Report, State, Wish};
+use marline_net::printable::printable;
 
 use super::args::Wanted;
 use super::{json_of, print, say};
@@ -44,9 +45,9 @@ fn text(report: &Report) -> String {
             State::Note => "note ",
             State::Blocks => "WRONG",
         };
-        text += &format!("{mark}  {:<width$}  {}\n", finding.name, finding.says);
+        text += &format!("{mark}  {:<width$}  {}\n", finding.name, printable(&finding.says));
         if !finding.remedy.is_empty() {
-            text += &format!("{:width$}  what helps: {}\n", "", finding.remedy, width = width + 7);
+            text += &format!("{:width$}  what helps: {}\n", "", printable(&finding.remedy), width = width + 7);
         }
     }
     let mut probes = report.findings.iter().filter(|finding| finding.name == "probe").peekable();

@@ -10,7 +10,6 @@ mod eib;
 mod run;
 mod show;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use marline_net::links::LinksError;
@@ -19,6 +18,7 @@ use marline_net::paths::control::{self, Answer, AskError, Question};
 use marline_net::paths::ground::{self, RUN_DIR};
 
 use self::args::{Daemon, PathsVerb};
+use crate::output::{print, say};
 use crate::{ConfigFile, Exit};
 
 pub(crate) use self::args::{AFTER_HELP, PathsArgs};
@@ -172,15 +172,4 @@ fn odd() -> Exit {
 
 fn json_of(value: &impl serde::Serialize) -> Result<String, Exit> {
     crate::energy::json(value)
-}
-
-fn print(text: &str) -> Result<(), Exit> {
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
-}
-
-/// A line for people.
-fn say(line: &str) {
-    // A closed standard error must not end a daemon.
-    let _ = writeln!(std::io::stderr(), "marline: {line}");
 }

@@ -11,6 +11,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use marline_net::paths::status::{Connection, Explained, Status, Subflow};
+use marline_net::printable::{printable, printable_lines};
 
 use crate::Exit;
 use crate::energy::table;
@@ -50,7 +51,7 @@ pub(crate) fn paint(mut ask: impl FnMut() -> Result<String, Exit>) -> Result<(),
             let (columns, rows) = window();
             out.write_all(painted(&text, columns, rows).as_bytes())?;
         } else {
-            writeln!(out, "{text}")?;
+            writeln!(out, "{}", printable_lines(&text))?;
         }
         out.flush()?;
         drop(out);
@@ -62,7 +63,7 @@ pub(crate) fn paint(mut ask: impl FnMut() -> Result<String, Exit>) -> Result<(),
 fn painted(text: &str, columns: usize, rows: usize) -> String {
     let mut painted = String::from("\x1b[H");
     for line in text.lines().take(rows.saturating_sub(1)) {
-        painted.extend(line.chars().filter(|c| !c.is_control()).take(columns));
+        painted.extend(printable(line).chars().take(columns));
         painted += "\x1b[K\r\n";
     }
     painted + "\x1b[J"

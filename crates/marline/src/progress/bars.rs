@@ -13,6 +13,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use marline_net::get::Progress;
+use marline_net::printable::printable;
 
 use super::figures::{clock, percent, rate, share, size};
 
@@ -63,7 +64,7 @@ impl Bars {
     /// Writes `text` as a line that stays; the bars are drawn below it the next time.
     pub(crate) fn line(&mut self, text: &str) {
         self.clear();
-        put(&format!("marline: {text}\n"));
+        put(&format!("marline: {}\n", printable(text)));
         self.last = None;
     }
 
@@ -167,7 +168,7 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
     }
     lines.push(all);
     for line in &mut lines {
-        *line = line.chars().filter(|c| !c.is_control()).take(columns.saturating_sub(1)).collect();
+        *line = printable(line).chars().take(columns.saturating_sub(1)).collect();
     }
     lines
 }

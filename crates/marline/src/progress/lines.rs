@@ -1,7 +1,5 @@
 //! Progress where there is no terminal: one line per second, which a log keeps and `grep` finds.
 
-use std::io::Write;
-
 use marline_net::get::Progress;
 
 use super::figures::{clock, percent, rate, size};
@@ -29,8 +27,7 @@ impl Lines {
 
     /// Writes `text` as a line.
     pub(crate) fn line(&mut self, text: &str) {
-        // A closed standard error must not end a download.
-        let _ = writeln!(std::io::stderr(), "marline: {text}");
+        crate::output::say(text);
     }
 }
 

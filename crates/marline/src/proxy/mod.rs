@@ -8,7 +8,6 @@
 
 mod args;
 
-use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -21,6 +20,7 @@ use marline_net::proxy::{self, Options, ProxyError, Running};
 
 pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs, Watching};
 
+use crate::output::{self, print};
 use crate::{ConfigFile, Exit, energy};
 
 /// Runs a proxy until it is stopped.
@@ -44,7 +44,7 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
         if json {
             let object = serde_json::json!({"listen": running.listen.to_string(), "status": running.status_url});
             // Whoever does not listen any more has got what he wanted.
-            let _ = writeln!(std::io::stdout(), "{object}");
+            let _ = print(&format!("{object}\n"));
         }
     };
     block_on(proxy::run(options, started, std::future::pending()))?.map_err(exit)
@@ -62,16 +62,15 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
         let options = Options { listen: args.listen, ..options(args.common, args.watching, config)? };
         let started = |running: &Running| {
             say(running);
-            let _ = writeln!(std::io::stdout(), "{}play#{}", running.status_url, args.url.reveal());
+            let _ = print(&format!("{}play#{}\n", running.status_url, args.url.reveal()));
         };
         return block_on(proxy::run(options, started, std::future::pending()))?.map_err(exit);
     }
     let Some(player) = args.with else {
         if !is_there {
-            let line = format!("nothing listens on {} yet: start `marline proxy`", args.listen);
-            let _ = writeln!(std::io::stderr(), "marline: {line}");
+            output::say(&format!("nothing listens on {} yet: start `marline proxy`", args.listen));
         }
-        return writeln!(std::io::stdout(), "{url}").map_err(Exit::from);
+        return print(&format!("{url}\n"));
     };
     if is_there {
         let status = command(&player, &url).status().map_err(|error| not_started(&player, &error))?;
@@ -143,12 +142,9 @@ fn options(common: Common, watching: Watching, config: Option<&Path>) -> Result<
 
 /// Tells people where it is.
 fn say(running: &Running) {
-    let mut err = std::io::stderr();
-    for line in &running.lines {
-        let _ = writeln!(err, "marline: {line}");
-    }
-    let _ = writeln!(err, "marline: play http://{}/URL; HTTP and SOCKS5 proxy on the same port", running.listen);
-    let _ = writeln!(err, "marline: status {0}, player page {0}play", running.status_url);
+    running.lines.iter().for_each(|line| output::say(line));
+    output::say(&format!("play http://{}/URL; HTTP and SOCKS5 proxy on the same port", running.listen));
+    output::say(&format!("status {0}, player page {0}play", running.status_url));
 }
 
 /// The address under which a player gets a URL.

@@ -12,6 +12,7 @@ use marline_fleet::relay::control::{Question, Status, asked, found};
 
 use crate::Exit;
 use crate::energy::{json, table};
+use crate::output::print;
 use crate::paths::{run_dirs, unanswered};
 use crate::progress::size;
 
@@ -60,15 +61,15 @@ pub(super) fn run(verb: &RelayVerb) -> Result<(), Exit> {
     match verb {
         RelayVerb::Status { which, json: as_json } => {
             let status = ask(which, Question::Status)?;
-            super::print(&if *as_json { json(&status)? } else { shown(&status) })
+            print(&if *as_json { json(&status)? } else { shown(&status) })
         }
         RelayVerb::Drain { which, undo } => {
             let status = ask(which, Question::Drain { undo: *undo })?;
-            super::print(&format!("{}\n", course(&status)))
+            print(&format!("{}\n", course(&status)))
         }
         RelayVerb::Stop { which, now } => {
             let status = ask(which, Question::Stop { now: *now })?;
-            super::print(&format!("{}\n", course(&status)))
+            print(&format!("{}\n", course(&status)))
         }
     }
 }

@@ -9,7 +9,6 @@
 mod args;
 mod ask;
 
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
 use crate::member::Member;
+use crate::output::say;
 use crate::paths::run_dirs;
 
 use args::RunArgs;
@@ -183,15 +183,4 @@ async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
         }
     }
     Ok(())
-}
-
-fn print(text: &str) -> Result<(), Exit> {
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
-}
-
-/// A line for people.
-fn say(line: &str) {
-    // A closed standard error must not end a relay.
-    let _ = writeln!(std::io::stderr(), "marline: {line}");
 }

@@ -96,8 +96,11 @@ fn a_certificate_that_does_not_fit_ends_the_run_with_its_reason() {
     let resource = Resource::new(1000);
     let (good, other, old) =
         (identity("localhost", None), identity("other.example", None), identity("localhost", Some(2020)));
+    // Whoever controls a name in a trusted certificate does not control the terminal.
+    let escape = identity("\u{1b}[31mother", None);
     let table = [
         (&other, true, "the certificate is for other.example, not for localhost"),
+        (&escape, true, "the certificate is for \\u001b[31mother, not for localhost"),
         (&old, true, "the certificate expired "),
         (&good, false, "not trusted"),
     ];

@@ -1,0 +1,106 @@
+//! Escapes text from outside before it reaches a terminal, a log or an error line.
+//!
+//! Servers, certificates, playlists, Redis, other hosts and the kernel's interface names supply text that marline shows. Raw
+//! control characters in it let a stranger move the cursor, hide or forge lines; bidirectional and zero-width characters make a
+//! line read differently from what it says. [`printable`] replaces each of them by its code point, as `\u009b`.
+//!
+//! The form is JSON's (RFC 8259 section 7), with surrogate pairs above U+FFFF. A JSON text contains such characters only within
+//! strings, so the same function serves tables and `--json`, and programs read the original text.
+//!
+//! Callers escape at the point of output, not where text arrives: comparisons and files need the original.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// `text` as one line: control characters, line ends included, and invisible or reordering characters as `\uXXXX`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, is_unprintable)
+}
+
+/// The same for a text of several lines: line feeds stay.
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c != '\n' && is_unprintable(c))
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let Some(first) = text.find(&is_escaped) else { return Cow::Borrowed(text) };
+    let (clean, rest) = text.split_at(first);
+    let mut out = String::with_capacity(text.len() + 16);
+    out += clean;
+    for c in rest.chars() {
+        if is_escaped(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Whether a terminal acts on this character, or shows nothing for it, or reorders its neighbours.
+///
+/// Unicode's general categories Cc, Cf, Zl and Zp, and the letters and marks that are blank by definition. The list is fixed
+/// instead of a table of the current Unicode version: what is missing from it is visible or a plain blank.
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            // Soft hyphen, grapheme joiner, Arabic letter mark, blank Hangul and Khmer letters, Mongolian separators.
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            // Zero-width characters, directional marks, line and paragraph separators, embeddings and overrides.
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            // Word joiner, invisible operators, isolates, deprecated format characters.
+            | '\u{2060}'..='\u{206f}'
+            // Blank Hangul letters, the byte order mark, interlinear annotations.
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            // Format controls of shorthand and of music; tags and the rest of the plane of special characters, which is
+            // ignored by default.
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
+            // Further format characters: numbers and verses in Arabic and Kaithi, hieroglyphs.
+            | '\u{600}'..='\u{605}' | '\u{6dd}' | '\u{70f}' | '\u{890}' | '\u{891}' | '\u{8e2}' | '\u{110bd}' | '\u{110cd}'
+            | '\u{13430}'..='\u{1343f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn text_without_such_characters_is_not_copied() {
+        for text in ["", "eth0: 200 OK", "Straße – 日本語 – 🙂 – عربى", "a\u{a0}b"] {
+            assert!(matches!(printable(text), Cow::Borrowed(same) if same == text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_moves_a_cursor_or_reorders_a_line_is_shown_as_its_number() {
+        for (text, shown) in [
+            ("\u{1b}[2J", "\\u001b[2J"),
+            ("\u{9b}31m", "\\u009b31m"),
+            ("a\rb\nc\td\0", "a\\u000db\\u000ac\\u0009d\\u0000"),
+            ("\u{7f}\u{85}", "\\u007f\\u0085"),
+            ("exe\u{202e}gpj", "exe\\u202egpj"),
+            ("\u{2066}x\u{2069}\u{61c}", "\\u2066x\\u2069\\u061c"),
+            ("a\u{200b}b\u{feff}c\u{ad}d", "a\\u200bb\\ufeffc\\u00add"),
+            ("a\u{2028}b\u{2029}c", "a\\u2028b\\u2029c"),
+            ("\u{e0041}", "\\udb40\\udc41"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+        assert_eq!(printable_lines("a\n\u{1b}b\r\n"), "a\n\\u001bb\\u000d\n");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_of_the_kind_is_left_and_json_keeps_its_meaning(text in any::<String>()) {
+            prop_assert!(!printable(&text).chars().any(is_unprintable));
+            prop_assert!(!printable_lines(&text).chars().any(|c| c != '\n' && is_unprintable(c)));
+            let json = serde_json::to_string_pretty(&[&text]).unwrap();
+            let read: Vec<String> = serde_json::from_str(&printable_lines(&json)).unwrap();
+            prop_assert_eq!(&read[0], &text);
+        }
+    }
+}
