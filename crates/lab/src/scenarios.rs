@@ -37,6 +37,7 @@ carried!(
     "pairs",
     "roam",
     "thesis",
+    "thesis-rtt",
 );
 
 /// The scenario of this file, or the carried one of this name.

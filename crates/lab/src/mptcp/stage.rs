@@ -48,7 +48,7 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    /// eMPTCP as published.
+    /// Our re-implementation of eMPTCP, read literally.
     pub(crate) const EMPTCP: Self = Self::Daemon("emptcp", "energy");
     /// Its other readings (`marline_core::paths::Policy`).
     pub(crate) const SETTLED: Self = Self::Daemon("emptcp-settled", "energy");

@@ -48,6 +48,14 @@ impl<N: Name, F: Figures> Kept for Cell<N, F> {
     fn lean(&self) -> Self {
         self.clone()
     }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.came().is_ok_and(|measured| measured.suspect().is_some())
+    }
 }
 
 impl<N: Name, F: Figures> Cell<N, F> {

@@ -9,6 +9,9 @@
 //! 2. `--sim` does the same in virtual time, in a minute, and keeps nothing: it can be had again.
 //! 3. `--quick`: all artefacts by sim, once, and one lab case scaled down; it ends within a
 //!    minute and, where the machine forbids a lab, says so and leaves that part out.
+//! 4. `--kept` prints the tables of that file again and plays nothing, with the commits and machines of its sessions: so a
+//!    figure of the documentation can be compared with the file that it was taken from.
+//! 5. An option that would change nothing is refused ([`check`]): a label must not suggest a measurement.
 
 mod bass;
 mod book;
@@ -32,7 +35,7 @@ use crate::runner::command::{begin, line, only, print, say};
 use crate::runner::{Plan, Results, rounded};
 use crate::{LabError, scenarios};
 use paper::Paper;
-use store::Store;
+use store::{Kept, Store};
 
 /// `marline lab reproduce`.
 #[derive(Clone, Debug, Args)]
@@ -53,6 +56,10 @@ pub struct ReproduceArgs {
     /// Go on with the results that are there.
     #[arg(long = "continue")]
     go_on: bool,
+    /// Print the tables of the kept results with their commits and machines; measure nothing. Give the --scale, --runs and
+    /// --clients of the results.
+    #[arg(long, conflicts_with_all = ["sim", "quick", "go_on"])]
+    kept: bool,
     /// Print one JSON object per figure and line.
     #[arg(long)]
     json: bool,
@@ -73,7 +80,8 @@ pub struct ReproduceArgs {
     /// per processor; emptcp: 2; bass, super: 1; super: 16 at most].
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     jobs: Option<usize>,
-    /// The server's congestion control (emptcp), or everybody's (bass): cubic, bbr or reno.
+    /// The server's congestion control (emptcp), or that of plain TCP and of the edge (bass; a relay sends with BBR where the
+    /// kernel has it, whatever is named here): cubic, bbr or reno. In real time only.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: crate::Congestion,
     /// Only these senders' congestion controls (super): cubic, reno, bbr.
@@ -90,12 +98,45 @@ pub struct ReproduceArgs {
     trace: Option<PathBuf>,
 }
 
+impl ReproduceArgs {
+    /// Where results are kept.
+    fn file(&self) -> PathBuf {
+        self.out.join(&self.name).join("lab.jsonl")
+    }
+
+    /// The machine, as tables begin with it; of kept results their own machines and commits were said already.
+    fn place(&self) -> String {
+        match self.kept {
+            true => format!("From {}; nothing was measured now.", self.file().display()),
+            false => Machine::here().line(),
+        }
+    }
+}
+
+/// Rows for programs, after a line that says what was run, by which commit and where. Of kept results it names the file, which
+/// has the sessions of the measurements.
+fn print_rows<'a>(args: &ReproduceArgs, rows: impl IntoIterator<Item = &'a Row>) {
+    let mut session = store::session(args.scale);
+    session["kept"] = serde_json::json!(args.kept.then(|| args.file()));
+    print(&serde_json::json!({ "session": session }).to_string());
+    rows.into_iter().for_each(|row| print(&serde_json::to_string(row).unwrap_or_default()));
+}
+
+/// The kept results, after a line that says where they come from.
+fn read<T: Kept>(args: &ReproduceArgs) -> Result<Vec<T>, LabError> {
+    let contents = store::read::<T>(&args.file(), args.scale)?;
+    say(&contents.to_string());
+    Ok(contents.kept)
+}
+
 const AFTER: &str = "\
 Examples:
   marline lab reproduce bass --sim
       BASS's figures 5 and 8 to 12 in virtual time: the paper's numbers beside ours.
   marline lab reproduce bass --case F11,F12 --jobs 4
-      In real time: edge, relay and origin over emulated links, 60 origins three times; stop with Ctrl-C, go on with --continue.
+      In real time: edge, relay and origin over emulated links, 60 origins; stop with Ctrl-C, go on with --continue.
+  marline lab reproduce bass --kept
+      The tables of evidence/bass/lab.jsonl, with the commits that they were measured at.
   marline lab reproduce super --case F6 --sender cubic
       Super-aggregation's blackouts: plain TCP, the paper's freeze and ours.
   marline lab reproduce super --jobs 6
@@ -106,22 +147,34 @@ Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X
 super F1 F2a F2b F2c F5 F6 F7 F8 S8.
 docs/benchmarks.md tells what each one is. A floor that is missed is said; the exit code is 1 only if something could not be done.";
 
-/// Refuses an option of another paper: it would change nothing.
+/// Refuses an option of another paper, or of real time with `--sim`: it would change nothing.
 fn check(args: &ReproduceArgs) -> Result<(), LabError> {
-    let options: [(&str, bool, &[&str]); 8] = [
-        ("--clients", !args.clients.is_empty(), &["emptcp", "super"]),
-        ("--sender", !args.senders.is_empty(), &["super"]),
-        ("--traces", !args.traces.is_empty(), &["greenbag", "emptcp"]),
-        ("--jobs", args.jobs.is_some(), &["greenbag", "emptcp", "bass", "super"]),
-        ("--cc", args.cc.name() != "cubic", &["emptcp", "bass"]),
-        ("--scale", args.scale < 1.0, &["emptcp"]),
-        ("--by-fleet", args.by_fleet, &["bass"]),
-        ("--trace", args.trace.is_some(), &["greenbag", "emptcp"]),
+    const NONE: &[&str] = &[];
+    let cc = args.cc.name() != "cubic";
+    // The option, whether it was given, the papers that have it in real time, and those that have it in virtual time.
+    let options: [(&str, bool, &[&str], &[&str]); 9] = [
+        ("--clients", !args.clients.is_empty(), &["emptcp", "super"], NONE),
+        ("--sender", !args.senders.is_empty(), &["super"], NONE),
+        ("--traces", !args.traces.is_empty(), &["greenbag", "emptcp"], &["greenbag", "emptcp"]),
+        ("--jobs", args.jobs.is_some(), &["greenbag", "emptcp", "bass", "super"], NONE),
+        ("--cc", cc, &["emptcp", "bass"], NONE),
+        ("--scale", args.scale < 1.0, &["emptcp"], &["emptcp"]),
+        ("--by-fleet", args.by_fleet, &["bass"], NONE),
+        ("--trace", args.trace.is_some(), &["greenbag", "emptcp"], NONE),
+        ("--continue", args.go_on, &NAMES, NONE),
     ];
-    let odd = options.iter().find(|(_, given, of)| *given && !of.contains(&args.name.as_str()));
-    odd.map_or(Ok(()), |(option, _, of)| {
-        Err(LabError::Spec(format!("{option} changes nothing of {}: it is for {}", args.name, of.join(", "))))
-    })
+    let name = args.name.as_str();
+    for (option, given, of, simulated) in options {
+        if given && !of.contains(&name) {
+            return Err(LabError::Spec(format!("{option} changes nothing of {name}: it is for {}", of.join(", "))));
+        }
+        // That super has no virtual time is said by itself.
+        if given && args.sim && name != "super" && !simulated.contains(&name) {
+            let why = if option == "--cc" { ": its model of TCP has no congestion control to choose" } else { "" };
+            return Err(LabError::Spec(format!("{option} changes nothing of {name} in virtual time (--sim){why}")));
+        }
+    }
+    Ok(())
 }
 
 fn share(word: &str) -> Result<f64, String> {
@@ -161,12 +214,17 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if args.quick {
         return quick(args, &paper, &scenario);
     }
+    if args.kept {
+        let kept = read::<Outcome>(args)?;
+        show(args, &paper, &of_cases(kept, &scenario), By::Lab, 1.0);
+        return Ok(0);
+    }
     let by = if args.sim { By::Sim } else { By::Lab };
     begin(by)?;
     let runs = args.runs.unwrap_or(scenario.runs);
     let mut store = None;
     if by == By::Lab {
-        store = Some(Store::<Outcome>::open(&args.out.join(&args.name).join("lab.jsonl"), args.go_on, 1.0)?);
+        store = Some(Store::<Outcome>::open(&args.file(), args.go_on, 1.0)?);
         let least = rounded(plan(&scenario, runs, by).least());
         say(&format!("{least} of downloads, at least; stop with Ctrl-C, go on with --continue"));
     }
@@ -227,6 +285,17 @@ fn quick(args: &ReproduceArgs, paper: &Paper, scenario: &Scenario) -> Result<u8,
     Ok(u8::from(all.into_iter().any(|outcome| !outcome.is_good())))
 }
 
+/// The results of the cases that were named, each once: the last one counts.
+fn of_cases(kept: Vec<Outcome>, scenario: &Scenario) -> Vec<Outcome> {
+    let named = |outcome: &Outcome| scenario.cases.iter().any(|case| case.name == outcome.case);
+    let mut last: Vec<Outcome> = Vec::new();
+    for outcome in kept.into_iter().filter(named) {
+        last.retain(|earlier| !earlier.is_same(&outcome));
+        last.push(outcome);
+    }
+    last
+}
+
 fn plan(scenario: &Scenario, runs: u32, by: By) -> Plan<'_> {
     Plan { scenario, runs, by, traces: Vec::new(), samples: by == By::Lab, show: false }
 }
@@ -244,22 +313,20 @@ const NEAR: f64 = 10.0;
 fn show(args: &ReproduceArgs, paper: &Paper, outcomes: &[Outcome], by: By, scale: f64) {
     let rows = thesis::rows(paper, outcomes, by, scale);
     if args.json {
-        for row in &rows {
-            print(&serde_json::to_string(row).unwrap_or_default());
-        }
+        print_rows(args, &rows);
         return;
     }
-    people(paper, outcomes, &rows, by, scale);
+    people(args, paper, outcomes, &rows, by, scale);
 }
 
-fn people(paper: &Paper, outcomes: &[Outcome], rows: &[Row], by: By, scale: f64) {
+fn people(args: &ReproduceArgs, paper: &Paper, outcomes: &[Outcome], rows: &[Row], by: By, scale: f64) {
     let made = match by {
         By::Sim => "virtual time",
         By::Lab => "real time over emulated links",
     };
     let size = if (scale - 1.0).abs() < 1e-9 { String::new() } else { format!(", scaled to {scale}") };
     print(&format!("\nMulti-link HTTP thesis: the paper's figure / ours, in {made}{size}."));
-    print(&Machine::here().line());
+    print(&args.place());
     let cases = || thesis::CASES.into_iter().filter(|case| outcomes.iter().any(|outcome| outcome.case == *case));
     for case in cases() {
         let runs = 1 + outcomes.iter().filter(|o| o.case == case).map(|o| o.run).max().unwrap_or(0);
@@ -276,12 +343,10 @@ fn people(paper: &Paper, outcomes: &[Outcome], rows: &[Row], by: By, scale: f64)
     print("Time as a share of a single link's (table 5.2 and others), in percent, the paper's and ours:");
     let shares = thesis::shares(paper, outcomes);
     for share in &shares {
-        let reason = match share.apart() > NEAR {
-            true => format!("  {}", thesis::reason(paper, share)),
-            false => String::new(),
-        };
+        let apart =
+            if share.apart() > NEAR { format!("  {:.0} points apart", share.apart()) } else { String::new() };
         print(&format!(
-            "  {:<6} {:<14} of {:<12} {:>6.1} {:>6.1}{reason}",
+            "  {:<6} {:<14} of {:<12} {:>6.1} {:>6.1}{apart}",
             share.case,
             share.policy,
             share.single,
@@ -290,15 +355,19 @@ fn people(paper: &Paper, outcomes: &[Outcome], rows: &[Row], by: By, scale: f64)
         ));
     }
     let far = shares.iter().filter(|share| share.apart() > NEAR).count();
-    print(&format!("{far} of {} are more than {NEAR} points apart, with the reason shown.", shares.len()));
+    print(&format!("{far} of {} are more than {NEAR} points apart.", shares.len()));
     print("Order of the multi-link approaches, fastest first, the paper's and ours:");
     for case in cases() {
         let [theirs, ours] = thesis::orders(paper, outcomes, case).map(|order| order.join(" < "));
         print(&format!("  {case:<6} {theirs:<52} | {ours}"));
     }
-    match thesis::lost(outcomes).as_slice() {
-        _ if shares.is_empty() => {}
-        [] => print("marline is faster than Algorithm 3 (bdp-limit) in every scenario above."),
-        cases => print(&format!("marline is NOT faster than Algorithm 3 (bdp-limit) in: {}", cases.join(", "))),
+    thesis::REMARKS.iter().for_each(|remark| print(remark));
+    let beside = thesis::beside_best(outcomes);
+    if !beside.is_empty() {
+        print("marline's time over that of the fastest of Algorithms 1 to 3:");
+    }
+    for (case, policy, ratio) in beside {
+        let slower = if ratio >= 1.0 { "  NOT faster" } else { "" };
+        print(&format!("  {case:<6} {ratio:.4} of {policy}{slower}"));
     }
 }

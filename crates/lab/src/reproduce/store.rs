@@ -2,8 +2,13 @@
 //!
 //! One JSON object per line: `{"session": …}` where a command began (command line, machine, commit), then
 //! `{"outcome": …}` for every download, or `{"cell": …}` for every video that was played, written as soon as it is done. A
-//! line that a crash cut off is passed over. Timelines are left out: what tables need of them is in the outcome already.
+//! line that a crash cut off is passed over. Timelines are left out to keep the file small. Figures that need them, such as
+//! the peak and the 90th percentile of power (table 7.10), are therefore missing from tables made of this file.
+//!
+//! `--kept` prints the tables of a file and plays nothing ([`read`]). [`Contents`] says which commits and machines its
+//! sessions had: one file may mix several builds.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,6 +30,12 @@ pub(super) trait Kept: Serialize + DeserializeOwned {
 
     /// As it is kept.
     fn lean(&self) -> Self;
+
+    /// Whether both are measurements of the same thing: of these the last one counts.
+    fn is_same(&self, other: &Self) -> bool;
+
+    /// Whether the emulator was late, so that the figures should not be trusted.
+    fn is_suspect(&self) -> bool;
 }
 
 impl Kept for Outcome {
@@ -38,6 +49,90 @@ impl Kept for Outcome {
         let mut lean = self.clone();
         lean.links.iter_mut().for_each(|link| link.timeline = Vec::new());
         lean
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.case, &self.client, self.run, self.by) == (&other.case, &other.client, other.run, other.by)
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.suspect.is_some()
+    }
+}
+
+/// What was run, by which build and where: the first line of a file, and of rows that are printed.
+pub(super) fn session(scale: f64) -> Value {
+    let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    json!({"command": command, "seed": "run + 1", "version": version, "scale": scale, "machine": Machine::here()})
+}
+
+/// What a file holds, read without changing it.
+#[derive(Debug)]
+pub(super) struct Contents<T> {
+    /// The results that are done.
+    pub(super) kept: Vec<T>,
+    sessions: Vec<Value>,
+}
+
+/// Reads the results of earlier sessions. Results of another scale are refused: they would be mixed into one mean.
+pub(super) fn read<T: Kept>(path: &Path, scale: f64) -> Result<Contents<T>, LabError> {
+    let text = fs::read_to_string(path).map_err(LabError::at(format!("{}", path.display())))?;
+    let mut contents = Contents { kept: Vec::new(), sessions: Vec::new() };
+    for mut line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        if let Some(session) = line.get_mut("session").map(Value::take) {
+            if session["scale"] != json!(scale) {
+                return Err(LabError::Spec(format!(
+                    "{} holds runs of another scale: --scale {}",
+                    path.display(),
+                    session["scale"]
+                )));
+            }
+            contents.sessions.push(session);
+        }
+        contents.kept.extend(line.get(T::KEY).and_then(|kept| T::deserialize(kept).ok()).filter(T::is_done));
+    }
+    Ok(contents)
+}
+
+impl<T: Kept> fmt::Display for Contents<T> {
+    /// Where the results come from, for people: sessions, commits, machines, and how many results are suspect.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |session: &Value, key: &str| session["machine"][key].as_str().map(ToOwned::to_owned);
+        let distinct = |of: &dyn Fn(&Value) -> Option<String>| {
+            let mut all: Vec<String> = Vec::new();
+            for value in self.sessions.iter().filter_map(of) {
+                if !all.contains(&value) {
+                    all.push(value);
+                }
+            }
+            all
+        };
+        let mut commits = distinct(&|session| text(session, "commit"));
+        let unknown = self.sessions.iter().filter(|session| text(session, "commit").is_none()).count();
+        if unknown > 0 {
+            commits.push(format!("{unknown} without a commit"));
+        }
+        let machines = distinct(&|session| {
+            let cores = &session["machine"]["cores"];
+            Some(format!("{cores} cores of {}, Linux {}", text(session, "cpu")?, text(session, "kernel")?))
+        });
+        let last: Vec<&T> = self
+            .kept
+            .iter()
+            .enumerate()
+            .filter(|(at, one)| self.kept[at + 1..].iter().all(|later| !later.is_same(one)))
+            .map(|(_, one)| one)
+            .collect();
+        let suspect = last.iter().filter(|one| one.is_suspect()).count();
+        write!(
+            f,
+            "kept results of {} sessions ({}; + is a changed tree) on {}; {suspect} of {} results are suspect",
+            self.sessions.len(),
+            commits.join(", "),
+            machines.join("; "),
+            last.len()
+        )
     }
 }
 
@@ -62,14 +157,7 @@ impl<T: Kept> Store<T> {
                     path.display()
                 )));
             }
-            let text = fs::read_to_string(path).map_err(at())?;
-            for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-                if line.get("session").is_some_and(|session| session["scale"] != json!(scale)) {
-                    return Err(LabError::Spec(format!("{} holds runs of another scale", path.display())));
-                }
-                earlier.extend(line.get(T::KEY).and_then(|kept| T::deserialize(kept).ok()));
-            }
-            earlier.retain(T::is_done);
+            earlier = read(path, scale)?.kept;
         } else if let Some(directory) = path.parent() {
             fs::create_dir_all(directory).map_err(at())?;
         }
@@ -80,11 +168,7 @@ impl<T: Kept> Store<T> {
             file.write_all(b"\n").map_err(at())?;
         }
         let mut store = Self { file, path: path.to_path_buf(), earlier };
-        let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let version = env!("CARGO_PKG_VERSION");
-        store.line(&json!({"session": {
-            "command": command, "seed": "run + 1", "version": version, "scale": scale, "machine": Machine::here(),
-        }}))?;
+        store.line(&json!({ "session": session(scale) }))?;
         Ok(store)
     }
 
@@ -118,6 +202,32 @@ mod tests {
         assert!(store.earlier[0].links[0].timeline.is_empty());
         store.keep(&example("marline", 1, 6.1)).unwrap();
         assert_eq!(Store::<Outcome>::open(&path, true, 1.0).unwrap().earlier.len(), 2);
+    }
+
+    #[test]
+    fn a_file_says_which_commits_and_machines_its_results_are_of() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lab.jsonl");
+        let session = |commit: Value| {
+            let machine = json!({"commit": commit, "cores": 2, "cpu": "AMD EPYC", "kernel": "6.18"});
+            json!({"session": {"scale": 1.0, "machine": machine}})
+        };
+        let late = Outcome { suspect: Some("late".into()), ..example("marline", 0, 6.0) };
+        let again = example("marline", 0, 6.1);
+        let other = Outcome { suspect: Some("late".into()), ..example("naive", 0, 9.0) };
+        let outcomes = [late, again, other].map(|outcome| json!({"outcome": outcome.lean()}));
+        let lines = [session(json!("43aa757+")), session(json!("43aa757+")), session(Value::Null)];
+        let lines: Vec<String> = lines.iter().chain(&outcomes).map(ToString::to_string).collect();
+        fs::write(&path, lines.join("\n")).unwrap();
+        let contents = read::<Outcome>(&path, 1.0).unwrap();
+        assert_eq!(contents.kept.len(), 3);
+        assert_eq!(
+            contents.to_string(),
+            "kept results of 3 sessions (43aa757+, 1 without a commit; + is a changed tree) on 2 cores of AMD EPYC, Linux 6.18; \
+             1 of 2 results are suspect"
+        );
+        assert!(read::<Outcome>(&path, 0.25).unwrap_err().to_string().contains("--scale 1.0"));
+        assert!(read::<Outcome>(&directory.path().join("none"), 1.0).is_err());
     }
 
     #[test]

@@ -134,7 +134,7 @@ pub(super) struct RunArgs {
     /// Programs here keep what they have not sent short, as `marline edge` does: then a link of a twentieth helps an upload.
     #[arg(long)]
     pub(super) short_queues: bool,
-    /// Who decides: marline, or as published emptcp, wifi-first or mptcp [default: marline].
+    /// Who decides: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
     #[arg(long, value_name = "NAME")]
     pub(super) policy: Option<Policy>,
     /// Use this interface, on these terms; repeat for more; with `,later` it need not be there yet. Without it: every link

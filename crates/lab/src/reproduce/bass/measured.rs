@@ -59,7 +59,7 @@ pub(super) struct Upload {
     pub(super) artefact: String,
     pub(super) case: String,
     pub(super) way: String,
-    /// Of all who send.
+    /// Of plain TCP and of the edge; relays choose their own.
     pub(super) congestion: String,
     /// Of everything that is drawn.
     pub(super) seed: u64,

@@ -8,7 +8,8 @@
 //! 2. `--sim`: the same cases in virtual time ([`simulate`]), and figures 8 to 10 for 8 relays and 60 nodes ([`fleet`]), which no lab
 //!    holds; nothing is kept.
 //! 3. `--quick` does a few cases of each artefact with short uploads: under half a minute in virtual time.
-//! 4. `--cc` is the congestion control of all who send, `--by-fleet` lets the fleet's service choose relays too.
+//! 4. `--cc` is the congestion control of plain TCP and of the edge, in real time; a relay sends on with its own (BBR where
+//!    the kernel has it). `--by-fleet` lets the fleet's service choose relays too.
 //! 5. The exit code is 1 if an upload failed; a floor that is missed is said, and changes no code.
 
 mod cases;
@@ -29,7 +30,7 @@ use super::floor::{self, Floor};
 use super::store::Store;
 use crate::LabError;
 use crate::bench::is_stopped;
-use crate::evidence::{By, Machine, Row};
+use crate::evidence::{By, Row};
 use crate::runner::command::{begin, print, say};
 use cases::{Effort, KNOWN, MEASURED, measured_for};
 use measured::{Cell, Upload};
@@ -41,6 +42,11 @@ use setting::Case;
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let chosen = Chosen::of(&args.cases)?;
     let by = if args.sim { By::Sim } else { By::Lab };
+    if args.kept {
+        let cells = super::read::<Cell>(args)?;
+        let effort = Effort { runs: args.runs.unwrap_or(1), quick: false, fleet: false };
+        return Ok(show(args, &chosen, &chosen.cases(effort, by), &cells, None, by));
+    }
     if by == By::Lab {
         match begin(by) {
             Err(error) if args.quick => {
@@ -59,7 +65,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     let store = match args.quick {
         true => None,
-        false => Some(Store::<Cell>::open(&args.out.join("bass").join("lab.jsonl"), args.go_on, 1.0)?),
+        false => Some(Store::<Cell>::open(&args.file(), args.go_on, 1.0)?),
     };
     let played = play(args, &cases, store);
     let (cells, stopped) = match played {
@@ -149,25 +155,81 @@ fn show(
     let code = u8::from(!problems.is_empty());
     problems.iter().for_each(|cell| say(&cell.line()));
     if args.json {
-        rows.iter().for_each(|row| print(&serde_json::to_string(row).unwrap_or_default()));
+        super::print_rows(args, &rows);
         return code;
     }
     let time = match by {
         By::Sim => "virtual time",
         By::Lab => "real time: edge, relays and kernel MPTCP over emulated links",
     };
-    print(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}; {}.", args.cc.name()));
+    print(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}."));
+    print(&senders(by, args.cc.name()));
     print("The paper plots figures 5, 8 and 9 without numbers; what its text says stands in the column `paper`.");
-    print(&Machine::here().line());
+    print("Left out: figures 2 to 4 (measurements of the authors' own networks) and 7.");
+    print(&args.place());
     for artefact in KNOWN {
         if let Some(table) = table::table(&rows, artefact) {
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
+            if let Some(remark) = remark(artefact, by) {
+                print(remark);
+            }
         }
     }
     if let Some(table) = floor::table(&floors) {
         print(&format!("\nFloors:\n{}", table.plain()));
     }
     code
+}
+
+/// Which congestion control each sender has.
+fn senders(by: By, edge: &str) -> String {
+    match by {
+        By::Sim => "Senders: one model of TCP without a choice of congestion control.".into(),
+        By::Lab => format!(
+            "Senders: {edge} in plain TCP and in the edge's subflows; from commit c55d955 on a relay sends to the origin with its \
+             own default, BBR where the kernel has it. So gains compare BBR behind the relay with {edge} without one."
+        ),
+    }
+}
+
+/// What must be known to read a table.
+fn remark(artefact: &str, by: By) -> Option<&'static str> {
+    Some(match (artefact, by) {
+        ("F5", By::Lab) => {
+            "Links without loss and a relay 2 ms away: this is the most that edge and relay can bring, not what a network gives."
+        }
+        ("F8", _) => {
+            "The fall with the distance is an input: each kilometre adds round trip and loss (real time), or divides the rate \
+             (drawn fleets). The paper measured it."
+        }
+        ("F9", By::Lab) => {
+            "Three relays, all of them measured: that an edge measures only the nearest of many is not in this table."
+        }
+        ("F9", By::Sim) => {
+            "Fleets are drawn so that the best candidate has on average 5.2 times the box's own rate: the size of the gain is an \
+             input."
+        }
+        ("F10", By::Lab) => {
+            "The rate from a relay to the origin is measured with plain TCP, but the relay sends with BBR, so the foretold best \
+             relay is not always the best one. The service (fleet) knew no such rate of these fresh relays and chose by the rate \
+             to them alone."
+        }
+        ("F10", By::Sim) => {
+            "γ is over a box's own candidates (the paper: over all relays), whose rates are known without error, and the best plan \
+             is found by the same solver. It is not what a plan maximises: Algorithm 1 cut off after 10,000 plans gives more boxes \
+             their best relay and gains less."
+        }
+        ("F11" | "F12", By::Lab) => {
+            "The relay of an origin is the simulator's choice; the fleet's service is not asked, and --by-fleet changes nothing \
+             here. Losses are drawn evenly from 0 to 2 %, which decides what splitting gains. The edge is connected to its relay \
+             before the clock starts. Plain TCP counts with the fastest of its kept runs of the same seed."
+        }
+        ("F11" | "F12", By::Sim) => {
+            "The relay of an origin is the simulator's choice. Losses are drawn evenly from 0 to 2 %, which decides what splitting \
+             gains."
+        }
+        _ => return None,
+    })
 }
 
 fn title(artefact: &str) -> &'static str {

@@ -11,8 +11,11 @@
 //!
 //! 1. Edge, relays and service are this very program as processes, with certificates of one authority that is made once.
 //! 2. Everything is fresh: no metrics of TCP, no learnt rates; only the edge's connections to its relay are ready, as always.
-//! 3. All who send have the same congestion control.
-//! 4. `--by-fleet` adds the service's choice ([`Way::Fleet`]): the edge is told the service's address, and no relay's.
+//! 3. Plain TCP and the edge's subflows have the congestion control that was named. A relay sends to the origin with its own
+//!    default (`marline relay --congestion`: BBR where the kernel has it), so `From` (plain TCP from the relay) does not say
+//!    what `Through` brings, and gains of `Through` and `Split` over `Direct` are not like for like.
+//! 4. `--by-fleet` adds the service's choice ([`Way::Fleet`]): the edge is told the service's address, and no relay's. The
+//!    relays are fresh and the edge names no origin, so the service knows no B_o(s) and chooses by B(c, s) alone.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

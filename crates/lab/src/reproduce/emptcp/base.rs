@@ -1,7 +1,8 @@
 //! Table 2 and figures 3 and 4: the energy information base, computed from the model that everything else is measured
 //! with.
 //!
-//! In: a model. Out: rows. Table 2's entries are the paper's own; what figures 3 and 4 show is read off at some rates.
+//! In: a model. Out: rows. Table 2's entries are the paper's own, and `emptcp-s3` is fitted to them, so its rows show only how
+//! well a model of this form can be fitted. What figures 3 and 4 show is read off at some rates; the paper prints no numbers.
 
 use marline_core::energy::{Base, Model};
 use marline_core::link::LinkKind;

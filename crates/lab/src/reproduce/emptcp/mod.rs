@@ -33,7 +33,7 @@ use super::floor;
 use super::store::Store;
 use crate::bench::is_stopped;
 use crate::evidence::joules::device;
-use crate::evidence::{By, Machine, Row};
+use crate::evidence::{By, Row};
 use crate::mptcp::stage::DEVICE;
 use crate::runner::command::{begin, print, say};
 use crate::{LabError, scenarios};
@@ -50,6 +50,10 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         return simulated(args);
     }
     let figures = if args.quick { figures::short() } else { figures_of(args)? };
+    if args.kept {
+        let cells = super::read::<Cell>(args)?;
+        return Ok(measured(args, &figures, &cells));
+    }
     if args.quick {
         if let Err(error) = begin(By::Lab) {
             say(&format!("skipped: the lab: {error}"));
@@ -60,7 +64,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     let store = match args.quick {
         true => None,
-        false => Some(Store::<Cell>::open(&args.out.join("emptcp").join("lab.jsonl"), args.go_on, args.scale)?),
+        false => Some(Store::<Cell>::open(&args.file(), args.go_on, args.scale)?),
     };
     let done = real(args, &figures, store);
     let (cells, stopped) = match done {
@@ -74,12 +78,17 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         say(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
         return Ok(130);
     }
+    Ok(measured(args, &figures, &cells))
+}
+
+/// Prints what real time has made of these figures, and gives the exit code.
+fn measured(args: &ReproduceArgs, figures: &[Figure], cells: &[Cell]) -> u8 {
     let model = device(DEVICE);
     let of = |figure: &Figure, who, run: usize| {
-        let played = cells::measured(&cells, figure, who, run, args.cc.name()).map(Played::from)?;
+        let played = cells::measured(cells, figure, who, run, args.cc.name()).map(Played::from)?;
         Ok(with_clairvoyant(played, figure, who, run, &model))
     };
-    Ok(show(args, &figures, Vec::new(), &runner::gather(&figures, of, |_| {}), By::Lab, args.scale))
+    show(args, figures, Vec::new(), &runner::gather(figures, of, |_| {}), By::Lab, args.scale)
 }
 
 /// Everything in virtual time.
@@ -218,7 +227,7 @@ fn show(args: &ReproduceArgs, figures: &[Figure], base: Vec<Row>, done: &[Done],
     let problems: Vec<String> = done.iter().flat_map(Done::problems).collect();
     problems.iter().for_each(|problem| say(problem));
     if args.json {
-        rows.iter().for_each(|row| print(&serde_json::to_string(row).unwrap_or_default()));
+        super::print_rows(args, &rows);
         return u8::from(!problems.is_empty());
     }
     let time = match by {
@@ -230,7 +239,11 @@ fn show(args: &ReproduceArgs, figures: &[Figure], base: Vec<Row>, done: &[Done],
     print(
         "The paper plots its figures and gives no numbers for them; what its text says in percent stands further below.",
     );
-    print(&Machine::here().line());
+    print(
+        "eMPTCP is our re-implementation over upstream MPTCP in three readings of its text (emptcp, emptcp-settled, emptcp-table); \
+         docs/algorithms.md lists what it lacks.",
+    );
+    print(&args.place());
     for artefact in figures::BASE {
         if let Some(table) = table::base(&rows, artefact) {
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
@@ -263,7 +276,9 @@ fn show(args: &ReproduceArgs, figures: &[Figure], base: Vec<Row>, done: &[Done],
 
 fn title(artefact: &str) -> &'static str {
     match artefact {
-        "T2" => "thresholds of the energy information base (§3.3)",
+        "T2" => {
+            "thresholds of the energy information base (§3.3); the model is fitted to these entries: agreement shows nothing"
+        }
         "F3" => "energy per byte of both links over the better one's (§3.3)",
         "F4" => "where both are best for a whole transfer, promotion and tail included (§4.1)",
         "F5" => "good Wi-Fi, 256 MB (§4.2)",

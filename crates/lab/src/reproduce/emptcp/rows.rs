@@ -2,7 +2,8 @@
 //!
 //! 1. Of every case and client: time, energy, energy per megabyte, bytes over each link, how often LTE was woken; means over
 //!    the repetitions with their standard deviation. The paper plots these without numbers.
-//! 2. Of every sentence that has a number: the paper's percentage (the middle of its range) and ours.
+//! 2. Of every sentence that has a number: the paper's percentage (the middle of its range) and ours, for each reading of
+//!    eMPTCP that was played and for our own policy. A sentence that a setting was tuned to says so.
 //! 3. Of the courses (figures 7, 9 and 12): every [`EVERY`]th point of the first repetition.
 //! 4. How much the MDP's schedule uses LTE.
 //! 5. The clairvoyant's energy wherever it was looked for, and by artefact ([`super::clairvoyant`]).
@@ -78,7 +79,17 @@ fn said(done: &Done) -> Vec<Row> {
             true => format!("§{}", said.section),
             false => format!("§{}: {} to {} %", said.section, said.from, said.to),
         };
-        let why = if outside > NEAR && !said.why.is_empty() { format!("; {}", said.why) } else { String::new() };
+        let of_emptcp = said.who != Who::Marline && said.than != Who::Marline;
+        let mut why = String::new();
+        if outside > NEAR && !said.why.is_empty() && of_emptcp {
+            why = format!("; {}", said.why);
+        }
+        if said.tuned {
+            why += "; the setting was chosen so that this comes out: agreement shows nothing";
+        }
+        if !of_emptcp {
+            why += "; the paper's is of eMPTCP";
+        }
         let metric = format!("{} against {}", said.what.name(), said.than.name());
         Some(Row {
             paper: Some((said.from + said.to) / 2.0),
@@ -87,8 +98,8 @@ fn said(done: &Done) -> Vec<Row> {
             ..Row::empty(done.artefact, &done.case, said.who.name(), &metric, "%")
         })
     };
-    // What is said of eMPTCP is asked of each reading of its text.
-    let read = |said: &Said| [Who::Emptcp, Who::Settled].map(|who| said.read(who));
+    // What is said of eMPTCP is asked of each reading of its text, and of our own policy.
+    let read = |said: &Said| [Who::Emptcp, Who::Settled, Who::Table, Who::Marline].map(|who| said.read(who));
     let mut all: Vec<Said> = SAID.iter().flat_map(read).collect();
     all.dedup();
     all.into_iter().filter_map(of).collect()
@@ -182,6 +193,28 @@ pub(super) mod tests {
         assert_eq!(time.ours, Some(30.0));
         assert!(time.note.as_ref().unwrap().contains("over upstream MPTCP"), "{time:?}");
         assert_eq!(of("energy_per_megabyte").ours, Some(9.9));
+    }
+
+    #[test]
+    fn a_sentence_that_the_setting_was_tuned_to_says_so_and_our_own_policy_stands_beside_it() {
+        let runs = [
+            (Who::TcpWifi, [200.0, 100.0]),
+            (Who::Mptcp, [100.0, 110.0]),
+            (Who::Settled, [100.0, 99.0]),
+            (Who::Marline, [110.0, 99.0]),
+        ];
+        let rows = rows(&[done("F10", "n=2 λoff=0.025", &runs)], &[], By::Sim, 1.0);
+        let of = |policy: &str, metric: &str| {
+            let row = rows.iter().find(|row| row.policy == policy && row.metric == metric).unwrap();
+            (row.ours.unwrap(), row.note.clone().unwrap())
+        };
+        let (twice, note) = of("single:wifi", "time against emptcp-settled");
+        assert_eq!(twice, 100.0);
+        assert!(note.contains("chosen so that this comes out"), "{note}");
+        let (ours, note) = of("marline", "time against mptcp");
+        assert_eq!(ours, 10.0);
+        assert!(note.ends_with("the paper's is of eMPTCP"), "{note}");
+        assert!(!of("emptcp-settled", "time against mptcp").1.contains("chosen"));
     }
 
     #[test]

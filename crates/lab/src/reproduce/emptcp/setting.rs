@@ -29,11 +29,11 @@ pub(super) enum Who {
     WifiFirst,
     /// The scheduler of a Markov decision process (Pluntke et al.; §4.6).
     Mdp,
-    /// eMPTCP as published, to the letter.
+    /// Our re-implementation of eMPTCP, in the literal reading of its text.
     Emptcp,
-    /// The same, with paths that are judged when their windows are open ([`marline_core::paths::Policy::EmptcpSettled`]).
+    /// Another reading: paths are judged when their windows are open ([`marline_core::paths::Policy::EmptcpSettled`]).
     Settled,
-    /// The same as published, with LTE alone where its Table 2 says so ([`marline_core::paths::Policy::EmptcpTable`]).
+    /// Another reading: LTE alone where Table 2 says so ([`marline_core::paths::Policy::EmptcpTable`]).
     Table,
     /// Ours, for energy.
     Marline,
@@ -171,7 +171,7 @@ pub(super) fn on_off(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: usize) 
 /// second. (The paper does not say which rate leaves which state; TCP's time grows with λ_off in its figure 10.) They
 /// begin silent. A node that sends takes as much of the channel as two and a half of our frames, being further away
 /// (Heusse et al., INFOCOM 2003). chosen: so that TCP over Wi-Fi needs about twice eMPTCP's time with two nodes and
-/// λ_off = 0.025, as in the paper.
+/// λ_off = 0.025, as in the paper. So that sentence of §4.4 cannot be confirmed here ([`super::paper`] marks its row).
 pub(super) fn background(seed: u64, nodes: usize, [on, off]: [f64; 2], rate: f64, seconds: usize) -> Vec<f64> {
     let mut sending = vec![0_i32; seconds];
     for node in 0..nodes {
@@ -199,7 +199,8 @@ pub(super) fn walk(seed: u64) -> Vec<f64> {
 pub(super) const WALK: usize = 250;
 
 /// Seconds and Mbit/s, straight between them. chosen: after figure 12's bends, and in range so fast that eMPTCP carries a
-/// quarter less than MPTCP and a quarter more than Wi-Fi, with 10 Mbit/s of LTE.
+/// quarter less than MPTCP and a quarter more than Wi-Fi, with 10 Mbit/s of LTE. So these sentences of §4.5 cannot be confirmed
+/// here ([`super::paper`] marks their rows).
 const ROUTE: [(f64, f64); 15] = [
     (0.0, 19.0),
     (15.0, 18.0),

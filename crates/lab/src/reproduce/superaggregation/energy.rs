@@ -5,7 +5,9 @@
 //! The paper takes its parameters from a table of another one (HTC Wizard) and does not repeat them. What stands here is solved
 //! from its three sums: default TCP 65.82 J, super-aggregation 65.69 J, simple aggregation 79.51 J, with the throughputs that it
 //! gives for that phone (11.6 and 0.42 Mbit/s, 31 % more with ACKs offloaded, an ACK of 52 bytes for two segments). Three sums
-//! and three unknowns have one solution; it says what the sums presuppose, and not what an HTC Wizard draws.
+//! and three unknowns have one solution; it says what the sums presuppose, and not what an HTC Wizard draws (5.55 W for Wi-Fi
+//! is no phone's). So the account is circular: that the sums come out shows nothing. `ours` sends its ACKs over 3G by the
+//! paper's constant and not by what was sent.
 
 /// Power of the Wi-Fi connection beyond that of its power saving, in watts.
 const WIFI_ON: f64 = 5.55;

@@ -3,8 +3,9 @@
 //! In: which artefacts, which senders, who. Out: tables for people, or rows in the form of every reproduction (`--json`).
 //!
 //! 1. Real time only: what is shown is what a stock kernel's sender does, with cubic, reno and BBR, and no model of it.
-//! 2. Plain TCP, the paper's form and ours take turns within each run, with the same losses and blackouts; each cell is kept in
-//!    `evidence/super/lab.jsonl` as soon as it is done, and `--continue` goes on there.
+//! 2. Plain TCP, `paper` and ours take turns within each run, with the same losses and blackouts; each cell is kept in
+//!    `evidence/super/lab.jsonl` as soon as it is done, and `--continue` goes on there. A cell that is measured again in a later
+//!    session is then compared with one of an earlier session, and perhaps of another build.
 //! 3. Several cells may be measured side by side (`--jobs`); which points with which senders, and how long that takes, is
 //!    [`plan`]'s.
 //! 4. `--quick` does every point once, with cubic alone and for some seconds.
@@ -30,7 +31,7 @@ use super::store::Store;
 use crate::accel::Workshop;
 use crate::bench::is_stopped;
 use crate::crowd::{MOST_JOBS, PLACE};
-use crate::evidence::{By, Machine};
+use crate::evidence::By;
 use crate::runner::command::{begin, print, say};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
@@ -58,22 +59,25 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         (true, true) => vec![Congestion::Cubic],
         (true, false) => vec![Congestion::Cubic, Congestion::Reno, Congestion::Bbr],
     };
-    match begin(By::Lab) {
-        Err(error) if args.quick => {
-            say(&format!("skipped: the lab: {error}"));
-            return Ok(0);
-        }
-        begun => begun?,
-    }
     let cases = chosen.cases(args.quick, &args.clients)?;
-    let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
-    let store = match args.quick {
-        true => None,
-        false => Some(Store::<Cell>::open(&args.out.join("super").join("lab.jsonl"), args.go_on, 1.0)?),
-    };
     let is_named = |case: &Case| chosen.names(case);
-    let items = plan::items(&cases, &senders, runs, is_named);
-    let cells = measure(&items, jobs, store)?;
+    let cells = if args.kept {
+        super::read::<Cell>(args)?
+    } else {
+        match begin(By::Lab) {
+            Err(error) if args.quick => {
+                say(&format!("skipped: the lab: {error}"));
+                return Ok(0);
+            }
+            begun => begun?,
+        }
+        let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
+        let store = match args.quick {
+            true => None,
+            false => Some(Store::<Cell>::open(&args.file(), args.go_on, 1.0)?),
+        };
+        measure(&plan::items(&cases, &senders, runs, is_named), jobs, store)?
+    };
     if is_stopped() && !args.quick {
         say(&format!("stopped; {} cells are kept, go on with --continue", cells.len()));
         return Ok(130);
@@ -85,14 +89,18 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let code = if is_stopped() { 130 } else { u8::from(failed) };
     let rows = Results { cases: &cases, cells: &cells, senders: &senders }.rows();
     if args.json {
-        rows.iter().for_each(|row| print(&serde_json::to_string(row).unwrap_or_default()));
+        super::print_rows(args, &rows);
         return Ok(code);
     }
     print(
         "\nSuper-aggregation (CoNEXT 2009): the paper's figure / ours, in real time over emulated links, kernel TCP.",
     );
-    print("The paper plots its figures without numbers; what its text says stands in the columns `paper`.");
-    print(&Machine::here().line());
+    print("The paper plots its figures without numbers; what its text says stands in the columns `paper:`.");
+    print(
+        "The client `paper` is our re-implementation of one reading of the paper, over senders that it did not have:",
+    );
+    paper::LIMITS.iter().for_each(|limit| print(limit));
+    print(&args.place());
     for artefact in KNOWN.into_iter().filter(|artefact| chosen.wants(artefact)) {
         if let Some(table) = table::table(&rows, artefact) {
             print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
@@ -102,11 +110,9 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         }
     }
     if chosen.wants("F7") {
-        say(
-            "F7's `paper` fills holes from a replayed connection (`fast-fetch`), `ranges` by range requests (`hide`); neither undoes",
-        );
-        say(
-            "F7(a) is left out: how fast one lost segment is fetched is not told apart from the others' by `status`",
+        print(
+            "F7: `ranges` (hide) is the form with range requests, which the paper publishes too. F7(a) is left out: how fast one lost \
+             segment is fetched is not told apart from the others' by `status`.",
         );
     }
     Ok(code)

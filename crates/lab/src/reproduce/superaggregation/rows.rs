@@ -152,7 +152,8 @@ impl Results<'_> {
                 ),
             ];
             for (way, paper, ours) in sums.into_iter().filter(|(.., ours)| ours.is_some()) {
-                let note = "parameters solved from the paper's three sums; rates of F1 and F5".to_owned();
+                let note = "circular: its three parameters are solved from these three sums; rates of F1 and F5"
+                    .to_owned();
                 let empty = Row::empty("S8", "10 MB, 802.11g", &format!("{sender} {way}"), "energy", "J");
                 rows.push(Row { paper, ours: ours.map(thousandths), note: Some(note), ..empty });
             }
