@@ -95,13 +95,14 @@ pub enum Mechanism {
     Hide,
     /// When a blackout ends, what was lost in it is acknowledged and fetched; only where the stream can be fetched.
     LateHide,
-    /// §3.1 as published: what the second link cannot bear goes over the first.
+    /// §3.1 without §4.2's discarding of replaceable ACKs: what the second link cannot bear goes over the first.
     OffloadAsPublished,
-    /// §3.2 as published: a zero window over the second link while the first is dark.
+    /// §3.2, first form: a zero window over the second link while the first is dark.
     Freeze,
-    /// §3.2's last paragraph: the same, and everything on its way is acknowledged first.
+    /// §3.2's last paragraph, the paper's form for Linux senders: the same, and everything on its way is acknowledged first.
     FreezeFlight,
-    /// §3.3 as published: holes are filled from a replayed connection that is acknowledged ahead.
+    /// §3.3, first form: holes are filled from a replayed connection that is acknowledged ahead. Where the application has
+    /// ranges the paper uses those ([`Self::Hide`]).
     FastFetch,
 }
 

@@ -30,7 +30,7 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 pub(super) struct Frost {
     /// Over which link.
     pub(super) link: LinkId,
-    /// §3.2 as published: a window of zero, and nothing is acknowledged.
+    /// §3.2, first form: a window of zero, and nothing is acknowledged.
     pub(super) is_plain: bool,
     /// The flight is acknowledged, over a link that carries so much.
     pub(super) flight: Option<Bitrate>,

@@ -4,7 +4,8 @@
 //!
 //! 1. One place for each flow. An ACK that comes while the one before it still waits takes its place, if whoever gets
 //!    only the newer one misses nothing ([`Ack::says_all_of`]): so a link of 100 kbit/s carries what matters of the
-//!    ACKs of any rate. The paper has no such place and lets the rest go over the first link ([`Offloader::spill`]).
+//!    ACKs of any rate. The paper discards replaceable ACKs as well when the second link is short (§4.2); [`Offloader::spill`], which sends the
+//!    rest over the first link, is its form without that.
 //! 2. Flows take turns.
 //! 3. One that cannot be replaced leaves at once, ahead of the newer one: order within a flow stays.
 

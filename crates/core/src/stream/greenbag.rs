@@ -7,9 +7,11 @@
 //!    segment is divided, the earlier part to the faster link. The next request leaves one round trip before the end.
 //! 2. *Recovery*: `w_r × T_P ≤ T_R`, T_P how long the player can go on with what it has, T_R how long the lagging link
 //!    takes for the rest at its present goodput. Its requests are taken back and both links share the rest. The paper's
-//!    second principle (few recoveries) is made one condition: with a new connection both together end sooner.
+//!    second principle (few recoveries) has no formula; two conditions of ours stand for it: with a new connection both together
+//!    end sooner, and the lagging request is older than two round trips.
 //! 3. *Link mode*: of all modes in which the rest of the video comes in time by the predicted goodput, the one with the
-//!    least energy, tails counted by the radios' present states; all links if no single one suffices. While the player
+//!    least energy, tails counted by the radios' present states; all links if no single one suffices. Leaving the others needs a
+//!    margin, and the segment to come must not break rule 4: both are ours. While the player
 //!    waits, every byte is late and all links are used.
 //! 4. *Fall-back*: all links at once if `w_e × T_P ≤ T_R`, T_R for what the single link is being asked for. The chooser
 //!    keeps the same rule for the segment to come, or it would undo the fall-back at once.

@@ -27,8 +27,8 @@ Examples:
       Which mechanism is in force for each flow, and what it gains.
 
 Mechanisms, on unless disabled: offload, undo, reserve, revert, hide, late-hide. For comparison, off unless enabled:
-offload-as-published, freeze and fast-fetch as published in 2009 (the last takes all that the second link brings), and
-freeze-flight, a form of freeze for today's senders. offload and these need a second link. undo, reserve and revert help what
+offload-as-published, freeze, freeze-flight and fast-fetch, forms of the mechanisms of a paper of 2009 (freeze-flight is its
+form for Linux senders; fast-fetch takes all that the second link brings). offload and these need a second link. undo, reserve and revert help what
 this machine sends as well.
 
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before

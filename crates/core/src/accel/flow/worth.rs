@@ -16,7 +16,7 @@ use crate::units::{Bitrate, Duration, Instant};
 use crate::wire::packet::Ack;
 
 impl Flow {
-    /// Whether its ACKs may go over a helping link now, by nothing but its holes and its size: as published. Holes that are hidden
+    /// Whether its ACKs may go over a helping link now, by nothing but its holes and its size (§3.1). Holes that are hidden
     /// from the sender are holes here: a longer round trip slows their repair.
     pub(in crate::accel) fn may_spill(&mut self, now: Instant) -> bool {
         self.detour.is_clear(now, &self.missing, self.undo.is_armed())

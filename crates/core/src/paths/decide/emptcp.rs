@@ -1,4 +1,4 @@
-//! eMPTCP as published (§3.2 to §3.5).
+//! eMPTCP (§3.2 to §3.5), re-implemented in three readings of its text.
 //!
 //! 1. Each link's rate is the sum of the Holt-Winters forecasts of all active connections that use it, the last sum if
 //!    none does, and 5 Mbit/s if it was never used, which is also what its forecast begins with (§3.2).
@@ -21,6 +21,10 @@
 //! sender's (the second is a sysctl of the server's, the third is of no use to upstream's scheduler). Samples are 50 ms
 //! apart at least; a subflow has none before its first byte, and a connection on which nothing moves has none at all:
 //! it would wake LTE because nobody asks for anything. A link is suspended only when another one has brought bytes.
+//! Three departures are ours alone. Since a change for another purpose, samples are spaced by the shortest round trip seen and
+//! not by the handshake's (`Sub::handshake`): over bad Wi-Fi `emptcp-settled` leaves LTE too early because of it. κ and τ
+//! are waited for again by each connection, although §3.5 asks for no delay while a cellular interface is active. The 10 %, κ,
+//! τ, 5 Mbit/s and α cannot be set.
 //! κ counts bytes over the first link. τ ≥ R (log2(B R / W + 1) + φ) (eq. 1) is [`least_wait`].
 
 use super::super::config::Policy;

@@ -49,7 +49,8 @@ use core::cmp::Reverse;
 /// seconds, because bad Wi-Fi is left after half a minute instead of three seconds.
 const LARGE: DataSize = DataSize::from_bytes(8_000_000);
 /// What has outlived a file of usual size (photos, songs, applications' parts: the paper's large one has 16 MiB) is bulk:
-/// a film, an image of a disk, an update. It can afford to find out what a link can that was never used.
+/// a film, an image of a disk, an update. chosen: just above the paper's 16 MiB, so its figure 16 measures this choice, and
+/// sizes around it were not played. It can afford to find out what a link can that was never used.
 const FILE: DataSize = DataSize::from_bytes(17_000_000);
 /// What has passed so much when its home link falls to less than this part of its best is bulk, too: what was begun over a
 /// fast link is as large as a fast link lets it be, and the sooner another one helps the less waits in the slow one's queue.
