@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws survey load smoke bench build static install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test laws deny survey load smoke bench build static install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -26,11 +26,14 @@ test: need-test ## Install what the tests need, then run all of them
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy -p marline --no-default-features --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
-	$(CARGO) test --workspace --locked
-	$(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)" --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
+	$(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)" --locked --no-fail-fast
 
 laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes, unsafe)
 	$(CARGO) test -p marline --test laws --locked
+
+deny: need-build ## Check licences, sources and RustSec advisories of all dependencies (installs cargo-deny if it is missing)
+	@.ci/deny "$(abspath $(TARGET))/tools"
 
 survey: need-build ## Play the policies through thousands of drawn histories and links (long; not in CI, which plays fixed seeds)
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
