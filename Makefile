@@ -26,8 +26,9 @@ test: need-test ## Install what the tests need, then run all of them
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy -p marline --no-default-features --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
-	$(CARGO) test --workspace --locked --no-fail-fast
-	$(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)" --locked --no-fail-fast
+	failed=; $(CARGO) test --workspace --locked --no-fail-fast || failed=1; \
+	  $(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)" --locked --no-fail-fast || failed=1; \
+	  [ -z "$$failed" ]
 
 laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes, unsafe)
 	$(CARGO) test -p marline --test laws --locked
