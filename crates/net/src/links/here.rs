@@ -53,7 +53,12 @@ mod tests {
             ip("address add 2001:db8::1/64 dev d0 nodad");
             ip("route add local 198.51.100.0/24 dev lo");
             for own in ["192.0.2.1", "192.0.2.7", "192.0.2.9", "2001:db8::1", "::1", "198.51.100.200"] {
-                assert!(here(own), "{own}");
+                // The kernel adds the local route of an IPv6 address from a work queue, after `ip` has returned.
+                let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
+                while !here(own) {
+                    assert!(std::time::Instant::now() < patience, "{own}");
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
             }
             for other in ["192.0.2.2", "2001:db8::2", "203.0.113.1"] {
                 assert!(!here(other), "{other}");
