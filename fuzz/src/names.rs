@@ -18,7 +18,8 @@ pub fn file(bytes: &[u8]) {
 /// A name, and nothing but a name.
 pub(crate) fn assert_is_a_name(name: &str) {
     assert!(!name.is_empty() && name.len() <= 255, "{name:?} has {} bytes", name.len());
-    assert!(!name.starts_with('.'), "{name:?} hides");
+    assert!(!name.starts_with(['.', '-', '~']), "{name:?} hides, or is an option");
+    assert!(!name.to_lowercase().ends_with(".part"), "{name:?} is an unfinished file's");
     assert!(!name.contains(['/', '\\']) && !name.chars().any(char::is_control), "{name:?} is more than a name");
     assert_eq!(name.trim(), name, "blanks around a name");
 }

@@ -97,10 +97,14 @@ pub(crate) fn task(order: &Order<'_>) -> Task {
         }
     };
     args.push(url.to_string());
-    // A directory without configuration files.
+    // A directory without configuration files; what programs keep of their own state is among the results.
     let nowhere = order.directory.join("no-configuration");
     let output = if order.show { Output::Inherit } else { Output::Capture };
-    task.args(args).env("XDG_CONFIG_HOME", nowhere.clone()).env("HOME", nowhere).output(output)
+    task.args(args)
+        .env("XDG_CONFIG_HOME", nowhere.clone())
+        .env("XDG_STATE_HOME", order.directory)
+        .env("HOME", nowhere)
+        .output(output)
 }
 
 /// Refuses a scenario early whose programs are not installed.

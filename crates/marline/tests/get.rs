@@ -107,6 +107,8 @@ fn serve(mut stream: TcpStream, body: &[u8], seen: &Mutex<Vec<String>>, gate: &A
 fn marline(home: &TempDir, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
     command.args(words).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
+    // Not below the home, whose files some tests count.
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     command.current_dir(home.path()).stdin(Stdio::null());
     command
 }

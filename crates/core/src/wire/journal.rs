@@ -1,31 +1,36 @@
-//! The bytes of a download's journal: what is in its place, said so that a crash can be believed.
+//! The bytes of a download's journal: which parts of the unfinished file are in place.
 //!
-//! A header says which file the bytes are of; records of one fixed size follow, each true by itself, in any order.
+//! A header says which file the bytes are of; records of one fixed size follow, each valid by itself, in any order.
+//! Header and records carry message authentication codes, so that a journal counts only if this user wrote it.
 //!
 //! ```text
-//! header   0  "MARLINEJ"            record   0  start    u64
+//! header   0  "MARLINEJ"            record   0  start    u64, the highest bit: 1 synced, 0 written
 //!          8  version      u16               8  end      u64
-//!         10  validator    u8 kind          16  nonce    u64, the header's
-//!         11  zero         u8               24  kind     u32, 1 written, 2 synced
-//!         12  length of the validator u32   28  CRC-32 of the 28 bytes before
+//!         10  validator    u8 kind          16  MAC of the header's MAC and the 16 bytes before
+//!         11  zero         u8
+//!         12  length of the validator u32
 //!         16  nonce        u64
 //!         24  total        u64
 //!         32  URL digest   32 bytes
 //!         64  boot id      16 bytes
 //!         80  namespace    u64
 //!         88  mount        u64
-//!         96  validator, then CRC-32 of all before, then zeros to a multiple of 32
+//!         96  identity of the unfinished file, 16 bytes
+//!        112  validator, then MAC of all before, then zeros to a multiple of 32
 //! ```
 //!
 //! 1. Numbers are little-endian. A record is 32 bytes and begins at a multiple of 32, so no disk sector splits one.
-//! 2. A record counts only if its CRC and its nonce are right. A torn tail, a hole of zeros and a stale block of an
-//!    older journal are all refused by this one rule, and the records behind them still count.
+//! 2. A record counts only if its MAC is right. The MAC covers the header's MAC, and the header has a nonce: a torn
+//!    tail, a hole of zeros, a stale block of an older journal and a record of another journal are all refused by this
+//!    one rule, and the records behind them still count.
 //! 3. A header that is not entirely right makes the whole journal worthless: nothing is guessed.
 //! 4. [`Record::Written`] holds as long as the [`Life`] of the header lasts (the page cache survives a process);
 //!    [`Record::Synced`] holds for ever.
+//! 5. The identity ties the journal to one unfinished file: a genuine journal beside another file proves nothing.
 //!
-//! Text (JSON lines) was not used: a torn line can still be a well-formed, smaller claim. A bitmap was not used:
-//! rewriting a bit in place is not atomic, appending a record that proves itself is as good as that.
+//! The MAC function is the caller's, because this crate has no cryptography; `net` passes HMAC-SHA256 with a key of the
+//! user's, cut to 128 bits. Text (JSON lines) was not used: a torn line can still be a well-formed, smaller claim. A
+//! bitmap was not used: rewriting a bit in place is not atomic.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -36,13 +41,19 @@ pub const RECORD_LEN: usize = 32;
 pub const VALIDATOR_MAX: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"MARLINEJ";
-const VERSION: u16 = 1;
-const FIXED: usize = 96;
+/// Version 1 had checksums in the place of the MACs.
+const VERSION: u16 = 2;
+const FIXED: usize = 112;
+/// The highest bit of a record's start. No file reaches it: offsets of Linux are signed.
+const SYNCED: u64 = 1 << 63;
+
+/// A message authentication code, cut to 128 bits.
+pub type Mac = [u8; 16];
 
 /// Which file the journal is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Different in each journal ever written; ties the records to it.
+    /// Different in each journal ever written, so that each has another MAC, which ties the records to it.
     pub nonce: u64,
     /// Bytes of the whole file.
     pub total: u64,
@@ -50,6 +61,8 @@ pub struct Header {
     pub url: [u8; 32],
     /// How long unsynced claims hold.
     pub life: Life,
+    /// Identity of the unfinished file that the records are about; zero where the file system offers none.
+    pub part: [u8; 16],
     /// The file's strong validator.
     pub validator: Mark,
 }
@@ -108,23 +121,23 @@ pub enum HeaderError {
     /// Another file's bytes, or an empty one.
     #[error("it is not a journal of marline")]
     NotAJournal,
-    /// Written by another version.
-    #[error("it has version {0}, which is not known here")]
+    /// Written by another version of marline.
+    #[error("it has format {0}, this version of marline uses format 2")]
     Version(u16),
-    /// Torn or damaged.
-    #[error("its header is damaged")]
-    Damaged,
+    /// Torn, damaged, or written with another key.
+    #[error("it is damaged, or was not written with this user's key")]
+    NotAuthentic,
 }
 
 impl Header {
-    /// The header's bytes, padded to a multiple of [`RECORD_LEN`]. A validator beyond [`VALIDATOR_MAX`] must not
-    /// come here; its header would be refused when read.
-    pub fn emit(&self) -> Vec<u8> {
+    /// The header's bytes, padded to a multiple of [`RECORD_LEN`], and its MAC, which the records need. A validator
+    /// beyond [`VALIDATOR_MAX`] must not come here; its header would be refused when read.
+    pub fn emit(&self, mac: impl Fn(&[u8]) -> Mac) -> (Vec<u8>, Mac) {
         let (kind, text) = match &self.validator {
             Mark::Etag(text) => (1, text),
             Mark::Date(text) => (2, text),
         };
-        let mut out = Vec::with_capacity(FIXED + text.len() + RECORD_LEN);
+        let mut out = Vec::with_capacity(FIXED + text.len() + 2 * RECORD_LEN);
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&[kind, 0]);
@@ -135,88 +148,103 @@ impl Header {
         out.extend_from_slice(&self.life.boot);
         out.extend_from_slice(&self.life.namespace.to_le_bytes());
         out.extend_from_slice(&self.life.mount.to_le_bytes());
+        out.extend_from_slice(&self.part);
         out.extend_from_slice(text.as_bytes());
-        let crc = crc32(&out);
-        out.extend_from_slice(&crc.to_le_bytes());
+        let sealed = mac(&out);
+        out.extend_from_slice(&sealed);
         out.resize(out.len().next_multiple_of(RECORD_LEN), 0);
-        out
+        (out, sealed)
     }
 
-    /// Reads a header; also says how many bytes it takes, that is, where the records begin.
+    /// Reads a header. Also returns its MAC and how many bytes it takes, that is, where the records begin.
     ///
     /// # Errors
-    /// When anything in it is not as [`Header::emit`] writes it.
-    pub fn parse(bytes: &[u8]) -> Result<(Self, usize), HeaderError> {
-        let fixed: &[u8; FIXED] = bytes.first_chunk().ok_or(HeaderError::NotAJournal)?;
-        if array::<8>(fixed, 0) != *MAGIC {
+    /// When anything in it is not as [`Header::emit`] writes it with the same MAC function.
+    pub fn parse(bytes: &[u8], mac: impl Fn(&[u8]) -> Mac) -> Result<(Self, Mac, usize), HeaderError> {
+        if bytes.first_chunk() != Some(MAGIC) {
             return Err(HeaderError::NotAJournal);
         }
-        let version = u16::from_le_bytes(array(fixed, 8));
+        let version = bytes[MAGIC.len()..].first_chunk().ok_or(HeaderError::NotAuthentic)?;
+        let version = u16::from_le_bytes(*version);
         if version != VERSION {
             return Err(HeaderError::Version(version));
         }
+        let fixed: &[u8; FIXED] = bytes.first_chunk().ok_or(HeaderError::NotAuthentic)?;
         let len = u32::from_le_bytes(array(fixed, 12)) as usize;
         if len > VALIDATOR_MAX {
-            return Err(HeaderError::Damaged);
+            return Err(HeaderError::NotAuthentic);
         }
-        let text = bytes.get(FIXED..FIXED + len).ok_or(HeaderError::Damaged)?;
-        let crc = bytes.get(FIXED + len..FIXED + len + 4).ok_or(HeaderError::Damaged)?;
-        let covered = bytes.get(..FIXED + len).ok_or(HeaderError::Damaged)?;
-        if crc != crc32(covered).to_le_bytes() {
-            return Err(HeaderError::Damaged);
+        let (covered, behind) = bytes.split_at_checked(FIXED + len).ok_or(HeaderError::NotAuthentic)?;
+        let sealed = mac(covered);
+        if behind.first_chunk() != Some(&sealed) {
+            return Err(HeaderError::NotAuthentic);
         }
-        let text = String::from_utf8(text.to_vec()).map_err(|_| HeaderError::Damaged)?;
+        let text = covered.get(FIXED..).unwrap_or_default().to_vec();
+        let text = String::from_utf8(text).map_err(|_| HeaderError::NotAuthentic)?;
         let header = Self {
             nonce: u64_at(fixed, 16),
             total: u64_at(fixed, 24),
             url: array(fixed, 32),
             life: Life { boot: array(fixed, 64), namespace: u64_at(fixed, 80), mount: u64_at(fixed, 88) },
+            part: array(fixed, 96),
             validator: match fixed[10] {
                 1 => Mark::Etag(text),
                 2 => Mark::Date(text),
-                _ => return Err(HeaderError::Damaged),
+                _ => return Err(HeaderError::NotAuthentic),
             },
         };
-        Ok((header, (FIXED + len + 4).next_multiple_of(RECORD_LEN)))
+        Ok((header, sealed, (FIXED + len + sealed.len()).next_multiple_of(RECORD_LEN)))
+    }
+
+    /// Whether these are the first bytes of a journal of ours as a crash may have left it: of any version, torn, or
+    /// never written to the disk (zeros).
+    pub fn is_remnant(bytes: &[u8]) -> bool {
+        bytes.iter().zip(MAGIC).all(|(byte, ours)| *byte == 0 || byte == ours)
     }
 }
 
 impl Record {
-    /// The record's bytes in the journal with this nonce.
-    pub fn emit(self, nonce: u64) -> [u8; RECORD_LEN] {
+    /// The record's bytes in the journal whose header has the MAC `header`.
+    pub fn emit(self, header: &Mac, mac: impl Fn(&[u8]) -> Mac) -> [u8; RECORD_LEN] {
         let (kind, start, end) = match self {
-            Self::Written { start, end } => (1_u32, start, end),
-            Self::Synced { start, end } => (2, start, end),
+            Self::Written { start, end } => (0, start, end),
+            Self::Synced { start, end } => (SYNCED, start, end),
         };
         let mut out = [0; RECORD_LEN];
-        out[..8].copy_from_slice(&start.to_le_bytes());
+        out[..8].copy_from_slice(&(start & !SYNCED | kind).to_le_bytes());
         out[8..16].copy_from_slice(&end.to_le_bytes());
-        out[16..24].copy_from_slice(&nonce.to_le_bytes());
-        out[24..28].copy_from_slice(&kind.to_le_bytes());
-        let crc = crc32(&out[..28]);
-        out[28..].copy_from_slice(&crc.to_le_bytes());
+        let sealed = Self::seal(&array(&out, 0), header, mac);
+        out[16..].copy_from_slice(&sealed);
         out
     }
 
-    /// Reads a record of the journal with this nonce; none if it is torn, damaged, empty or another journal's.
-    pub fn parse(bytes: &[u8; RECORD_LEN], nonce: u64) -> Option<Self> {
-        let crc = u32::from_le_bytes(array(bytes, 28));
-        if crc != crc32(&bytes[..28]) || u64_at(bytes, 16) != nonce {
+    /// Reads a record of the journal whose header has the MAC `header`; none if it is torn, damaged, empty, another
+    /// journal's or not authentic.
+    pub fn parse(bytes: &[u8; RECORD_LEN], header: &Mac, mac: impl Fn(&[u8]) -> Mac) -> Option<Self> {
+        // Preallocated blocks are zeros; hashing them would prove nothing.
+        if *bytes == [0; RECORD_LEN] || array::<16>(bytes, 16) != Self::seal(&array(bytes, 0), header, mac) {
             return None;
         }
         let (start, end) = (u64_at(bytes, 0), u64_at(bytes, 8));
-        match u32::from_le_bytes(array(bytes, 24)) {
-            _ if start >= end => None,
-            1 => Some(Self::Written { start, end }),
-            2 => Some(Self::Synced { start, end }),
-            _ => None,
+        match (start & !SYNCED, start & SYNCED != 0) {
+            (start, _) if start >= end => None,
+            (start, false) => Some(Self::Written { start, end }),
+            (start, true) => Some(Self::Synced { start, end }),
         }
+    }
+
+    /// The MAC of a record covers the header's. Its input is shorter than any header, so it is never a header's MAC.
+    fn seal(claim: &[u8; 16], header: &Mac, mac: impl Fn(&[u8]) -> Mac) -> Mac {
+        let mut covered = [0; 32];
+        covered[..16].copy_from_slice(header);
+        covered[16..].copy_from_slice(claim);
+        mac(&covered)
     }
 }
 
-/// All records that count in the bytes behind a header.
-pub fn records(bytes: &[u8], nonce: u64) -> impl Iterator<Item = Record> + '_ {
-    bytes.as_chunks().0.iter().filter_map(move |record| Record::parse(record, nonce))
+/// All records that count in the bytes behind a header with the MAC `header`.
+pub fn records(bytes: &[u8], header: Mac, mac: impl Fn(&[u8]) -> Mac) -> impl Iterator<Item = Record> {
+    bytes.as_chunks().0.iter().filter_map(move |record| Record::parse(record, &header, &mac))
 }
 
 fn u64_at<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u64 {
@@ -230,15 +258,23 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-/// CRC-32 as in IEEE 802.3, bit by bit: a journal grows by a few dozen bytes for each mebibyte, a table would not pay.
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
-    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// FNV-1a twice: no MAC, but every bit of the input counts.
+    fn mac(bytes: &[u8]) -> Mac {
+        let hash = |seed: u64| bytes.iter().fold(seed, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+        let mut out = [0; 16];
+        out[..8].copy_from_slice(&hash(0xcbf2_9ce4_8422_2325).to_le_bytes());
+        out[8..].copy_from_slice(&hash(1).to_le_bytes());
+        out
+    }
+
+    /// Another key.
+    fn other(bytes: &[u8]) -> Mac {
+        mac(bytes).map(|byte| byte ^ 1)
+    }
 
     fn header() -> Header {
         Header {
@@ -246,14 +282,9 @@ mod tests {
             total: 250_000_000,
             url: [7; 32],
             life: Life { boot: [1; 16], namespace: 2, mount: 3 },
+            part: [5; 16],
             validator: Mark::Etag("\"65e-5f\"".into()),
         }
-    }
-
-    #[test]
-    fn the_checksum_is_the_one_of_802_3() {
-        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-        assert_eq!(crc32(b""), 0);
     }
 
     #[test]
@@ -262,52 +293,73 @@ mod tests {
             for boot in [[0; 16], [9; 16]] {
                 let header =
                     Header { validator: validator.clone(), life: Life { boot, ..header().life }, ..header() };
-                let bytes = header.emit();
+                let (bytes, sealed) = header.emit(mac);
                 assert_eq!(bytes.len() % RECORD_LEN, 0);
-                assert_eq!(Header::parse(&bytes), Ok((header, bytes.len())));
+                assert_eq!(Header::parse(&bytes, mac), Ok((header, sealed, bytes.len())));
+                assert_eq!(Header::parse(&bytes, other), Err(HeaderError::NotAuthentic));
             }
         }
     }
 
     #[test]
     fn a_header_with_any_bit_wrong_or_any_byte_missing_is_refused() {
-        let good = header().emit();
-        let covered = FIXED + 8 + 4;
+        let (good, _) = header().emit(mac);
+        let covered = FIXED + 8 + 16;
         for bit in 0..covered * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::parse(&bad).is_err(), "bit {bit}");
+            assert!(Header::parse(&bad, mac).is_err(), "bit {bit}");
         }
         for len in 0..covered {
-            assert!(Header::parse(&good[..len]).is_err(), "{len} bytes");
+            assert!(Header::parse(&good[..len], mac).is_err(), "{len} bytes");
         }
         let long = Header { validator: Mark::Etag("x".repeat(VALIDATOR_MAX + 1)), ..header() };
-        assert_eq!(Header::parse(&long.emit()), Err(HeaderError::Damaged));
+        assert_eq!(Header::parse(&long.emit(mac).0, mac), Err(HeaderError::NotAuthentic));
+    }
+
+    #[test]
+    fn a_journal_of_the_format_with_checksums_is_named_as_such() {
+        let mut old = b"MARLINEJ\x01\0\x01\0".to_vec();
+        old.resize(96, 7);
+        assert_eq!(Header::parse(&old, mac), Err(HeaderError::Version(1)));
+        assert_eq!(Header::parse(b"precious", mac), Err(HeaderError::NotAJournal));
+    }
+
+    #[test]
+    fn what_a_crash_leaves_of_a_journal_is_told_from_other_files() {
+        for ours in [b"".as_slice(), b"MARL", b"MARLINEJ\x01\0", &[0; 100], &header().emit(mac).0] {
+            assert!(Header::is_remnant(ours), "{ours:?}");
+        }
+        for other in [b"MARMALADE".as_slice(), b"hello", b"\0\0\x01", b"MARLINEK..."] {
+            assert!(!Header::is_remnant(other), "{other:?}");
+        }
     }
 
     #[test]
     fn a_record_with_any_bit_wrong_is_no_record() {
-        let good = Record::Synced { start: 5, end: 1 << 40 };
-        let bytes = good.emit(77);
-        assert_eq!(Record::parse(&bytes, 77), Some(good));
-        assert_eq!(Record::parse(&bytes, 78), None);
+        let (good, header) = (Record::Synced { start: 5, end: 1 << 40 }, [77; 16]);
+        let bytes = good.emit(&header, mac);
+        assert_eq!(Record::parse(&bytes, &header, mac), Some(good));
+        assert_eq!(Record::parse(&bytes, &[78; 16], mac), None, "another journal's");
+        assert_eq!(Record::parse(&bytes, &header, other), None, "another key's");
         for bit in 0..RECORD_LEN * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::parse(&bad, 77), None, "bit {bit}");
+            assert_eq!(Record::parse(&bad, &header, mac), None, "bit {bit}");
         }
-        assert_eq!(Record::parse(&[0; RECORD_LEN], 0), None);
-        assert_eq!(Record::parse(&Record::Written { start: 5, end: 5 }.emit(1), 1), None);
+        assert_eq!(Record::parse(&[0; RECORD_LEN], &header, mac), None);
+        let empty = Record::Written { start: 5, end: 5 }.emit(&header, mac);
+        assert_eq!(Record::parse(&empty, &header, mac), None);
     }
 
     #[test]
     fn records_behind_a_hole_still_count_and_a_torn_tail_does_not() {
         let (first, second) = (Record::Written { start: 0, end: 9 }, Record::Synced { start: 0, end: 4 });
-        let mut bytes = first.emit(1).to_vec();
+        let (mut bytes, header) = (first.emit(&[1; 16], mac).to_vec(), [1; 16]);
         bytes.extend([0; RECORD_LEN]);
-        bytes.extend(second.emit(1));
-        bytes.extend(&first.emit(1)[..31]);
-        assert_eq!(records(&bytes, 1).collect::<Vec<_>>(), [first, second]);
+        bytes.extend(second.emit(&header, mac));
+        bytes.extend(&first.emit(&header, mac)[..31]);
+        assert_eq!(records(&bytes, header, mac).collect::<Vec<_>>(), [first, second]);
     }
 
     #[test]

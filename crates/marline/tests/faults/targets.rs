@@ -425,3 +425,42 @@ fn a_stream_takes_one_answer_of_unknown_length() {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert!(ended.out == *resource.data);
 }
+
+/// A server may suggest any name, and a URL may end in any: none of them is one of another download's unfinished files.
+#[test]
+fn what_a_server_plants_never_becomes_a_part_of_another_download() {
+    let (genuine, evil) = (Resource::new(SIZE), Resource::other(SIZE, 9));
+    let program = Program::new();
+    let real = Server::honest(&genuine);
+    for name in
+        ["file.part", "file.part.journal", "FILE.Part", "file.part%E2%80%8B", "file%EF%BC%8Epart", "file.part. "]
+    {
+        let planted = Server::honest(
+            &evil
+                .clone()
+                .with("Content-Disposition", &format!("attachment; filename*=UTF-8''{}", name.replace(' ', "%20"))),
+        );
+        program.run(&[&planted.url("/x"), "--json"]).says("this ending is kept for unfinished files of marline");
+        let by_url = Server::honest(&evil);
+        program.run(&[&by_url.url(&format!("/plant/{name}")), "--json"]).says("is changed to");
+    }
+    let own = |name: &String| !name.contains(".download");
+    assert_eq!(program.files().into_iter().filter(own).count(), 0, "{:?}", program.files());
+    // A browser might have let both through: with the documented format, and with a genuine journal of another key.
+    let victim = Program::new();
+    let attacker = Program::new();
+    let slow = Server::honest(&evil).pace(2_000_000);
+    let mut attack = attacker.command(&[&slow.url("/file"), "-o", "file", "-q", "--max-time", "1500ms"]);
+    attack.env("XDG_STATE_HOME", attacker.dir()).status().unwrap();
+    for name in ["file.part", "file.part.journal"] {
+        std::fs::write(victim.path(name), attacker.file(name).unwrap()).unwrap();
+    }
+    let ended = victim.run(&[&real.url("/file"), "-o", "file", "-q"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("no journal of this user's is evidence"), "{}", ended.err);
+    assert!(victim.file("file").is_none());
+    // Out of the way, the download is what the server has.
+    std::fs::remove_file(victim.path("file.part")).unwrap();
+    victim.run(&[&real.url("/file"), "-o", "file", "--json"]).says("was not written with this user's key");
+    assert!(victim.file("file").unwrap() == *genuine.data);
+}

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use url::Url;
 
-use crate::http::file_name;
+use crate::http::{Suggested, suggested};
 use crate::links::{
     Choice, Interface, LinksError, MeteredHints, MeteredWatch, Monitor, Survey, choose, choose_local, survey,
 };
@@ -127,8 +127,8 @@ impl Uplinks {
     }
 
     /// The file's name as the server suggests it, if that is wanted and it does.
-    pub(super) fn name_from(&self, disposition: Option<&str>, url: Option<&Url>) -> Option<String> {
-        (self.free_name && disposition.is_some()).then(|| url.map(|url| file_name(disposition, url)))?
+    pub(super) fn name_from(&self, disposition: Option<&str>, url: Option<&Url>) -> Option<Suggested> {
+        (self.free_name && disposition.is_some()).then(|| url.map(|url| suggested(disposition, url)))?
     }
 
     /// Hears of changes. Pending: none. Where somebody knows what links cost, he is asked first: at most 200 ms.

@@ -50,7 +50,7 @@ pub use report::{LinkEnergy, LinkProgress, LinkReport, Progress, Report};
 /// Which links may be used.
 pub type Links = crate::links::Choice;
 
-use crate::http::{Trust, file_name};
+use crate::http::{Trust, file_name, suggested};
 use crate::power::Watch;
 use crate::store::{self, Store};
 use limit::Limits;
@@ -88,6 +88,9 @@ pub async fn run(job: Job, watcher: &mut dyn Watcher) -> Result<Report, GetError
     sockets.mptcp = job.mptcp;
     // The file before the log: an older log stays until this run may write at all.
     let place = place_of(&job);
+    if let Some(note) = job.urls.first().filter(|_| matches!(job.target, Target::Directory(_))).and_then(url_note) {
+        watcher.line(&note);
+    }
     if let Some(path) = job.trace.as_deref().filter(|log| is_target(log, place.as_deref())) {
         return Err(GetError::TraceIsTarget { path: path.to_owned() });
     }
@@ -146,6 +149,11 @@ fn place_of(job: &Job) -> Option<PathBuf> {
             Some(if dir == Path::new(".") { name.into() } else { dir.join(name) })
         }
     }
+}
+
+/// Why the file is not named as the URL ends.
+fn url_note(url: &Url) -> Option<String> {
+    suggested(None, url).note
 }
 
 /// Whether a log at this path would be written into the download.

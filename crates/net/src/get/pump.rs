@@ -559,11 +559,24 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     fn identified(&mut self, total: Option<DataSize>, validator: Option<&Validator>) {
-        if let Some(name) = self.uplinks.name_from(self.disposition.as_deref(), self.origins.url(OriginId(0))) {
-            self.place.store.name(name.as_ref());
+        if let Some(suggested) = self.uplinks.name_from(self.disposition.as_deref(), self.origins.url(OriginId(0)))
+        {
+            self.place.store.name(suggested.name.as_ref());
+            if let Some(note) = suggested.note {
+                self.watcher.line(&note);
+            }
         }
         if let Err(error) = self.place.store.identified(total, validator) {
             self.end = Some(Err(error.into()));
+        }
+        self.pass_notes();
+    }
+
+    /// What the store has to tell the user.
+    fn pass_notes(&mut self) {
+        while let Some(note) = self.place.store.take_note() {
+            self.watcher.line(&note);
+            self.told = true;
         }
     }
 
@@ -602,6 +615,9 @@ impl<'a, M: Driven> Pump<'a, M> {
         if due && let Err(error) = store.tick(now) {
             self.end = Some(Err(error.into()));
             return false;
+        }
+        if due {
+            self.pass_notes();
         }
         let upto = self.place.store.consumed();
         let more = upto > self.consumed;

@@ -1,17 +1,41 @@
-//! What to call a downloaded file.
+//! What to call a downloaded file, from a Content-Disposition field (RFC 6266) and the URL.
 //!
-//! In: a Content-Disposition field (RFC 6266) and the URL. Out: a name for the directory that the user chose, and
-//! nothing but a name: the server is not trusted, so it can neither leave the directory nor hide a file nor send
-//! control characters to a terminal.
+//! The server is not trusted. A name from it can neither leave the directory that the user chose, nor hide a file, nor be
+//! taken for an option by another program, nor send control characters to a terminal, nor read otherwise than it is
+//! written, nor be the name of an unfinished file of marline.
 //!
 //! 1. `filename*` (RFC 8187) before `filename`, then the last segment of the URL's path, then `download`.
-//! 2. Only what follows the last `/` or `\` counts (RFC 6266 §4.3); no control characters, no leading dots, no blanks
-//!    around it, at most 255 bytes, cut between characters and before the extension.
+//! 2. Only what follows the last `/` or `\` counts (RFC 6266 section 4.3). Control, format and invisible characters are
+//!    removed; so are dots, dashes, tildes and blanks in front, and dots and blanks at the end.
+//! 3. A name is at most [`NAME_MAX`] bytes long, cut between characters and before the extension.
+//! 4. A name that ends in one of [`RESERVED`], also after case folding and compatibility mapping, as some file systems
+//!    do it, gets [`HARMLESS`] behind it.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use icu_normalizer::ComposingNormalizerBorrowed;
+use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
+use icu_properties::{CodePointMapData, CodePointSetData};
 use url::Url;
 
-/// The file's name. Never empty, never more than 255 bytes.
+use crate::store::{NAME_MAX, RESERVED};
+
+/// A name for a file, and what the user should know about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Suggested {
+    /// Never empty, never more than [`NAME_MAX`] bytes.
+    pub name: String,
+    /// Why it is another one than the server or the URL says, in one line.
+    pub note: Option<String>,
+}
+
+/// The file's name. Never empty, never more than [`NAME_MAX`] bytes.
 pub fn file_name(disposition: Option<&str>, url: &Url) -> String {
+    suggested(disposition, url).name
+}
+
+/// The file's name, and why it is not the one that was suggested.
+pub fn suggested(disposition: Option<&str>, url: &Url) -> Suggested {
     let given = disposition.map(parameters).unwrap_or_default();
     let value =
         |name: &str| given.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str());
@@ -19,11 +43,64 @@ pub fn file_name(disposition: Option<&str>, url: &Url) -> String {
     let segment = url.path_segments().and_then(|mut segments| segments.next_back());
     let candidates = [
         extended,
-        value("filename").map(str::to_owned),
+        value("filename").map(decode_plain),
         segment.map(|segment| String::from_utf8_lossy(&percent_decode(segment)).into_owned()),
     ];
-    let found = candidates.into_iter().flatten().map(|name| sanitise(&name)).find(|name| !name.is_empty());
-    found.unwrap_or_else(|| "download".to_owned())
+    let found = candidates.into_iter().flatten().find_map(|name| safe_name(&name));
+    found.unwrap_or_else(|| Suggested { name: "download".to_owned(), note: None })
+}
+
+/// What becomes of a name from outside; none if nothing is left of it.
+pub fn safe_name(text: &str) -> Option<Suggested> {
+    let last = text.rsplit(['/', '\\']).next().unwrap_or_default();
+    let clean = clean(last);
+    let short = shorten(&clean, NAME_MAX);
+    // The cut may fall behind a blank.
+    let name = trimmed(&short).to_owned();
+    if name.is_empty() {
+        return None;
+    }
+    let (name, why) = if is_reserved(&name) {
+        (harmless(&name), "this ending is kept for unfinished files of marline")
+    } else if short.len() < clean.len() {
+        (name, "it is too long")
+    } else if name != last {
+        (name, "some of its characters are not safe in a file name")
+    } else {
+        return Some(Suggested { name, note: None });
+    };
+    let note = format!("the name {} is changed to {}: {why}", quoted(last), quoted(&name));
+    Some(Suggested { name, note: Some(note) })
+}
+
+/// Whether a name ends as unfinished files do, for a file system that folds case, maps compatibility characters, or drops
+/// dots and blanks at the end.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    let folded: String =
+        ComposingNormalizerBorrowed::new_nfkc().normalize(name).chars().flat_map(char::to_lowercase).collect();
+    let folded = trimmed(&folded);
+    RESERVED.iter().any(|ending| folded.ends_with(ending))
+}
+
+/// At most so many bytes, the extension kept if it is a short one.
+pub(crate) fn shorten(name: &str, most: usize) -> String {
+    if name.len() <= most {
+        return name.to_owned();
+    }
+    let extension =
+        extension(name).filter(|extension| extension.len() <= EXTENSION_MOST.min(most / 2)).unwrap_or("");
+    format!("{}{extension}", cut(name, most - extension.len()))
+}
+
+/// For a message: escaped, and not too long.
+pub(crate) fn quoted(name: &str) -> String {
+    let mut chars = name.chars();
+    let mut shown = String::new();
+    for c in chars.by_ref().take(QUOTED_MOST) {
+        if kept(c) == Some(c) { shown.extend(c.escape_debug()) } else { shown.extend(c.escape_unicode()) }
+    }
+    let more = if chars.next().is_some() { "..." } else { "" };
+    format!("\"{shown}\"{more}")
 }
 
 /// The parameters behind the disposition type, quotes and their escapes removed.
@@ -68,7 +145,10 @@ fn unquote(quoted: &str) -> (String, &str) {
 fn decode_extended(text: &str) -> Option<String> {
     let mut parts = text.splitn(3, '\'');
     let (charset, _, value) = (parts.next()?, parts.next()?, parts.next()?);
-    let bytes = percent_decode(value);
+    decode_charset(charset, percent_decode(value))
+}
+
+fn decode_charset(charset: &str, bytes: Vec<u8>) -> Option<String> {
     if charset.eq_ignore_ascii_case("utf-8") {
         String::from_utf8(bytes).ok()
     } else if charset.eq_ignore_ascii_case("iso-8859-1") {
@@ -97,35 +177,96 @@ fn percent_decode(text: &str) -> Vec<u8> {
     out
 }
 
-/// What may be a file's name; empty if nothing is left.
-fn sanitise(name: &str) -> String {
-    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    let clean: String = last.chars().filter(|c| !c.is_control() && !is_deceptive(*c)).collect();
-    let clean = clean.trim_start_matches(|c: char| c == '.' || c.is_whitespace()).trim_end();
-    // The cut may fall behind a blank.
-    shorten(clean, NAME_MOST).trim_end().to_owned()
-}
-
-/// Characters that turn the direction of text around, so that `exe.gpj` reads `jpg.exe` (Unicode UAX 9).
-fn is_deceptive(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// At most so many bytes, the extension kept if it is a short one.
-fn shorten(name: &str, most: usize) -> String {
-    if name.len() <= most {
-        return name.to_owned();
+/// A plain `filename`. RFC 6266 knows no encoding for it, but servers use those of URLs and of mail (RFC 2047), and
+/// browsers decode both.
+fn decode_plain(text: &str) -> String {
+    if let Some(words) = decode_words(text) {
+        return words;
     }
-    let extension = name.rfind('.').map(|at| &name[at..]).filter(|extension| extension.len() <= 16).unwrap_or("");
-    let mut end = most - extension.len();
-    while !name.is_char_boundary(end) {
+    String::from_utf8(percent_decode(text)).unwrap_or_else(|_| text.to_owned())
+}
+
+/// `=?UTF-8?B?...?=`, one or more, with blanks between them; none if the text is anything else.
+fn decode_words(text: &str) -> Option<String> {
+    let words: Option<Vec<String>> = text.split_ascii_whitespace().map(decode_word).collect();
+    words.filter(|words| !words.is_empty()).map(|words| words.concat())
+}
+
+fn decode_word(word: &str) -> Option<String> {
+    let mut parts = word.strip_prefix("=?")?.strip_suffix("?=")?.splitn(3, '?');
+    let (charset, encoding, value) = (parts.next()?, parts.next()?, parts.next()?);
+    let bytes = if encoding.eq_ignore_ascii_case("b") {
+        STANDARD.decode(value).ok()?
+    } else if encoding.eq_ignore_ascii_case("q") {
+        // As in URLs, with another sign; a percent sign stands for itself.
+        percent_decode(&value.replace('%', "%25").replace('=', "%").replace('_', " "))
+    } else {
+        return None;
+    };
+    decode_charset(charset, bytes)
+}
+
+/// Without the characters that a name must not have, nor those that it must not begin or end with.
+fn clean(name: &str) -> String {
+    let shown: String = name.chars().filter_map(kept).collect();
+    let clean = trimmed(shown.trim_start_matches(['.', '-', '~', ' ']));
+    // `UBUNTU~1.PAR` is another name of `ubuntu.iso.part` on FAT.
+    if is_alias(clean) { clean.replace('~', "_") } else { clean.to_owned() }
+}
+
+/// What becomes of a character: those that cannot be seen are removed, and blanks of any width become one.
+fn kept(c: char) -> Option<char> {
+    use GeneralCategory as Kind;
+    match CodePointMapData::<Kind>::new().get(c) {
+        Kind::Control | Kind::Format | Kind::LineSeparator | Kind::ParagraphSeparator => None,
+        _ if CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c) => None,
+        Kind::SpaceSeparator => Some(' '),
+        // The blank of Braille.
+        _ if c == '\u{2800}' => Some(' '),
+        _ => Some(c),
+    }
+}
+
+/// Without dots and blanks at the end, which FAT drops.
+fn trimmed(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c == '.' || c.is_whitespace())
+}
+
+/// Whether it has the form of the short names that FAT makes for long ones.
+fn is_alias(name: &str) -> bool {
+    let (stem, extension) = name.split_once('.').unwrap_or((name, ""));
+    let number = stem.rsplit_once('~').map(|(_, number)| number);
+    let numbered = number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
+    numbered && stem.len() <= 8 && extension.len() <= 3
+}
+
+/// A reserved name with another ending.
+fn harmless(name: &str) -> String {
+    format!("{}{HARMLESS}", trimmed(cut(name, NAME_MAX - HARMLESS.len())))
+}
+
+/// From the last dot on, or from the one before it in `.tar.gz` and the like.
+fn extension(name: &str) -> Option<&str> {
+    let at = name.rfind('.')?;
+    let tar = name[..at].strip_suffix(".tar").map(str::len);
+    Some(&name[tar.unwrap_or(at)..])
+}
+
+/// The first bytes of a text, whole characters.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
         end -= 1;
     }
-    format!("{}{extension}", &name[..end])
+    &text[..end]
 }
 
-/// What Linux's file systems take.
-const NAME_MOST: usize = 255;
+/// Put behind a name that would be one of an unfinished file.
+const HARMLESS: &str = ".download";
+/// An extension that is longer is none. Chosen: beyond `.flatpakref` and `.AppImage.zsync`.
+const EXTENSION_MOST: usize = 16;
+/// Characters of a name in a message.
+const QUOTED_MOST: usize = 80;
 
 #[cfg(test)]
 mod tests {
@@ -152,6 +293,13 @@ mod tests {
             (Some("attachment; filename=\"\""), "a b.iso"),
             (Some("attachment; filename=\"unclosed"), "unclosed"),
             (Some("attachment; broken; filename=x"), "x"),
+            (Some("attachment; filename=\"na%C3%AFve%20100%.txt\""), "na\u{ef}ve 100%.txt"),
+            (Some("attachment; filename=\"%FF.txt\""), "%FF.txt"),
+            (Some("attachment; filename=\"=?UTF-8?B?bmHDr3ZlLnR4dA==?=\""), "na\u{ef}ve.txt"),
+            (
+                Some("attachment; filename=\"=?utf-8?q?na=C3=AFve_?= =?iso-8859-1?Q?=A3.txt?=\""),
+                "na\u{ef}ve \u{a3}.txt",
+            ),
         ] {
             assert_eq!(name(field, url), want, "{field:?}");
         }
@@ -180,15 +328,101 @@ mod tests {
     fn no_blank_of_any_script_hides_a_dot_or_stands_at_the_end() {
         let field = "attachment; filename=\"\u{3000}.\u{a0}.\u{2003}a\u{a0}\"";
         assert_eq!(name(Some(field), "http://h/"), "a");
-        let field = format!("attachment; filename=\"{}\u{2003}{}\"", "x".repeat(252), "y".repeat(20));
-        assert_eq!(name(Some(&field), "http://h/"), "x".repeat(252));
+        let field = format!("attachment; filename=\"{}\u{2003}{}\"", "x".repeat(237), "y".repeat(20));
+        assert_eq!(name(Some(&field), "http://h/"), "x".repeat(237));
+    }
+
+    #[test]
+    fn nothing_of_marlines_own_can_be_suggested() {
+        for bad in [
+            "ubuntu.iso.part",
+            "ubuntu.iso.part.journal",
+            "ubuntu.iso.part.journal.new",
+            "UBUNTU.ISO.PART",
+            "ubuntu.iso.Part.JOURNAL",
+            "ubuntu.iso.part.",
+            "ubuntu.iso.part. . ",
+            "ubuntu.iso.part\u{a0}",
+            "ubuntu.iso.part\u{200b}",
+            "ubuntu.iso.pa\u{ad}rt",
+            "ubuntu.iso.\u{feff}part",
+            "ubuntu.iso.par\u{fe0f}t",
+            "ubuntu.iso.\u{e0070}part",
+            "ubuntu.iso\u{ff0e}\u{ff50}\u{ff41}\u{ff52}\u{ff54}",
+            "ubuntu.iso\u{2024}part",
+            "ubuntu.iso.\u{1d429}art",
+            ".part",
+            "../ubuntu.iso.part",
+            "evil\\ubuntu.iso.part",
+        ] {
+            let Suggested { name, note } = safe_name(bad).unwrap();
+            assert!(!is_reserved(&name) && !name.is_empty(), "{bad:?}: {name:?}");
+            assert!(
+                note.is_some_and(|note| note.contains(&format!("{name:?}")) && !note.contains('\n')),
+                "{bad:?}"
+            );
+            let encoded: String = bad.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            let fields = [
+                format!("attachment; filename*=UTF-8''{encoded}"),
+                format!("attachment; filename={encoded}"),
+                format!("attachment; filename=\"{}\"", bad.replace('\\', "\\\\")),
+                format!("attachment; filename=\"=?UTF-8?B?{}?=\"", STANDARD.encode(bad)),
+            ];
+            for field in fields {
+                let name = super::file_name(Some(&field), &Url::parse("http://h/").unwrap());
+                assert!(!is_reserved(&name), "{field}: {name}");
+            }
+            let name = super::file_name(None, &Url::parse(&format!("http://h/{encoded}")).unwrap());
+            assert!(!is_reserved(&name), "{encoded}: {name}");
+        }
+        assert_eq!(name(None, "http://h/plant/ubuntu.iso.part"), "ubuntu.iso.part.download");
+        assert_eq!(name(None, "http://h/a.part1.rar"), "a.part1.rar");
+        assert_eq!(name(None, "http://h/UBUNTU~1.PAR"), "UBUNTU_1.PAR");
+        assert_eq!(name(None, "http://h/notes~2024.txt"), "notes~2024.txt");
+        // Not even when the name is cut.
+        let long = format!("{}.part", "x".repeat(400));
+        let cut = safe_name(&long).unwrap().name;
+        assert!(cut.len() <= NAME_MAX && cut.ends_with("x.download"), "{cut}");
+    }
+
+    #[test]
+    fn a_name_is_no_option_and_reads_as_it_is_written() {
+        for (bad, want) in [
+            ("-rf", "rf"),
+            ("--help", "help"),
+            ("~root", "root"),
+            ("-.~ x", "x"),
+            ("a\u{202e}gpj.exe", "agpj.exe"),
+            ("a\u{2066}b\u{2069}\u{61c}\u{200e}c", "abc"),
+            ("a\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}b", "ab"),
+            ("a\u{2028}b\u{2029}c\u{85}d\u{9b}e\u{7f}f", "abcdef"),
+            ("a\u{3164}\u{115f}\u{17b4}\u{180e}b\u{e0041}", "ab"),
+            ("a\u{3000}b\u{2800}c\u{a0}", "a b c"),
+            ("a.txt. .", "a.txt"),
+        ] {
+            let Suggested { name, note } = safe_name(bad).unwrap();
+            assert_eq!(name, want, "{bad:?}");
+            let note = note.unwrap();
+            assert!(note.chars().all(|c| c.is_ascii() && !c.is_control()), "{note}");
+        }
+        for nothing in ["", "-", "...", " ", "\u{200b}", "\u{202e}\u{2028}", "-~.", "a/"] {
+            assert_eq!(safe_name(nothing), None, "{nothing:?}");
+            let field = format!("attachment; filename=\"{nothing}\"");
+            assert_eq!(name(Some(&field), "http://h/"), "download");
+        }
+        assert_eq!(safe_name("na\u{ef}ve \u{6587}.txt").unwrap().note, None);
     }
 
     #[test]
     fn a_long_name_keeps_its_extension() {
         let long = format!("attachment; filename={}.tar", "\u{e9}".repeat(300));
         let got = name(Some(&long), "http://h/");
-        assert!(got.len() <= 255 && got.len() > 250 && got.ends_with(".tar"), "{got}");
+        assert!(got.len() <= NAME_MAX && got.len() > NAME_MAX - 5 && got.ends_with(".tar"), "{got}");
+        let got = safe_name(&format!("{}.iso", "x".repeat(245))).unwrap();
+        assert_eq!(got.name, format!("{}.iso", "x".repeat(NAME_MAX - 4)));
+        assert!(got.note.unwrap().ends_with("it is too long"));
+        assert!(shorten(&format!("{}.tar.zst", "x".repeat(300)), 126).ends_with("x.tar.zst"));
+        assert_eq!(shorten(&format!("a.{}", "x".repeat(300)), 20), format!("a.{}", "x".repeat(18)));
     }
 
     proptest! {
@@ -196,8 +430,10 @@ mod tests {
         fn a_name_is_always_only_a_name(field in ".{0,300}", path in "[!-~]{0,300}") {
             let Ok(url) = Url::parse(&format!("http://h/{path}")) else { return Ok(()) };
             let name = file_name(Some(&format!("attachment; filename=\"{field}\"")), &url);
-            prop_assert!(!name.is_empty() && name.len() <= 255 && !name.starts_with('.'));
+            prop_assert!(!name.is_empty() && name.len() <= NAME_MAX && !name.starts_with(['.', '-', '~', ' ']));
             prop_assert!(!name.contains(['/', '\\']) && !name.chars().any(char::is_control));
+            prop_assert!(!is_reserved(&name) && trimmed(&name) == name);
+            prop_assert_eq!(safe_name(&name), Some(Suggested { name, note: None }));
         }
     }
 }

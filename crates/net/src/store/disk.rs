@@ -7,21 +7,25 @@
 //! 1. What [`Disk::write_at`] has put in place survives the process, not the power.
 //! 2. [`Disk::sync`] returns when all that was written to the file before the call survives the power as well.
 //! 3. A name made, moved or removed survives the power after [`Disk::sync_dir`]; before, each may or may not.
-//! 4. [`Disk::mark`] goes with the file, whatever its name is.
+//! 4. [`Disk::mark`] and [`Disk::tag`] go with the file, whatever its name is. A tag survives the power after the next
+//!    [`Disk::sync`] of the file.
 //! 5. No method follows a symbolic link in the last part of a name: what somebody else has put there is not ours.
 //! 6. [`Disk::rename`] replaces the new name at once: after any crash it names either the old file or the new one.
+//! 7. What a file is and whose it is ([`Custody`]) is read from the open file, not from its name.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_core::wire::journal::Life;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, StatxFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
 
+use super::key::{self, Key, KeyError};
 use super::syncer::Syncer;
 
 /// File systems that reserve extents in a millisecond: ext4, XFS, F2FS. Measured for 512 MB in pieces of 64 KiB, CPU
@@ -31,29 +35,56 @@ const RESERVING: [u64; 3] = [0xEF53, 0x5846_5342, 0xF2F5_2010];
 
 /// The attribute that says that an unfinished file is ours, from its first moment: so one that was killed before it had a
 /// journal is told from somebody else's file of the same name. An empty journal in its place was not used: it would be
-/// one more file to make, sync and remove for every small download.
+/// one more file to make, sync and remove for every small download. Its value is [`MARKED`], or the file's tag.
 const MARK: &str = "user.marline.part";
+const MARKED: &[u8] = b"1";
+
+/// File systems whose inode numbers may change with each mount: FAT, exFAT, and those in user space.
+const RENUMBERED: [u64; 3] = [0x4d44, 0x2011_BAB0, 0x6573_5546];
+
+/// Mode of files that are not finished: another user must not be able to change what is already in place. The complete
+/// file has the mode of any new file.
+const UNFINISHED: u32 = 0o644;
 
 /// `O_NOFOLLOW`, and `O_NONBLOCK`, which means nothing for regular files.
 const FOLLOW_NOTHING: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
+
+/// Who could have written a file that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Custody {
+    /// This user alone.
+    Own,
+    /// It is this user's, but others could have written to it. The text completes "…, so it is not trusted".
+    Shared(&'static str),
+    /// It is none of ours: no regular file, or another user's.
+    Foreign(&'static str),
+}
 
 /// A file system.
 pub(super) trait Disk {
     /// An open file.
     type File;
 
-    /// Opens a regular file for reading and writing; makes it, marked, if it is not there.
-    fn open(&self, path: &Path) -> io::Result<Self::File>;
-    /// Opens for reading and writing, empty.
+    /// Opens a regular file for reading and writing; makes it, marked, if it is not there, and says whether it did.
+    fn open(&self, path: &Path) -> io::Result<(Self::File, bool)>;
+    /// Makes a file for reading and writing. An error if the name is taken.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
-    /// Puts our mark on a file; false if this file system has no room for one.
+    /// Who could have written the file.
+    fn custody(&self, file: &Self::File) -> io::Result<Custody>;
+    /// Puts our mark on a file, or leaves the one that is there; false if this file system has no room for one.
     fn mark(&self, file: &Self::File) -> bool;
     /// Whether our mark is on the file.
     fn is_marked(&self, file: &Self::File) -> bool;
-    /// Takes our mark off.
-    fn unmark(&self, file: &Self::File);
-    /// All bytes of a file, at most `limit` of them; none if it is not there.
-    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>>;
+    /// Makes the mark one that no other file has. Without effect where there is no room for marks.
+    fn tag(&self, file: &Self::File);
+    /// What tells this file from all others as long as it exists: its tag, or else its inode; zero if it has neither.
+    fn identity(&self, file: &Self::File) -> [u8; 16];
+    /// The file is complete: takes our mark off, and gives it the mode that a new file has in this directory.
+    fn release(&self, file: &Self::File, dir: &Path);
+    /// The key of this user.
+    fn key(&self) -> Result<Key, KeyError>;
+    /// All bytes of a file, at most `limit` of them, and who could have written them; none if it is not there.
+    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Custody)>>;
     /// Takes the only lock there is on the file; false if somebody has it.
     fn lock(&self, file: &Self::File) -> io::Result<bool>;
     /// Whether the path still names this file.
@@ -96,40 +127,90 @@ pub(super) struct Os {
     syncer: Syncer,
 }
 
+impl Os {
+    /// Whether a file with our mark has this name.
+    pub(super) fn is_marked_at(path: &Path) -> bool {
+        let file = OpenOptions::new().read(true).custom_flags(FOLLOW_NOTHING).open(path);
+        file.is_ok_and(|file| Self::default().is_marked(&file))
+    }
+}
+
 impl Disk for Os {
     type File = File;
 
-    fn open(&self, path: &Path) -> io::Result<File> {
-        match options().create_new(true).open(path) {
+    fn open(&self, path: &Path) -> io::Result<(File, bool)> {
+        match self.create(path) {
             Ok(file) => {
                 self.mark(&file);
-                return Ok(file);
+                Ok((file, true))
             }
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok((options().open(path)?, false)),
+            Err(e) => Err(e),
         }
-        let file = options().create(true).truncate(false).open(path)?;
-        if file.metadata()?.is_file() { Ok(file) } else { Err(Errno::NOTSUP.into()) }
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        options().create(true).truncate(true).open(path)
+        options().create_new(true).mode(UNFINISHED).open(path)
+    }
+
+    fn custody(&self, file: &File) -> io::Result<Custody> {
+        custody(file)
     }
 
     fn mark(&self, file: &File) -> bool {
-        rustix::fs::fsetxattr(file, MARK, b"1", XattrFlags::empty()).is_ok()
+        matches!(rustix::fs::fsetxattr(file, MARK, MARKED, XattrFlags::CREATE), Ok(()) | Err(Errno::EXIST))
     }
 
     fn is_marked(&self, file: &File) -> bool {
-        rustix::fs::fgetxattr(file, MARK, &mut [0_u8; 16]).is_ok()
+        let mut tag = [0_u8; 16];
+        let len = rustix::fs::fgetxattr(file, MARK, &mut tag);
+        len == Ok(tag.len()) || len == Ok(MARKED.len()) && tag.starts_with(MARKED)
     }
 
-    fn unmark(&self, file: &File) {
+    fn tag(&self, file: &File) {
+        // Where that fails, the inode has to do.
+        let _ = key::random().map(|tag| rustix::fs::fsetxattr(file, MARK, &tag, XattrFlags::empty()));
+    }
+
+    fn identity(&self, file: &File) -> [u8; 16] {
+        let mut tag = [0_u8; 16];
+        if rustix::fs::fgetxattr(file, MARK, &mut tag) == Ok(tag.len()) {
+            return tag;
+        }
+        let renumbered = rustix::fs::fstatfs(file).map(|fs| RENUMBERED.contains(&type_of(&fs)));
+        let flags = StatxFlags::INO | StatxFlags::BTIME;
+        match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, flags) {
+            Ok(found) if renumbered == Ok(false) => {
+                // An inode number is used again; together with the time of birth it is not. The device's number is
+                // left out: it changes from boot to boot.
+                let mut digest = Sha256::new();
+                digest.update(found.stx_ino.to_le_bytes());
+                digest.update(found.stx_btime.tv_sec.to_le_bytes());
+                digest.update(found.stx_btime.tv_nsec.to_le_bytes());
+                *digest.finalize().first_chunk().unwrap_or(&tag)
+            }
+            _ => [0; 16],
+        }
+    }
+
+    fn release(&self, file: &File, dir: &Path) {
         // Where there is none, nothing is to be done; and a complete file is none the worse for it.
         let _ = rustix::fs::fremovexattr(file, MARK);
+        // The kernel says which mode a new file gets here: by the umask, or by the directory's default ACL.
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let probe = rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666)).map(File::from);
+        let mode = |file: &File| file.metadata().map(|meta| meta.mode() & 0o777);
+        let public = probe.ok().and_then(|probe| mode(&probe).ok()).or_else(|| Some(0o666 & !umask()?));
+        if let Some(public) = public.filter(|public| mode(file).is_ok_and(|now| now != *public)) {
+            let _ = file.set_permissions(PermissionsExt::from_mode(public));
+        }
     }
 
-    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    fn key(&self) -> Result<Key, KeyError> {
+        Key::of_user()
+    }
+
+    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Custody)>> {
         use std::io::Read;
         let read = OpenOptions::new().read(true).custom_flags(FOLLOW_NOTHING).open(path);
         let file = match read {
@@ -137,9 +218,12 @@ impl Disk for Os {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
+        let custody = custody(&file)?;
         let mut bytes = Vec::new();
-        file.take(limit).read_to_end(&mut bytes)?;
-        Ok(Some(bytes))
+        if !matches!(custody, Custody::Foreign(_)) {
+            file.take(limit).read_to_end(&mut bytes)?;
+        }
+        Ok(Some((bytes, custody)))
     }
 
     fn lock(&self, file: &File) -> io::Result<bool> {
@@ -175,7 +259,8 @@ impl Disk for Os {
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
-        file.sync_data()
+        // Not fdatasync: the tag is metadata, and a file that grows needs its metadata anyway.
+        file.sync_all()
     }
 
     fn start_sync(&mut self, file: &Arc<File>, dir: Option<&Path>) {
@@ -222,12 +307,12 @@ impl Disk for Os {
     }
 
     fn nonce(&self) -> u64 {
-        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-        u64::try_from(since).unwrap_or_default().rotate_left(16) ^ u64::from(std::process::id())
+        let since = || std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        key::random().map_or_else(|_| since() as u64, |bytes| u128::from_le_bytes(bytes) as u64)
     }
 
     fn reserve(&self, file: &File, len: u64) -> io::Result<()> {
-        if !RESERVING.contains(&u64::try_from(rustix::fs::fstatfs(file)?.f_type).unwrap_or_default()) {
+        if !RESERVING.contains(&type_of(&rustix::fs::fstatfs(file)?)) {
             return Ok(());
         }
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
@@ -242,6 +327,44 @@ impl Disk for Os {
         // One without any blocks (ramfs, some in user space) does not count them.
         Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
     }
+}
+
+/// The file system's number, which the kernel knows it by (statfs(2)).
+fn type_of(fs: &rustix::fs::StatFs) -> u64 {
+    // 32 bits that are signed on some machines.
+    u64::from(fs.f_type as u32)
+}
+
+/// See [`Disk::custody`].
+fn custody(file: &File) -> io::Result<Custody> {
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Ok(Custody::Foreign("something with this name is there that is no regular file"));
+    }
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(Custody::Foreign("a file with this name is there that belongs to another user"));
+    }
+    if meta.nlink() > 1 {
+        return Ok(Custody::Shared("it has another name as well (a hard link)"));
+    }
+    let (mode, others) = (meta.mode() & 0o7777, 0o022);
+    if mode & others == 0 {
+        return Ok(Custody::Own);
+    }
+    // FAT and NTFS show one mode for all files: it says nothing, and it cannot be changed.
+    let narrowed = file.set_permissions(PermissionsExt::from_mode(mode & !others));
+    if narrowed.is_err() || file.metadata()?.mode() & others != 0 {
+        return Ok(Custody::Own);
+    }
+    file.set_permissions(PermissionsExt::from_mode(mode))?;
+    Ok(Custody::Shared("other users may write to it"))
+}
+
+/// The mask of this process. The system call could only change it, for all threads at once.
+fn umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
 }
 
 /// For reading and writing. Never waits for the other end of a pipe.

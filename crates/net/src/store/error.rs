@@ -61,6 +61,22 @@ pub enum StoreError {
         /// What stands there.
         what: &'static str,
     },
+    /// The unfinished file is not under its name any more, but another one.
+    #[error(
+        "{path}: another program has replaced or removed {} while it was written; run the command again", part.display()
+    )]
+    Replaced {
+        /// The final name.
+        path: PathBuf,
+        /// The unfinished file.
+        part: PathBuf,
+    },
+    /// The name of the file is that of another download's unfinished file or journal.
+    #[error("{path}: this is the unfinished state of another download; choose another name with -o")]
+    State {
+        /// As the user gave it.
+        path: PathBuf,
+    },
     /// It is known beforehand that the file will not fit.
     #[error(
         "disk full: {path} needs {need} more, {free} free on {on}; free some space or choose another place with -o"

@@ -8,7 +8,7 @@ use marline_core::fetch::{Resume, Span, SpanSet, Validator};
 use marline_core::units::DataSize;
 use marline_core::wire::journal::{Header, HeaderError, Life, Mark, Record, records};
 
-use super::disk::Disk;
+use super::disk::{Custody, Disk};
 
 /// A journal beyond this is not ours: the greatest real ones have a few mebibytes.
 const JOURNAL_MAX: u64 = 64 << 20;
@@ -29,6 +29,10 @@ pub(super) enum Found {
     },
     /// A journal that must not be believed.
     Useless(StartOver),
+    /// A file whose bytes are not a journal's, not even a damaged one's.
+    NoJournal,
+    /// Something that is not ours. The text completes "…, and it is not marline's to overwrite".
+    Foreign(&'static str),
 }
 
 /// Why an earlier run's bytes are not used, for one line.
@@ -38,8 +42,14 @@ pub enum StartOver {
     NoJournal,
     /// It is of another URL.
     OtherUrl,
-    /// It cannot be read.
+    /// It is of another unfinished file: one of the two was copied or replaced.
+    OtherPart,
+    /// It cannot be read, or is not this user's.
     Unreadable(HeaderError),
+    /// There is no key to check it with.
+    NoKey(String),
+    /// Others could have written to the journal or the unfinished file.
+    Shared(&'static str),
     /// It claims bytes that are not there: someone has changed one of the two files.
     Short {
         /// How far the claims reach.
@@ -57,7 +67,12 @@ impl fmt::Display for StartOver {
         match self {
             Self::NoJournal => f.write_str("the earlier run left no journal"),
             Self::OtherUrl => f.write_str("the earlier run's bytes are of another URL"),
+            Self::OtherPart => {
+                f.write_str("the earlier run's journal is of another unfinished file (removed, copied or replaced)")
+            }
             Self::Unreadable(why) => write!(f, "the earlier run's journal cannot be used: {why}"),
+            Self::NoKey(why) => write!(f, "the earlier run's journal cannot be checked: {why}"),
+            Self::Shared(what) => write!(f, "the earlier run's file or journal is not trusted: {what}"),
             Self::Short { claimed, len } => {
                 write!(f, "the earlier run's journal claims {claimed} where {len} are left")
             }
@@ -66,30 +81,59 @@ impl fmt::Display for StartOver {
     }
 }
 
+impl StartOver {
+    /// Whether it is said of an authentic journal of the unfinished file beside it, which proves that file to be ours.
+    pub(super) fn proves_part(&self) -> bool {
+        match self {
+            Self::OtherUrl | Self::Short { .. } | Self::TooLong => true,
+            Self::NoJournal | Self::OtherPart | Self::Unreadable(_) | Self::NoKey(_) | Self::Shared(_) => false,
+        }
+    }
+}
+
+/// What a journal is weighed against.
+#[derive(Debug)]
+pub(super) struct Present<'a> {
+    /// Length of the unfinished file.
+    pub(super) len: u64,
+    /// Its identity.
+    pub(super) part: [u8; 16],
+    /// How long unsynced bytes last now.
+    pub(super) life: Life,
+    /// Digests of our URLs.
+    pub(super) urls: &'a [[u8; 32]],
+}
+
 impl Found {
-    /// Reads a journal and weighs it against the length of the unfinished file, the present life and our URLs.
-    pub(super) fn read<D: Disk>(
-        disk: &D,
-        journal: &Path,
-        len: u64,
-        now: Life,
-        urls: &[[u8; 32]],
-    ) -> io::Result<Self> {
-        let Some(bytes) = disk.read_all(journal, JOURNAL_MAX)? else { return Ok(Self::Nothing) };
-        Ok(Self::weigh(&bytes, len, now, urls))
+    /// Reads a journal and weighs it against the present.
+    pub(super) fn read<D: Disk>(disk: &D, journal: &Path, present: &Present<'_>) -> io::Result<Self> {
+        let Some((bytes, custody)) = disk.read_all(journal, JOURNAL_MAX)? else { return Ok(Self::Nothing) };
+        Ok(match custody {
+            Custody::Foreign(what) => Self::Foreign(what),
+            _ if !Header::is_remnant(&bytes) => Self::NoJournal,
+            Custody::Shared(what) => Self::Useless(StartOver::Shared(what)),
+            Custody::Own => match disk.key() {
+                Ok(key) => Self::weigh(&bytes, &key.for_purpose(super::PURPOSE), present),
+                Err(why) => Self::Useless(StartOver::NoKey(why.to_string())),
+            },
+        })
     }
 
-    fn weigh(bytes: &[u8], len: u64, now: Life, urls: &[[u8; 32]]) -> Self {
-        let (header, begin) = match Header::parse(bytes) {
+    fn weigh(bytes: &[u8], key: &super::key::Key, present: &Present<'_>) -> Self {
+        let mac = |bytes: &[u8]| key.mac(bytes);
+        let (header, sealed, begin) = match Header::parse(bytes, mac) {
             Ok(parsed) => parsed,
             Err(why) => return Self::Useless(StartOver::Unreadable(why)),
         };
-        if !urls.contains(&header.url) {
+        if header.part != present.part {
+            return Self::Useless(StartOver::OtherPart);
+        }
+        if !present.urls.contains(&header.url) {
             return Self::Useless(StartOver::OtherUrl);
         }
-        let lasts = header.life.lasts(&now);
+        let lasts = header.life.lasts(&present.life);
         let (mut synced, mut written) = (SpanSet::default(), SpanSet::default());
-        for record in records(bytes.get(begin..).unwrap_or_default(), header.nonce) {
+        for record in records(bytes.get(begin..).unwrap_or_default(), sealed, mac) {
             match record {
                 Record::Synced { start, end } => drop(synced.insert(Span::new(start, end))),
                 Record::Written { start, end } if lasts => drop(written.insert(Span::new(start, end))),
@@ -101,8 +145,8 @@ impl Found {
         if claimed > header.total {
             return Self::Useless(StartOver::TooLong);
         }
-        if claimed > len {
-            let [claimed, len] = [claimed, len].map(DataSize::from_bytes);
+        if claimed > present.len {
+            let [claimed, len] = [claimed, present.len].map(DataSize::from_bytes);
             return Self::Useless(StartOver::Short { claimed, len });
         }
         Self::Claims { header, synced, written }
@@ -111,7 +155,8 @@ impl Found {
     /// For the machine, and for the user.
     pub(super) fn split(self) -> (Option<Resume>, Option<StartOver>) {
         match self {
-            Self::Nothing => (None, None),
+            // What is foreign ends the opening with an error.
+            Self::Nothing | Self::NoJournal | Self::Foreign(_) => (None, None),
             Self::Useless(why) => (None, Some(why)),
             Self::Claims { header, synced, written } => {
                 let have: SpanSet = synced.iter().chain(written.iter()).collect();

@@ -1,16 +1,17 @@
 //! The journal's file: begun, appended to, written anew.
 //!
-//! In: what is known of the bytes. Out: records behind a header, in the format of `core::wire::journal`. The order of
-//! these calls against the data's is [`super::part`]'s affair.
+//! In: what is known of the bytes. Out: records behind a header, in the format of `core::wire::journal`, authenticated
+//! with the user's key. The order of these calls against the data's is [`super::part`]'s affair.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use marline_core::fetch::{Span, SpanSet, Validator};
-use marline_core::wire::journal::{Header, Mark, RECORD_LEN, Record};
+use marline_core::wire::journal::{Header, Mac, Mark, RECORD_LEN, Record};
 
 use super::disk::Disk;
+use super::key::Key;
 use super::place::Place;
 use super::runs::OPEN;
 
@@ -21,7 +22,9 @@ const COMPACT_ABOVE: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Log<D: Disk> {
     pub(super) file: Arc<D::File>,
-    nonce: u64,
+    key: Key,
+    /// MAC of the header, which ties the records to it.
+    header: Mac,
     /// Where the next record goes. It grows with each success, so a record that was torn is overwritten by the next.
     len: u64,
     /// Its length when it was written anew.
@@ -74,15 +77,15 @@ impl Claims {
 }
 
 impl<D: Disk> Log<D> {
-    /// Begins a journal under its name. There is none under it.
+    /// Begins a journal under its name; an error if something has that name.
     pub(super) fn begin(
         disk: &D,
         place: &Place,
         data: &D::File,
-        identity: &Identity,
+        of: (&Identity, Key),
         claims: &Claims,
     ) -> io::Result<Self> {
-        Self::make(disk, &place.journal, data, identity, claims)
+        Self::make(disk, &place.journal, data, of, claims)
     }
 
     /// Writes a journal and puts it in the place of the old one at once; after a crash there is one or the other.
@@ -90,10 +93,12 @@ impl<D: Disk> Log<D> {
         disk: &D,
         place: &Place,
         data: &D::File,
-        identity: &Identity,
+        of: (&Identity, Key),
         claims: &Claims,
     ) -> io::Result<Self> {
-        let log = Self::make(disk, &place.new_journal, data, identity, claims)?;
+        // An earlier try of this run may have failed half-way.
+        disk.remove(&place.new_journal)?;
+        let log = Self::make(disk, &place.new_journal, data, of, claims)?;
         disk.sync(&log.file)?;
         disk.rename(&place.new_journal, &place.journal)?;
         Ok(log)
@@ -106,7 +111,7 @@ impl<D: Disk> Log<D> {
         while claims.peek().is_some() {
             let mut len = 0;
             for (slot, record) in bytes.as_chunks_mut().0.iter_mut().zip(&mut claims) {
-                *slot = record.emit(self.nonce);
+                *slot = record.emit(&self.header, |bytes| self.key.mac(bytes));
                 len += RECORD_LEN;
             }
             disk.write_at(&self.file, self.len, bytes.get(..len).unwrap_or_default())?;
@@ -120,21 +125,28 @@ impl<D: Disk> Log<D> {
         self.len > COMPACT_ABOVE.max(4 * self.compact)
     }
 
-    fn make(disk: &D, path: &Path, data: &D::File, identity: &Identity, claims: &Claims) -> io::Result<Self> {
-        let nonce = disk.nonce();
+    fn make(
+        disk: &D,
+        path: &Path,
+        data: &D::File,
+        (identity, key): (&Identity, Key),
+        claims: &Claims,
+    ) -> io::Result<Self> {
+        let (nonce, life, part) = (disk.nonce(), disk.life(data), disk.identity(data));
         let validator = match &identity.validator {
             Validator::Etag(text) => Mark::Etag(text.clone()),
             Validator::Date(text) => Mark::Date(text.clone()),
         };
-        let header = Header { nonce, total: identity.total, url: identity.url, life: disk.life(data), validator };
-        let mut bytes = header.emit();
+        let header = Header { nonce, total: identity.total, url: identity.url, life, part, validator };
+        let mac = |bytes: &[u8]| key.mac(bytes);
+        let (mut bytes, header) = header.emit(mac);
         for record in synced(&claims.synced).chain(written(&claims.syncing)).chain(written(&claims.dirty)) {
-            bytes.extend(record.emit(nonce));
+            bytes.extend(record.emit(&header, mac));
         }
         let file = disk.create(path)?;
         disk.write_at(&file, 0, &bytes)?;
         let len = bytes.len() as u64;
-        Ok(Self { file: Arc::new(file), nonce, len, compact: len, named: false })
+        Ok(Self { file: Arc::new(file), key, header, len, compact: len, named: false })
     }
 }
 

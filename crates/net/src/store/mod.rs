@@ -10,8 +10,8 @@
 //! 2. `FILE.part.journal` says what is in place. It is begun after 1 MB or 1 s, and only for files with a length and
 //!    a strong validator. After a crash of the process its `written` claims hold, after a crash of the machine only
 //!    its `synced` ones; `part` has the order of system calls behind that.
-//! 3. A journal that is torn, damaged, of another URL, or that claims more than there is, means a start from zero and
-//!    one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
+//! 3. A journal that is torn, damaged, of another URL, not authentic (`key`), or that claims more than there is, means a
+//!    start from zero and one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
 //! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused. A `FILE.part` that is not ours is
 //!    left as it is ([`StoreError::Foreign`]).
 //! 5. When the size is known, the free space is looked up, and on file systems where that takes a millisecond the
@@ -31,12 +31,15 @@ mod digest;
 mod disk;
 mod error;
 mod found;
+mod key;
 mod log;
 #[cfg(test)]
 mod model;
 mod order;
 mod part;
 mod place;
+#[cfg(test)]
+mod planted;
 mod reader;
 mod runs;
 mod stream;
@@ -61,6 +64,7 @@ pub use checksum::{Checksum, ParseChecksumError};
 pub use error::{Kept, StoreError};
 pub use found::StartOver;
 pub use place::NAME_MAX;
+pub(crate) use place::RESERVED;
 pub(crate) use reader::{Identity, Reader};
 
 use digest::{Hasher, Mismatch};
@@ -72,6 +76,9 @@ use stream::{Sink, Stream};
 /// How far a stream's pieces may run ahead of its reader. Chosen: 400 Mbit/s for a third of a second, more than
 /// links that differ by a few hundred milliseconds need.
 pub const WINDOW: DataSize = DataSize::from_mib(16);
+
+/// What the user's key is used for here.
+const PURPOSE: &str = "marline journal of a download, format 2";
 
 /// One download's bytes.
 #[derive(Debug)]
@@ -143,6 +150,9 @@ impl Store {
         }
         if !place.dir.is_dir() {
             return Err(StoreError::NoDirectory { path: path.to_owned(), dir: place.dir });
+        }
+        if place::is_state(&real) {
+            return Err(StoreError::State { path: path.to_owned() });
         }
         let urls: Vec<_> = urls.iter().map(digest::of_url).collect();
         let (part, found) = Part::open(Os::default(), place, &urls)?;
@@ -266,6 +276,14 @@ impl Store {
             Kind::Stream(stream) => stream.check(),
             Kind::Reader(writer) => writer.check(),
             Kind::Nowhere => Ok(()),
+        }
+    }
+
+    /// A line for the user about how the bytes are stored, once it is known.
+    pub fn take_note(&mut self) -> Option<String> {
+        match &mut self.kind {
+            Kind::File(part) => part.take_note(),
+            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
         }
     }
 

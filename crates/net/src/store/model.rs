@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use marline_core::wire::journal::Life;
 
-use super::disk::Disk;
+use super::disk::{Custody, Disk};
+use super::key::{Key, KeyError};
 
 /// A file system that can lose its power. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +52,10 @@ struct Stored {
     disk: Vec<u8>,
     changes: Vec<(u64, Change)>,
     marked: bool,
+    /// The tag as programs see it, on the disk, and on its way there.
+    tag: Option<[u8; 16]>,
+    disk_tag: Option<[u8; 16]>,
+    tags: Vec<(u64, [u8; 16])>,
 }
 
 #[derive(Clone, Debug)]
@@ -154,6 +159,8 @@ impl World {
             // A page that could not be written is clean for the kernel, and lost.
             if fails { change.survive(&mut stored.disk, &self.dice) } else { change.apply(&mut stored.disk) }
         }
+        let begun = stored.tags.partition_point(|(at, _)| *at <= until);
+        stored.disk_tag = stored.tags.drain(..begun).next_back().map(|(_, tag)| tag).or(stored.disk_tag);
         if fails { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
     }
 
@@ -203,6 +210,10 @@ impl Model {
                 change.survive(&mut file.disk, &world.dice);
             }
             file.seen = file.disk.clone();
+            for (_, tag) in file.tags.drain(..) {
+                file.disk_tag = if world.dice.below(2) == 0 { Some(tag) } else { file.disk_tag };
+            }
+            file.tag = file.disk_tag;
         }
         for (_, change) in world.name_changes.drain(..) {
             if world.dice.below(2) == 0 {
@@ -251,15 +262,18 @@ impl Model {
 impl Disk for Model {
     type File = Handle;
 
-    fn open(&self, path: &Path) -> io::Result<Handle> {
-        let world = &mut *self.world.borrow_mut();
-        let there = world.names.get(path).copied();
+    fn open(&self, path: &Path) -> io::Result<(Handle, bool)> {
+        if let Some(there) = self.world.borrow().names.get(path) {
+            return Ok((Handle(*there), false));
+        }
+        let file = self.create(path)?;
         // The mark is a part of the new file's inode: one is not on the disk without the other.
-        Ok(Handle(there.unwrap_or_else(|| {
-            let file = world.make(path);
-            world.files[file].marked = true;
-            file
-        })))
+        self.mark(&file);
+        Ok((file, true))
+    }
+
+    fn custody(&self, _: &Handle) -> io::Result<Custody> {
+        Ok(Custody::Own)
     }
 
     fn mark(&self, file: &Handle) -> bool {
@@ -271,22 +285,42 @@ impl Disk for Model {
         self.world.borrow().files[file.0].marked
     }
 
-    fn unmark(&self, file: &Handle) {
+    fn tag(&self, file: &Handle) {
+        let world = &mut *self.world.borrow_mut();
+        world.clock += 1;
+        world.nonces += 1;
+        let tag = (u128::from(world.nonces) << 8).to_be_bytes();
+        let stored = &mut world.files[file.0];
+        stored.tag = Some(tag);
+        stored.tags.push((world.clock, tag));
+    }
+
+    fn identity(&self, file: &Handle) -> [u8; 16] {
+        self.world.borrow().files[file.0].tag.unwrap_or([255; 16])
+    }
+
+    fn release(&self, file: &Handle, _: &Path) {
         self.world.borrow_mut().files[file.0].marked = false;
     }
 
-    fn create(&self, path: &Path) -> io::Result<Handle> {
-        let handle = self.open(path)?;
-        self.truncate(&handle, 0)?;
-        Ok(handle)
+    fn key(&self) -> Result<Key, KeyError> {
+        Ok(Key::from_bytes(b"the user of the model"))
     }
 
-    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    fn create(&self, path: &Path) -> io::Result<Handle> {
+        let world = &mut *self.world.borrow_mut();
+        if world.names.contains_key(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        Ok(Handle(world.make(path)))
+    }
+
+    fn read_all(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Custody)>> {
         let mut bytes = self.bytes(path);
         if let Some(bytes) = &mut bytes {
             bytes.truncate(limit as usize);
         }
-        Ok(bytes)
+        Ok(bytes.map(|bytes| (bytes, Custody::Own)))
     }
 
     fn lock(&self, _: &Handle) -> io::Result<bool> {

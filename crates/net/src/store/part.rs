@@ -18,9 +18,13 @@
 //!    power cut would speak of the next download's `FILE.part`, so its removal is made sure of, not only the rename.
 //! 8. No journal is begun before [`JOURNAL_AFTER_BYTES`] or [`JOURNAL_AFTER`], nor for a file without length and
 //!    strong validator, which could not be resumed anyway.
-//! 9. A `FILE.part` that is not empty is ours if it bears our mark or a journal speaks of it; anything else under that
-//!    name, and what a symbolic link leads to, is left alone. Where the file system has no room for marks, bytes that no
-//!    journal speaks of are not left behind by a run that ends, so that the next one can begin.
+//! 9. A `FILE.part` that is not empty is ours if it bears our mark or an authentic journal of this very file is beside
+//!    it; anything else under that name, another user's file, and what a symbolic link leads to, is left alone. Where the
+//!    file system has no room for marks, bytes that no journal speaks of are not left behind by a run that ends, so that
+//!    the next one can begin.
+//! 10. Only an authentic journal makes bytes count: with the user's key, tied to the inode or the tag of `FILE.part`, and
+//!     neither of the two files open to others. A marked file that others can write to, or that has a second name, is
+//!     replaced by a new one: who has it open can then change nothing of ours. Without a key no journal is begun.
 //!
 //! Not used: O_DSYNC or a sync before each claim, which binds the download to the
 //! disk's latency; a checksum of each span, which costs as much as receiving it.
@@ -32,13 +36,14 @@ use std::time::Duration;
 
 use marline_core::fetch::{Span, SpanSet, Validator};
 use marline_core::units::{DataSize, Instant};
-use marline_core::wire::journal::{self, Mark, Record};
+use marline_core::wire::journal::{self, Header, HeaderError, Mark, Record};
 
 use rustix::io::Errno;
 
 use super::StoreError;
-use super::disk::Disk;
-use super::found::{Found, StartOver};
+use super::disk::{Custody, Disk};
+use super::found::{Found, Present, StartOver};
+use super::key::Key;
 use super::log::{self, Claims, Identity, Log};
 use super::place::Place;
 use super::runs::Runs;
@@ -53,6 +58,8 @@ const UNRECORDED: u64 = 1 << 20;
 const RECORD_EVERY: Duration = Duration::from_millis(250);
 /// Chosen: what a power cut costs. Shorter would make slow disks write small pieces all the time.
 const SYNC_EVERY: Duration = Duration::from_secs(3);
+
+const NO_JOURNAL: &str = "a file with this name is there that is no journal of marline";
 
 /// Chosen: half a second in all, which nobody minds before an error.
 const LOCK_TRIES: u32 = 50;
@@ -79,9 +86,21 @@ pub(super) struct Part<D: Disk> {
     stage: Stage,
     /// Our mark is on the file.
     markable: bool,
+    /// Why no journal can be begun, to be told once.
+    keyless: Keyless,
     first_byte: Option<Instant>,
     recorded: Instant,
     last_sync: Instant,
+}
+
+/// Whether this run could not have a key.
+#[derive(Debug, Default)]
+enum Keyless {
+    #[default]
+    No,
+    /// Not yet told why.
+    Why(String),
+    Told,
 }
 
 /// What the disk is doing for us.
@@ -98,7 +117,8 @@ impl<D: Disk> Part<D> {
     /// Takes the lock and looks for what an earlier run left of any of these URLs (given as digests; the first one
     /// goes into a new journal).
     pub(super) fn open(disk: D, place: Place, urls: &[[u8; 32]]) -> Result<(Self, Found), StoreError> {
-        let data = Arc::new(lock(&disk, &place)?);
+        let (data, shared) = lock(&disk, &place)?;
+        let data = Arc::new(data);
         let mut part = Self {
             disk,
             place,
@@ -113,11 +133,12 @@ impl<D: Disk> Part<D> {
             claims: Claims::default(),
             stage: Stage::Idle,
             markable: false,
+            keyless: Keyless::No,
             first_byte: None,
             recorded: Instant::ZERO,
             last_sync: Instant::ZERO,
         };
-        match part.look(urls) {
+        match part.look(urls, shared) {
             Ok(found) => Ok((part, found)),
             Err(why) => {
                 // What was made for nothing.
@@ -236,9 +257,13 @@ impl<D: Disk> Part<D> {
     /// Gives the complete file its name, and removes the journal.
     pub(super) fn publish(self) -> Result<PathBuf, StoreError> {
         let Self { disk, place, data, log, .. } = self;
+        // Under the unfinished name another program may have put its own file meanwhile.
+        if !disk.is_at(&data, &place.part).map_err(|e| StoreError::io(&place.part, "looking at it", e))? {
+            return Err(StoreError::Replaced { path: place.path, part: place.part });
+        }
         let path = place.publish(&disk).map_err(|e| StoreError::io(&place.path, "naming the complete file", e))?;
         // Not before: a run that is killed in between must find its file again.
-        disk.unmark(&data);
+        disk.release(&data, &place.dir);
         if log.is_some() {
             disk.remove(&place.journal).map_err(|e| StoreError::io(&place.journal, "removing", e))?;
             disk.sync_dir(&place.dir).map_err(|e| StoreError::io(&place.dir, "syncing the directory", e))?;
@@ -251,18 +276,16 @@ impl<D: Disk> Part<D> {
         self.record()?;
         if self.claims.all().is_empty() {
             self.forget_journal()?;
-            let part = &self.place.part;
-            self.disk.remove(part).map_err(|e| StoreError::io(part, "removing", e))?;
-            return Ok(false);
-        }
-        if self.identity.is_none() {
-            if !self.markable {
-                let part = &self.place.part;
-                self.disk.remove(part).map_err(|e| StoreError::io(part, "removing", e))?;
-            }
+            self.remove_part()?;
             return Ok(false);
         }
         self.begin()?;
+        if self.log.is_none() {
+            if !self.markable {
+                self.remove_part()?;
+            }
+            return Ok(false);
+        }
         self.sync_data()?;
         let news = self.claims.all_synced();
         self.append(log::synced(&news))?;
@@ -292,18 +315,35 @@ impl<D: Disk> Part<D> {
     }
 
     /// What an earlier run left. Whatever cannot be used is gone from the disk when this returns (rule 5).
-    fn look(&mut self, urls: &[[u8; 32]]) -> Result<Found, StoreError> {
-        // A crash between the making of a journal and its renaming leaves this; it is never read.
-        let Place { new_journal, .. } = &self.place;
-        self.disk.remove(new_journal).map_err(|e| StoreError::io(new_journal, "removing", e))?;
-        let len = self.len()?;
+    fn look(&mut self, urls: &[[u8; 32]], shared: Option<&'static str>) -> Result<Found, StoreError> {
+        self.remove_leftover()?;
+        let (len, marked) = (self.len()?, self.disk.is_marked(&self.data));
         let life = self.disk.life(&self.data);
-        let found = Found::read(&self.disk, &self.place.journal, len, life, urls);
+        let present = Present { len, part: self.disk.identity(&self.data), life, urls };
+        let found = Found::read(&self.disk, &self.place.journal, &present);
         let found = found.map_err(|e| foreign(&self.place.journal, "reading", e))?;
+        let found = match found {
+            // Beside our own bytes it is our journal, damaged; beside none it may be anybody's.
+            Found::NoJournal if len > 0 && marked => {
+                Found::Useless(StartOver::Unreadable(HeaderError::NotAJournal))
+            }
+            Found::NoJournal => Found::Foreign(NO_JOURNAL),
+            found => found,
+        };
+        if let Found::Foreign(what) = found {
+            return Err(StoreError::Foreign { part: self.place.journal.clone(), what });
+        }
+        // The file that the journal was of is gone.
+        let found = shared.map_or(found, |what| Found::Useless(StartOver::Shared(what)));
         // Rule 9. A file system without marks leaves only the journal to tell by.
-        let by_journal = !matches!(found, Found::Nothing | Found::Useless(StartOver::Unreadable(_)));
-        if len > 0 && !by_journal && !self.disk.is_marked(&self.data) {
-            let what = "a file with this name is there, without a journal of an earlier run";
+        let by_journal = match &found {
+            Found::Claims { .. } => true,
+            Found::Useless(why) => why.proves_part(),
+            Found::Nothing | Found::NoJournal | Found::Foreign(_) => false,
+        };
+        if len > 0 && !by_journal && !marked {
+            let what =
+                "a file with this name is there, and no journal of this user's is evidence that marline wrote it";
             return Err(StoreError::Foreign { part: self.place.part.clone(), what });
         }
         self.markable = self.disk.mark(&self.data);
@@ -323,7 +363,7 @@ impl<D: Disk> Part<D> {
             }
             Found::Nothing if len == 0 => Ok(Found::Nothing),
             Found::Nothing => self.restart().map(|()| Found::Useless(StartOver::NoJournal)),
-            useless => self.restart().map(|()| useless),
+            other => self.restart().map(|()| other),
         }
     }
 
@@ -366,18 +406,70 @@ impl<D: Disk> Part<D> {
 
     /// Begins the journal, with all claims so far, if there is none and the file can be resumed at all.
     fn begin(&mut self) -> Result<(), StoreError> {
-        let Some(identity) = self.identity.as_ref().filter(|_| self.log.is_none()) else { return Ok(()) };
-        let log = Log::begin(&self.disk, &self.place, &self.data, identity, &self.claims);
-        self.log = Some(log.map_err(|e| StoreError::io(&self.place.journal, "writing", e))?);
+        if self.log.is_some() {
+            return Ok(());
+        }
+        let Some(of) = self.provable() else { return Ok(()) };
+        // No journal that was ever written speaks of the bytes that are in the file now.
+        self.disk.tag(&self.data);
+        let log = Log::begin(&self.disk, &self.place, &self.data, (&of.0, of.1), &self.claims);
+        self.log = Some(log.map_err(|e| foreign(&self.place.journal, "writing", e))?);
         Ok(())
     }
 
     /// Writes the journal anew, as small as can be.
     fn compact(&mut self) -> Result<(), StoreError> {
-        let Some(identity) = &self.identity else { return Ok(()) };
-        let log = Log::replace(&self.disk, &self.place, &self.data, identity, &self.claims);
+        let Some(of) = self.provable() else { return Ok(()) };
+        let log = Log::replace(&self.disk, &self.place, &self.data, (&of.0, of.1), &self.claims);
         self.log = Some(log.map_err(|e| StoreError::io(&self.place.new_journal, "writing", e))?);
         Ok(())
+    }
+
+    /// What the bytes are of and the key to say so with; none: the file cannot be resumed.
+    fn provable(&mut self) -> Option<(Identity, Key)> {
+        let identity = self.identity.clone()?;
+        match (self.disk.key(), &self.keyless) {
+            (Ok(key), _) => Some((identity, key.for_purpose(super::PURPOSE))),
+            (Err(why), Keyless::No) => {
+                self.keyless = Keyless::Why(format!("the download cannot be resumed if it is interrupted: {why}"));
+                None
+            }
+            (Err(_), _) => None,
+        }
+    }
+
+    /// What the user should read of this file, once.
+    pub(super) fn take_note(&mut self) -> Option<String> {
+        match std::mem::replace(&mut self.keyless, Keyless::Told) {
+            Keyless::Why(why) => Some(why),
+            before => {
+                self.keyless = before;
+                None
+            }
+        }
+    }
+
+    /// Removes the unfinished file, unless something else has its name by now.
+    fn remove_part(&self) -> Result<(), StoreError> {
+        let part = &self.place.part;
+        let ours = self.disk.is_at(&self.data, part);
+        let gone = ours.and_then(|ours| if ours { self.disk.remove(part) } else { Ok(()) });
+        gone.map_err(|e| StoreError::io(part, "removing", e))
+    }
+
+    /// A crash between the making of a journal and its renaming leaves this; it is never used.
+    fn remove_leftover(&self) -> Result<(), StoreError> {
+        let path = &self.place.new_journal;
+        let left = self.disk.read_all(path, 8).map_err(|e| foreign(path, "reading", e))?;
+        let what = match left {
+            None => return Ok(()),
+            Some((_, Custody::Foreign(what))) => what,
+            Some((bytes, _)) if Header::is_remnant(&bytes) => {
+                return self.disk.remove(path).map_err(|e| StoreError::io(path, "removing", e));
+            }
+            Some(_) => NO_JOURNAL,
+        };
+        Err(StoreError::Foreign { part: path.clone(), what })
     }
 
     /// Appends claims, if there is a journal.
@@ -459,9 +551,8 @@ impl<D: Disk> Part<D> {
 fn foreign(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
     let what = match Errno::from_io_error(&why) {
         Some(Errno::LOOP) => "a symbolic link with this name is there",
-        Some(Errno::NOTSUP | Errno::NXIO | Errno::ISDIR) => {
-            "something with this name is there that is no regular file"
-        }
+        Some(Errno::NXIO | Errno::ISDIR) => "something with this name is there that is no regular file",
+        Some(Errno::EXIST) => "a file with this name has been put there meanwhile",
         _ => return StoreError::io(path, doing, why),
     };
     StoreError::Foreign { part: path.to_owned(), what }
@@ -469,11 +560,23 @@ fn foreign(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
 
 /// Opens the unfinished file and takes its lock. Waits a moment for it: a lock lives on in a program that its owner is just
 /// starting, up to the exec, and in an owner that was killed until the kernel has taken it down.
-fn lock<D: Disk>(disk: &D, place: &Place) -> Result<D::File, StoreError> {
+///
+/// A file of ours that others could have written to is replaced by a new one, and the reason is returned (rule 10).
+fn lock<D: Disk>(disk: &D, place: &Place) -> Result<(D::File, Option<&'static str>), StoreError> {
     let failed = |e| foreign(&place.part, "opening", e);
-    let mut tries = 0;
+    let foreign = |what| Err(StoreError::Foreign { part: place.part.clone(), what });
+    let (mut tries, mut shared) = (0, None);
     loop {
-        let file = disk.open(&place.part).map_err(failed)?;
+        let (file, made) = disk.open(&place.part).map_err(failed)?;
+        let custody = if made { Custody::Own } else { disk.custody(&file).map_err(failed)? };
+        // Before the lock, which its owner could hold for ever.
+        match custody {
+            Custody::Foreign(what) => return foreign(what),
+            Custody::Shared(_) if !disk.is_marked(&file) => {
+                return foreign("a file with this name is there that others can write to, or that has a hard link");
+            }
+            _ => {}
+        }
         if !disk.lock(&file).map_err(failed)? {
             if tries == LOCK_TRIES {
                 return Err(StoreError::Locked { path: place.path.clone(), part: place.part.clone() });
@@ -483,8 +586,17 @@ fn lock<D: Disk>(disk: &D, place: &Place) -> Result<D::File, StoreError> {
             continue;
         }
         // Between our open and our lock its owner may have finished, and then this is the complete file.
-        if disk.is_at(&file, &place.part).map_err(failed)? {
-            return Ok(file);
+        if !disk.is_at(&file, &place.part).map_err(failed)? {
+            continue;
+        }
+        match custody {
+            Custody::Shared(what) if shared.is_none() => {
+                disk.remove(&place.part).map_err(failed)?;
+                shared = Some(what);
+            }
+            // Again: somebody is faster than we are.
+            Custody::Shared(what) => return foreign(what),
+            _ => return Ok((file, shared)),
         }
     }
 }

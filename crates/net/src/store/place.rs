@@ -5,10 +5,16 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::disk::Disk;
+use marline_core::wire::journal::Header;
+
+use super::disk::{Disk, Os};
+use crate::http::is_reserved;
 
 /// Bytes that a file name may have so that the unfinished file's names fit as well (NAME_MAX of Linux is 255).
 pub const NAME_MAX: usize = 255 - ".part.journal.new".len();
+
+/// The endings of the unfinished file and its journals. A name from a server or a URL never has one of them.
+pub(crate) const RESERVED: [&str; 3] = [".part", ".part.journal", ".part.journal.new"];
 
 /// All names of one download; all in one directory, so that one rename and one fsync are enough.
 #[derive(Clone, Debug)]
@@ -85,6 +91,24 @@ pub(super) fn followed(path: &Path) -> PathBuf {
         path.push(leads);
     }
     path
+}
+
+/// Whether the file at `path` is the unfinished file or the journal of another download, which a file of that name
+/// would replace.
+pub(super) fn is_state(path: &Path) -> bool {
+    if !path.file_name().is_some_and(|name| is_reserved(&name.to_string_lossy())) {
+        return false;
+    }
+    let disk = Os::default();
+    let journal =
+        |path: &Path| disk.read_all(path, 8).is_ok_and(|read| read.is_some_and(|(first, _)| is_journal(&first)));
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".journal");
+    Os::is_marked_at(path) || journal(path) || journal(Path::new(&beside))
+}
+
+fn is_journal(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && Header::is_remnant(bytes)
 }
 
 /// Whether both are one file, or would be.

@@ -38,7 +38,8 @@ struct Job {
 impl Job {
     fn run(&self) -> io::Result<()> {
         self.dir.as_deref().map_or(Ok(()), sync_dir)?;
-        self.file.sync_data()
+        // As `Disk::sync`.
+        self.file.sync_all()
     }
 }
 

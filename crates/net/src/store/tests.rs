@@ -190,7 +190,7 @@ fn a_journal_that_cannot_be_used_means_zero_and_one_line_why() {
             |path| std::fs::File::options().write(true).open(part(path)).unwrap().set_len(99).unwrap(),
             "where 99B are left",
         ),
-        (URL, |path| std::fs::remove_file(part(path)).unwrap(), "where 0B are left"),
+        (URL, |path| std::fs::remove_file(part(path)).unwrap(), "another unfinished file (removed, "),
         ("http://example.net/another", |_| {}, "another URL"),
     ];
     for (url, harm, line) in harms {
