@@ -17,6 +17,7 @@ pub mod identity;
 mod own;
 mod race;
 pub mod relay;
+pub mod reload;
 pub mod renew;
 pub mod service;
 mod share;

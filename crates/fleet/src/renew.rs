@@ -11,6 +11,8 @@
 //!    and at the next start the later one of both counts. What can be written nowhere counts until the process ends, and writing
 //!    is tried again.
 //! 5. Another certificate of the same member that somebody has put there counts within a minute.
+//! 6. On request ([`Reloads`]) certificate, key and authority are read again at once, whatever their dates. Files that are no good
+//!    change nothing.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -21,6 +23,7 @@ use rustls::pki_types::pem::PemObject as _;
 use serde_json::json;
 
 use crate::ca::{CaError, MemberFiles, Span, Stamp};
+use crate::reload::Reloads;
 use crate::service::{Client, ClientError, Enrolled};
 use crate::tls::{Credentials, TlsError, client_config};
 
@@ -126,18 +129,27 @@ pub async fn renew(url: &str, own: &Credentials) -> Result<Renewed, RenewalError
     Ok(Renewed { own: next, ends, chain: came.certificate })
 }
 
-/// Keeps a member's certificate new until dropped; `shows` is told of each one that counts from now on.
+/// Keeps a member's certificate new until dropped. `shows` puts one in force, or says why it cannot; on request it is called with
+/// what counts then, changed or not, so that it reads again what else belongs to it.
 pub async fn keep_renewed(
     url: Option<&str>,
     files: &Own,
     mut own: Credentials,
-    mut shows: impl FnMut(&Credentials),
+    mut reloads: Reloads,
+    mut shows: impl FnMut(&Credentials) -> Result<(), String>,
 ) -> Infallible {
     let (mut unwritten, mut asked, mut told): (Option<Renewed>, Option<Instant>, Option<Instant>) =
         (None, None, None);
     loop {
         let life = own.span().map_or(Duration::ZERO, Span::life);
-        tokio::time::sleep((life / 60).clamp(SHORTEST, LOOK)).await;
+        tokio::select! {
+            () = tokio::time::sleep((life / 60).clamp(SHORTEST, LOOK)) => {}
+            () = reloads.requested() => {
+                if let Some(there) = reloaded(files, &own, &mut shows) {
+                    (own, unwritten) = (there, None);
+                }
+            }
+        }
         // Rule 4.
         if let Some(new) = unwritten.take()
             && files.write(&new).is_err()
@@ -146,9 +158,12 @@ pub async fn keep_renewed(
         }
         // Rule 5.
         if let Some(there) = put_there(&files.files, &own).filter(|_| unwritten.is_none()) {
+            let file = files.files.certificate.display();
+            match shows(&there) {
+                Ok(()) => tracing::info!("{file}: another certificate, which counts from now on"),
+                Err(error) => tracing::warn!("{file}: another certificate counts from now on, but {error}"),
+            }
             own = there;
-            shows(&own);
-            tracing::info!("{}: another certificate, which counts from now on", files.files.certificate.display());
         }
         let Ok(span) = own.span() else { continue };
         let pause = AGAIN.min(life / 30);
@@ -168,8 +183,10 @@ pub async fn keep_renewed(
         match renew(url, &own).await {
             Ok(new) => {
                 (own, told) = (new.own.clone(), None);
-                shows(&own);
-                tracing::info!("the certificate was renewed, until {}", new.ends);
+                match shows(&own) {
+                    Ok(()) => tracing::info!("the certificate was renewed, until {}", new.ends),
+                    Err(error) => tracing::warn!("the certificate was renewed, until {}, but {error}", new.ends),
+                }
                 if let Err(error) = files.write(&new) {
                     tracing::warn!("{error}: the new certificate counts until this process ends");
                     unwritten = Some(new);
@@ -183,6 +200,45 @@ pub async fn keep_renewed(
                 told = Some(Instant::now());
             }
             Err(_) => {}
+        }
+    }
+}
+
+/// Rule 6: what is in the files, if it is in force now.
+fn reloaded(
+    files: &Own,
+    own: &Credentials,
+    shows: &mut impl FnMut(&Credentials) -> Result<(), String>,
+) -> Option<Credentials> {
+    let read = files.read().map_err(|error| error.to_string()).and_then(|there| {
+        // The library compares key and certificate.
+        client_config(&there, None, true).map_err(|error| error.to_string())?;
+        let identity = |of: &Credentials| of.peer().map(|peer| peer.identity).map_err(|error| error.to_string());
+        let (new, old) = (identity(&there)?, identity(own)?);
+        if !there.is_of_its_authority() {
+            return Err(format!("another authority than {} has signed it", files.files.authority.display()));
+        }
+        if new == old { Ok(there) } else { Err(format!("it is of {new}, and this process is {old}: restart it")) }
+    });
+    let file = files.files.certificate.display();
+    match read {
+        Ok(there) => match shows(&there) {
+            Ok(()) => {
+                tracing::info!("{file}: certificate, key, authority and revocation list are read again");
+                Some(there)
+            }
+            Err(error) => {
+                tracing::warn!("{error}: what was read before stays in force");
+                None
+            }
+        },
+        Err(error) => {
+            tracing::warn!("{file}: {error}: certificate, key and authority that were read before stay in force");
+            // The list may be good.
+            if let Err(error) = shows(own) {
+                tracing::warn!("{error}: what was read before stays in force");
+            }
+            None
         }
     }
 }

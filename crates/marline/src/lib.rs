@@ -22,6 +22,7 @@ mod exit;
 mod fetch;
 #[cfg(feature = "fleet")]
 mod fleet;
+mod hangup;
 mod links;
 mod log;
 #[cfg(feature = "fleet")]

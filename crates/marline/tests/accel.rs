@@ -38,7 +38,7 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
         ("--primary lo --secondary-up 5Mbit/s", 64, "--secondary-up: it is there 1 times, and --secondary 0 times"),
         ("--primary lo --primary-gateway here", 64, "invalid value 'here'"),
         ("--primary lo --via relay.example:4443", 64, "a relay ends the connections that it carries"),
-        ("status --run-dir /nonexistent/marline", 1, "no `marline accel` runs here"),
+        ("status --run-dir /nonexistent/marline", 1, "no marline accel daemon runs in this network namespace"),
     ] {
         let words: Vec<String> = words.split_whitespace().map(|word| word.replace('~', " ")).collect();
         let words: Vec<&str> = std::iter::once("accel").chain(words.iter().map(String::as_str)).collect();

@@ -190,7 +190,9 @@ fn scenario(stage: &Stage) {
     println!("links: {links:#}");
     assert_eq!(edge.stop("-TERM").0, Some(0));
     let gone = stage.marline("edge status --run-dir run");
-    assert!(String::from_utf8_lossy(&gone.stderr).contains("no `marline edge` runs here"));
+    assert!(
+        String::from_utf8_lossy(&gone.stderr).contains("no marline edge daemon runs in this network namespace")
+    );
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn told(dir: &Path, words: &str) -> (Option<i32>, String) {
 fn the_owner_asks_a_relay_drains_it_and_stops_it() {
     let (dir, server) = (members(), server());
     let (code, said) = told(dir.path(), "status");
-    assert!(code == Some(1) && said.contains("no `marline relay` runs here"), "{said}");
+    assert!(code == Some(1) && said.contains("no marline relay daemon runs in this network namespace"), "{said}");
     let mut relay = relay(dir.path(), "", "127.0.0.1:0", server, "--capacity 100Mbit/s");
     let edge = edge(dir.path(), relay.address);
     let (_, mut old) = tunnel(edge.address, server);
@@ -75,7 +75,7 @@ fn the_owner_asks_a_relay_drains_it_and_stops_it() {
         std::thread::sleep(Duration::from_millis(200));
     }
     let (code, said) = told(dir.path(), "status --name r2");
-    assert!(code == Some(1) && said.contains("no `marline relay` runs here"), "{said}");
+    assert!(code == Some(1) && said.contains("no marline relay daemon runs in this network namespace"), "{said}");
     assert_eq!(told(dir.path(), "stop").0, Some(0));
     let (code, said) = told(dir.path(), "drain --undo");
     assert!(code == Some(1) && said.contains("cannot be undone"), "{said}");

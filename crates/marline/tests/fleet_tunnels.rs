@@ -68,6 +68,91 @@ fn a_relay_ends_when_its_last_tunnel_has() {
 }
 
 #[test]
+fn status_counts_what_relays_and_links_brought_as_well_as_what_they_took() {
+    let dir = members();
+    // A server that sends 6 MB to whoever says a byte.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let _ = socket.read_exact(&mut [0]);
+            let _ = socket.write_all(&vec![7; 6_000_000]);
+        }
+    });
+    let (relay, status) = (relay(dir.path(), server), || {
+        let out = marline(dir.path(), "edge status --run-dir run --json");
+        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
+    });
+    let edge = edge(dir.path(), relay.address);
+    let (_, mut program) = tunnel(edge.address, server);
+    program.write_all(b"x").unwrap();
+    let mut heard = Vec::new();
+    program.read_to_end(&mut heard).unwrap();
+    assert_eq!(heard.len(), 6_000_000);
+    let text = String::from_utf8(marline(dir.path(), "edge status --run-dir run").stdout).unwrap();
+    assert!(text.contains("received") && text.contains("6.0MB"), "{text}");
+    let now = status();
+    assert_eq!(
+        (&now["relays"][0]["sent_bytes"], &now["relays"][0]["received_bytes"]),
+        (&1.into(), &6_000_000.into())
+    );
+    assert_eq!(now["steering"], serde_json::json!({"active": false, "why": "--no-paths"}));
+    for link in now["links"].as_array().unwrap() {
+        assert!(
+            link["received_bytes"].is_u64() && link["sent_bytes"].is_u64() && link["down_bps"].is_u64(),
+            "{now}"
+        );
+    }
+    assert_eq!(edge.stop("-TERM").0, Some(0));
+}
+
+#[test]
+fn a_relay_that_cannot_be_reached_is_reported_at_the_start_and_when_it_is_there() {
+    let (dir, server) = (members(), server());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let good = relay(dir.path(), server);
+    for relays in [format!("--relay {free}"), format!("--relay {} --relay localhost:{}", good.address, free.port())]
+    {
+        let words = format!("edge --no-paths --run-dir run2 --listen 127.0.0.1:0 {relays} --certificate e1.pem");
+        let mut edge = Running::start(dir.path(), &words);
+        let said = edge.line_with("cannot be used: ");
+        assert!(said.contains("refused") && said.contains("it is tried again"), "{said}");
+        let status = marline(dir.path(), "edge status --run-dir run2");
+        assert!(String::from_utf8_lossy(&status.stdout).contains("cannot be used: "), "{status:?}");
+        if !relays.contains("localhost") {
+            let words = format!(
+                "relay --listen {free} --certificate r1.pem --revoked ca/revoked.pem --run-dir run3 --allow-net 127.0.0.1"
+            );
+            let late = Running::start(dir.path(), &words);
+            let said = edge.line_with("can be used again");
+            // One line for the change, whatever was tried meanwhile.
+            assert!(!said.contains("cannot be used"), "{said}");
+            drop(late);
+        }
+        assert_eq!(edge.stop("-TERM").0, Some(0));
+    }
+}
+
+#[test]
+fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
+    let (dir, server) = (members(), server());
+    let relay = relay(dir.path(), server);
+    let words = format!(
+        "edge --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state kept/edge.json",
+        relay.address
+    );
+    let edge = Running::start(dir.path(), &words);
+    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    let (code, said) = edge.stop("-TERM");
+    assert_eq!(code, Some(0), "{said}");
+    let kept: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("kept/edge.json")).unwrap()).unwrap();
+    let place = relay.address.to_string();
+    assert_eq!(kept["known"]["addresses"][&place], serde_json::json!([place]), "{kept}");
+    assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, STANDS);
+}
+
+#[test]
 fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
     let dir = members();
     for (words, code, said) in [
@@ -106,7 +191,7 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; name the"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --ca none.pem", 64, "authority's certificate by --ca"),
         ("edge --relay none.invalid --certificate e1.pem --no-direct --no-paths", 69, "--relay none.invalid"),
-        ("edge status --run-dir .", 1, "no `marline edge` runs here"),
+        ("edge status --run-dir .", 1, "no marline edge daemon runs in this network namespace"),
     ] {
         let out = marline(dir.path(), words);
         let text = String::from_utf8_lossy(&out.stderr);

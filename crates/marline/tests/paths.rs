@@ -156,7 +156,11 @@ fn without_a_daemon_questions_end_with_1_and_the_way_to_one() {
         let output = place.marline(&[words, &["--run-dir", &run]].concat());
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.starts_with("marline: no `marline paths` runs here (") && output.stdout.is_empty(), "{said}");
+        assert!(
+            said.starts_with("marline: no marline paths daemon runs in this network namespace; start it with ")
+                && output.stdout.is_empty(),
+            "{said}"
+        );
     }
 }
 

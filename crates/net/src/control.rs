@@ -160,8 +160,8 @@ async fn read<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Result
 /// Why a daemon did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens.
-    #[error("no `{who}` runs here ({}: {error}); start one with `{who}`, or name its --run-dir", socket.display())]
+    /// No process listens.
+    #[error("{}", no_daemon(who, socket, error))]
     Nobody {
         /// The command that it would be.
         who: &'static str,
@@ -225,6 +225,16 @@ pub fn ask<A: DeserializeOwned>(
             }
             _ => AskError::NoAnswer { who, socket: here(), error },
         }),
+    }
+}
+
+/// The same sentence for every daemon. The socket is named only where it is more than absent: an unsafe directory, say.
+fn no_daemon(who: &str, socket: &Path, error: &io::Error) -> String {
+    let sentence =
+        format!("no {who} daemon runs in this network namespace; start it with `{who}`, or name its --run-dir");
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => sentence,
+        _ => format!("{sentence} ({}: {error})", socket.display()),
     }
 }
 

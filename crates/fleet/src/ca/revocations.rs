@@ -53,10 +53,15 @@ impl Revocations {
             self.crl = sent;
             return Ok(true);
         }
+        if Seen::look(&self.path)? == self.seen { Ok(false) } else { self.reread() }
+    }
+
+    /// Reads the file again, though it looks unchanged; whether the list is a new one.
+    ///
+    /// # Errors
+    /// As [`Revocations::refresh`].
+    pub fn reread(&mut self) -> Result<bool, CaError> {
         let seen = Seen::look(&self.path)?;
-        if seen == self.seen {
-            return Ok(false);
-        }
         let crl = read(&self.path, &self.authority)?;
         if crl.number < self.crl.number {
             let older =
@@ -104,6 +109,11 @@ impl Revocations {
         }
         files::replace(path, pem.as_bytes(), MODE)?;
         Ok(true)
+    }
+
+    /// Where its file is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The list, for rustls.

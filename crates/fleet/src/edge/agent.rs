@@ -52,6 +52,9 @@ pub struct FleetView {
     pub given: Option<Held>,
     /// Why it has given nothing.
     pub reason: Option<Reason>,
+    /// New flows wait until it gives a relay: none has room, and nothing may go directly.
+    #[serde(default)]
+    pub waiting: bool,
     /// The relays that flows are led to, the best first.
     pub relays: Vec<RelayKnown>,
     /// B_o(c): the most that one link has shown alone.
@@ -305,10 +308,12 @@ impl Agent {
     }
 
     fn show(&self) {
-        let (given, reason) = self.machine.given();
+        let ((given, reason), waits) = (self.machine.given(), self.machine.waits());
+        self.edge.roads.hold(waits);
         self.view.send_modify(|view| {
             view.given = given.cloned();
             view.reason = reason;
+            view.waiting = waits;
             view.relays = self.machine.used().iter().filter_map(|name| self.machine.relay(name)).collect();
             view.alone = self.machine.alone();
         });

@@ -56,6 +56,9 @@ pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
         Err(RoadError::None(why)) => {
             Err(Problem::new(Status::NoRoom, "proxy_internal_error", format!("no relay can be had: {why}")))
         }
+        Err(waiting @ RoadError::Waiting) => {
+            Err(Problem::new(Status::NoRoom, "proxy_internal_error", waiting.to_string()))
+        }
         Err(RoadError::Refused { status, words }) => Err(Problem::new(of(status), "http_request_denied", words)),
     };
     if way.is_err() {

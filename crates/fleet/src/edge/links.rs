@@ -37,30 +37,39 @@ pub struct LinkNow {
     pub silent: bool,
     /// What has gone over it since it was looked at first, whoever sent it.
     pub sent_bytes: u64,
+    /// What has come over it since then, for whomever.
+    #[serde(default)]
+    pub received_bytes: u64,
     /// What goes over it now towards relays.
     #[serde(rename = "rate_bps")]
     pub rate: Bitrate,
     /// The most that did of late.
     #[serde(rename = "most_bps")]
     pub most: Bitrate,
+    /// What comes over it now from relays.
+    #[serde(default, rename = "down_bps")]
+    pub down: Bitrate,
 }
 
 /// What is seen in one look.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Look {
-    links: Vec<Seen>,
-    /// Of each subflow: connection, its end here, its link, and what it has sent.
-    subflows: BTreeMap<(u32, SocketAddr), (String, u64)>,
+    pub(super) links: Vec<Seen>,
+    /// Of each subflow: connection, its end here, its link, and what it has sent and received.
+    subflows: BTreeMap<(u32, SocketAddr), (String, [u64; 2])>,
+    /// Whether a daemon steers them.
+    pub(super) steered: bool,
 }
 
 /// A link in one look.
 #[derive(Clone, Debug, Default)]
-struct Seen {
-    name: String,
+pub(super) struct Seen {
+    pub(super) name: String,
     metered: bool,
     up: bool,
     silent: bool,
-    sent: u64,
+    /// Sent and received.
+    passed: [u64; 2],
 }
 
 impl From<&Status> for Look {
@@ -70,15 +79,15 @@ impl From<&Status> for Look {
             metered: link.metered,
             up: link.up,
             silent: link.silent,
-            sent: link.sent_bytes,
+            passed: counters(&link.name),
         });
         let subflows = status.connections.iter().flat_map(|connection| {
             connection.subflows.iter().filter_map(|subflow| {
                 let link = subflow.link.clone()?;
-                Some(((connection.token, subflow.local), (link, subflow.sent_bytes)))
+                Some(((connection.token, subflow.local), (link, [subflow.sent_bytes, subflow.received_bytes])))
             })
         });
-        Self { links: links.collect(), subflows: subflows.collect() }
+        Self { links: links.collect(), subflows: subflows.collect(), steered: true }
     }
 }
 
@@ -87,7 +96,8 @@ impl From<&Status> for Look {
 pub(super) struct Links {
     at: Instant,
     before: Look,
-    first: BTreeMap<String, u64>,
+    /// What the counters of each interface said last, and what has passed since the first look.
+    passed: BTreeMap<String, ([u64; 2], [u64; 2])>,
     most: BTreeMap<String, (Bitrate, Instant)>,
 }
 
@@ -95,28 +105,37 @@ impl Links {
     /// How they stand after another look.
     pub(super) fn look(&mut self, now: Instant, look: Look) -> Vec<LinkNow> {
         let time = now.since(std::mem::replace(&mut self.at, now));
-        let mut passed: BTreeMap<&str, u64> = BTreeMap::new();
-        for (key, (link, sent)) in &look.subflows {
+        let mut carried: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+        for (key, (link, now)) in &look.subflows {
             if let Some((_, before)) = self.before.subflows.get(key) {
-                *passed.entry(link).or_default() += sent.saturating_sub(*before);
+                let of = carried.entry(link).or_default();
+                (0..2).for_each(|way| of[way] += now[way].saturating_sub(before[way]));
             }
         }
-        let told = look.links.iter().map(|Seen { name, metered, up, silent, sent }| {
-            let bytes = passed.get(name.as_str()).copied().unwrap_or_default();
-            let rate = if time.is_zero() { Bitrate::ZERO } else { DataSize::from_bytes(bytes) / time };
+        let told = look.links.iter().map(|Seen { name, metered, up, silent, passed }| {
+            let bytes = carried.get(name.as_str()).copied().unwrap_or_default();
+            let [rate, down] =
+                bytes.map(|bytes| if time.is_zero() { Bitrate::ZERO } else { DataSize::from_bytes(bytes) / time });
             let most = self.most.entry(name.clone()).or_default();
             if rate >= most.0 || now.since(most.1) > MEMORY {
                 *most = (rate, now);
             }
-            let first = *self.first.entry(name.clone()).or_insert(*sent);
+            let (last, sum) = self.passed.entry(name.clone()).or_insert((*passed, [0; 2]));
+            for way in 0..2 {
+                // An interface that was made anew counts from 0.
+                sum[way] += passed[way].checked_sub(last[way]).unwrap_or(passed[way]);
+            }
+            *last = *passed;
             LinkNow {
                 name: name.clone(),
                 metered: *metered,
                 up: *up,
                 silent: *silent,
-                sent_bytes: sent.saturating_sub(first),
+                sent_bytes: sum[0],
+                received_bytes: sum[1],
                 rate,
                 most: most.0,
+                down,
             }
         });
         let told = told.collect();
@@ -144,12 +163,20 @@ fn unsteered() -> Look {
     let usable = survey.interfaces.iter().filter(|interface| interface.is_usable());
     let links = usable.map(|interface| {
         let profile = Named::new(&interface.name).on(interface, &MeteredHints::none());
-        let counter = format!("/sys/class/net/{}/statistics/tx_bytes", interface.name);
-        let sent = std::fs::read_to_string(counter).ok().and_then(|text| text.trim().parse().ok());
+        let passed = counters(&interface.name);
         let (name, metered) = (interface.name.clone(), profile.metered);
-        Seen { name, metered, up: true, silent: false, sent: sent.unwrap_or_default() }
+        Seen { name, metered, up: true, silent: false, passed }
     });
-    Look { links: links.collect(), subflows: BTreeMap::new() }
+    Look { links: links.collect(), subflows: BTreeMap::new(), steered: false }
+}
+
+/// What the kernel has counted on an interface, sent and received; the same source whether or not a daemon steers, so that a total does
+/// not jump when that changes.
+fn counters(name: &str) -> [u64; 2] {
+    ["tx", "rx"].map(|which| {
+        let file = format!("/sys/class/net/{name}/statistics/{which}_bytes");
+        std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+    })
 }
 
 #[cfg(test)]
@@ -157,12 +184,29 @@ mod tests {
     use super::*;
 
     fn at(sent: [(u32, &str, u64); 3]) -> Look {
-        let link = |name: &str, sent| Seen { name: name.into(), up: true, sent, ..Seen::default() };
+        let link =
+            |name: &str, sent| Seen { name: name.into(), up: true, passed: [sent, 3 * sent], ..Seen::default() };
         let links = vec![link("wlan0", 500), link("wwan0", 0)];
         let of = |(token, link, sent): (u32, &str, u64)| {
-            ((token, format!("10.0.0.{token}:1").parse().unwrap()), (link.to_owned(), sent))
+            ((token, format!("10.0.0.{token}:1").parse().unwrap()), (link.to_owned(), [sent, 2 * sent]))
         };
-        Look { links, subflows: sent.map(of).into_iter().collect() }
+        Look { links, subflows: sent.map(of).into_iter().collect(), steered: true }
+    }
+
+    #[test]
+    fn totals_begin_at_the_first_look_and_outlast_an_interface_that_is_made_anew() {
+        let mut links = Links::default();
+        let with = |passed| {
+            let seen = Seen { name: "wwan0".into(), up: true, passed, ..Seen::default() };
+            Look { links: vec![seen], ..Look::default() }
+        };
+        let mut totals = |seconds: u64, passed| {
+            let now = links.look(Instant::from_millis(seconds * 1000), with(passed));
+            (now[0].sent_bytes, now[0].received_bytes)
+        };
+        assert_eq!(totals(1, [900, 5000]), (0, 0));
+        assert_eq!(totals(3, [1000, 5700]), (100, 700));
+        assert_eq!(totals(5, [40, 60]), (140, 760));
     }
 
     #[test]
@@ -174,6 +218,7 @@ mod tests {
         let then =
             links.look(second(3), at([(1, "wlan0", 10_000_000), (2, "wwan0", 250_000), (3, "wwan0", 250_000)]));
         assert_eq!([then[0].rate, then[1].rate], [Bitrate::from_mbps(4), Bitrate::from_mbps(2)]);
+        assert_eq!([then[0].down, then[1].down], [Bitrate::from_mbps(8), Bitrate::from_mbps(4)]);
         assert_eq!(best(&then).unwrap().name, "wlan0");
         let idle =
             links.look(second(5), at([(1, "wlan0", 10_000_000), (2, "wwan0", 250_000), (9, "wwan0", 7_000_000)]));

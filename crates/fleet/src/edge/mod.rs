@@ -37,6 +37,7 @@ mod rest;
 mod road;
 mod settle;
 mod trust;
+mod unused;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -54,10 +55,12 @@ pub use links::LinkNow;
 pub use live::Live;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
-pub use remembered::Remembered;
+pub use remembered::{Remembered, keep_state};
 pub use rest::{RestNow, RestWhy};
-pub use trust::{Trusted, keep_trust, list};
+pub use trust::{Trusted, keep_trust, list, show};
+pub use unused::UnusedLink;
 
+use self::machine::Saved;
 use crate::congestion::Congestion;
 use crate::service::words::Endpoint;
 use crate::tunnel::Target;
@@ -153,6 +156,9 @@ pub struct RelayRow {
     pub addresses: Vec<Endpoint>,
     /// It did not carry when it was asked last.
     pub failing: bool,
+    /// Why it did not; none: it carries, or was not asked yet.
+    #[serde(default)]
+    pub why: Option<String>,
     /// What went through it since it is used.
     pub sent_bytes: u64,
     /// What came.
@@ -169,9 +175,12 @@ pub struct Edge {
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     rest: watch::Sender<Option<RestNow>>,
+    unused: watch::Sender<Vec<UnusedLink>>,
     wanted: watch::Sender<live::Wanted>,
     direct: Arc<meter::Meter>,
     look_ups: Arc<Semaphore>,
+    /// What was wrong with the revocation list when it was read last.
+    list_trouble: Mutex<String>,
 }
 
 impl Edge {
@@ -188,9 +197,11 @@ impl Edge {
             state: watch::Sender::default(),
             links: watch::Sender::default(),
             rest: watch::Sender::default(),
+            unused: watch::Sender::default(),
             wanted: watch::Sender::default(),
             direct: Arc::default(),
             look_ups: Arc::new(Semaphore::new(direct::LOOK_UPS)),
+            list_trouble: Mutex::default(),
         })
     }
 
@@ -217,6 +228,7 @@ impl Edge {
                 label: station.at.label.clone(),
                 addresses: station.at.places.clone(),
                 failing: station.has_failed(),
+                why: station.failure(),
                 sent_bytes: passed.up,
                 received_bytes: passed.down,
             }
@@ -224,10 +236,38 @@ impl Edge {
         self.roads.relays.all().into_iter().map(row).collect()
     }
 
+    /// Changes when one of its relays fails, fails for another reason, or carries again.
+    pub fn relay_changes(&self) -> watch::Receiver<u64> {
+        self.roads.changes()
+    }
+
+    /// Links that connections to relays do not use, and why. Changes are told.
+    pub fn unused(&self) -> watch::Receiver<Vec<UnusedLink>> {
+        self.unused.subscribe()
+    }
+
     /// What it shows to the service ([`Client::showing`](crate::service::Client::showing)), and whom it takes for it.
     pub fn shows(self: &Arc<Self>) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
         let edge = Arc::clone(self);
         move || edge.roads.trusted().tls
+    }
+
+    /// What a later run needs to know where it asks no service: where the relays of the command line are.
+    pub fn save(&self) -> Saved {
+        let named = self.roads.relays.all().into_iter().filter(|station| station.at.member.is_none());
+        let of = |station: Arc<relays::Station>| Some((station.at.places.first()?.to_string(), station.found()?));
+        Saved { addresses: named.filter_map(of).collect(), ..Saved::default() }
+    }
+
+    /// Begins with what an earlier run has saved: a relay's last addresses serve while its name cannot be looked up.
+    pub fn recall(&self, saved: &Saved) {
+        for station in self.roads.relays.all() {
+            let place = station.at.places.first().map(ToString::to_string);
+            let known = place.and_then(|place| saved.addresses.get(&place)).filter(|known| !known.is_empty());
+            if let Some(addresses) = known {
+                station.recall(addresses.clone());
+            }
+        }
     }
 
     /// Trusts others from now on.
@@ -263,14 +303,23 @@ impl Edge {
     /// Looks at its links until dropped; `run_dir` is that of `marline paths`.
     pub async fn keep_looking(&self, run_dir: &Path) -> std::convert::Infallible {
         let (begun, mut links) = (std::time::Instant::now(), links::Links::default());
-        loop {
+        for round in 0_u64.. {
             let dir = run_dir.to_owned();
-            if let Ok(look) = tokio::task::spawn_blocking(move || links::look(&dir)).await {
+            let looked = tokio::task::spawn_blocking(move || {
+                let look = links::look(&dir);
+                let unused = (round % unused::EACH == 0).then(|| unused::look(&look));
+                (look, unused)
+            });
+            if let Ok((look, unused)) = looked.await {
                 let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
                 self.links.send_replace(links.look(now, look));
+                if let Some(found) = unused {
+                    self.unused.send_if_modified(|unused| std::mem::replace(unused, found.clone()) != found);
+                }
             }
             tokio::time::sleep(links::LOOK).await;
         }
+        std::future::pending().await
     }
 
     /// The device of the link that is the best alone; none: it is not known.

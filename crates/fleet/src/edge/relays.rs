@@ -53,8 +53,10 @@ pub(super) struct Station {
 
 #[derive(Debug, Default)]
 struct State {
-    failed: Option<Instant>,
-    found: Option<(Instant, Vec<SocketAddr>)>,
+    /// Since when the last attempt has failed, and why.
+    failed: Option<(Instant, String)>,
+    /// Its addresses, and since when they are known; none: an earlier run has found them.
+    found: Option<(Option<Instant>, Vec<SocketAddr>)>,
 }
 
 impl Station {
@@ -62,14 +64,22 @@ impl Station {
         Self { at, meter: Arc::default(), state: Mutex::default() }
     }
 
-    /// How an attempt went.
-    pub(super) fn note(&self, failed: bool) {
-        self.lock().failed = failed.then(Instant::now);
+    /// How an attempt went; whether that, or the reason for a failure, is news.
+    pub(super) fn note(&self, went: Result<(), &str>) -> bool {
+        let failed = went.err().map(|why| (Instant::now(), why.to_owned()));
+        let why = |failed: &Option<(Instant, String)>| failed.as_ref().map(|(_, why)| why.clone());
+        let before = std::mem::replace(&mut self.lock().failed, failed.clone());
+        why(&before) != why(&failed)
     }
 
     /// It failed a moment ago.
     pub(super) fn is_bad(&self) -> bool {
-        self.lock().failed.is_some_and(|since| since.elapsed() < PARDON)
+        self.lock().failed.as_ref().is_some_and(|(since, _)| since.elapsed() < PARDON)
+    }
+
+    /// Why the last attempt failed, however long ago that is; none: it did not.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lock().failed.as_ref().map(|(_, why)| why.clone())
     }
 
     /// The last attempt failed, however long ago that is.
@@ -77,11 +87,21 @@ impl Station {
         self.lock().failed.is_some()
     }
 
+    /// The addresses that were found last.
+    pub(super) fn found(&self) -> Option<Vec<SocketAddr>> {
+        self.lock().found.as_ref().map(|(_, addresses)| addresses.clone())
+    }
+
+    /// What an earlier run has found; it serves while nothing answers.
+    pub(super) fn recall(&self, addresses: Vec<SocketAddr>) {
+        self.lock().found.get_or_insert((None, addresses));
+    }
+
     /// Its addresses.
     pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let known = self.lock().found.clone();
         if let Some((since, addresses)) = &known
-            && since.elapsed() < FRESH
+            && since.is_some_and(|since| since.elapsed() < FRESH)
         {
             return Ok(addresses.clone());
         }
@@ -99,7 +119,7 @@ impl Station {
             Some(known) => timeout(AGAIN, looked_up).await.ok().and_then(Result::ok).unwrap_or(known),
             None => looked_up.await?,
         };
-        self.lock().found = Some((Instant::now(), addresses.clone()));
+        self.lock().found = Some((Some(Instant::now()), addresses.clone()));
         Ok(addresses)
     }
 
@@ -198,12 +218,12 @@ mod tests {
     #[test]
     fn who_failed_is_asked_last_also_on_a_new_list() {
         let relays = Relays::new(&[at("a"), at("b"), at("c")]);
-        relays.all()[0].note(true);
+        relays.all()[0].note(Err("no answer"));
         assert_eq!(labels(&relays.order()), "bca");
         assert!(!relays.replace(&[at("a"), at("b"), at("c")]));
         assert!(relays.replace(&[at("a"), at("c")]));
         assert_eq!(labels(&relays.order()), "ca");
-        relays.all()[0].note(false);
+        relays.all()[0].note(Ok(()));
         assert_eq!(labels(&relays.order()), "ac");
     }
 }

@@ -7,6 +7,7 @@
 //! 2. While an edge runs it is written at most each [`EACH`], in a thread of its own: until it is on the disk no flow waits for it,
 //!    and whoever opens flows wears out no flash by that ([`Keeper`]).
 
+use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::Edge;
 use super::machine::Saved;
 use crate::ca::Stamp;
 
@@ -126,6 +128,21 @@ impl Keeper {
             let _ = writing.await;
         }
         write(&self.file, known);
+    }
+}
+
+/// Keeps what an edge knows that asks no service, until dropped; what is new when it ends is not written by this.
+pub async fn keep_state(edge: &Edge, file: &Remembered) -> Infallible {
+    let mut keeper = Keeper::new(file.clone());
+    let mut kept = Saved::default();
+    loop {
+        tokio::time::sleep(EACH / 15).await;
+        let now = edge.save();
+        if now != kept {
+            kept = now.clone();
+            keeper.note();
+        }
+        keeper.keep(|| now);
     }
 }
 

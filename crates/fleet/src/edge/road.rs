@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead as _, ReadBuf};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -43,12 +43,18 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// carry within three seconds of a first one that has vanished.
 const HEDGE: Duration = Duration::from_millis(1500);
 
+/// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
+const WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
+
 /// Why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RoadError {
     /// No relay could be reached, or none had room: the last one's words.
     #[error("no relay can be had: {0}")]
     None(String),
+    /// The fleet's service has said that no relay has room for this edge, and has given none in time.
+    #[error("no relay of the fleet has room for this edge; it waits for one")]
+    Waiting,
     /// A relay has answered: its status, and its words.
     #[error("{words}")]
     Refused { status: u16, words: String },
@@ -76,6 +82,10 @@ pub(super) struct Roads {
     wake: Notify,
     /// A relay has failed.
     failing: Notify,
+    /// See [`Roads::changes`].
+    changes: watch::Sender<u64>,
+    /// The fleet's relays are not used until its service has given one.
+    held: watch::Sender<bool>,
 }
 
 /// One of the relays' results.
@@ -91,6 +101,8 @@ impl Roads {
             ready: Mutex::default(),
             wake: Notify::new(),
             failing: Notify::new(),
+            changes: watch::Sender::default(),
+            held: watch::Sender::default(),
         })
     }
 
@@ -111,6 +123,32 @@ impl Roads {
         lock(&self.trusted).clone()
     }
 
+    /// Whether new flows wait for the fleet's service to give a relay. Relays of the command line are used all the same.
+    pub(super) fn hold(&self, held: bool) {
+        if self.held.send_if_modified(|now| std::mem::replace(now, held) != held) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The relays that may be used, in the order in which they are asked.
+    fn order(&self) -> Vec<Arc<Station>> {
+        let mut order = self.relays.order();
+        if *self.held.borrow() {
+            order.retain(|station| station.at.member.is_none());
+        }
+        order
+    }
+
+    /// Waits, where new flows wait and no other relay is there.
+    async fn admitted(&self) -> Result<(), RoadError> {
+        let mut held = self.held.subscribe();
+        if !*held.borrow() || !self.order().is_empty() {
+            return Ok(());
+        }
+        let given = timeout(WAIT, held.wait_for(|held| !held)).await;
+        given.map(drop).map_err(|_| RoadError::Waiting)
+    }
+
     /// Ends when a relay has failed since this was asked last.
     pub(super) async fn failing(&self) {
         self.failing.notified().await;
@@ -118,8 +156,9 @@ impl Roads {
 
     /// A tunnel.
     pub(super) async fn tunnel(self: &Arc<Self>, target: &Target) -> Result<Tunnel, RoadError> {
+        self.admitted().await?;
         let mut last = "none is named".to_owned();
-        let mut rest = self.relays.order().into_iter();
+        let mut rest = self.order().into_iter();
         let mut running: JoinSet<Attempt> = JoinSet::new();
         loop {
             if let Some(station) = rest.next() {
@@ -147,10 +186,15 @@ impl Roads {
                 Err(Asked::Refused(status, words)) if !matches!(status, NO_ROOM | TIMED_OUT) => {
                     return Err(RoadError::Refused { status, words });
                 }
-                Err(Asked::Refused(_, words)) => last = words,
-                Err(Asked::Broke(error)) => last = format!("{}: {error}", station.at.label),
+                Err(Asked::Refused(_, words)) => {
+                    self.fail(&station, &words);
+                    last = words;
+                }
+                Err(Asked::Broke(error)) => {
+                    self.fail(&station, &error.to_string());
+                    last = format!("{}: {error}", station.at.label);
+                }
             }
-            self.fail(&station);
             tracing::warn!(relay = station.at.label, why = last, "a relay does not carry");
         }
     }
@@ -191,11 +235,11 @@ impl Roads {
         tokio::spawn(async move {
             match dial(&station, &trusted, &roads.by).await {
                 Ok((road, _)) => {
-                    station.note(false);
+                    roads.noted(station.note(Ok(())));
                     Ok(road)
                 }
                 Err(error) => {
-                    roads.fail(&station);
+                    roads.fail(&station, &error.to_string());
                     Err(error)
                 }
             }
@@ -203,18 +247,37 @@ impl Roads {
     }
 
     /// Rule 4.
-    fn fail(&self, station: &Arc<Station>) {
-        station.note(true);
+    fn fail(&self, station: &Arc<Station>, why: &str) {
+        self.noted(station.note(Err(why)));
         lock(&self.ready).retain(|(of, ..)| !Arc::ptr_eq(of, station));
         self.wake.notify_one();
         self.failing.notify_one();
     }
 
+    fn noted(&self, is_news: bool) {
+        if is_news {
+            self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Changes when a relay fails, fails for another reason, or carries again.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Tries each relay of the command line that no ready connection is made to, so that one that cannot be reached is known at once and
+    /// not when it is needed. The service's are measured.
+    fn greet(self: &Arc<Self>) {
+        let named = self.relays.all().into_iter().filter(|station| station.at.member.is_none());
+        named.skip(usize::from(self.warm > 0)).for_each(|station| drop(self.fresh(&station)));
+    }
+
     /// Keeps connections ready until dropped.
     pub(super) async fn keep_warm(self: &Arc<Self>) -> Infallible {
+        self.greet();
         let (mut pause, mut given_up) = (SHORTEST, None::<Instant>);
         loop {
-            let Some(first) = self.relays.order().into_iter().next() else {
+            let Some(first) = self.order().into_iter().next() else {
                 self.wake.notified().await;
                 continue;
             };
@@ -255,7 +318,7 @@ impl Roads {
 
     /// Waits for so long, or until this relay is no longer the first.
     async fn rest(&self, first: &Arc<Station>, time: Duration) {
-        let is_first = || self.relays.order().first().is_some_and(|now| Arc::ptr_eq(now, first));
+        let is_first = || self.order().first().is_some_and(|now| Arc::ptr_eq(now, first));
         let no_longer = async {
             while is_first() {
                 self.wake.notified().await;
@@ -296,4 +359,56 @@ async fn joined(dialled: JoinHandle<io::Result<Road>>) -> Result<Road, Asked> {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(member: Option<&str>) -> RelayAt {
+        let places = vec!["127.0.0.1:1".parse().unwrap()];
+        let member = member.map(|name| name.parse().unwrap());
+        RelayAt { label: "r".to_owned(), server: "127.0.0.1".try_into().unwrap(), places, member }
+    }
+
+    fn roads(relays: Vec<RelayAt>) -> Arc<Roads> {
+        let config = Config {
+            listen: Vec::new(),
+            relays,
+            warm: 0,
+            direct: false,
+            congestion: None,
+            lan: false,
+            guests: super::super::GuestTerms::default(),
+        };
+        let provider = Arc::new(crate::tls::provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let tls = builder.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        Roads::new(&config, Arc::new(tls).into())
+    }
+
+    #[test]
+    fn new_flows_wait_for_the_fleets_relays_and_not_for_those_of_the_command_line() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let target = Target::new("192.0.2.1", 80).unwrap();
+            let waits = roads(vec![at(Some("a"))]);
+            waits.hold(true);
+            let begun = Instant::now();
+            assert!(matches!(waits.tunnel(&target).await, Err(RoadError::Waiting)));
+            assert!(begun.elapsed() >= WAIT);
+            // Given one in time, the flow is led to it, where nothing listens.
+            let given = Arc::clone(&waits);
+            let giving = tokio::spawn(async move {
+                sleep(WAIT / 4).await;
+                given.hold(false);
+            });
+            assert!(matches!(waits.tunnel(&target).await, Err(RoadError::None(_))));
+            giving.await.unwrap();
+            let named = roads(vec![at(Some("a")), at(None)]);
+            named.hold(true);
+            assert_eq!(named.order().len(), 1);
+            assert!(matches!(named.tunnel(&target).await, Err(RoadError::None(_))));
+        });
+    }
 }

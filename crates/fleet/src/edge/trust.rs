@@ -9,7 +9,7 @@
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustls::ClientConfig;
@@ -75,13 +75,45 @@ pub fn list(own: &Credentials, path: &Path) -> Result<Option<Revocations>, CaErr
     if path.exists() { Revocations::open(path, own.authority()).map(Some) } else { Ok(None) }
 }
 
-/// Keeps an edge's trust as its list has it, and what it shows as `own` has it, until dropped.
-pub async fn keep_trust(edge: &Edge, mut own: watch::Receiver<Credentials>, path: &Path) -> Infallible {
-    let (mut known, mut said) = (edge.roads.trusted().revocations, String::new());
+/// Puts another certificate in force, `from` the one before, and reads the list at this path again: one that cannot be read is logged,
+/// and the list before stays in force. With another authority the list must be of that authority.
+///
+/// # Errors
+/// One line: the certificate is no good, and the one before stays.
+pub fn show(edge: &Edge, from: &Credentials, own: &Credentials, path: &Path) -> Result<(), String> {
+    let revocations = match edge.roads.trusted().revocations {
+        Some(held) if from.authority() == own.authority() => {
+            let mut read = held.clone();
+            let reread = read.reread();
+            Some(reread.map_or_else(
+                |error| {
+                    say(edge, error.to_string(), true);
+                    held
+                },
+                |_| read,
+            ))
+        }
+        _ => list(own, path).map_err(|error| error.to_string())?,
+    };
+    edge.trust(Trusted::new(own, revocations).map_err(|error| error.to_string())?);
+    Ok(())
+}
+
+/// What is wrong with the list: once, or again where somebody has asked for it.
+fn say(edge: &Edge, words: String, again: bool) {
+    let mut said = edge.list_trouble.lock().unwrap_or_else(PoisonError::into_inner);
+    if again || *said != words {
+        tracing::warn!("{words}: the list that was read before stays in force");
+        *said = words;
+    }
+}
+
+/// Keeps an edge's trust as its list has it until dropped; `own` is what it shows.
+pub async fn keep_trust(edge: &Edge, own: watch::Receiver<Credentials>, path: &Path) -> Infallible {
     loop {
         tokio::time::sleep(LOOK).await;
-        let shows = own.has_changed().unwrap_or(false);
-        let own = own.borrow_and_update().clone();
+        let mut known = edge.roads.trusted().revocations;
+        let own = own.borrow().clone();
         let looked = match &mut known {
             Some(revocations) => revocations.refresh(),
             none => list(&own, path).map(|found| {
@@ -90,16 +122,9 @@ pub async fn keep_trust(edge: &Edge, mut own: watch::Receiver<Credentials>, path
             }),
         };
         match looked {
-            Err(_) | Ok(false) if shows => trust(edge, &own, known.clone()),
-            Ok(true) => trust(edge, &own, known.clone()),
-            Ok(false) => said.clear(),
-            Err(error) => {
-                let words = error.to_string();
-                if words != said {
-                    tracing::warn!("{words}: the list that was read before stays in force");
-                    said = words;
-                }
-            }
+            Ok(true) => trust(edge, &own, known),
+            Ok(false) => edge.list_trouble.lock().unwrap_or_else(PoisonError::into_inner).clear(),
+            Err(error) => say(edge, error.to_string(), false),
         }
     }
 }

@@ -68,6 +68,9 @@ pub struct Status {
 #[derive(Debug)]
 pub struct Control(#[expect(dead_code, reason = "it is held, not read")] Ear);
 
+/// The command that listens.
+pub const WHO: &str = "marline relay";
+
 /// Where a relay of this name is asked.
 pub fn socket(run_dir: &Path, name: &Name) -> PathBuf {
     run_dir.join(format!("{BEGINS}{name}{ENDS}"))
@@ -142,5 +145,5 @@ impl Relay {
 /// # Errors
 /// One line: nobody is there, he does not answer, or he refuses.
 pub fn asked(run_dir: &Path, name: &Name, question: Question) -> Result<Status, AskError> {
-    ask("marline relay", &socket(run_dir, name), &question)
+    ask(WHO, &socket(run_dir, name), &question)
 }

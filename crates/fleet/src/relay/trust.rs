@@ -53,6 +53,8 @@ pub struct Trust {
     own: Mutex<Credentials>,
     clients: Clients,
     newest: watch::Sender<Arc<Trusted>>,
+    /// What was wrong with the list when it was read last.
+    said: Mutex<String>,
     /// Nothing; its descriptor is what is kept.
     spare: Mutex<Option<File>>,
 }
@@ -85,19 +87,42 @@ impl Trust {
         let revocations = Revocations::open(revoked, own.authority())?;
         let trusted = Trusted::of(&own, &clients, revocations)?;
         let (newest, spare) = (watch::Sender::new(Arc::new(trusted)), Mutex::new(spare()));
-        Ok(Self { own: Mutex::new(own), clients, newest, spare })
+        Ok(Self { own: Mutex::new(own), clients, newest, said: Mutex::default(), spare })
     }
 
-    /// Shows another certificate from now on.
+    /// Shows another certificate from now on, and reads the revocation list again: one that cannot be read is logged, and the list
+    /// before stays in force. With another authority, the list in the same file must be of that authority.
     ///
     /// # Errors
-    /// It is no good; the one before stays.
+    /// The certificate is no good, and the one before stays.
     pub fn renew(&self, own: Credentials) -> Result<(), TrustError> {
-        let revocations = self.newest.borrow().revocations.clone();
+        let held = self.newest.borrow().revocations.clone();
+        let is_same = self.own.lock().unwrap_or_else(PoisonError::into_inner).authority() == own.authority();
+        let revocations = if is_same {
+            let mut read = held.clone();
+            match read.reread() {
+                Ok(_) => read,
+                Err(error) => {
+                    self.say(error.to_string(), true);
+                    held
+                }
+            }
+        } else {
+            Revocations::open(held.path(), own.authority())?
+        };
         let trusted = Trusted::of(&own, &self.clients, revocations)?;
         *self.own.lock().unwrap_or_else(PoisonError::into_inner) = own;
         self.newest.send_replace(Arc::new(trusted));
         Ok(())
+    }
+
+    /// Reads the revocation list again, though it looks unchanged; as [`renew`](Self::renew).
+    ///
+    /// # Errors
+    /// The library refuses; what counted before stays in force.
+    pub fn reload(&self) -> Result<(), TrustError> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.renew(own)
     }
 
     /// What counts, from now on.
@@ -113,25 +138,28 @@ impl Trust {
 
     /// Keeps it new until dropped.
     pub async fn keep(&self) -> Infallible {
-        let (mut said, mut dates) = (String::new(), Instant::now());
+        let mut dates = Instant::now();
         loop {
             tokio::time::sleep(LOOK).await;
             match self.look() {
                 Ok(true) => tracing::info!("a new revocation list"),
-                Ok(false) => said.clear(),
-                Err(error) => {
-                    let words = error.to_string();
-                    if words != said {
-                        tracing::warn!("{words}: the list that was read before stays in force");
-                        said = words;
-                    }
-                }
+                Ok(false) => self.said.lock().unwrap_or_else(PoisonError::into_inner).clear(),
+                Err(error) => self.say(error.to_string(), false),
             }
             // Whatever became of the list: certificates end.
             if dates.elapsed() >= DATES {
                 self.newest.send_modify(|_| {});
                 dates = Instant::now();
             }
+        }
+    }
+
+    /// What is wrong with the list: once, or again where somebody has asked for it.
+    fn say(&self, words: String, again: bool) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if again || *said != words {
+            tracing::warn!("{words}: the list that was read before stays in force");
+            *said = words;
         }
     }
 

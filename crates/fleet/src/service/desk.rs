@@ -24,7 +24,7 @@ use super::forward::Colleague;
 use super::lead::{Post, boot};
 use super::machine::{Config, Machine, Output, Problem as Matching};
 use super::problem::Problem;
-use super::store::{Entry, Lead, Store, StoreError};
+use super::store::{Entry, Lead, Secrets, Store, StoreError};
 use super::words::{Endpoint, ServiceRow};
 use crate::ca::{Authority, CaError, Chain, EnrolError, Nonce, RenewError, Spent, SpentFile, Stamp};
 use crate::identity::{Identity, Name, Role};
@@ -333,6 +333,14 @@ impl Desk {
                 Err(unavailable("store", "the service's store does not answer"))
             }
             Err(error) => Err(unavailable("store", error.to_string())),
+        }
+    }
+
+    /// Another password and authority of a shared store, from now on.
+    pub async fn secrets(self: &Arc<Self>, secrets: Secrets) {
+        let changed = self.store(move |store| store.secrets(secrets)).await;
+        if changed.is_ok() {
+            tracing::info!("the store's password and authority are read again");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Members that renew their certificates over the API, before these end.
 
+use marline_fleet::reload::Reloads;
 use marline_fleet::renew::{Own, RenewalError, keep_renewed, renew};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -81,7 +82,10 @@ fn who_keeps_its_certificate_new_never_has_one_that_has_ended() {
         let mut relay = place.client_of(&own).showing(move || Arc::clone(&newest.borrow()));
         let url = place.url();
         let member = Own::new(files.clone(), None);
-        let keeps = keep_renewed(Some(&url), &member, own, |own| _ = shown.send_replace(tls(own)));
+        let keeps = keep_renewed(Some(&url), &member, own, Reloads::never(), |own| {
+            shown.send_replace(tls(own));
+            Ok(())
+        });
         let beats = async {
             while Stamp::now() <= first.ends.after(Duration::from_secs(2)) {
                 relay.send::<Value>("/v1/relays/heartbeat", &beat(100, Mark::default())).await.unwrap();
@@ -110,7 +114,10 @@ fn where_its_file_cannot_be_written_it_is_kept_elsewhere() {
         let (member, url) = (Own::new(files.clone(), Some(&state)), place.url());
         let seen = watch::Sender::new(None);
         tokio::select! {
-            never = keep_renewed(Some(&url), &member, own.clone(), |own| _ = seen.send_replace(own.span().ok())) => match never {},
+            never = keep_renewed(Some(&url), &member, own.clone(), Reloads::never(), |own| {
+                seen.send_replace(own.span().ok());
+                Ok(())
+            }) => match never {},
             () = until("it is kept", async || state.join("cam-7.pem").exists()) => {}
         }
         let read = member.read().unwrap().span().unwrap();
@@ -127,8 +134,10 @@ fn another_certificate_that_somebody_has_put_there_counts() {
         let (strange, _) = place.aged("marline://edge/cam-8", Duration::ZERO);
         let seen = watch::Sender::new(None);
         let member = Own::new(files.clone(), None);
-        let keeps =
-            keep_renewed(None, &member, own.clone(), |own| _ = seen.send_replace(Some(own.span().unwrap())));
+        let keeps = keep_renewed(None, &member, own.clone(), Reloads::never(), |own| {
+            seen.send_replace(Some(own.span().unwrap()));
+            Ok(())
+        });
         let puts = async {
             // Half of a pair, and somebody else's, are not taken.
             std::fs::copy(&strange.certificate, &files.certificate).unwrap();

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::RtpArgs;
 use super::{exit, json_of, print, say};
 use crate::Exit;
+use crate::hangup::Hangup;
 
 /// Serves players until stopped.
 pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
@@ -26,9 +27,10 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
     let (first, second) = (stream.first.clone(), stream.second.clone());
     let served = tokio::task::LocalSet::new().block_on(&runtime, async move {
         let mut signals = Vec::new();
-        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
             signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
         }
+        let hangup = Hangup::caught()?;
         let front = Front::open(stream, say).await.map_err(exit)?;
         if !args.quiet {
             say(&format!(
@@ -38,6 +40,7 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
         }
         tokio::select! {
             () = front.run() => {}
+            never = hangup.changes_nothing(args.quiet) => match never {},
             () = std::future::poll_fn(|cx| {
                 let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
                 if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }

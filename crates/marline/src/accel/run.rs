@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use super::args::RunArgs;
 use super::{exit, json_of, keep, print, run_dir, say, terms};
 use crate::Exit;
+use crate::hangup::Hangup;
 
 /// Helps flows until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
@@ -26,9 +27,10 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();
     let mut signals = Vec::new();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
         signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
     }
+    let hangup = Hangup::caught()?;
     let survey = survey().map_err(|error| exit(error.into()))?;
     let roads = roads(&survey, &wanted).map_err(exit)?;
     for (helper, road) in config.helpers.iter_mut().zip(roads.iter().skip(1)) {
@@ -73,6 +75,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             let lost = tokio::select! {
                 error = engine.lost() => Some(error),
                 () = stop.notified() => None,
+                never = hangup.changes_nothing(args.quiet) => match never {},
                 () = std::future::poll_fn(|cx| {
                     let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
                     if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }

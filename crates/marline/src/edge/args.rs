@@ -87,9 +87,13 @@ pub(super) struct RunArgs {
     /// Connections to the relay that wait ready.
     #[arg(long, value_name = "N", default_value = "2")]
     pub(super) warm: usize,
-    /// Refuse flows while no relay can be had, instead of sending them over one link.
+    /// Refuse flows while no relay can be had, instead of sending them in plain text over one link; and follow the fleet's service
+    /// where it gives no relay: with `no-gain` keep the one in use, with `no-room` wait. The default with --lan.
     #[arg(long)]
     pub(super) no_direct: bool,
+    /// With --lan: send flows directly over one link while no relay can be had. The default without --lan.
+    #[arg(long, conflicts_with = "no_direct")]
+    pub(super) direct: bool,
     #[command(flatten)]
     pub(super) asks: AskArgs,
     /// Use only these links, as `marline paths --link`.
@@ -110,6 +114,13 @@ pub(super) struct RunArgs {
     pub(super) run_dir: Option<PathBuf>,
 }
 
+impl RunArgs {
+    /// Whether flows go to their servers without a relay where none can be had.
+    pub(super) fn may_go_directly(&self) -> bool {
+        self.direct || (self.lan.is_empty() && !self.no_direct)
+    }
+}
+
 /// What the service is told and how it is asked.
 #[derive(Debug, Args)]
 pub(super) struct AskArgs {
@@ -125,9 +136,9 @@ pub(super) struct AskArgs {
     /// What one measurement may send over metered links; ten times this a day. 0: nothing.
     #[arg(long, value_name = "SIZE", default_value = "2MB", value_parser = size)]
     pub(super) probe_bytes: DataSize,
-    /// Where it is kept what is known of relays [default: edge-NAME.json in /var/lib/marline for root, otherwise in
-    /// ~/.local/state/marline].
-    #[arg(long, value_name = "FILE", requires = "fleet")]
+    /// Where it is kept what is known of relays: rates, and addresses that serve while a name cannot be looked up [default with
+    /// --fleet: edge-NAME.json in /var/lib/marline for root, otherwise in ~/.local/state/marline; without it: nothing is kept].
+    #[arg(long, value_name = "FILE")]
     pub(super) state: Option<PathBuf>,
 }
 

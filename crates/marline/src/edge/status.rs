@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
-use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow};
+use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow, UnusedLink};
 use marline_net::control::{AskError, ask};
 use marline_net::printable::printable;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::steering::SteeringState;
 use crate::Exit;
 use crate::energy::{json, table};
 use crate::output::print;
@@ -44,6 +45,10 @@ pub(super) struct Status {
     /// None: it asks no service.
     fleet: Option<FleetView>,
     links: Vec<LinkNow>,
+    /// Links that connections to relays do not use.
+    #[serde(default)]
+    unused_links: Vec<UnusedLink>,
+    steering: SteeringState,
     /// None: it serves no LAN.
     #[serde(default)]
     rest: Option<RestNow>,
@@ -51,6 +56,7 @@ pub(super) struct Status {
 
 /// What does not change while it runs.
 pub(super) struct About {
+    pub(super) steering: watch::Receiver<SteeringState>,
     pub(super) begun: Instant,
     pub(super) edge: String,
     pub(super) listens: Vec<String>,
@@ -68,6 +74,8 @@ impl Status {
             relays: edge.relays(),
             fleet: fleet.map(|view| view.borrow().clone()),
             links: edge.links(),
+            unused_links: edge.unused().borrow().clone(),
+            steering: about.steering.borrow().clone(),
             rest: edge.rest().borrow().clone(),
         }
     }
@@ -102,7 +110,8 @@ fn shown(status: &Status) -> String {
     if let Some(fleet) = &status.fleet {
         text += &service(fleet);
     }
-    let mut rows = vec![words(&["relay", "state", "reaches", "measured", "round trip", "flows", "sent"])];
+    let mut rows =
+        vec![words(&["relay", "state", "reaches", "measured", "round trip", "flows", "sent", "received"])];
     rows.extend(status.relays.iter().enumerate().map(|(n, relay)| {
         let known = status
             .fleet
@@ -120,31 +129,49 @@ fn shown(status: &Status) -> String {
         let trip = known.and_then(|known| known.rtt_ms).map_or_else(none, |trip| format!("{trip} ms"));
         let carried = flows.carried.get(&relay.label).copied().unwrap_or_default();
         let sent = DataSize::from_bytes(relay.sent_bytes).to_string();
-        vec![relay.label.clone(), state.to_owned(), rate, age, trip, carried.to_string(), sent]
+        let received = DataSize::from_bytes(relay.received_bytes).to_string();
+        vec![relay.label.clone(), state.to_owned(), rate, age, trip, carried.to_string(), sent, received]
     }));
     text += &(table(&rows) + "\n");
+    let failing = status.relays.iter().filter_map(|relay| Some((&relay.label, relay.why.as_ref()?)));
+    for (label, why) in failing {
+        text += &format!("relay {} cannot be used: {}\n\n", printable(label), printable(why));
+    }
     if status.links.is_empty() {
         return text + "no link: what is sent stays on this machine\n";
     }
-    let all: u64 = status.links.iter().map(|link| link.sent_bytes).sum();
-    let mut rows = vec![words(&["link", "state", "sent", "share", "now", "most", "bytes"])];
+    let all: u64 = status.links.iter().map(passed).fold(0, u64::saturating_add);
+    let header = ["link", "state", "sent", "received", "share", "up now", "down now", "most up", "bytes"];
+    let mut rows = vec![words(&header)];
     rows.extend(status.links.iter().map(|link| {
-        let share = if all == 0 { 0.0 } else { 100.0 * link.sent_bytes as f64 / all as f64 };
+        let share = if all == 0 { 0.0 } else { 100.0 * passed(link) as f64 / all as f64 };
         vec![
             link.name.clone(),
             state(link).to_owned(),
             DataSize::from_bytes(link.sent_bytes).to_string(),
+            DataSize::from_bytes(link.received_bytes).to_string(),
             format!("{share:.0}%"),
             link.rate.to_string(),
+            link.down.to_string(),
             link.most.to_string(),
             if link.metered { "metered" } else { "free" }.to_owned(),
         ]
     }));
     text += &table(&rows);
+    for unused in &status.unused_links {
+        text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.why));
+    }
+    if let Some(why) = status.steering.why.as_ref().filter(|_| !status.steering.active) {
+        text += &format!("\nthe links are not steered from here: {}\n", printable(why));
+    }
     if let Some(rest) = &status.rest {
         text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));
     }
     text
+}
+
+fn passed(link: &LinkNow) -> u64 {
+    link.sent_bytes.saturating_add(link.received_bytes)
 }
 
 /// Which way the rest of a LAN's packets takes, and why.
@@ -167,6 +194,9 @@ fn state(link: &LinkNow) -> &'static str {
 fn service(fleet: &FleetView) -> String {
     let given = match (&fleet.given, fleet.reason) {
         (Some(held), _) => format!("has given {} with {}", held.relay, held.reservation),
+        (None, Some(reason)) if fleet.waiting => {
+            format!("has given no relay ({}): new flows wait until one has room", reason.word())
+        }
         (None, Some(reason)) => format!("has given no relay ({})", reason.word()),
         (None, None) => "was not asked yet".to_owned(),
     };

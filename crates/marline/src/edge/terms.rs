@@ -28,6 +28,8 @@ pub(super) struct Terms {
     pub(super) revoked: PathBuf,
     pub(super) config: Config,
     pub(super) fleet: Option<Fleet>,
+    /// Where it is kept what is known, of an edge that asks no service.
+    pub(super) state: Option<Remembered>,
 }
 
 /// What concerns the service.
@@ -64,13 +66,14 @@ impl Terms {
         if let Some(congestion) = &args.congestion {
             congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
         }
+        let direct = args.may_go_directly();
         let relays = args.relay.iter().map(|relay| named(relay)).collect::<Result<Vec<_>, _>>()?;
         let guests = GuestTerms { live: [vec![Live::rtmp()], args.live.clone()].concat(), ..GuestTerms::default() };
         let config = Config {
             listen: args.listen.clone(),
             relays,
             warm: args.warm,
-            direct: !args.no_direct,
+            direct,
             congestion: args.congestion.clone(),
             lan: !args.lan.is_empty(),
             guests,
@@ -84,12 +87,14 @@ impl Terms {
                 position: args.asks.position,
                 near: args.minimise == Some(Minimise::Latency),
                 probe_bytes: args.asks.probe_bytes,
+                strict: !direct,
             };
             Ok::<_, Exit>(Fleet { client, machine, remembered: Remembered::at(&state) })
         });
         let fleet = fleet.transpose()?;
         resolve(args)?;
-        Ok(Self { identity, own: member.own, files: member.kept, trusted, revoked, config, fleet })
+        let state = args.asks.state.as_ref().filter(|_| fleet.is_none()).map(|state| Remembered::at(state));
+        Ok(Self { identity, own: member.own, files: member.kept, trusted, revoked, config, fleet, state })
     }
 }
 
@@ -139,7 +144,7 @@ fn resolve(args: &RunArgs) -> Result<(), Exit> {
             unknown.push(format!("--relay {relay}: {error}"));
         }
     }
-    if args.fleet.is_none() && args.no_direct && unknown.len() == args.relay.len() {
+    if args.fleet.is_none() && !args.may_go_directly() && unknown.len() == args.relay.len() {
         return Err(Exit::new(Exit::NETWORK, unknown.join("; ")));
     }
     unknown.iter().for_each(|line| say(&format!("{line}: it is looked up again when it is needed")));

@@ -6,7 +6,8 @@
 //! 3. A store that is shared may be away: the service begins without it, and says so. A file of its own must be there.
 //! 4. A password is in a file or in the environment, and nowhere else. One that was written elsewhere is not repeated.
 //! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
-//! 6. What is said goes to standard error, one line each.
+//! 6. SIGHUP has certificate, key, revocation list and the store's password and authority read again.
+//! 7. What is said goes to standard error, one line each.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +20,7 @@ use marline_core::units::Ratio;
 use marline_fleet::ca::{Address, Authority, Grant, Stamp};
 use marline_fleet::identity::{Identity, Name, Role};
 use marline_fleet::relay::Trust;
+use marline_fleet::reload::{Reloader, Reloads};
 use marline_fleet::renew::{Own, keep_renewed};
 use marline_fleet::service::machine::Config;
 use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Store};
@@ -30,6 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::ask::runtime;
 use super::ca;
 use crate::args::positive_duration;
+use crate::hangup::Hangup;
 use crate::member::{Member, Shown};
 use crate::output::say;
 use crate::{Exit, Secret};
@@ -135,6 +138,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     runtime()?.block_on(async {
         let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
         let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
+        let (mut hangup, reloader) = (Hangup::caught()?, Reloader::new());
         let limits = Limits::default().within(descriptors);
         let counter = Counter::open(Arc::clone(&desk), &args.listen, limits).await;
         let counter = counter.map_err(|error| failed(&error))?;
@@ -155,7 +159,14 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             never = trust.keep() => match never {},
             () = tell(&desk) => Ok(()),
             () = renew(&trust, &args, &dir), if !args.shown.is_named() => Ok(()),
-            never = look_after(&trust, named, own) => match never {},
+            never = look_after(&trust, named, own, reloader.subscribe()) => match never {},
+            never = async {
+                loop {
+                    hangup.next().await;
+                    reloader.request();
+                    read_secrets(&desk, &args).await;
+                }
+            } => match never {},
         };
         desk.resign().await;
         ended
@@ -335,14 +346,30 @@ async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
 }
 
 /// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
-async fn look_after(trust: &Trust, named: Option<Own>, own: Credentials) -> Infallible {
-    let Some(files) = named else { return std::future::pending().await };
-    keep_renewed(None, &files, own, |own| {
-        if let Err(error) = trust.renew(own.clone()) {
-            say(&format!("the new certificate is of no use: {error}"));
+/// On request its files and the revocation list are read again.
+async fn look_after(trust: &Trust, named: Option<Own>, own: Credentials, mut reloads: Reloads) -> Infallible {
+    let Some(files) = named else {
+        loop {
+            reloads.requested().await;
+            match trust.reload() {
+                Ok(()) => say("SIGHUP: the revocation list is read again"),
+                Err(error) => say(&format!("SIGHUP: {error}: what was read before stays in force")),
+            }
         }
-    })
-    .await
+    };
+    let shows = |own: &Credentials| trust.renew(own.clone()).map_err(|error| error.to_string());
+    keep_renewed(None, &files, own, reloads, shows).await
+}
+
+/// The password and the authority of Redis, again. Files that are no good change nothing.
+async fn read_secrets(desk: &Arc<Desk>, args: &RunArgs) {
+    let Some(Ok(Place::Redis(nodes))) = args.store.as_ref().map(|named| named.reveal().parse()) else { return };
+    match secrets(args, &nodes) {
+        Ok(secrets) => desk.secrets(secrets).await,
+        Err(exit) => {
+            say(&format!("SIGHUP: {}: what was read before stays in force", exit.line.unwrap_or_default()))
+        }
+    }
 }
 
 /// Says when the store stops answering, and when it answers again.

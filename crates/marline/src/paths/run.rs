@@ -2,7 +2,7 @@
 //!
 //! 1. Order: the command line and the files that it names are read; links are looked for; privilege, kernel and other
 //!    path managers are checked; the claim is taken, the socket is there; only then is anything changed.
-//! 2. SIGINT, SIGTERM and SIGHUP end it well: all is put back, and the exit code is 0.
+//! 2. SIGINT and SIGTERM end it well: all is put back, and the exit code is 0. SIGHUP changes nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use super::args::{RunArgs, Wanted};
 use super::{exit, named_run_dir, own_run_dir, say};
 use crate::config::Interface;
+use crate::hangup::Hangup;
 use crate::{ConfigFile, Exit, energy};
 
 /// `[paths]` of the configuration file; the command line wins, field by field.
@@ -274,9 +275,10 @@ fn links(
 async fn steer(mut plan: Plan) -> Result<(), Exit> {
     // Before anything is changed: whoever starts it may stop it at once.
     let mut signals = Vec::new();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
         signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
     }
+    let hangup = Hangup::caught()?;
     let dry = plan.mode == Mode::DryRun;
     let left = match &plan.run_dir {
         Some(run_dir) if !dry => ground::check(run_dir, plan.mode).map_err(exit)?,
@@ -355,6 +357,7 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
                 if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
             error = forwarding => failed = Some(error),
+            never = hangup.changes_nothing(quiet) => match never {},
         }
     };
     let ended = drive(policy, job, stop).await;

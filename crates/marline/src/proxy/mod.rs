@@ -20,6 +20,7 @@ use marline_net::proxy::{self, Options, ProxyError, Running};
 
 pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs, Watching};
 
+use crate::hangup::Hangup;
 use crate::output::{self, print};
 use crate::{ConfigFile, Exit, energy};
 
@@ -47,7 +48,13 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
             let _ = print(&format!("{object}\n"));
         }
     };
-    block_on(proxy::run(options, started, std::future::pending()))?.map_err(exit)
+    block_on(async {
+        let hangup = Hangup::caught()?;
+        tokio::select! {
+            ended = proxy::run(options, started, std::future::pending()) => ended.map_err(exit),
+            never = hangup.changes_nothing(quiet) => match never {},
+        }
+    })?
 }
 
 /// Prints an address for a player, or starts one.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
-use marline_fleet::relay::control::{Question, Status, asked, found};
+use marline_fleet::relay::control::{AskError, Question, Status, WHO, asked, found};
 
 use crate::Exit;
 use crate::energy::{json, table};
@@ -107,11 +107,8 @@ fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
             Err(Exit::usage(format!("several relays run here: {}; choose one with --name", names.join(", "))))
         }
         None => Err(refusal.unwrap_or_else(|| {
-            let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-            let where_ = dirs.join(" or ");
-            Exit::failed(format!(
-                "no `marline relay` runs here (no socket in {where_}); start one with `marline relay`, or name its --run-dir"
-            ))
+            let socket = dirs.first().cloned().unwrap_or_default();
+            unanswered(&AskError::Nobody { who: WHO, socket, error: std::io::ErrorKind::NotFound.into() })
         })),
     }
 }

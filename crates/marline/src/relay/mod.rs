@@ -4,7 +4,8 @@
 //! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain`. The second one ends at once.
 //! 3. `status`, `drain` and `stop` are asked at a socket in the run directory (`ask`). Where it cannot be made that is said, and
 //!    the relay carries all the same.
-//! 4. What is said goes to standard error, one line each.
+//! 4. SIGHUP has certificate, key, authority and revocation list read again; files that are no good change nothing.
+//! 5. What is said goes to standard error, one line each.
 
 mod args;
 mod ask;
@@ -20,6 +21,7 @@ use marline_fleet::relay::announce::{Terms, announce};
 use marline_fleet::relay::control::Control;
 use marline_fleet::relay::rules::Rules;
 use marline_fleet::relay::{Config, Doors, Relay, Trust};
+use marline_fleet::reload::Reloader;
 use marline_fleet::renew::keep_renewed;
 use marline_fleet::service::Client;
 use marline_net::descriptors;
@@ -27,6 +29,7 @@ use marline_net::paths::room;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
+use crate::hangup::Hangup;
 use crate::member::Member;
 use crate::output::say;
 use crate::paths::run_dirs;
@@ -85,6 +88,7 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
             limits.tunnels, limits.connections, asked.tunnels, asked.connections
         ));
     }
+    let (mut hangup, reloader) = (own_runtime.block_on(async { Hangup::caught() })?, Reloader::new());
     let name = identity.name;
     let control = own_runtime.block_on(async { listen(args.run_dir.as_deref(), &name, &relay) });
     for _ in 1..args.threads.get() {
@@ -101,11 +105,15 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
                 Err(Exit::failed(format!("the listeners: {error}")))
             }
             never = trust.keep() => match never {},
-            never = keep_renewed(url.as_deref(), &kept, own, |own| {
-                if let Err(error) = trust.renew(own.clone()) {
-                    say(&format!("the new certificate is of no use: {error}"));
-                }
+            never = keep_renewed(url.as_deref(), &kept, own, reloader.subscribe(), |own| {
+                trust.renew(own.clone()).map_err(|error| error.to_string())
             }) => match never {},
+            never = async {
+                loop {
+                    hangup.next().await;
+                    reloader.request();
+                }
+            } => match never {},
             never = announced(&relay, fleet) => match never {},
             ended = stopped(&relay, args.drain) => ended,
         }

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use marline_core::units::{Bitrate, DataSize, Instant};
@@ -61,6 +62,9 @@ pub struct Saved {
     /// Relays, the best first.
     #[serde(default)]
     pub relays: Vec<RelayKnown>,
+    /// Of relays of the command line, `HOST:PORT`: the addresses that were found last.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub addresses: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 /// One relay, as it is kept and shown.
@@ -110,6 +114,7 @@ impl Known {
             probed_bytes: self.paid(now).bytes(),
             probed_s: now.since(self.paid.0).as_secs(),
             relays: rows.map(|row| RelayKnown { failed: false, ..row }).collect(),
+            addresses: BTreeMap::new(),
         }
     }
 

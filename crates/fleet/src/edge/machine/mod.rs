@@ -12,6 +12,8 @@
 //!    unmetered link is measured alone, and none where there is none.
 //! 5. Used are, in this order: what the service has assigned; other candidates by their rates, or by their round trips among those
 //!    that are fast enough ([`Config::near`]); what was known before. Who failed comes last. Only new flows are led.
+//!    An edge whose flows never go directly ([`Config::strict`]) follows the service where it gives nothing: with `no-gain` it keeps the
+//!    relay that it had; with `no-room` new flows wait for an assignment ([`Machine::waits`]).
 //! 6. It says to hold a relay only if the service has given it and new flows go there.
 //! 7. A service that does not answer changes nothing but the time of the next question, which doubles up to `LONGEST`.
 
@@ -83,6 +85,8 @@ pub struct Config {
     pub near: bool,
     /// What one probe may send over metered links.
     pub probe_bytes: DataSize,
+    /// No flow goes directly (`--no-direct`): what the service says where it gives no relay is followed.
+    pub strict: bool,
 }
 
 impl Default for Config {
@@ -94,6 +98,7 @@ impl Default for Config {
             position: None,
             near: false,
             probe_bytes: DataSize::from_bytes(2_000_000),
+            strict: false,
         }
     }
 }
@@ -166,6 +171,10 @@ pub struct Machine {
     links: LinksNow,
     seat: Option<Seat>,
     reason: Option<Reason>,
+    /// The service has said `no-room`, and nothing else since that decides.
+    full: bool,
+    /// The relay that it had when the service said `no-gain`.
+    kept: Option<Name>,
     doing: Doing,
     queue: VecDeque<Name>,
     measuring: Instant,
@@ -199,6 +208,8 @@ impl Machine {
             links: LinksNow::default(),
             seat: None,
             reason: None,
+            full: false,
+            kept: None,
             doing: Doing::Nothing,
             queue: VecDeque::new(),
             measuring: now,
@@ -294,10 +305,25 @@ impl Machine {
                     (self.seat, self.low) = (Some(Seat { held, rate }), 0);
                     self.outputs.push_back(Output::Keep);
                 }
+                (self.full, self.kept) = (false, None);
             }
-            None => self.seat = None,
+            None => {
+                let had = self.seat.take().map(|seat| seat.held.relay);
+                match standing.reason {
+                    // Not decided yet.
+                    Some(Reason::Pending) | None => self.kept = had.or(self.kept.take()),
+                    Some(Reason::NoGain) => (self.full, self.kept) = (false, had.or(self.kept.take())),
+                    Some(Reason::NoRoom) => (self.full, self.kept) = (true, None),
+                    Some(Reason::NoRelay | Reason::Released) => (self.full, self.kept) = (false, None),
+                }
+            }
         }
         self.lead();
+    }
+
+    /// Whether new flows are to wait until the service gives a relay.
+    pub fn waits(&self) -> bool {
+        self.config.strict && self.full && self.seat.is_none()
     }
 
     /// The service did not answer, or not with what was asked for.
@@ -463,7 +489,8 @@ impl Machine {
 
     /// Rule 5.
     fn lead(&mut self) {
-        let seat = self.seat.as_ref().map(|seat| &seat.held.relay);
+        let kept = self.kept.as_ref().filter(|_| self.config.strict);
+        let seat = self.seat.as_ref().map(|seat| &seat.held.relay).or(kept);
         let mut order = self.known.order(&self.offered, self.near(), self.now);
         // The one that was given, unless it fails.
         order.sort_by_key(|name| (self.known.is_failed(name, self.now), Some(name) != seat));

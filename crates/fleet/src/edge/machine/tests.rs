@@ -291,3 +291,28 @@ fn the_origin_is_the_newest_flows_unless_one_is_named() {
     assert!(!machine.origin("live.example:1935".parse().unwrap()));
     assert_eq!(machine.report().wish.origin.to_string(), "named.example:1935");
 }
+
+#[test]
+fn an_edge_whose_flows_never_go_directly_keeps_its_relay_without_gain_and_waits_without_room() {
+    for strict in [true, false] {
+        let mut machine = Machine::new(Config { strict, ..Config::default() }, None, at(0));
+        settle(&mut machine, &THREE, 0);
+        machine.standing(given("a", 1), at(4000));
+        assert_eq!((used(&machine)[0], machine.waits()), ("a", false));
+        machine.standing(none(Reason::Pending), at(5000));
+        machine.standing(none(Reason::NoGain), at(6000));
+        // The one that it had, though another one is faster.
+        assert_eq!((used(&machine)[0], machine.waits()), (if strict { "a" } else { "b" }, false));
+        machine.standing(none(Reason::NoRoom), at(7000));
+        assert_eq!((used(&machine)[0], machine.waits()), ("b", strict));
+        // Undecided is no room either, and neither is a service that does not answer.
+        machine.standing(none(Reason::Pending), at(8000));
+        machine.unreachable(at(9000));
+        assert_eq!(machine.waits(), strict);
+        for decided in [given("c", 2), none(Reason::NoRelay), none(Reason::NoGain), none(Reason::Released)] {
+            machine.standing(none(Reason::NoRoom), at(10_000));
+            machine.standing(decided, at(11_000));
+            assert!(!machine.waits());
+        }
+    }
+}

@@ -121,6 +121,14 @@ pub trait Store: Send {
         None
     }
 
+    /// Another password and authority, from the next connection on.
+    ///
+    /// # Errors
+    /// They are no good, and those before stay.
+    fn secrets(&mut self, _secrets: Secrets) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Leads no longer.
     ///
     /// # Errors

@@ -258,6 +258,11 @@ impl Store for Redis {
         Some(self.region.to_string())
     }
 
+    fn secrets(&mut self, secrets: Secrets) -> Result<(), StoreError> {
+        *self = Self::new(self.nodes.clone(), self.region.clone(), secrets)?;
+        Ok(())
+    }
+
     fn resign(&mut self, holder: &str) -> Result<(), StoreError> {
         let mut command = self.script(RESIGN, &[self.key("lead")]);
         self.ask(command.arg(holder))

@@ -408,6 +408,14 @@ pub fn endpoints_of_others(run_dir: &Path) -> io::Result<Vec<Endpoint>> {
     Ok(all.into_iter().filter(|endpoint| !is_ours(endpoint)).collect())
 }
 
+/// Endpoints of the kernel's own path manager, whoever set them.
+///
+/// # Errors
+/// They cannot be read: that takes CAP_NET_ADMIN and a kernel with MPTCP.
+pub fn endpoints() -> io::Result<Vec<Endpoint>> {
+    PathManager::open().map_err(io::Error::other)?.endpoints()
+}
+
 /// Where the socket of this network's daemon is in a run directory: each network namespace has a name of its own, so
 /// that whoever asks from inside one reaches the daemon that steers it.
 pub fn socket(run_dir: &Path) -> PathBuf {

@@ -1,0 +1,135 @@
+//! Links that connections to relays do not use, and why: an edge that was given two links and uses one says so.
+//!
+//! Input: the last look at the links, the interfaces of this host, and the MPTCP endpoints of the kernel's own path manager. A link is
+//! listed if it has a default route and
+//!
+//! 1. a daemon steers, and the interface is not among its links (a tunnel, a bridge, a VPN beside the main one); or
+//! 2. nothing steers, and no endpoint makes subflows over it. Connections begin over the link of the preferred default route, which
+//!    needs none.
+
+use marline_core::wire::netlink::mptcp::Endpoint;
+use marline_net::links::{Interface, Survey, Verdict, survey};
+use marline_net::paths::ground;
+
+use super::links::Look;
+
+/// chosen: interfaces change seldom; every tenth second.
+pub(super) const EACH: u64 = 5;
+
+/// A link that carries nothing to relays.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct UnusedLink {
+    /// Its interface.
+    pub name: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+/// Looks once. Blocks for as long as the kernel takes.
+pub(super) fn look(look: &Look) -> Vec<UnusedLink> {
+    let Ok(survey) = survey() else { return Vec::new() };
+    let steered = look.steered.then(|| look.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>());
+    // Without CAP_NET_ADMIN, or without MPTCP, they are not known.
+    let endpoints = if look.steered { None } else { ground::endpoints().ok() };
+    unused(&survey, steered.as_deref(), endpoints.as_deref())
+}
+
+fn unused(survey: &Survey, steered: Option<&[String]>, endpoints: Option<&[Endpoint]>) -> Vec<UnusedLink> {
+    let metric = |interface: &Interface| {
+        [&interface.v4, &interface.v6].into_iter().flatten().map(|route| route.metric).min()
+    };
+    let with_route = || survey.interfaces.iter().filter(|interface| metric(interface).is_some());
+    let first = with_route().min_by_key(|interface| (metric(interface), interface.index)).map(|first| first.index);
+    let why = |interface: &Interface| match (steered, endpoints) {
+        (Some(links), _) if links.contains(&interface.name) => None,
+        (Some(_), _) => Some(match &interface.verdict {
+            Verdict::Unused(reason) if reason.can_be_overruled() => {
+                format!("{reason}; --link {} uses it all the same", interface.name)
+            }
+            Verdict::Unused(reason) => reason.to_string(),
+            Verdict::Usable => "it is not among the links that are steered (--link)".to_owned(),
+        }),
+        (None, Some(endpoints)) => {
+            let is_its = |endpoint: &&Endpoint| {
+                endpoint.subflow
+                    && (endpoint.link == interface.index || interface.addresses.contains(&endpoint.address))
+            };
+            let has_one = Some(interface.index) == first || endpoints.iter().any(|endpoint| is_its(&endpoint));
+            let address = interface.addresses.first().map_or_else(|| "ADDRESS".to_owned(), ToString::to_string);
+            (!has_one).then(|| {
+                format!(
+                    "no MPTCP endpoint, and nothing steers the links: `ip mptcp endpoint add {address} dev {} subflow`, or \
+                     run `marline edge` with CAP_NET_ADMIN and without --no-paths",
+                    interface.name
+                )
+            })
+        }
+        (None, None) => None,
+    };
+    with_route()
+        .filter_map(|interface| Some(UnusedLink { name: interface.name.clone(), why: why(interface)? }))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use marline_core::link::LinkKind;
+    use marline_net::links::{DefaultRoute, Reason};
+
+    use super::*;
+
+    fn interface(name: &str, index: u32, metric: Option<u32>, verdict: Verdict) -> Interface {
+        Interface {
+            name: name.into(),
+            index,
+            kind: LinkKind::Ethernet,
+            addresses: vec![IpAddr::from([10, 0, 0, index as u8])],
+            passing: Vec::new(),
+            networks: Vec::new(),
+            v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
+            v6: None,
+            metered: None,
+            emulated: false,
+            verdict,
+        }
+    }
+
+    /// Two tunnels as the ways to the Internet, and a LAN.
+    fn tunnels() -> Survey {
+        let interfaces = vec![
+            interface("tun0", 2, Some(100), Verdict::Usable),
+            interface("tun1", 3, Some(200), Verdict::Unused(Reason::Tunnel)),
+            interface("lan0", 4, None, Verdict::Usable),
+        ];
+        Survey { interfaces, vpn: None }
+    }
+
+    fn names(found: &[UnusedLink]) -> Vec<&str> {
+        found.iter().map(|unused| unused.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_tunnel_that_steering_leaves_out_is_listed_with_the_option_that_uses_it() {
+        let found = unused(&tunnels(), Some(&["tun0".to_owned()]), None);
+        assert_eq!(names(&found), ["tun1"]);
+        assert!(found[0].why.contains("it is a tunnel") && found[0].why.contains("--link tun1"), "{found:?}");
+        assert_eq!(unused(&tunnels(), Some(&["tun0".to_owned(), "tun1".to_owned()]), None), []);
+    }
+
+    #[test]
+    fn where_nothing_steers_a_link_without_an_endpoint_is_listed_with_the_command_that_adds_one() {
+        let found = unused(&tunnels(), None, Some(&[]));
+        assert_eq!(names(&found), ["tun1"], "connections begin over the first");
+        assert!(found[0].why.contains("ip mptcp endpoint add 10.0.0.3 dev tun1 subflow"), "{found:?}");
+        let by_link = Endpoint::over(IpAddr::from([10, 0, 0, 9]), 3, false);
+        let by_address = Endpoint::over(IpAddr::from([10, 0, 0, 3]), 0, false);
+        for endpoint in [by_link, by_address] {
+            assert_eq!(unused(&tunnels(), None, Some(&[endpoint.clone()])), []);
+            let only_announced = Endpoint { subflow: false, signal: true, ..endpoint };
+            assert_eq!(names(&unused(&tunnels(), None, Some(&[only_announced]))), ["tun1"]);
+        }
+        assert_eq!(unused(&tunnels(), None, None), [], "not known");
+    }
+}

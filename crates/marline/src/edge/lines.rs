@@ -1,0 +1,150 @@
+//! Lines of a running edge, one for each change: relays that cannot be used, links that are not used, which way new flows go, what the
+//! fleet's service gives, which link the rest of a LAN's packets takes.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use marline_fleet::edge::{Edge, EdgeState, FleetView, RestNow, UnusedLink};
+use marline_fleet::service::words::Reason;
+use tokio::sync::watch;
+
+use super::status;
+use crate::output::say;
+
+/// Says when flows go another way than before.
+pub(super) async fn flows(mut state: watch::Receiver<EdgeState>) -> Infallible {
+    let mut way = None;
+    let mut before = EdgeState::default();
+    loop {
+        if state.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        let now = state.borrow_and_update().clone();
+        let new = match &now.last {
+            Some(relay) => Some(format!("through {relay}")),
+            None if now.direct > before.direct => Some("directly, over one link: no relay can be had".to_owned()),
+            None => None,
+        };
+        if let Some(new) = new.filter(|new| way.as_ref() != Some(new)) {
+            say(&format!("new flows go {new}"));
+            way = Some(new);
+        }
+        before = now;
+    }
+}
+
+/// chosen: a relay that drains takes connections and refuses requests, in turn; one line tells it.
+const SETTLED: Duration = Duration::from_secs(1);
+const APART: Duration = Duration::from_secs(10);
+
+/// Says which relay cannot be used and why, from the start on, and when it carries again. One line for each change; of changes that
+/// follow each other within seconds the last one.
+pub(super) async fn relays(edge: &Edge) -> Infallible {
+    let mut changes = edge.relay_changes();
+    let mut told: BTreeMap<String, (Option<String>, Instant)> = BTreeMap::new();
+    loop {
+        let mut next = None::<Instant>;
+        for relay in edge.relays() {
+            let before = told.get(&relay.label);
+            if before.map_or(&None, |(why, _)| why) == &relay.why {
+                continue;
+            }
+            if let Some((_, at)) = before.filter(|(_, at)| at.elapsed() < APART) {
+                let then = *at + APART;
+                next = Some(next.map_or(then, |next| next.min(then)));
+                continue;
+            }
+            match &relay.why {
+                Some(why) => say(&format!("relay {} cannot be used: {why}; it is tried again", relay.label)),
+                None => say(&format!("relay {} can be used again", relay.label)),
+            }
+            told.insert(relay.label, (relay.why, Instant::now()));
+        }
+        let due = async {
+            match next {
+                Some(next) => tokio::time::sleep_until(next.into()).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            changed = changes.changed() => match changed {
+                Ok(()) => tokio::time::sleep(SETTLED).await,
+                Err(_) => pending().await,
+            },
+            () = due => {}
+        }
+    }
+}
+
+/// Says which links connections to relays do not use, at the start and when that changes.
+pub(super) async fn unused(mut links: watch::Receiver<Vec<UnusedLink>>) -> Infallible {
+    let mut told: Vec<UnusedLink> = Vec::new();
+    loop {
+        if links.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        let now = links.borrow_and_update().clone();
+        for link in now.iter().filter(|link| !told.contains(link)) {
+            say(&format!("link {} is not used: {}", link.name, link.why));
+        }
+        for link in told.iter().filter(|link| !now.iter().any(|other| other.name == link.name)) {
+            say(&format!("link {}: the reason why it was not used has gone", link.name));
+        }
+        told = now;
+    }
+}
+
+/// Says what the service gives, and when it does not answer.
+/// `strict`: no flow goes directly.
+pub(super) async fn fleet(view: Option<watch::Receiver<FleetView>>, strict: bool) -> Infallible {
+    let Some(mut view) = view else { pending().await };
+    let (mut relay, mut silent, mut refused) = (None, false, None);
+    loop {
+        if view.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        let now = view.borrow_and_update().clone();
+        if silent != now.why.is_some() {
+            silent = now.why.is_some();
+            match &now.why {
+                Some(why) => {
+                    say(&format!("the fleet's service does not answer: {why}; the relays that are known are used"))
+                }
+                None => say("the fleet's service answers again"),
+            }
+        }
+        let reason = now.reason.filter(|reason| now.given.is_none() && *reason != Reason::Pending);
+        if let Some(reason) = reason.filter(|reason| refused != Some(*reason)) {
+            let what = match reason {
+                _ if now.waiting => {
+                    "new flows wait until a relay has room for them (--direct lets them go without one)"
+                }
+                Reason::NoGain if strict => "no flow may go directly, so the relay in use is kept",
+                _ => "relays that it has named are used as they are",
+            };
+            say(&format!("the fleet's service keeps nothing for this edge ({}); {what}", reason.word()));
+        }
+        refused = if now.given.is_some() { None } else { reason.or(refused) };
+        let given = now.given.map(|held| (held.relay, held.reservation));
+        if given.is_some() && given != relay {
+            relay = given;
+            if let Some((relay, reserved)) = &relay {
+                say(&format!("the fleet's service has given {relay}, with {reserved} kept for this edge"));
+            }
+        }
+    }
+}
+
+/// Says which link the rest of a LAN's packets takes, at the start and when it is another one.
+pub(super) async fn rest(mut rest: watch::Receiver<Option<RestNow>>) -> Infallible {
+    loop {
+        if rest.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        if let Some(now) = rest.borrow_and_update().as_ref() {
+            say(&format!("UDP and the rest of the LAN pass {}", status::over(now)));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! SIGHUP, as a terminal that closes or `systemctl reload` sends it: it ends no daemon, and those that hold certificates read them again.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{MARLINE, Running, STANDS, command, marline, members, says_back, server, tunnel};
+
+const RELAY: &str =
+    "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1";
+
+fn must(dir: &Path, words: &str) -> String {
+    let out = marline(dir, words);
+    assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// The serial of a certificate of the list.
+fn serial(dir: &Path, identity: &str) -> String {
+    let list: serde_json::Value = serde_json::from_str(&must(dir, "fleet ca list --dir ca --json")).unwrap();
+    let row = list.as_array().unwrap().iter().find(|row| row["identity"] == identity).unwrap();
+    row["serial"].as_str().unwrap().to_owned()
+}
+
+/// A new pair in the place of the old one.
+fn replace(dir: &Path, name: &str) {
+    for file in [format!("{name}.pem"), format!("{name}.key")] {
+        std::fs::rename(dir.join("new").join(&file), dir.join(&file)).unwrap();
+    }
+}
+
+#[test]
+fn a_relay_shows_its_new_certificate_and_keeps_the_old_one_where_the_file_is_damaged() {
+    let (dir, server) = (members(), server());
+    let dir = dir.path();
+    let mut relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
+    let edge = format!(
+        "edge --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --revoked ca/revoked.pem",
+        relay.address
+    );
+    let edge = Running::start(dir, &edge);
+    let (status, mut before) = tunnel(edge.address, server);
+    assert_eq!(status, STANDS);
+
+    let old = serial(dir, "marline://relay/r1");
+    must(dir, "fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out new");
+    replace(dir, "r1");
+    relay.signal("-HUP");
+    relay.line_with("r1.pem: certificate, key, authority and revocation list are read again");
+    // Whoever showed the old one from here on would be refused by the edge.
+    must(dir, &format!("fleet ca revoke --dir ca --serial {old}"));
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!(tunnel(edge.address, server).0, STANDS);
+
+    std::fs::write(dir.join("r1.pem"), "no certificate").unwrap();
+    relay.signal("-HUP");
+    let said = relay.line_with("that were read before stay in force");
+    assert!(said.lines().count() == 1 && said.contains("r1.pem"), "{said}");
+    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    says_back(&mut before).unwrap();
+    // A relay that was told to end waits for its tunnels.
+    drop((before, edge));
+    assert_eq!(relay.stop("-INT").0, Some(0));
+}
+
+#[test]
+fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
+    let (dir, server) = (members(), server());
+    let dir = dir.path();
+    let relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
+    let edge = format!(
+        "edge --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem",
+        relay.address
+    );
+    let mut edge = Running::start(dir, &edge);
+    let (status, mut before) = tunnel(edge.address, server);
+    assert_eq!(status, STANDS);
+    must(dir, "fleet ca issue edge e1 --dir ca --out new");
+    replace(dir, "e1");
+    edge.signal("-HUP");
+    edge.line_with("e1.pem: certificate, key, authority and revocation list are read again");
+    says_back(&mut before).unwrap();
+    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    // The certificate of somebody else is not taken over while it runs.
+    must(dir, "fleet ca issue edge e2 --dir ca --out new");
+    std::fs::copy(dir.join("new/e2.pem"), dir.join("e1.pem")).unwrap();
+    std::fs::copy(dir.join("new/e2.key"), dir.join("e1.key")).unwrap();
+    edge.signal("-HUP");
+    let said = edge.line_with("stay in force");
+    assert!(said.contains("it is of marline://edge/e2, and this process is marline://edge/e1"), "{said}");
+    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    assert_eq!(edge.stop("-TERM").0, Some(0));
+}
+
+#[test]
+fn the_fleets_service_goes_on() {
+    let dir = members();
+    let dir = dir.path();
+    must(dir, "fleet ca issue operator ann --dir ca --out .");
+    let mut service = Running::start(dir, "fleet run --ca ca --listen 127.0.0.1:0");
+    service.signal("-HUP");
+    service.line_with("SIGHUP: the revocation list is read again");
+    let list = std::fs::read(dir.join("ca/revoked.pem")).unwrap();
+    std::fs::write(dir.join("ca/revoked.pem"), "damaged").unwrap();
+    service.signal("-HUP");
+    service.line_with("revoked.pem");
+    std::fs::write(dir.join("ca/revoked.pem"), list).unwrap();
+    must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
+    assert_eq!(service.stop("-TERM").0, Some(0));
+}
+
+#[test]
+fn daemons_without_certificates_say_that_nothing_is_read_again() {
+    let home = tempfile::tempdir().unwrap();
+    let run = home.path().join("run");
+    for (words, ready) in [
+        (format!("paths --dry-run --run-dir {}", run.display()), "dry run"),
+        ("proxy --listen 127.0.0.1:0 --status 127.0.0.1:0".to_owned(), "player page"),
+    ] {
+        let mut daemon = Command::new(MARLINE);
+        daemon.args(words.split(' ')).env("HOME", home.path()).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut daemon = daemon.stdout(Stdio::null()).spawn().unwrap();
+        let mut said = BufReader::new(daemon.stderr.take().unwrap()).lines();
+        let mut until = |words: &str| {
+            let mut all = String::new();
+            loop {
+                let Some(line) = said.next() else { return Err(all) };
+                all += &(line.unwrap() + "\n");
+                if all.contains(words) {
+                    return Ok(());
+                }
+            }
+        };
+        let kill = |signal: &str| Command::new("kill").args([signal, &daemon.id().to_string()]).status().unwrap();
+        if let Err(all) = until(ready) {
+            assert!(words.starts_with("paths"), "{all}");
+            eprintln!("skipped: {all}");
+            continue;
+        }
+        for _ in 0..2 {
+            kill("-HUP");
+            until("SIGHUP: there is nothing to read again")
+                .unwrap_or_else(|all| panic!("{words} has ended: {all}"));
+        }
+        kill("-TERM");
+        daemon.wait().unwrap();
+    }
+}
+
+#[test]
+fn status_of_a_daemon_that_does_not_run_is_one_sentence_for_all() {
+    let dir = tempfile::tempdir().unwrap();
+    for who in ["paths", "accel", "edge", "relay"] {
+        for json in ["", " --json"] {
+            let out = command(dir.path(), &format!("{who} status --run-dir none{json}")).output().unwrap();
+            assert_eq!(out.status.code(), Some(1));
+            assert_eq!(
+                String::from_utf8(out.stderr).unwrap(),
+                format!(
+                    "marline: no marline {who} daemon runs in this network namespace; start it with `marline {who}`, or name \
+                     its --run-dir\n"
+                )
+            );
+        }
+    }
+}
