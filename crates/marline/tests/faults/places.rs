@@ -125,6 +125,28 @@ fn the_server_names_the_file_but_not_its_directory() {
 }
 
 #[test]
+fn a_suggested_name_that_cannot_be_used_as_it_is_is_adapted_with_a_line() {
+    let long = format!("attachment; filename=\"{}.iso\"", "x".repeat(245));
+    let table = [
+        (long.as_str(), format!("{}.iso", "x".repeat(234)), "it is too long"),
+        ("attachment; filename=\"-rf\"", "rf".to_owned(), "some of its characters are not safe"),
+        (
+            "attachment; filename*=UTF-8''a%E2%80%AEgpj.exe",
+            "agpj.exe".to_owned(),
+            "some of its characters are not safe",
+        ),
+    ];
+    for (disposition, name, why) in table {
+        let resource = Resource::new(50_000).with("Content-Disposition", disposition);
+        let program = Program::new();
+        let ended = program.run(&[&Server::honest(&resource).url("/nn"), "--json"]);
+        ended.says(why);
+        assert_eq!(program.files(), [name.as_str()], "{disposition}");
+        assert!(program.file(&name).unwrap() == *resource.data);
+    }
+}
+
+#[test]
 fn a_name_that_the_server_chose_replaces_no_file() {
     let resource = Resource::new(50_000).with("Content-Disposition", "attachment; filename=mine");
     let program = Program::new();

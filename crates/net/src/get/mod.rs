@@ -168,7 +168,10 @@ fn is_target(log: &Path, place: Option<&Path>) -> bool {
 fn open(job: &Job, place: Option<&Path>, watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>), GetError> {
     let (mut store, resume) = match place {
         None => (Store::stdout()?, None),
-        Some(path) => open_file(path, &job.urls, watcher)?,
+        Some(path) => {
+            let suggested = matches!(job.target, Target::Directory(_));
+            open_file(path, &job.urls, suggested, watcher)?
+        }
     };
     if let Some(checksum) = &job.checksum {
         store.expect(checksum.clone());
@@ -176,8 +179,14 @@ fn open(job: &Job, place: Option<&Path>, watcher: &mut dyn Watcher) -> Result<(S
     Ok((store, resume))
 }
 
-fn open_file(path: &Path, urls: &[Url], watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>), GetError> {
-    let opened = Store::open(path, urls)?;
+/// `suggested`: the name is the URL's, not the user's.
+fn open_file(
+    path: &Path,
+    urls: &[Url],
+    suggested: bool,
+    watcher: &mut dyn Watcher,
+) -> Result<(Store, Option<Resume>), GetError> {
+    let opened = if suggested { Store::open_suggested(path, urls) } else { Store::open(path, urls) }?;
     if let Some(why) = &opened.start_over {
         watcher.line(&why.to_string());
     }

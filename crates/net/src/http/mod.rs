@@ -43,8 +43,8 @@ use marline_sys::tcp_info::TcpInfo;
 pub use dial::Dial;
 pub use head::Described;
 pub use http2::Windows;
-pub(crate) use name::is_reserved;
 pub use name::{Suggested, file_name, safe_name, suggested};
+pub(crate) use name::{is_reserved, quoted, shorten};
 pub use request::Get;
 pub use tls::{Trust, TrustError, tls_config};
 

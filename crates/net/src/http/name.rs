@@ -94,13 +94,23 @@ pub(crate) fn shorten(name: &str, most: usize) -> String {
 
 /// For a message: escaped, and not too long.
 pub(crate) fn quoted(name: &str) -> String {
-    let mut chars = name.chars();
-    let mut shown = String::new();
-    for c in chars.by_ref().take(QUOTED_MOST) {
-        if kept(c) == Some(c) { shown.extend(c.escape_debug()) } else { shown.extend(c.escape_unicode()) }
+    let chars: Vec<char> = name.chars().collect();
+    let text = |chars: &[char]| {
+        let shown = |c: &char| match kept(*c) {
+            Some(same) if same == *c => c.escape_debug().collect::<String>(),
+            _ => c.escape_unicode().collect(),
+        };
+        chars.iter().map(shown).collect::<String>()
+    };
+    if chars.len() <= QUOTED_MOST {
+        return format!("\"{}\"", text(&chars));
     }
-    let more = if chars.next().is_some() { "..." } else { "" };
-    format!("\"{shown}\"{more}")
+    // The extension is the most telling part.
+    format!(
+        "\"{}...{}\"",
+        text(&chars[..QUOTED_MOST - EXTENSION_MOST]),
+        text(&chars[chars.len() - EXTENSION_MOST..])
+    )
 }
 
 /// The parameters behind the disposition type, quotes and their escapes removed.

@@ -13,6 +13,7 @@
 //! 6. [`Disk::rename`] replaces the new name at once: after any crash it names either the old file or the new one.
 //! 7. What a file is and whose it is ([`Custody`]) is read from the open file, not from its name.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
@@ -20,12 +21,17 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use marline_core::units::DataSize;
 use marline_core::wire::journal::Life;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
+};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::key::{self, Key, KeyError};
+#[cfg(test)]
+use super::quirks;
 use super::syncer::Syncer;
 
 /// File systems that reserve extents in a millisecond: ext4, XFS, F2FS. Measured for 512 MB in pieces of 64 KiB, CPU
@@ -40,14 +46,36 @@ const MARK: &str = "user.marline.part";
 const MARKED: &[u8] = b"1";
 
 /// File systems whose inode numbers may change with each mount: FAT, exFAT, and those in user space.
-const RENUMBERED: [u64; 3] = [0x4d44, 0x2011_BAB0, 0x6573_5546];
+const RENUMBERED: [u64; 3] = [FAT, 0x2011_BAB0, 0x6573_5546];
+
+/// FAT (msdos and vfat).
+const FAT: u64 = 0x4d44;
+
+/// File systems that are known to take writes at any offset: ext4, XFS, F2FS, Btrfs, tmpfs, ramfs, overlayfs, NFS, FAT,
+/// exFAT, NTFS, ZFS. Others are tried with a write beyond the end.
+const ANY_ORDER: [u64; 12] = [
+    0xEF53,
+    0x5846_5342,
+    0xF2F5_2010,
+    0x9123_683E,
+    0x0102_1994,
+    0x8584_58F6,
+    0x794C_7630,
+    0x6969,
+    FAT,
+    0x2011_BAB0,
+    0x7366_746E,
+    0x2FC1_2FC1,
+];
+/// Where that write goes.
+const FAR: u64 = 4096;
 
 /// Mode of files that are not finished: another user must not be able to change what is already in place. The complete
 /// file has the mode of any new file.
-const UNFINISHED: u32 = 0o644;
+pub(super) const UNFINISHED: u32 = 0o644;
 
 /// `O_NOFOLLOW`, and `O_NONBLOCK`, which means nothing for regular files.
-const FOLLOW_NOTHING: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
+pub(super) const FOLLOW_NOTHING: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
 /// Who could have written a file that was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +86,27 @@ pub(super) enum Custody {
     Shared(&'static str),
     /// It is none of ours: no regular file, or another user's.
     Foreign(&'static str),
+}
+
+/// Why a file of some length cannot be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Limit {
+    Fat,
+    FileSystem,
+    /// The most that this process may write to one file.
+    Process(u64),
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fat => f.write_str("FAT takes only files of less than 4 GiB"),
+            Self::FileSystem => f.write_str("the file system takes only smaller files"),
+            Self::Process(most) => {
+                write!(f, "this process may write only {} to a file (ulimit -f)", DataSize::from_bytes(*most))
+            }
+        }
+    }
 }
 
 /// A file system.
@@ -119,6 +168,14 @@ pub(super) trait Disk {
     fn reserve(&self, file: &Self::File, len: u64) -> io::Result<()>;
     /// Bytes that this user may still allocate beside the file.
     fn free(&self, file: &Self::File) -> io::Result<u64>;
+    /// Why the file cannot have this length; none: it can, as far as is known beforehand.
+    fn limit(&self, file: &Self::File, len: u64) -> Option<Limit>;
+    /// How many bytes a name may have in this directory.
+    fn longest_name(&self, dir: &Path) -> usize;
+    /// Whether a file of this name could be made; an error if the file system does not take the name.
+    fn try_name(&self, path: &Path) -> io::Result<()>;
+    /// Whether an empty file takes writes at any offset. The file stays empty.
+    fn takes_any_order(&self, file: &Self::File) -> bool;
 }
 
 /// The real one.
@@ -150,6 +207,12 @@ impl Disk for Os {
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
+        #[cfg(test)]
+        quirks::check_name(path)?;
+        #[cfg(test)]
+        if quirks::now().write_only {
+            return Err(Errno::INVAL.into());
+        }
         options().create_new(true).mode(UNFINISHED).open(path)
     }
 
@@ -242,6 +305,11 @@ impl Disk for Os {
     }
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(errno) = quirks::now().sequential.filter(|_| file.metadata().is_ok_and(|meta| meta.len() != at))
+        {
+            return Err(errno.into());
+        }
         file.write_all_at(bytes, at)
     }
 
@@ -276,6 +344,10 @@ impl Disk for Os {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        if quirks::now().no_rename {
+            return Err(Errno::NOSYS.into());
+        }
         std::fs::rename(from, to)
     }
 
@@ -326,6 +398,46 @@ impl Disk for Os {
         let fs = rustix::fs::fstatvfs(file)?;
         // One without any blocks (ramfs, some in user space) does not count them.
         Ok(if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) })
+    }
+
+    fn limit(&self, file: &File, len: u64) -> Option<Limit> {
+        #[cfg(test)]
+        if (1..len).contains(&quirks::now().longest_file) {
+            return Some(Limit::FileSystem);
+        }
+        if len > u64::from(u32::MAX) && rustix::fs::fstatfs(file).is_ok_and(|fs| type_of(&fs) == FAT) {
+            return Some(Limit::Fat);
+        }
+        // The kernel compares the offset with the file system's limit; all reads and writes here have their own.
+        let beyond = rustix::fs::seek(file, SeekFrom::Start(len)) == Err(Errno::INVAL);
+        let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        match most.filter(|most| *most < len) {
+            _ if beyond => Some(Limit::FileSystem),
+            most => most.map(Limit::Process),
+        }
+    }
+
+    fn longest_name(&self, dir: &Path) -> usize {
+        // FAT counts characters and says 1530 bytes; the kernel takes 255 of any name.
+        let said = rustix::fs::statvfs(dir).map_or(0, |fs| fs.f_namemax);
+        #[cfg(test)]
+        let said = if quirks::now().says_longest { quirks::now().longest_name as u64 } else { said };
+        if said == 0 { 255 } else { said.min(255) as usize }
+    }
+
+    fn try_name(&self, path: &Path) -> io::Result<()> {
+        match self.create(path) {
+            Ok(_) => self.remove(path),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn takes_any_order(&self, file: &File) -> bool {
+        let known = rustix::fs::fstatfs(file).is_ok_and(|fs| ANY_ORDER.contains(&type_of(&fs)));
+        #[cfg(test)]
+        let known = known && quirks::now().sequential.is_none();
+        known || self.write_at(file, FAR, b"x").and_then(|()| self.truncate(file, 0)).is_ok()
     }
 }
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use marline_core::units::DataSize;
 use rustix::io::Errno;
 
+use crate::http::quoted;
+
 /// Why a download cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -33,13 +35,40 @@ pub enum StoreError {
         why: io::Error,
     },
     /// The name leaves no room for the endings of the unfinished file.
-    #[error(
-        "{path}: the name is too long: {} bytes are left for it beside the endings of the unfinished file",
-        super::NAME_MAX
-    )]
+    #[error("{path}: the name is too long: {most} bytes are left for it beside the endings of the unfinished file")]
     NameTooLong {
         /// As the user gave it.
         path: PathBuf,
+        /// Bytes that it may have.
+        most: usize,
+    },
+    /// The file system does not take the name: a reserved character, or bytes that are no text.
+    #[error("{path}: the file system does not take this name: {why}; choose another name with -o{}", instead(path))]
+    BadName {
+        /// As the user gave it.
+        path: PathBuf,
+        /// In the system's words.
+        why: io::Error,
+    },
+    /// The file system, or a limit of the process, does not take a file of this size.
+    #[error(
+        "{path}: {total} cannot be stored in one file here: {why}; choose a directory on another file system with -o"
+    )]
+    TooLarge {
+        /// The final name.
+        path: PathBuf,
+        /// The size of the file.
+        total: DataSize,
+        /// Which limit.
+        why: String,
+    },
+    /// The file system cannot rename files: the complete file keeps its unfinished name.
+    #[error("{path}: the file system cannot rename files; the complete file is {}", part.display())]
+    NoRename {
+        /// The final name.
+        path: PathBuf,
+        /// Where the file is.
+        part: PathBuf,
     },
     /// Another run has the lock.
     #[error(
@@ -191,14 +220,37 @@ impl fmt::Display for Kept {
     }
 }
 
+/// A name that every file system takes, for the end of a sentence; nothing if there is none.
+fn instead(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let plain = super::fit::portable(&name);
+    if plain.is_empty() || plain == name { String::new() } else { format!(", for example {}", quoted(&plain)) }
+}
+
 impl StoreError {
+    /// Whether the file system refused to open a new file for reading and writing.
+    pub(super) fn is_refusal(&self, part: &Path) -> bool {
+        match self {
+            Self::BadName { .. } => true,
+            // Permission, as rclone says it; the next try shows whether it is that.
+            Self::NotWritable { path, .. } => path == part,
+            Self::Io { what: "opening", why, .. } => {
+                matches!(Errno::from_io_error(why), Some(Errno::OPNOTSUPP | Errno::NOSYS))
+            }
+            _ => false,
+        }
+    }
+
     /// The error for `what` having failed on `path`.
     pub(super) fn io(path: &Path, what: &'static str, why: io::Error) -> Self {
         let path = path.to_owned();
         match Errno::from_io_error(&why) {
             Some(Errno::NOSPC | Errno::DQUOT) => Self::Full { path, why },
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, why },
-            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path },
+            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: super::NAME_MAX },
+            Some(Errno::FBIG) => {
+                Self::Io { path, what: "writing a file of this size (FAT takes less than 4 GiB)", why }
+            }
             Some(Errno::ISDIR) => Self::IsDirectory { path },
             _ => Self::Io { path, what, why },
         }

@@ -30,16 +30,22 @@ mod crashes;
 mod digest;
 mod disk;
 mod error;
+mod fit;
 mod found;
+mod inorder;
 mod key;
 mod log;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod odd;
 mod order;
 mod part;
 mod place;
 #[cfg(test)]
 mod planted;
+#[cfg(test)]
+mod quirks;
 mod reader;
 mod runs;
 mod stream;
@@ -68,7 +74,8 @@ pub(crate) use place::RESERVED;
 pub(crate) use reader::{Identity, Reader};
 
 use digest::{Hasher, Mismatch};
-use disk::Os;
+use disk::{Disk as _, Os};
+use inorder::InOrder;
 use part::Part;
 use place::Place;
 use stream::{Sink, Stream};
@@ -90,6 +97,8 @@ pub struct Store {
     /// The checksum under way.
     checking: Option<Checking>,
     total: Option<DataSize>,
+    /// What the user should read.
+    notes: Vec<String>,
 }
 
 /// A complete file that is being read for its checksum.
@@ -105,6 +114,7 @@ struct Checking {
 #[derive(Debug)]
 enum Kind {
     File(Box<Part<Os>>),
+    InOrder(Box<InOrder>),
     Stream(Box<Stream>),
     Reader(reader::Writer),
     /// `/dev/null`.
@@ -145,8 +155,9 @@ impl Store {
         let real = if path.is_symlink() { path.canonicalize().ok() } else { None };
         let real = real.unwrap_or_else(|| path.to_owned());
         let place = Place::new(&real);
-        if real.file_name().is_none_or(|name| name.len() > NAME_MAX) {
-            return Err(StoreError::NameTooLong { path: path.to_owned() });
+        let most = Os::default().longest_name(&place.dir).saturating_sub(place::LONGEST_ENDING);
+        if real.file_name().is_none_or(|name| name.len() > most) {
+            return Err(StoreError::NameTooLong { path: path.to_owned(), most });
         }
         if !place.dir.is_dir() {
             return Err(StoreError::NoDirectory { path: path.to_owned(), dir: place.dir });
@@ -155,9 +166,55 @@ impl Store {
             return Err(StoreError::State { path: path.to_owned() });
         }
         let urls: Vec<_> = urls.iter().map(digest::of_url).collect();
-        let (part, found) = Part::open(Os::default(), place, &urls)?;
-        let (resume, start_over) = found.split();
-        Ok(Opened { store: Self::of(Kind::File(Box::new(part)), Some(path)), resume, start_over })
+        match Part::open(Os::default(), place.clone(), &urls) {
+            Ok((part, found)) if part.takes_any_order() => {
+                let (resume, start_over) = found.split();
+                Ok(Opened { store: Self::of(Kind::File(Box::new(part)), Some(path)), resume, start_over })
+            }
+            Ok((part, _)) => {
+                Self::in_order(part.give_way()?, path).map_err(|e| StoreError::io(&place.part, "opening", e))
+            }
+            // Some take a file only when it is open for nothing but writing.
+            Err(why) if why.is_refusal(&place.part) => Self::in_order(place, path).map_err(|_| match why {
+                StoreError::BadName { why, .. } => StoreError::BadName { path: path.to_owned(), why },
+                why => why,
+            }),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Like [`Store::open`], for a name that a URL or a server suggests: what the file system does not take of it is
+    /// changed, and [`Store::take_note`] says so.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_suggested(path: &Path, urls: &[Url]) -> Result<Opened, StoreError> {
+        let Some(name) = path.file_name().and_then(OsStr::to_str) else { return Self::open(path, urls) };
+        let most = Os::default().longest_name(&Place::new(path).dir);
+        let mut refused = None;
+        for candidate in fit::candidates(name, most) {
+            match Self::open(&path.with_file_name(&candidate), urls) {
+                Err(why @ (StoreError::BadName { .. } | StoreError::NameTooLong { .. })) => {
+                    refused.get_or_insert(why);
+                }
+                Ok(mut opened) => {
+                    opened.store.notes.extend((candidate != name).then(|| place::adapted(name, &candidate)));
+                    return Ok(opened);
+                }
+                Err(why) => return Err(why),
+            }
+        }
+        Err(refused.unwrap_or_else(|| StoreError::NameTooLong { path: path.to_owned(), most: 0 }))
+    }
+
+    /// The file, written from its first byte to its last.
+    fn in_order(place: Place, path: &Path) -> io::Result<Opened> {
+        let dir = place.dir.display().to_string();
+        let mut store = Self::of(Kind::InOrder(Box::new(InOrder::create(place)?)), Some(path));
+        store.notes.push(format!(
+            "{dir}: this file system takes bytes only in order; the download cannot be resumed if it is interrupted"
+        ));
+        Ok(Opened { store, resume: None, start_over: None })
     }
 
     /// Standard output.
@@ -180,13 +237,21 @@ impl Store {
     }
 
     fn of(kind: Kind, called: Option<&Path>) -> Self {
-        Self { kind, called: called.map(Path::to_owned), checksum: None, checking: None, total: None }
+        Self {
+            kind,
+            called: called.map(Path::to_owned),
+            checksum: None,
+            checking: None,
+            total: None,
+            notes: Vec::new(),
+        }
     }
 
     /// What the whole must hash to. To be called before the first [`Store::write`].
     pub fn expect(&mut self, checksum: Checksum) {
         match &mut self.kind {
             Kind::File(_) => self.checksum = Some(checksum),
+            Kind::InOrder(file) => file.stream.expect(Hasher::new(&checksum)),
             Kind::Stream(stream) => stream.expect(Hasher::new(&checksum)),
             // Nobody asks for one: the player would have to be told after it has played.
             Kind::Reader(_) => {}
@@ -202,6 +267,7 @@ impl Store {
     /// For streams: how far beyond [`Store::consumed`] a write may reach. None: any order will do.
     pub fn window(&self) -> Option<DataSize> {
         match &self.kind {
+            Kind::InOrder(file) => Some(file.stream.window()),
             Kind::Stream(stream) => Some(stream.window()),
             Kind::Reader(writer) => Some(writer.window()),
             Kind::File(_) | Kind::Nowhere => None,
@@ -211,6 +277,7 @@ impl Store {
     /// For streams: one past the last byte that the reader has taken. Zero for files.
     pub fn consumed(&self) -> u64 {
         match &self.kind {
+            Kind::InOrder(file) => file.stream.taken(),
             Kind::Stream(stream) => stream.taken(),
             Kind::Reader(writer) => writer.taken(),
             Kind::File(_) | Kind::Nowhere => 0,
@@ -220,6 +287,7 @@ impl Store {
     /// For streams: told when [`Store::consumed`] has grown or the reader is gone ([`Store::tick`] then says so).
     pub fn wake(&self) -> Option<Arc<Notify>> {
         match &self.kind {
+            Kind::InOrder(file) => Some(file.stream.wake()),
             Kind::Stream(stream) => Some(stream.wake()),
             Kind::Reader(writer) => Some(writer.notify()),
             Kind::File(_) | Kind::Nowhere => None,
@@ -227,13 +295,16 @@ impl Store {
     }
 
     /// The final name is another one, in the same directory (Content-Disposition). A name that a server chose
-    /// replaces no file: if it is taken, a number is put behind it. A name with a slash or beyond [`NAME_MAX`] is
-    /// ignored. Without effect on streams.
+    /// replaces no file: if it is taken, a number is put behind it. A name that the file system does not take is adapted
+    /// to it, and [`Store::take_note`] says so; one with a slash is ignored. Without effect on streams.
     pub fn name(&mut self, name: &OsStr) {
-        if let Kind::File(part) = &mut self.kind {
-            part.place_mut().rename(name);
-            self.called = None;
-        }
+        let note = match &mut self.kind {
+            Kind::File(part) => part.suggest(name),
+            Kind::InOrder(file) => file.place.suggest(&Os::default(), name),
+            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => return,
+        };
+        self.notes.extend(note);
+        self.called = None;
     }
 
     /// The file is known; from now on a journal may be kept.
@@ -244,6 +315,7 @@ impl Store {
         self.total = total;
         match &mut self.kind {
             Kind::File(part) => part.identified(total, validator),
+            Kind::InOrder(file) => total.map_or(Ok(()), |total| file.identified(total)),
             Kind::Reader(writer) => {
                 writer.identified(total, validator);
                 Ok(())
@@ -260,6 +332,7 @@ impl Store {
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
         match &mut self.kind {
             Kind::File(part) => part.write(at, bytes),
+            Kind::InOrder(file) => file.stream.write(at, bytes),
             Kind::Stream(stream) => stream.write(at, bytes),
             Kind::Reader(writer) => writer.write(at, bytes),
             Kind::Nowhere => Ok(()),
@@ -273,6 +346,7 @@ impl Store {
     pub fn tick(&mut self, now: Instant) -> Result<(), StoreError> {
         match &mut self.kind {
             Kind::File(part) => part.tick(now),
+            Kind::InOrder(file) => file.stream.check(),
             Kind::Stream(stream) => stream.check(),
             Kind::Reader(writer) => writer.check(),
             Kind::Nowhere => Ok(()),
@@ -282,8 +356,9 @@ impl Store {
     /// A line for the user about how the bytes are stored, once it is known.
     pub fn take_note(&mut self) -> Option<String> {
         match &mut self.kind {
+            _ if !self.notes.is_empty() => Some(self.notes.remove(0)),
             Kind::File(part) => part.take_note(),
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
+            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
         }
     }
 
@@ -291,7 +366,7 @@ impl Store {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.kind {
             Kind::File(part) => part.deadline(),
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
+            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
         }
     }
 
@@ -303,6 +378,7 @@ impl Store {
         self.total = None;
         match &mut self.kind {
             Kind::File(part) => part.restart(),
+            Kind::InOrder(file) => file.stream.restart(),
             Kind::Stream(stream) => stream.restart(),
             Kind::Reader(writer) => writer.restart(),
             Kind::Nowhere => Ok(()),
@@ -358,6 +434,10 @@ impl Store {
                 let path = part.publish()?;
                 Ok(Some(called.unwrap_or(path)))
             }
+            Kind::InOrder(file) => {
+                let path = file.finish(total.map(DataSize::bytes))?;
+                Ok(Some(called.unwrap_or(path)))
+            }
             Kind::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
             Kind::Reader(_) | Kind::Nowhere => Ok(called),
         }
@@ -370,6 +450,7 @@ impl Store {
     pub fn suspend(self) -> Result<bool, StoreError> {
         match self.kind {
             Kind::File(part) => part.suspend(),
+            Kind::InOrder(file) => file.abandon().map(|()| false),
             Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(false),
         }
     }

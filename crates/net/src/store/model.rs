@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use marline_core::wire::journal::Life;
 
-use super::disk::{Custody, Disk};
+use super::disk::{Custody, Disk, Limit};
 use super::key::{Key, KeyError};
 
 /// A file system that can lose its power. Clones share it.
@@ -428,5 +428,21 @@ impl Disk for Model {
 
     fn free(&self, _: &Handle) -> io::Result<u64> {
         Ok(u64::MAX)
+    }
+
+    fn limit(&self, _: &Handle, _: u64) -> Option<Limit> {
+        None
+    }
+
+    fn longest_name(&self, _: &Path) -> usize {
+        255
+    }
+
+    fn try_name(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn takes_any_order(&self, _: &Handle) -> bool {
+        true
     }
 }

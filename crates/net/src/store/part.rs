@@ -29,6 +29,7 @@
 //! Not used: O_DSYNC or a sync before each claim, which binds the download to the
 //! disk's latency; a checksum of each span, which costs as much as receiving it.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -310,8 +311,20 @@ impl<D: Disk> Part<D> {
         &self.place
     }
 
-    pub(super) fn place_mut(&mut self) -> &mut Place {
-        &mut self.place
+    /// Another final name, and a line if it had to be adapted.
+    pub(super) fn suggest(&mut self, name: &OsStr) -> Option<String> {
+        self.place.suggest(&self.disk, name)
+    }
+
+    /// Whether the unfinished file takes writes at any offset. One that is not empty has taken them already.
+    pub(super) fn takes_any_order(&self) -> bool {
+        !self.claims.all().is_empty() || self.disk.takes_any_order(&self.data)
+    }
+
+    /// Leaves nothing, for another way to write the file.
+    pub(super) fn give_way(self) -> Result<Place, StoreError> {
+        self.remove_part()?;
+        Ok(self.place)
     }
 
     /// What an earlier run left. Whatever cannot be used is gone from the disk when this returns (rule 5).
@@ -369,6 +382,10 @@ impl<D: Disk> Part<D> {
 
     /// Whether the disk has room for what is not allocated yet; takes it where that is cheap. Small files pay nothing.
     fn take_room(&self, total: u64) -> Result<(), StoreError> {
+        if let Some(limit) = self.disk.limit(&self.data, total) {
+            let (path, total) = (self.place.path.clone(), DataSize::from_bytes(total));
+            return Err(StoreError::TooLarge { path, total, why: limit.to_string() });
+        }
         // Who cannot tell is believed to have enough; the write will show.
         let (Ok((_, allocated)), Ok(free)) = (self.disk.len(&self.data), self.disk.free(&self.data)) else {
             return Ok(());
@@ -553,6 +570,10 @@ fn foreign(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
         Some(Errno::LOOP) => "a symbolic link with this name is there",
         Some(Errno::NXIO | Errno::ISDIR) => "something with this name is there that is no regular file",
         Some(Errno::EXIST) => "a file with this name has been put there meanwhile",
+        // An encoding that the file system does not know, or a character that it does not take.
+        Some(Errno::INVAL | Errno::ILSEQ) if doing == "opening" => {
+            return StoreError::BadName { path: path.to_owned(), why };
+        }
         _ => return StoreError::io(path, doing, why),
     };
     StoreError::Foreign { part: path.to_owned(), what }

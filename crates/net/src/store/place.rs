@@ -8,10 +8,14 @@ use std::path::{Path, PathBuf};
 use marline_core::wire::journal::Header;
 
 use super::disk::{Disk, Os};
-use crate::http::is_reserved;
+use super::fit;
+use crate::http::{is_reserved, quoted};
+
+/// Bytes that the names of an unfinished file have beyond the final name.
+pub(super) const LONGEST_ENDING: usize = ".part.journal.new".len();
 
 /// Bytes that a file name may have so that the unfinished file's names fit as well (NAME_MAX of Linux is 255).
-pub const NAME_MAX: usize = 255 - ".part.journal.new".len();
+pub const NAME_MAX: usize = 255 - LONGEST_ENDING;
 
 /// The endings of the unfinished file and its journals. A name from a server or a URL never has one of them.
 pub(crate) const RESERVED: [&str; 3] = [".part", ".part.journal", ".part.journal.new"];
@@ -55,14 +59,23 @@ impl Place {
         }
     }
 
-    /// Another final name in the same directory, which does not replace a file. What is no plain file name, or so
-    /// long that the last step of the download would fail, changes nothing.
-    pub(super) fn rename(&mut self, name: &OsStr) {
-        let plain = Path::new(name).file_name() == Some(name);
-        if plain && name.len() <= NAME_MAX {
-            self.path.set_file_name(name);
-            self.keep_old = true;
-        }
+    /// Another final name in the same directory, which does not replace a file; adapted to the file system, and then
+    /// there is a line that says so. What is no plain file name changes nothing.
+    pub(super) fn suggest<D: Disk>(&mut self, disk: &D, name: &OsStr) -> Option<String> {
+        let name = name.to_str().filter(|name| Path::new(name).file_name() == Some(OsStr::new(name)))?;
+        // Tried here, not at the end of the download.
+        let can_be = |name: &String| {
+            let mut part = OsString::from(name);
+            part.push(".part");
+            !fit::is_doubtful(name) || disk.try_name(&self.dir.join(part)).is_ok()
+        };
+        let Some(best) = fit::candidates(name, disk.longest_name(&self.dir)).into_iter().find(can_be) else {
+            let kept = quoted(&self.path.file_name().unwrap_or_default().to_string_lossy());
+            return Some(format!("the name {} is not possible here; the file is called {kept}", quoted(name)));
+        };
+        self.path.set_file_name(&best);
+        self.keep_old = true;
+        (best != name).then(|| adapted(name, &best))
     }
 
     /// Gives the unfinished file its final name and tells which one that became.
@@ -79,6 +92,11 @@ impl Place {
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
+}
+
+/// Says that a suggested name was adapted to the file system.
+pub(super) fn adapted(name: &str, best: &str) -> String {
+    format!("the name {} is changed to {}: the file system does not take it as it is", quoted(name), quoted(best))
 }
 
 /// Where a write to this path would go: through symbolic links, also through one that leads nowhere yet.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use marline_core::units::DataSize;
+use rustix::io::Errno;
 use tokio::sync::Notify;
 
 use super::StoreError;
@@ -40,6 +41,8 @@ pub(super) struct Stream {
 pub(super) enum Sink {
     Open(File),
     Path(PathBuf),
+    /// A file that keeps its bytes: synced at the end.
+    Kept(File),
 }
 
 #[derive(Debug, Default)]
@@ -189,10 +192,15 @@ impl Drop for Stream {
     }
 }
 
+/// What a file system says that cannot sync.
+const UNSYNCED: [i32; 3] =
+    [Errno::INVAL.raw_os_error(), Errno::NOSYS.raw_os_error(), Errno::OPNOTSUPP.raw_os_error()];
+
 /// The thread: writes pieces until the queue is closed and empty.
 fn pass(shared: &Shared, sink: Sink, mut hasher: Option<Hasher>) -> Result<(), Mismatch> {
+    let kept = matches!(sink, Sink::Kept(_));
     let opened = match sink {
-        Sink::Open(file) => Ok(file),
+        Sink::Open(file) | Sink::Kept(file) => Ok(file),
         Sink::Path(path) => File::options().write(true).open(path),
     };
     let done = opened.and_then(|mut file| {
@@ -206,7 +214,11 @@ fn pass(shared: &Shared, sink: Sink, mut hasher: Option<Hasher>) -> Result<(), M
                 shared.wake.notify_one();
             }
         }
-        Ok(())
+        // Not all file systems of this kind can; those that upload in the end do it now or with the close.
+        match if kept { file.sync_all() } else { Ok(()) } {
+            Err(e) if !UNSYNCED.contains(&e.raw_os_error().unwrap_or_default()) => Err(e),
+            _ => Ok(()),
+        }
     });
     if let Err(why) = done {
         shared.lock().failed = Some(why);

@@ -307,7 +307,7 @@ fn a_name_that_the_server_chose_replaces_nothing() {
     std::fs::write(dir.path().join("nice.iso"), "mine").unwrap();
     let mut store = fresh(&dir.path().join("download"));
     store.name(OsStr::new("nice.iso"));
-    for bad in ["../up", "a/b", "..", "", &"x".repeat(250)] {
+    for bad in ["../up", "a/b", "..", ""] {
         store.name(OsStr::new(bad));
     }
     identify(&mut store, 1);
@@ -351,7 +351,7 @@ fn dev_null_takes_bytes_in_any_order() {
 /// Names the file for those tests that only make sense when another test has prepared its place.
 const INSIDE: &str = "MARLINE_TEST_FILE";
 
-fn inside() -> Option<PathBuf> {
+pub(super) fn inside() -> Option<PathBuf> {
     let path = std::env::var_os(INSIDE).map(PathBuf::from);
     if path.is_none() {
         eprintln!("skipped: another test runs this one");
@@ -360,7 +360,7 @@ fn inside() -> Option<PathBuf> {
 }
 
 /// Runs one ignored test of this binary in a mount namespace of its own, after the given commands.
-fn in_namespace(test: &str, script: &str) {
+pub(super) fn in_namespace(test: &str, script: &str) {
     let me = std::env::current_exe().unwrap();
     let run = format!("set -e; {script}; exec \"$0\" --ignored --exact {test}");
     let ran = Command::new("unshare").args(["-m", "sh", "-c", &run]).arg(me).env(INSIDE, "/mnt/file").output();
