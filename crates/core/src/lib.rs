@@ -7,7 +7,7 @@
 //!
 //! The rooms form a ladder; each may use only those named before it:
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
-//! [`stream`]; [`paths`] stands on `energy`, [`accel`] on `wire` and `link`, and [`assign`] on
+//! [`stream`]; [`batch`] stands on `fetch`, [`paths`] on `energy`, [`accel`] on `wire` and `link`, and [`assign`] on
 //! `units` alone.
 #![no_std]
 
@@ -15,6 +15,7 @@ extern crate alloc;
 
 pub mod accel;
 pub mod assign;
+pub mod batch;
 pub mod energy;
 pub mod fetch;
 pub mod link;

@@ -30,7 +30,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
 ];
 
 /// The rooms of core from below, each with the rooms that it may use beside its own.
-const ROOMS: [(&str, &[&str]); 13] = [
+const ROOMS: [(&str, &[&str]); 14] = [
     ("units", &[]),
     ("machine", &["units"]),
     ("replay", &["units", "machine"]),
@@ -40,7 +40,9 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("energy", BELOW_FEATURES),
     ("fetch", BELOW_FEATURES),
     ("playback", BELOW_FEATURES),
-    // The one feature that stands on another.
+    // Schedules several downloads.
+    ("batch", &["units", "machine", "wire", "link", "predict", "energy", "fetch"]),
+    // A download that a player drives.
     ("stream", &["units", "machine", "wire", "link", "predict", "energy", "fetch", "playback"]),
     ("paths", BELOW_FEATURES),
     ("assign", BELOW_FEATURES),

@@ -10,6 +10,7 @@
 //!
 //! Asking with HEAD first was not used: it costs a round trip, and servers answer it carelessly.
 
+use alloc::format;
 use core::time::Duration;
 
 use super::conn::FIRST_SPAN;
@@ -68,6 +69,9 @@ impl Fetch {
             (None, Some(known)) => known,
             (None, None) => return self.one_answer(OneAnswer::NoLength, Some(conn)),
         };
+        if self.is_unexpected(total) {
+            return self.refuse_size(id, link, total);
+        }
         if span.end > total.bytes() {
             return self.misbehaves(id, link, "a range beyond the end");
         }
@@ -81,9 +85,22 @@ impl Fetch {
         self.spoken_for_ranges();
     }
 
+    /// Whether a file of this size is known to be another one.
+    pub(super) fn is_unexpected(&self, total: DataSize) -> bool {
+        self.config.expected.is_some_and(|expected| expected != total)
+    }
+
+    /// The source has a file of another size than the one that is wanted.
+    pub(super) fn refuse_size(&mut self, id: ReqId, link: LinkId, got: DataSize) {
+        let want = self.config.expected.unwrap_or_default();
+        let text = format!("the file is {} bytes long instead of {}", got.bytes(), want.bytes());
+        let ban = Ban::OtherLength { got: Some(got), want: Some(want) };
+        self.refuse(id, link, ban, Failure::Protocol { text });
+    }
+
     /// The first good answer. False: this answer cannot be used after all.
     fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, span: Span) -> bool {
-        let provable = validator.is_some() || self.config.proven;
+        let provable = validator.is_some() || self.is_proven();
         if !provable && let Some(link) = self.carrier_of(id) {
             self.told(link, total, None, true);
         }
@@ -112,6 +129,13 @@ impl Fetch {
         self.rebuild();
     }
 
+    /// Tells the driver to take the body of an answer.
+    pub(super) fn accepted(&mut self, id: ReqId, at: u64, len: Option<DataSize>) {
+        let conn = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
+        let foreign = conn.is_some_and(|conn| self.is_foreign(conn.root));
+        self.out.push_back(Output::Accept { req: id, at, len, foreign });
+    }
+
     fn accept(&mut self, id: ReqId, span: Span) {
         let Some(req) = self.reqs.get_mut(&id) else { return };
         let short = span.end < req.span.end;
@@ -120,7 +144,7 @@ impl Fetch {
         if short {
             self.rebuild();
         }
-        self.out.push_back(Output::Accept { req: id, at: span.start, len: Some(span.len()) });
+        self.accepted(id, span.start, Some(span.len()));
     }
 
     fn redirect(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
@@ -216,10 +240,12 @@ impl Fetch {
         if matches!(head.status, 408 | 500 | 502 | 504) {
             return self.pause(id, link, head);
         }
-        if self.phase == Phase::Unknown && self.other_opinions(link) {
+        let status = head.status;
+        // All links may be refused alike: they are judged together.
+        let alike = self.parked.iter().any(|parked| parked.head.status == status);
+        if self.phase == Phase::Unknown && (alike || self.other_opinions(link)) {
             return self.park(id, link, head);
         }
-        let status = head.status;
         self.refuse(id, link, Ban::OtherStatus { status }, Failure::Status { status });
     }
 

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Span, Validator};
+use super::{OriginId, Span, Validator};
 use crate::units::{Bitrate, DataSize, Ratio};
 
 /// Everything that shapes a download, apart from what happens on the network. A log begins with it.
@@ -17,7 +17,7 @@ use crate::units::{Bitrate, DataSize, Ratio};
 pub struct Config {
     /// How requests are sized and placed.
     pub policy: Policy,
-    /// How many URLs were given; each carries the same file.
+    /// How many sources were given: URLs that are said to have the file. Their numbers begin with 0.
     pub origins: u16,
     /// Whether metered links are used.
     pub metered: MeteredUse,
@@ -27,6 +27,12 @@ pub struct Config {
     pub resume: Option<Resume>,
     /// The user gave a checksum of the whole, so answers without validators may be put together.
     pub proven: bool,
+    /// What proves that bytes of several sources are of one file; none: sources are never combined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
+    /// The size that the file must have, where that is known from elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<DataSize>,
     /// Failed tries in a row, without a byte of progress between them, before a link or an origin is given up.
     pub retries: u32,
     /// The most connections on one link.
@@ -44,6 +50,8 @@ impl Default for Config {
             window: None,
             resume: None,
             proven: false,
+            proof: None,
+            expected: None,
             retries: 5,
             max_connections: 16,
             thesis: Thesis::default(),
@@ -119,6 +127,16 @@ pub enum MeteredUse {
     Never,
 }
 
+/// What proves that bytes of several sources are of one file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// A digest of the whole file.
+    Whole,
+    /// Digests of pieces of this size; the last one may be shorter.
+    Pieces(DataSize),
+}
+
 /// What an earlier run left.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -129,6 +147,14 @@ pub struct Resume {
     pub validator: Validator,
     /// The bytes that are in their place, in any order.
     pub have: Vec<Span>,
+    /// The source that they are of; none: of several, and a digest is to prove them. A log that does not say so is of a
+    /// run that took the first one.
+    #[serde(default = "first_source")]
+    pub source: Option<OriginId>,
+}
+
+fn first_source() -> Option<OriginId> {
+    Some(OriginId(0))
 }
 
 /// What the thesis set by hand in its configuration file (§4.4.3, §8.2.2).

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Span;
+use super::{Proof, Span};
 use crate::link::{LinkId, LinkProfile};
 use crate::units::DataSize;
 
@@ -102,6 +102,43 @@ pub enum Input {
         /// One past the last byte taken.
         upto: u64,
     },
+    /// A server has named another URL of the same file (RFC 6249).
+    Source {
+        /// Its number.
+        origin: OriginId,
+    },
+    /// A digest of the file has become known: sources may be combined from now on.
+    Proof {
+        /// Of what it is.
+        proof: Proof,
+    },
+    /// The bytes of an [`Output::Verify`] were compared with their digest.
+    Verified {
+        /// Which bytes.
+        span: Span,
+        /// Whether they match.
+        good: bool,
+    },
+    /// How much a link may do for this download changes: other downloads share it.
+    Share {
+        /// Which link.
+        link: LinkId,
+        /// How much.
+        share: Share,
+    },
+}
+
+/// How much of a link a download may use beside others of the same batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Share {
+    /// As much as there is.
+    #[default]
+    Full,
+    /// One connection: another download has the first claim.
+    One,
+    /// Nothing: what is under way ends, and nothing more is asked for.
+    Rest,
 }
 
 /// How the requests of one connection share it.
@@ -249,6 +286,9 @@ pub enum Output {
         at: u64,
         /// How many bytes it may carry; none: until it ends.
         len: Option<DataSize>,
+        /// It comes from another source than the driver's journal is of: its bytes must not be claimed there.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        foreign: bool,
     },
     /// This answer is not wanted (any more). HTTP/2: reset the stream. HTTP/1.1: the machine closes the connection too.
     Cancel {
@@ -269,6 +309,11 @@ pub enum Output {
     },
     /// The resource has changed: what is stored is worthless. Throw it away; everything starts again.
     Restart,
+    /// Compare these bytes, which are in their place, with their digest. Answered by [`Input::Verified`].
+    Verify {
+        /// Which bytes: a piece, or the whole file.
+        span: Span,
+    },
     /// Something that the user should read, once.
     Notice(super::Notice),
     /// Everything is in its place.

@@ -13,7 +13,7 @@ use super::conn::Conn;
 use super::links::{LinkState, Standing};
 use super::silence::probe_interval;
 use super::{
-    BAN_REST, Ban, ConnId, Failure, Fetch, MeteredUse, Notice, OriginId, Phase, Policy, SlowLink, Trouble,
+    BAN_REST, Ban, ConnId, Failure, Fetch, MeteredUse, Notice, Phase, Policy, SlowLink, Trouble,
     TroubleKind, Wake,
 };
 use crate::link::LinkId;
@@ -49,6 +49,10 @@ impl Fetch {
 
     /// Orders the connections that should be there and are not.
     pub(super) fn open_connections(&mut self) {
+        // Only the digest is missing.
+        if self.ledger.complete() {
+            return;
+        }
         let ids: Vec<LinkId> = self.links.keys().copied().collect();
         let only = self.only_link();
         for id in ids {
@@ -110,7 +114,8 @@ impl Fetch {
             }
             Standing::Up => {
                 let useful = link.conns.iter().filter(|c| self.conns.get(c).is_some_and(|c| !c.draining)).count();
-                let missing = (link.lanes.wanted.min(extra) as usize).saturating_sub(useful);
+                let wanted = link.lanes.wanted.min(extra).min(link.most_connections());
+                let missing = (wanted as usize).saturating_sub(useful);
                 if missing == 0 {
                     return;
                 }
@@ -177,36 +182,6 @@ impl Fetch {
 
     fn is_proved(&self, id: LinkId) -> bool {
         self.links.get(&id).is_some_and(|link| link.known.proved)
-    }
-
-    /// Moves a link to the next of several URLs. False: it has tried them all since bytes last came.
-    pub(super) fn next_root(&mut self, id: LinkId, why: &Ban) -> bool {
-        let Some(left) = self.links.get(&id).map(|link| link.root) else { return false };
-        let untried = self.untried_root(id);
-        if untried {
-            self.leave_root(id);
-            self.notice(Notice::NextOrigin { link: id, left, why: why.clone() });
-        }
-        untried
-    }
-
-    /// Whether a link has another URL that it has not tried since bytes last came.
-    pub(super) fn untried_root(&self, id: LinkId) -> bool {
-        self.links.get(&id).is_some_and(|link| link.roots_left + 1 < self.config.origins)
-    }
-
-    /// Moves a link to the next of several URLs, whatever it has tried.
-    pub(super) fn leave_root(&mut self, id: LinkId) {
-        let origins = self.config.origins.max(1);
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.roots_left = link.roots_left.saturating_add(1).min(origins);
-        link.root = OriginId((link.root.0 + 1) % origins);
-        link.root_since = self.now;
-        link.failures = 0;
-        link.next_try = self.now;
-        for conn in link.conns.clone() {
-            self.drop_conn(conn, true);
-        }
     }
 
     /// Takes a link out of use, for a while or for good.

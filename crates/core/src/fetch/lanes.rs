@@ -70,6 +70,13 @@ pub(super) struct View {
     pub(super) left: Duration,
 }
 
+impl View {
+    /// Whether nothing waits in the link's queue: the sender or the server holds the bytes back, not the link.
+    pub(super) fn is_slack(&self) -> bool {
+        self.rtt <= self.floor_rtt + self.floor_rtt / 4 + QUEUE_NOISE
+    }
+}
+
 impl Lanes {
     /// Looks at the link, and changes the number if that is worth trying. Tells whether it did.
     pub(super) fn review(&mut self, now: Instant, view: View, most: u32) -> bool {
@@ -90,8 +97,7 @@ impl Lanes {
             self.wanted = CLIMBERS.min(most);
             return self.wanted > 1;
         }
-        let slack = view.rtt <= view.floor_rtt + view.floor_rtt / 4 + QUEUE_NOISE;
-        if !slack || !view.settled {
+        if !view.is_slack() || !view.settled {
             self.slack_since = None;
             return false;
         }

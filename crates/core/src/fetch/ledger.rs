@@ -47,6 +47,27 @@ impl Ledger {
         *self = Self { wasted: self.wasted + self.done_bytes, ..Self::default() };
     }
 
+    /// Forgets all bytes but these; what else was done counts as waste.
+    pub(super) fn keep(&mut self, kept: &SpanSet) {
+        self.done = self.done.common(kept);
+        let left = self.done.len();
+        self.wasted += self.done_bytes - left;
+        self.done_bytes = left;
+        self.claimed = self.done.clone();
+    }
+
+    /// These bytes were wrong: they are missing again.
+    pub(super) fn undo(&mut self, span: Span) {
+        let had = self.done.remove(span);
+        self.done_bytes -= had;
+        self.wasted += had;
+    }
+
+    /// The bytes in their place.
+    pub(super) fn done_spans(&self) -> &SpanSet {
+        &self.done
+    }
+
     /// Nothing before `offset` is wanted, and nothing behind it has come.
     pub(super) fn begin_at(&mut self, offset: u64) {
         let skipped = Span::new(0, self.total.unwrap_or(u64::MAX).min(offset));
@@ -154,7 +175,12 @@ mod tests {
     fn an_earlier_run_counts_only_inside_the_file() {
         let validator = super::super::Validator::Etag("\"a\"".into());
         let resume =
-            Resume { total: DataSize::from_bytes(50), validator, have: vec![Span::new(0, 10), Span::new(40, 90)] };
+            Resume {
+                total: DataSize::from_bytes(50),
+                validator,
+                have: vec![Span::new(0, 10), Span::new(40, 90)],
+                source: None,
+            };
         let ledger = Ledger::new(Some(&resume));
         assert_eq!((ledger.done().bytes(), ledger.frontier()), (20, 10));
         assert_eq!(ledger.free(0, u64::MAX), Some(Span::new(10, 40)));

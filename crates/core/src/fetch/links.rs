@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::conn::Conn;
 use super::notice::Ban;
 use super::thinks::Pauses;
-use super::{ConnId, Fetch, OriginId, Trouble, Validator};
+use super::{ConnId, Fetch, OriginId, Share, Trouble, Validator};
 use crate::link::{LinkId, LinkProfile};
 use crate::predict::Meter;
 use crate::units::{Bitrate, DataSize, Instant};
@@ -34,6 +34,8 @@ pub(super) struct LinkState {
     pub(super) roots_left: u16,
     /// Since when it asks the present one.
     pub(super) root_since: Instant,
+    /// It got nothing from the present one, and the others are to be tried once no link gets anything.
+    pub(super) refused: bool,
     /// Where redirects of this link led, or the edge of a link that it follows.
     pub(super) targets: BTreeMap<OriginId, Edge>,
     pub(super) redirects: u32,
@@ -42,6 +44,8 @@ pub(super) struct LinkState {
     /// How many connections it should have, and what became of the last change.
     pub(super) lanes: super::lanes::Lanes,
     pub(super) spent: bool,
+    /// How much of it this download may use beside others.
+    pub(super) share: Share,
     pub(super) told_silent: bool,
     pub(super) told_metered: bool,
 }
@@ -126,11 +130,13 @@ impl LinkState {
             root,
             roots_left: 0,
             root_since: Instant::ZERO,
+            refused: false,
             targets: BTreeMap::new(),
             redirects: 0,
             adopted: false,
             lanes: super::lanes::Lanes::default(),
             spent: false,
+            share: Share::Full,
             told_silent: false,
             told_metered: false,
         }
@@ -161,6 +167,15 @@ impl LinkState {
     /// Where requests for the present root go.
     pub(super) fn target(&self) -> Edge {
         self.targets.get(&self.root).copied().unwrap_or(Edge { origin: self.root, at: None })
+    }
+
+    /// How many connections the other downloads leave room for.
+    pub(super) fn most_connections(&self) -> u32 {
+        match self.share {
+            Share::Full => u32::MAX,
+            Share::One => 1,
+            Share::Rest => 0,
+        }
     }
 
     /// The pause before the next connection after this many failures.

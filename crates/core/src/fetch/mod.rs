@@ -34,7 +34,9 @@ mod orders;
 mod plan;
 mod rules;
 mod same;
+mod share;
 mod silence;
+mod sources;
 mod span;
 mod spans;
 mod steer;
@@ -55,13 +57,14 @@ use crate::link::{LinkId, LinkProfile};
 use crate::machine::Machine;
 use crate::units::{Bitrate, DataSize, Instant};
 
-pub use config::{BAN_REST, Config, MeteredUse, Policy, Resume, SlowLink, Thesis, UnknownPolicy};
+pub use config::{BAN_REST, Config, MeteredUse, Policy, Proof, Resume, SlowLink, Thesis, UnknownPolicy};
 pub use event::{
-    Ask, ConnId, ContentRange, Head, Input, OriginId, Output, PathSample, Protocol, ReqId, Trouble, TroubleKind,
-    Validator,
+    Ask, ConnId, ContentRange, Head, Input, OriginId, Output, PathSample, Protocol, ReqId, Share, Trouble,
+    TroubleKind, Validator,
 };
 pub use notice::{Ban, Failure, Notice, OneAnswer};
 pub(crate) use plan::FIRST_BITE;
+pub use share::Load;
 pub use span::Span;
 pub use spans::SpanSet;
 pub(crate) use steer::Seat;
@@ -80,8 +83,9 @@ pub struct Fetch {
     reqs: BTreeMap<ReqId, Req>,
     ledger: Ledger,
     phase: Phase,
-    /// What each URL of the command line says of its file.
+    /// What each source says of its file.
     validators: BTreeMap<OriginId, Validator>,
+    sources: sources::Sources,
     /// Answers that may be a portal's: kept until another link has spoken.
     parked: Vec<opinions::Parked>,
     /// What is known of the size as long as everything may have to come as one answer.
@@ -93,6 +97,8 @@ pub struct Fetch {
     consumed: u64,
     /// The last time that anything came at all.
     last_data: Instant,
+    /// What other downloads leave of the links; what is not in it is free.
+    shares: BTreeMap<LinkId, Share>,
     /// Another machine owns this one and chooses its spans.
     steering: Option<steer::Steering>,
     next_conn: u32,
@@ -173,12 +179,14 @@ impl Fetch {
             ledger: Ledger::new(config.resume.as_ref()),
             phase: Phase::Unknown,
             validators: BTreeMap::new(),
+            sources: sources::Sources::new(&config),
             parked: Vec::new(),
             told: None,
             restarts: 0,
             carrier: None,
             consumed: 0,
             last_data: Instant::ZERO,
+            shares: BTreeMap::new(),
             steering: None,
             next_conn: 0,
             next_req: 0,
@@ -187,7 +195,7 @@ impl Fetch {
             config,
         };
         if let Some(resume) = &fetch.config.resume {
-            fetch.validators.insert(OriginId(0), resume.validator.clone());
+            fetch.validators.extend(resume.source.map(|source| (source, resume.validator.clone())));
             fetch.phase = Phase::Ranges;
         }
         fetch
@@ -214,9 +222,10 @@ impl Fetch {
     }
 
     fn link_up(&mut self, id: LinkId, profile: LinkProfile) {
-        let root = OriginId(id.0 % self.config.origins.max(1));
+        let root = self.sources.first_for(id);
         let link = self.links.entry(id).or_insert_with(|| LinkState::new(profile.clone(), root));
         link.profile = profile;
+        link.share = self.shares.get(&id).copied().unwrap_or_default();
         link.failures = 0;
         link.next_try = self.now;
         if matches!(link.standing, Standing::Down | Standing::Silent { .. }) {
@@ -270,7 +279,8 @@ impl Fetch {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.last = now;
         conn.meter.on_bytes(conn.clock(now), len);
-        let link = conn.link;
+        let (link, root) = (conn.link, conn.root);
+        self.note_source(root, span);
         self.came_alive(link, id, len);
         self.finish_if_complete();
     }
@@ -315,14 +325,25 @@ impl Fetch {
     }
 
     fn finish_if_complete(&mut self) {
-        if self.phase != Phase::Over && self.ledger.complete() {
+        if self.phase != Phase::Over
+            && self.ledger.complete()
+            && self.sources.is_verified(self.ledger.total())
+        {
             self.phase = Phase::Over;
             self.close_all();
             self.out.push_back(Output::Done);
         }
     }
 
+    /// The source in use cannot give the file, or no link can: another source is asked, or the download ends.
     fn give_up(&mut self, failure: Failure) {
+        if self.phase != Phase::Over && !self.fails_over(&failure) {
+            self.fail_with(failure);
+        }
+    }
+
+    /// The download ends without the file.
+    fn fail_with(&mut self, failure: Failure) {
         if self.phase != Phase::Over {
             self.phase = Phase::Over;
             self.close_all();
@@ -336,6 +357,7 @@ impl Fetch {
 
     /// Everything that follows from the present state; called after each input and tick.
     fn settle(&mut self) {
+        self.verify_next();
         self.finish_if_complete();
         if self.phase == Phase::Over {
             self.wake = None;
@@ -389,6 +411,10 @@ impl Machine for Fetch {
                 }
             }
             Input::Consumed { upto } => self.consumed(upto),
+            Input::Source { origin } => self.add_source(origin),
+            Input::Proof { proof } => self.add_proof(proof),
+            Input::Verified { span, good } => self.verified(span, good),
+            Input::Share { link, share } => self.share(link, share),
         }
         self.settle();
     }

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{OriginId, Trouble};
+use super::{OriginId, Span, Trouble};
 use crate::link::LinkId;
 use crate::units::DataSize;
 
@@ -76,6 +76,24 @@ pub enum Notice {
     },
     /// The file on the server is another one now; the download starts again.
     Changed,
+    /// The source in use has failed: the next one is asked for the whole file, over all links.
+    NextSource {
+        /// The source that failed.
+        left: OriginId,
+        /// The next one.
+        next: OriginId,
+        /// Why, in words.
+        why: String,
+        /// Bytes had come, and nothing of them is kept.
+        from_zero: bool,
+    },
+    /// Bytes do not match their digest and are fetched again.
+    Mismatch {
+        /// Which bytes.
+        span: Span,
+        /// The source that delivered all of them, and is not asked any more; none: not one alone.
+        source: Option<OriginId>,
+    },
     /// A link goes on with the next of several places. Others may still ask the one that it leaves.
     NextOrigin {
         /// Which link.
@@ -165,6 +183,8 @@ pub enum Failure {
     KeepsChanging,
     /// Every link has carried all that it may.
     Budget,
+    /// The bytes do not match their digest, whatever source they come from.
+    Digest,
     /// Redirects without end, or one that must not be followed.
     Redirect,
     /// The server sends something else than was asked for.
@@ -185,17 +205,11 @@ impl fmt::Display for Ban {
             ),
             Self::OtherLength { .. } => f.write_str("its answer has another length (a captive portal?)"),
             Self::OtherValidator => f.write_str("its server has another version of the file"),
-            // A server that cannot answer now is no portal.
-            Self::OtherStatus { status: status @ (408 | 429 | 500 | 502..=504) } => {
-                write!(f, "its server answers {status}")
+            // A server that cannot answer now is no captive portal, and neither is one that does not have the file.
+            Self::OtherStatus { status } if is_of_server(*status) => {
+                write!(f, "its server answers {}", Named(*status))
             }
-            // Nor is a file that is not there.
-            Self::OtherStatus { status: status @ (401 | 403 | 404 | 410) } => {
-                write!(f, "its server answers {status} where others deliver")
-            }
-            Self::OtherStatus { status } => {
-                write!(f, "it answers {status} where others deliver (a captive portal?)")
-            }
+            Self::OtherStatus { status } => write!(f, "it answers {} (a captive portal?)", Named(*status)),
             Self::Trouble { trouble } => write!(f, "it keeps failing: {}", trouble.text),
             Self::Slow => f.write_str("it is far slower than the others"),
             Self::Down => f.write_str("the interface is down"),
@@ -204,6 +218,44 @@ impl fmt::Display for Ban {
             }
             Self::Protocol { text } => write!(f, "it answers what was not asked: {text}"),
         }
+    }
+}
+
+/// Whether a status tells of the server or its file, and not of a captive portal in front of it.
+fn is_of_server(status: u16) -> bool {
+    matches!(status, 401 | 403 | 404 | 408 | 410 | 429 | 500..=504)
+}
+
+/// A status code with its name.
+struct Named(u16);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            400 => "bad request",
+            401 => "unauthorized",
+            402 => "payment required",
+            403 => "forbidden",
+            404 => "not found",
+            405 => "method not allowed",
+            406 => "not acceptable",
+            407 => "proxy authentication required",
+            408 => "request timeout",
+            410 => "gone",
+            416 => "range not satisfiable",
+            421 => "misdirected request",
+            429 => "too many requests",
+            451 => "unavailable for legal reasons",
+            500 => "internal server error",
+            501 => "not implemented",
+            502 => "bad gateway",
+            503 => "service unavailable",
+            504 => "gateway timeout",
+            507 => "insufficient storage",
+            511 => "network authentication required",
+            _ => return write!(f, "{}", self.0),
+        };
+        write!(f, "{} ({name})", self.0)
     }
 }
 
@@ -220,7 +272,7 @@ impl fmt::Display for OneAnswer {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Status { status } => write!(f, "the server answers {status}"),
+            Self::Status { status } => write!(f, "the server answers {}", Named(*status)),
             Self::NoLink { trouble: Some(trouble) } => write!(f, "no link is left: {}", trouble.text),
             Self::NoLink { trouble: None } => f.write_str("no link is left"),
             Self::NoAnswer => {
@@ -229,6 +281,7 @@ impl fmt::Display for Failure {
             Self::Retries { trouble } => write!(f, "gave up: {}", trouble.text),
             Self::Budget => f.write_str("the budgets of the links are spent, or too small for the file"),
             Self::KeepsChanging => f.write_str("the file keeps changing on the server"),
+            Self::Digest => f.write_str("the file does not match its digest"),
             Self::Redirect => f.write_str("the redirects lead nowhere"),
             Self::Protocol { text } => write!(f, "the server answers what was not asked: {text}"),
         }

@@ -31,7 +31,7 @@ pub(super) struct Parked {
     pub(super) conn: ConnId,
     pub(super) req: ReqId,
     link: LinkId,
-    head: Head,
+    pub(super) head: Head,
     since: Instant,
 }
 
@@ -131,6 +131,13 @@ impl Fetch {
         if self.now < until {
             return self.wake_at(until, Wake::Opinion);
         }
+        if self.all_refused_alike() {
+            let status = first.head.status;
+            for parked in core::mem::take(&mut self.parked) {
+                self.cancel(parked.req);
+            }
+            return self.give_up(Failure::Status { status });
+        }
         let silent: Vec<LinkId> = self.unheard(first.link).map(|(id, _)| id).collect();
         let parked = self.parked.remove(self.best_parked());
         if parked.head.status == 200 {
@@ -147,6 +154,16 @@ impl Fetch {
             self.refuse(parked.req, parked.link, Ban::OtherStatus { status }, Failure::Status { status });
             self.hear_parked();
         }
+    }
+
+    /// Whether every link was refused with the same status: then it is the server that refuses, and no link is to blame.
+    fn all_refused_alike(&self) -> bool {
+        let Some(first) = self.parked.first().filter(|_| !self.combines()) else { return false };
+        let status = first.head.status;
+        let spoke = |id: LinkId| self.parked.iter().any(|parked| parked.link == id);
+        !matches!(status, 200 | 416)
+            && self.parked.iter().all(|parked| parked.head.status == status)
+            && self.links.iter().all(|(id, link)| spoke(*id) || !link.in_play())
     }
 
     /// The answer to believe (rules 2 and 3).

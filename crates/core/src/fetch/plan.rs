@@ -223,8 +223,8 @@ impl Fetch {
         let views: Vec<(LinkId, View)> =
             self.links.keys().filter_map(|id| Some((*id, self.view(*id, left)?))).collect();
         for (id, view) in views {
-            let most = self.config.max_connections;
             let Some(link) = self.links.get_mut(&id) else { continue };
+            let most = self.config.max_connections.min(link.most_connections());
             let before = link.lanes.wanted;
             link.lanes.review(self.now, view, most);
             let (wanted, due) = (link.lanes.wanted, link.lanes.due(self.now));
@@ -237,7 +237,7 @@ impl Fetch {
         }
     }
 
-    fn view(&self, id: LinkId, left: Duration) -> Option<View> {
+    pub(super) fn view(&self, id: LinkId, left: Duration) -> Option<View> {
         let link = self.links.get(&id)?;
         if link.standing != Standing::Up || link.conns.is_empty() {
             return None;
@@ -258,7 +258,7 @@ impl Fetch {
     }
 
     /// The youngest connections of a link get no more requests and end when they are empty.
-    fn retire(&mut self, id: LinkId, count: usize) {
+    pub(super) fn retire(&mut self, id: LinkId, count: usize) {
         let Some(link) = self.links.get(&id) else { return };
         let young: Vec<ConnId> = link.conns.iter().rev().take(count).copied().collect();
         for id in young {

@@ -23,8 +23,8 @@ impl Fetch {
         let Some((root, edge)) = asked.map(|conn| (conn.root, conn.edge)) else { return false };
         let want = self.ledger.total();
         let known = self.known(root);
-        // Mirrors may each have a validator of their own, but one they must have.
-        let proof = known.map_or(validator.is_some() || self.config.proven, |known| validator == Some(known));
+        // Sources that are combined have validators of their own; the digest proves that their files are one.
+        let proof = known.map_or(validator.is_some() || self.is_proven(), |known| validator == Some(known));
         let whole_already = matches!(self.phase, Phase::OneAnswer { .. });
         if want.is_none_or(|want| want == total) && (proof || whole_already) {
             if let (None, Some(validator)) = (known, validator) {
@@ -39,17 +39,16 @@ impl Fetch {
         }
         let ban =
             if want == Some(total) { Ban::OtherValidator } else { Ban::OtherLength { got: Some(total), want } };
-        if self.config.origins > 1 && self.next_root(link, &ban) {
+        if self.next_root(link, &ban) {
             return false;
         }
         self.differs(id, link, ban, validator.map(|validator| (Some(total), validator.clone())));
         false
     }
 
-    /// The validator that answers from this URL must have. An earlier run's bytes are of one version, whoever has it.
+    /// The validator that answers of this source must have.
     pub(super) fn known(&self, root: OriginId) -> Option<&Validator> {
-        let resumed = self.config.resume.as_ref().filter(|_| self.restarts == 0 && !self.config.proven);
-        self.validators.get(&root).or(resumed.map(|resume| &resume.validator))
+        self.validators.get(&root)
     }
 
     /// A link speaks of another file. `change` is what it would be, if the answer proves that.
@@ -108,7 +107,7 @@ impl Fetch {
             return self.give_up(Failure::KeepsChanging);
         }
         self.close_all();
-        self.ledger.restart();
+        self.forget_bytes();
         self.validators.clear();
         self.parked.clear();
         self.told = None;

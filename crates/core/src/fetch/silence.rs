@@ -27,6 +27,7 @@ impl Fetch {
         }
         self.tell_silence();
         self.leave_silent_answer();
+        self.leave_silent_source();
         self.leave_silent_mirrors();
         self.slow_links();
         self.end_of_patience();
@@ -132,10 +133,10 @@ impl Fetch {
         self.after_lost_answer();
     }
 
-    /// A link on which nothing comes from one of several URLs asks the next one, unless others hear from that one: then
-    /// the link is to blame.
+    /// Where sources are combined: a link on which nothing comes from one of them asks the next one, unless others get
+    /// something from that one. Then the link is to blame.
     fn leave_silent_mirrors(&mut self) {
-        if self.config.origins <= 1 {
+        if !self.combines() {
             return;
         }
         let carrier = match self.phase {
@@ -186,7 +187,10 @@ impl Fetch {
     }
 
     fn end_of_patience(&mut self) {
-        if self.conns.values().any(|conn| self.is_held(conn)) || self.is_sated() {
+        if self.conns.values().any(|conn| self.is_held(conn)) || self.is_sated() || self.sources.is_verifying() {
+            return;
+        }
+        if self.rests_everywhere() {
             return;
         }
         let pause = self.links.values().map(|link| link.paused_until).max().unwrap_or(Instant::ZERO);
@@ -230,6 +234,7 @@ impl Fetch {
         link.known.last_data = Some(now);
         link.failures = 0;
         link.roots_left = 0;
+        link.refused = false;
         let was = core::mem::replace(&mut link.standing, Standing::Up);
         if was == Standing::Up {
             return self.spend(link_id);

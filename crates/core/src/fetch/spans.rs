@@ -34,6 +34,29 @@ impl SpanSet {
         span.len() - had
     }
 
+    /// Takes the bytes of `span` out of the set and tells how many of them were in it.
+    pub fn remove(&mut self, span: Span) -> DataSize {
+        if span.is_empty() {
+            return DataSize::ZERO;
+        }
+        let from = self.spans.partition_point(|s| s.end <= span.start);
+        let to = self.spans.partition_point(|s| s.start < span.end).max(from);
+        let (mut had, mut rest) = (DataSize::ZERO, Vec::new());
+        for old in self.spans.get(from..to).unwrap_or_default() {
+            had += old.intersect(span).len();
+            let sides = [Span::new(old.start, span.start.max(old.start)), Span::new(span.end.min(old.end), old.end)];
+            rest.extend(sides.into_iter().filter(|side| !side.is_empty()));
+        }
+        self.spans.splice(from..to, rest);
+        had
+    }
+
+    /// The bytes that are in both sets.
+    pub fn common(&self, other: &Self) -> Self {
+        let with = |span: Span| other.iter().map(move |of| of.intersect(span)).filter(|both| !both.is_empty());
+        self.iter().flat_map(with).collect()
+    }
+
     /// The spans, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Span> + '_ {
         self.spans.iter().copied()
@@ -107,6 +130,13 @@ mod tests {
     }
 
     #[test]
+    fn what_two_sets_share_is_in_both() {
+        let one = set(&[(0, 10), (20, 30), (40, 50)]);
+        assert_eq!(one.common(&set(&[(5, 25), (45, 60)])), set(&[(5, 10), (20, 25), (45, 50)]));
+        assert_eq!(one.common(&set(&[(10, 20)])), set(&[]));
+    }
+
+    #[test]
     fn gaps_are_found_from_any_offset() {
         let s = set(&[(0, 10), (20, 30)]);
         assert_eq!(s.gap(0, 100), Some(Span::new(10, 20)));
@@ -129,6 +159,13 @@ mod tests {
             assert!(s.spans.windows(2).all(|w| w[0].end < w[1].start));
             let gap = (0..300).find(|i| !plain[*i]).map(|i| i as u64);
             assert_eq!(s.gap(0, 300).map(|g| g.start), gap);
+            if x % 3 == 0 {
+                let (a, l) = ((x >> 23) % 290, (x >> 43) % 10);
+                let had = (a..a + l).filter(|i| plain[*i as usize]).count() as u64;
+                (a..a + l).for_each(|i| plain[i as usize] = false);
+                assert_eq!(s.remove(Span::new(a, a + l)).bytes(), had);
+                assert!(s.spans.windows(2).all(|w| w[0].end < w[1].start) && s.iter().all(|w| !w.is_empty()));
+            }
             if x % 17 == 0 {
                 (s, plain) = (SpanSet::default(), vec![false; 300]);
             }

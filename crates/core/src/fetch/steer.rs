@@ -20,9 +20,9 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::conn::FIRST_SPAN;
-use super::links::Standing;
-use super::{Ask, Config, ConnId, Fetch, Phase, ReqId, Span};
+use super::conn::{Conn, FIRST_SPAN};
+use super::links::{LinkState, Standing};
+use super::{Ask, Config, ConnId, Fetch, Phase, ReqId, Share, Span};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize};
 
@@ -137,7 +137,10 @@ impl Fetch {
     /// Closes what has nothing to do on links that rest.
     pub(super) fn close_resting(&mut self) {
         let rests = |link: LinkId| self.rests(link);
-        let idle = self.conns.iter().filter(|(_, conn)| conn.reqs.is_empty() && rests(conn.link));
+        // What a silent link was asked for would never end, and another link can bring it.
+        let stuck = |id: LinkId| self.links.get(&id).is_some_and(LinkState::is_stuck);
+        let done = |conn: &Conn| (conn.reqs.is_empty() && rests(conn.link)) || stuck(conn.link);
+        let idle = self.conns.iter().filter(|(_, conn)| done(conn));
         let idle: Vec<ConnId> = idle.map(|(id, _)| *id).collect();
         for id in idle {
             self.drop_conn(id, true);
@@ -158,7 +161,8 @@ impl Fetch {
 
     /// Whether it was let rest.
     pub(crate) fn rests(&self, link: LinkId) -> bool {
-        self.steering.as_ref().is_some_and(|steering| steering.resting.contains(&link))
+        let shared_out = self.links.get(&link).is_some_and(|link| link.share == Share::Rest);
+        shared_out || self.steering.as_ref().is_some_and(|steering| steering.resting.contains(&link))
     }
 
     /// The reader goes on at `offset` and wants nothing of what lies before it. What is on its way is taken back, what

@@ -24,9 +24,11 @@ impl Fetch {
     /// Whether money and budget let this link be used now.
     pub(super) fn allowed(&self, id: LinkId) -> bool {
         let Some(link) = self.links.get(&id) else { return false };
-        if link.spent || self.rests(id) {
-            return false;
-        }
+        !link.spent && !self.rests(id) && self.may_cost(link)
+    }
+
+    /// Whether what a link costs lets it be used now.
+    pub(super) fn may_cost(&self, link: &LinkState) -> bool {
         if !link.profile.metered {
             return true;
         }

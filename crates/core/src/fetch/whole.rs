@@ -23,6 +23,9 @@ impl Fetch {
         if head.encoded {
             return self.misbehaves(id, link, "an encoded body although identity was asked for");
         }
+        if let Some(got) = head.length.filter(|got| self.is_unexpected(*got)) {
+            return self.refuse_size(id, link, got);
+        }
         match self.phase {
             Phase::Unknown | Phase::OneAnswer { .. } if self.exceeds_budget(link, head.length) => {
                 self.cancel(id);
@@ -95,7 +98,7 @@ impl Fetch {
         }
         self.rebuild();
         self.out.push_back(Output::Identified { total: head.length, validator: None });
-        self.out.push_back(Output::Accept { req: id, at: 0, len: head.length });
+        self.accepted(id, 0, head.length);
         self.finish_if_complete();
     }
 
@@ -126,7 +129,7 @@ impl Fetch {
             self.consumed = 0;
             self.out.push_back(Output::Restart);
         }
-        self.ledger.restart();
+        self.forget_bytes();
         for link in self.links.values_mut() {
             link.known.proved = false;
         }
@@ -144,7 +147,7 @@ impl Fetch {
         }
         self.phase = Phase::OneAnswer { req: None };
         let came = self.ledger.frontier();
-        self.ledger.restart();
+        self.forget_bytes();
         // One that never began is among its link's failures already.
         if came > 0 {
             self.consumed = 0;

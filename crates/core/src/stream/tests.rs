@@ -334,6 +334,7 @@ fn a_run_that_goes_on_lets_rest_what_rested() {
         total: DataSize::from_bytes(40_000_000),
         validator: Validator::Etag("\"a\"".into()),
         have: alloc::vec![Span::new(0, from)],
+        source: Some(fetch::OriginId(0)),
     };
     let fetch = fetch::Config { resume: Some(resume), ..config.fetch.clone() };
     let (video, player) = (config.video.clone().unwrap(), config.player);

@@ -12,6 +12,7 @@ fn resumed() -> Config {
         total: DataSize::from_bytes(SIZE),
         validator: Validator::Etag("\"v1\"".into()),
         have: alloc::vec![Span::new(0, 1_000_000)],
+        source: Some(OriginId(0)),
     };
     Config { resume: Some(resume), ..Config::default() }
 }
@@ -610,30 +611,6 @@ fn an_answer_that_breaks_off_while_it_waits_for_an_opinion_is_forgotten() {
     desk.tell(Input::Aborted { req, trouble: Trouble { kind: TroubleKind::Reset, text: "test".into() } });
     desk.pass(Duration::from_secs(20));
     assert!(desk.identified.is_none(), "an answer that is gone was taken for the file");
-}
-
-#[test]
-fn a_mirror_of_another_version_adds_nothing_to_an_earlier_run() {
-    let mut desk = Desk::two(Config { origins: 2, ..resumed() });
-    desk.connect(B, 5);
-    let (req, asked) = desk.asked(B)[0].clone();
-    assert_eq!(asked.if_range, Some(Validator::Etag("\"v1\"".into())));
-    desk.part(req, SIZE, Some("\"v2\""));
-    assert!(!desk.reqs.contains_key(&req), "not taken");
-    desk.connect(A, 5);
-    desk.deliver_all(A, SIZE, TAG);
-    assert!(desk.done && desk.restarts == 0);
-}
-
-#[test]
-fn a_mirror_without_a_validator_is_not_used() {
-    let mut desk = Desk::two(Config { origins: 2, ..Config::default() });
-    desk.connect(A, 5);
-    desk.part(desk.first(A), SIZE, TAG);
-    desk.connect(B, 5);
-    let req = desk.first(B);
-    desk.part(req, SIZE, None);
-    assert!(!desk.reqs.contains_key(&req), "not taken");
 }
 
 #[test]

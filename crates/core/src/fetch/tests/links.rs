@@ -346,7 +346,7 @@ fn a_mirror_that_asks_for_a_pause_is_left_for_the_next_one() {
         desk.tell(Input::Head { req: desk.first(A), head: Head { status, retry_after, ..Head::default() } });
         desk.pass(Duration::from_millis(10));
         assert_eq!(desk.conns[&desk.on(A)[0]].1, OriginId(1), "{status}");
-        assert!(matches!(desk.notices[..], [Notice::NextOrigin { link: A, .. }]), "{:?}", desk.notices);
+        assert!(matches!(desk.notices[..], [Notice::NextSource { from_zero: false, .. }]), "{:?}", desk.notices);
         // When that one does, too, it is waited for.
         desk.connect(A, 5);
         desk.tell(Input::Head { req: desk.first(A), head: Head { status, retry_after, ..Head::default() } });
@@ -385,13 +385,13 @@ fn a_link_that_comes_back_finds_the_mirror_that_lives() {
     }
     asked.dedup();
     assert!(asked.starts_with(&[0, 1, 0, 1]), "{asked:?}");
-    let told = desk.notices.iter().filter(|notice| matches!(notice, Notice::NextOrigin { .. })).count();
+    let told = desk.notices.iter().filter(|notice| matches!(notice, Notice::NextSource { .. })).count();
     assert_eq!(told, 1, "{:?}", desk.notices);
 }
 
 #[test]
 fn a_mirror_from_which_others_hear_is_not_left_by_a_silent_link() {
-    let mut desk = Desk::two(Config { origins: 2, ..Config::default() });
+    let mut desk = Desk::two(Config { origins: 2, proof: Some(Proof::Whole), ..Config::default() });
     desk.connect(A, 5);
     desk.status(desk.first(A), 503);
     desk.connect(A, 5);

@@ -6,7 +6,9 @@
 mod answers;
 mod links;
 mod opinions;
+mod shares;
 mod sharing;
+mod sources;
 
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
@@ -15,8 +17,8 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use super::{
-    Ask, Config, ConnId, ContentRange, Failure, Fetch, Head, Input, Notice, OriginId, Output, Protocol, ReqId,
-    Span, Trouble, TroubleKind, Validator,
+    Ask, Config, ConnId, ContentRange, Failure, Fetch, Head, Input, Notice, OriginId, Output, Proof, Protocol,
+    ReqId, Share, Span, Trouble, TroubleKind, Validator,
 };
 use crate::link::{LinkId, LinkKind, LinkProfile};
 use crate::machine::Machine;
@@ -46,6 +48,10 @@ pub(super) struct Desk {
     pub(super) done: bool,
     pub(super) failed: Option<Failure>,
     pub(super) restarts: u32,
+    /// What is to be verified.
+    pub(super) verify: Vec<Span>,
+    /// Bytes that came, with the place that they came from.
+    pub(super) came: Vec<(OriginId, Span)>,
     pub(super) identified: Option<(Option<DataSize>, Option<Validator>)>,
 }
 
@@ -61,6 +67,8 @@ impl Desk {
             done: false,
             failed: None,
             restarts: 0,
+            verify: Vec::new(),
+            came: Vec::new(),
             identified: None,
         }
     }
@@ -117,7 +125,11 @@ impl Desk {
                     self.reqs.retain(|_, asked| asked.conn != conn);
                 }
                 Output::Identified { total, validator } => self.identified = Some((total, validator)),
-                Output::Restart => self.restarts += 1,
+                Output::Restart => {
+                    self.restarts += 1;
+                    self.came.clear();
+                }
+                Output::Verify { span } => self.verify.push(span),
                 Output::Notice(notice) => self.notices.push(notice),
                 Output::Done => self.done = true,
                 Output::Failed(failure) => self.failed = Some(failure),
@@ -196,6 +208,11 @@ impl Desk {
     }
 
     pub(super) fn bytes(&mut self, req: ReqId, len: u64) {
+        if let Some(Asked { conn, at: Some(at), .. }) = self.reqs.get_mut(&req) {
+            let span = Span::new(*at, *at + len);
+            *at = span.end;
+            self.came.extend(self.conns.get(conn).map(|(_, origin)| (*origin, span)));
+        }
         self.tell(Input::Data { req, len: DataSize::from_bytes(len) });
     }
 

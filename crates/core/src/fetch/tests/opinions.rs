@@ -173,7 +173,7 @@ fn several_answers_over_one_link_ban_it_once() {
 
 #[test]
 fn a_parked_answer_of_one_of_several_mirrors_sends_its_link_to_the_next() {
-    let mut desk = Desk::two(Config { origins: 2, ..Config::default() });
+    let mut desk = Desk::two(Config { origins: 2, proof: Some(Proof::Whole), ..Config::default() });
     desk.connect(A, 5);
     desk.status(desk.first(A), 451);
     desk.connect(B, 50);

@@ -1,0 +1,271 @@
+//! Batches in a small world: links of fixed rates, servers with limits, and downloads that take what they may.
+
+use alloc::vec;
+
+use super::*;
+
+const A: LinkId = LinkId(0);
+const B: LinkId = LinkId(1);
+const STEP: Duration = Duration::from_millis(100);
+
+/// What a download is, and what its server allows.
+#[derive(Clone, Debug)]
+struct File {
+    size: u64,
+    /// The most that its server gives over one link.
+    limit: Bitrate,
+    /// It can only use this link.
+    only: Option<LinkId>,
+    done: u64,
+    began: Option<Instant>,
+    ended: Option<Instant>,
+    shares: BTreeMap<LinkId, Share>,
+    last: BTreeMap<LinkId, (Bitrate, bool)>,
+}
+
+fn file(size: u64) -> File {
+    File {
+        size,
+        limit: Bitrate::from_mbps(10_000),
+        only: None,
+        done: 0,
+        began: None,
+        ended: None,
+        shares: BTreeMap::new(),
+        last: BTreeMap::new(),
+    }
+}
+
+struct World {
+    batch: Batch,
+    now: Instant,
+    links: BTreeMap<LinkId, Bitrate>,
+    files: Vec<File>,
+    changes: usize,
+    /// Bytes that each link carried.
+    carried: BTreeMap<LinkId, u64>,
+}
+
+impl World {
+    fn new(parallel: u32, links: &[(LinkId, u64, bool)], files: Vec<File>) -> Self {
+        let mut batch = Batch::new(Config { jobs: files.len() as u32, parallel });
+        for (link, _, budgeted) in links {
+            batch.handle(Instant::ZERO, Input::Link { link: *link, budgeted: *budgeted });
+        }
+        let links = links.iter().map(|(link, mbps, _)| (*link, Bitrate::from_mbps(*mbps))).collect();
+        let mut world =
+            Self { batch, now: Instant::ZERO, links, files, changes: 0, carried: BTreeMap::new() };
+        world.batch.tick(Instant::ZERO);
+        world.drain();
+        world
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.batch.poll() {
+            match output {
+                Output::Start { job } => self.files[job.0 as usize].began = Some(self.now),
+                Output::Share { job, link, share } => {
+                    self.changes += 1;
+                    let file = &mut self.files[job.0 as usize];
+                    assert!(file.began.is_some(), "a share of what has not begun");
+                    file.shares.insert(link, share);
+                }
+            }
+        }
+    }
+
+    fn running(&self) -> usize {
+        self.files.iter().filter(|file| file.began.is_some() && file.ended.is_none()).count()
+    }
+
+    /// A tenth of a second passes.
+    fn step(&mut self) {
+        self.now += STEP;
+        for (link, capacity) in self.links.clone() {
+            let able = |file: &File| {
+                file.began.is_some()
+                    && file.ended.is_none()
+                    && file.only.is_none_or(|only| only == link)
+                    && matches!(file.shares.get(&link), Some(Share::Full | Share::One))
+            };
+            let users: Vec<usize> = (0..self.files.len()).filter(|n| able(&self.files[*n])).collect();
+            let mut left = capacity;
+            for (turn, n) in users.iter().enumerate() {
+                let fair = left / (users.len() - turn) as u64;
+                let rate = fair.min(self.files[*n].limit);
+                left = left - rate;
+                let bytes = (rate * STEP).bytes();
+                self.files[*n].done += bytes;
+                *self.carried.entry(link).or_default() += bytes;
+            }
+            for (n, file) in self.files.iter_mut().enumerate() {
+                let used = users.contains(&n);
+                let fair = capacity / users.len().max(1) as u64;
+                let rate = if used { fair.min(file.limit) } else { Bitrate::ZERO };
+                file.last.insert(link, (rate, used && left > capacity / 10));
+            }
+        }
+        for n in 0..self.files.len() {
+            let job = JobId(n as u32);
+            let file = &mut self.files[n];
+            if file.began.is_none() || file.ended.is_some() {
+                continue;
+            }
+            if file.done >= file.size {
+                file.ended = Some(self.now);
+                self.batch.handle(self.now, Input::Ended { job });
+            } else {
+                let only = file.only;
+                let load = |(link, (rate, slack)): (&LinkId, &(Bitrate, bool))| Load {
+                    link: *link,
+                    wants: only.is_none_or(|only| only == *link),
+                    busy: !rate.is_zero(),
+                    rate: *rate,
+                    slack: *slack,
+                    bytes: DataSize::ZERO,
+                };
+                let loads = file.last.iter().map(load).collect();
+                let left = Some(DataSize::from_bytes(file.size - file.done));
+                self.batch.handle(self.now, Input::Stands { job, left, loads });
+            }
+            self.drain();
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..100_000 {
+            if self.batch.is_over() {
+                return;
+            }
+            self.step();
+        }
+        panic!("it never ends");
+    }
+
+    fn ended(&self, n: usize) -> f64 {
+        self.files[n].ended.expect("it has ended").as_secs_f64()
+    }
+}
+
+const MB: u64 = 1_000_000;
+
+#[test]
+fn no_more_run_than_was_allowed_and_they_begin_in_order() {
+    let mut world = World::new(3, &[(A, 8, false)], vec![file(MB); 10]);
+    assert_eq!(world.running(), 3);
+    let mut began = Vec::new();
+    while !world.batch.is_over() {
+        world.step();
+        assert!(world.running() <= 3);
+        for (n, file) in world.files.iter().enumerate() {
+            if file.began.is_some() && !began.contains(&n) {
+                began.push(n);
+            }
+        }
+    }
+    assert_eq!(began, (0..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_small_file_does_not_wait_for_the_large_ones_beside_it() {
+    // Alone it takes 1.25 s over both links; with an equal share of four it would take 5 s.
+    let files = vec![file(100 * MB), file(100 * MB), file(100 * MB), file(5 * MB / 2)];
+    let mut world = World::new(4, &[(A, 8, false), (B, 8, false)], files);
+    world.run();
+    assert!(world.ended(3) < 2.5, "{}", world.ended(3));
+    // Nothing is lost by that: 302.5 MB over 16 Mbit/s are 151 s.
+    let last = (0..4).map(|n| world.ended(n)).fold(0.0, f64::max);
+    assert!(last < 151.25 * 1.03, "{last}");
+    // Of equal ones the first is not held up by the others.
+    assert!(world.ended(0) < 60.0, "{}", world.ended(0));
+}
+
+#[test]
+fn a_link_that_one_download_does_not_fill_gets_another() {
+    let slow = |size| File { limit: Bitrate::from_mbps(2), ..file(size) };
+    let mut world = World::new(4, &[(A, 8, false)], vec![slow(20 * MB); 4]);
+    world.run();
+    // Full use is 80 s; one after the other would be 320 s.
+    let last = (0..4).map(|n| world.ended(n)).fold(0.0, f64::max);
+    assert!(last < 110.0, "{last}");
+}
+
+#[test]
+fn a_link_that_carries_no_more_with_another_is_left_to_the_first() {
+    // Room is reported, but there is none: the limit is one of all links together.
+    let mut world = World::new(2, &[(A, 8, false)], vec![file(40 * MB), file(40 * MB)]);
+    let lies = |world: &mut World| {
+        for (n, file) in world.files.iter_mut().enumerate() {
+            if file.ended.is_none() {
+                let rate = if n == 0 { Bitrate::from_mbps(8) } else { Bitrate::ZERO };
+                let load =
+                    Load { link: A, wants: true, busy: true, rate, slack: true, bytes: DataSize::ZERO };
+                let left = Some(DataSize::from_bytes(40 * MB - n as u64));
+                let input = Input::Stands { job: JobId(n as u32), left, loads: vec![load] };
+                world.batch.handle(world.now, input);
+            }
+        }
+        world.drain();
+    };
+    let mut shared = 0;
+    for _ in 0..600 {
+        world.now += STEP;
+        lies(&mut world);
+        let together = world.files.iter().all(|file| file.shares.get(&A) != Some(&Share::Rest));
+        shared += usize::from(together);
+    }
+    // Trials of two seconds, ever more rarely.
+    assert!((20..=120).contains(&shared), "{shared}");
+}
+
+#[test]
+fn what_the_first_download_does_not_want_the_next_one_gets() {
+    let one_link = File { only: Some(A), ..file(50 * MB) };
+    let mut world = World::new(2, &[(A, 8, false), (B, 8, false)], vec![one_link, file(60 * MB)]);
+    world.run();
+    // 110 MB over 16 Mbit/s are 55 s; one after the other would be 50 s and 30 s.
+    let last = world.ended(0).max(world.ended(1));
+    assert!(last < 58.0, "{last}");
+}
+
+#[test]
+fn a_link_with_a_budget_has_one_user_at_a_time() {
+    let mut world = World::new(3, &[(A, 8, false), (B, 8, true)], vec![file(10 * MB); 6]);
+    while !world.batch.is_over() {
+        world.step();
+        let uses = |file: &&File| {
+            file.ended.is_none() && matches!(file.shares.get(&B), Some(Share::Full | Share::One))
+        };
+        assert!(world.files.iter().filter(uses).count() <= 1);
+    }
+    assert!(world.carried[&B] > 20 * MB, "it is used: {}", world.carried[&B]);
+}
+
+#[test]
+fn changes_are_few() {
+    let mut world = World::new(4, &[(A, 8, false), (B, 3, false)], (1..=20).map(|n| file(n * MB)).collect());
+    world.run();
+    let seconds = world.now.as_secs_f64();
+    assert!((world.changes as f64) < 20.0 * 4.0 * 4.0, "{} in {seconds} s", world.changes);
+}
+
+#[test]
+fn many_small_files_keep_the_links_busy() {
+    let mut world = World::new(4, &[(A, 8, false), (B, 8, false)], vec![file(100_000); 100]);
+    world.run();
+    // 10 MB over 16 Mbit/s are 5 s; a step is 0.1 s.
+    assert!(world.now.as_secs_f64() < 8.0, "{}", world.now.as_secs_f64());
+}
+
+#[test]
+fn a_link_that_comes_later_is_shared_too() {
+    let mut world = World::new(2, &[(A, 8, false)], vec![file(50 * MB), file(50 * MB)]);
+    for _ in 0..20 {
+        world.step();
+    }
+    world.links.insert(B, Bitrate::from_mbps(8));
+    world.batch.handle(world.now, Input::Link { link: B, budgeted: false });
+    world.drain();
+    world.run();
+    assert!(world.carried[&B] > 40 * MB, "{:?}", world.carried);
+}
