@@ -233,7 +233,7 @@ fn what_the_server_refuses_ends_with_1_and_its_status() {
     let output = marline(&home, &["get", "-q", &server.url("/absent")]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, format!("marline: {}: the server answers 404\n", server.url("/absent")));
+    assert_eq!(said, format!("marline: {}: the server answers 404 (not found)\n", server.url("/absent")));
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "a file was left behind");
 }
 

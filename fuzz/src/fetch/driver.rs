@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::LazyLock;
 
 use marline_core::fetch::{
-    Ask, Config, ConnId, Fetch, Head, Input, Output, PathSample, Policy, Protocol, ReqId, Trouble, TroubleKind,
+    Ask, Config, ConnId, Fetch, Head, Input, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble, TroubleKind,
 };
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::machine::Machine;
@@ -31,6 +31,8 @@ pub(super) struct Driver {
     ledger: Ledger,
     total: Option<DataSize>,
     consumed: u64,
+    /// Bytes that the machine wants to be compared with their digest.
+    unverified: Option<Span>,
     over: bool,
 }
 
@@ -56,7 +58,7 @@ impl Driver {
         let manner = bytes.u8();
         let mut ledger = Ledger::default();
         if let Some(resume) = &config.resume {
-            let whole = marline_core::fetch::Span::at(0, resume.total);
+            let whole = Span::at(0, resume.total);
             let have: Vec<_> = resume.have.iter().map(|have| have.intersect(whole)).collect();
             ledger.resume(resume.total, &have);
         }
@@ -72,6 +74,7 @@ impl Driver {
             conns: BTreeMap::new(),
             ledger,
             consumed: 0,
+            unverified: None,
             over: false,
         }
     }
@@ -103,6 +106,7 @@ impl Driver {
             _ => Duration::from_secs(u64::from(bytes.u8())),
         };
         self.pass(passes);
+        self.verify(which & 3 != 3);
         match what & 31 {
             0 | 1 => self.link_up(which, bytes),
             2 => self.link_down(which),
@@ -145,12 +149,20 @@ impl Driver {
     /// Ticks at up to so many deadlines; says how many there were.
     fn pass_deadlines(&mut self, most: u32) -> u32 {
         for n in 0..most {
+            self.verify(true);
             let Some((at, _)) = self.machine.deadline().filter(|_| !self.over) else { return n };
             self.now = self.now.max(at);
             self.machine.tick(self.now);
             self.drain();
         }
         most
+    }
+
+    /// Answers what the machine wants to know of bytes in their place.
+    fn verify(&mut self, good: bool) {
+        while let Some(span) = self.unverified.take() {
+            self.tell(Input::Verified { span, good });
+        }
     }
 
     fn pass(&mut self, time: Duration) {
@@ -206,7 +218,7 @@ impl Driver {
                 let conn = self.conns.get_mut(&conn).expect("the ledger has looked");
                 conn.answers.push_back(Answer { req, ask: range, head: None, room: None, left: None });
             }
-            Output::Accept { req, at, len } => {
+            Output::Accept { req, at, len, .. } => {
                 let end = at.saturating_add(len.map_or(0, DataSize::bytes));
                 assert!(
                     self.total.is_none_or(|total| end <= total.bytes()),
@@ -235,6 +247,7 @@ impl Driver {
                 assert!(self.total.is_none_or(|total| total.bytes() == end), "done with {end} of {:?}", self.total);
                 self.over = true;
             }
+            Output::Verify { span } => self.unverified = Some(span),
             Output::Failed(_) => self.over = true,
             Output::Notice(notice) => drop(format!("{notice:?}")),
         }

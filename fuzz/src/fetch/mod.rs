@@ -18,7 +18,7 @@
 mod driver;
 mod head;
 
-use marline_core::fetch::{Config, Fetch, MeteredUse, Policy, Resume, Span, Validator};
+use marline_core::fetch::{Config, Fetch, MeteredUse, OriginId, Policy, Proof, Resume, Span, Validator};
 use marline_core::link::LinkKind;
 use marline_core::units::DataSize;
 use marline_sim::contract::{clamp, replay};
@@ -76,7 +76,11 @@ fn config(bytes: &mut Bytes<'_>, size: u64) -> Config {
     if flags & 8 != 0 {
         let have =
             (0..bytes.u8() % 4).map(|_| Span::at(bytes.size(), DataSize::from_bytes(bytes.size()))).collect();
-        config.resume = Some(Resume { total: DataSize::from_bytes(size), validator: validator(0), have });
+        let source = (flags & 32 == 0).then_some(OriginId(0));
+        config.resume = Some(Resume { total: DataSize::from_bytes(size), validator: validator(0), have, source });
+    }
+    if flags & 64 != 0 {
+        config.proof = Some(if flags & 128 == 0 { Proof::Whole } else { Proof::Pieces(DataSize::from_bytes(bytes.size())) });
     }
     if flags & 16 != 0 {
         config.retries = u32::from(bytes.u8() % 4);

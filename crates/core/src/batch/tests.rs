@@ -53,8 +53,7 @@ impl World {
             batch.handle(Instant::ZERO, Input::Link { link: *link, budgeted: *budgeted });
         }
         let links = links.iter().map(|(link, mbps, _)| (*link, Bitrate::from_mbps(*mbps))).collect();
-        let mut world =
-            Self { batch, now: Instant::ZERO, links, files, changes: 0, carried: BTreeMap::new() };
+        let mut world = Self { batch, now: Instant::ZERO, links, files, changes: 0, carried: BTreeMap::new() };
         world.batch.tick(Instant::ZERO);
         world.drain();
         world
@@ -198,8 +197,7 @@ fn a_link_that_carries_no_more_with_another_is_left_to_the_first() {
         for (n, file) in world.files.iter_mut().enumerate() {
             if file.ended.is_none() {
                 let rate = if n == 0 { Bitrate::from_mbps(8) } else { Bitrate::ZERO };
-                let load =
-                    Load { link: A, wants: true, busy: true, rate, slack: true, bytes: DataSize::ZERO };
+                let load = Load { link: A, wants: true, busy: true, rate, slack: true, bytes: DataSize::ZERO };
                 let left = Some(DataSize::from_bytes(40 * MB - n as u64));
                 let input = Input::Stands { job: JobId(n as u32), left, loads: vec![load] };
                 world.batch.handle(world.now, input);
@@ -233,9 +231,8 @@ fn a_link_with_a_budget_has_one_user_at_a_time() {
     let mut world = World::new(3, &[(A, 8, false), (B, 8, true)], vec![file(10 * MB); 6]);
     while !world.batch.is_over() {
         world.step();
-        let uses = |file: &&File| {
-            file.ended.is_none() && matches!(file.shares.get(&B), Some(Share::Full | Share::One))
-        };
+        let uses =
+            |file: &&File| file.ended.is_none() && matches!(file.shares.get(&B), Some(Share::Full | Share::One));
         assert!(world.files.iter().filter(uses).count() <= 1);
     }
     assert!(world.carried[&B] > 20 * MB, "it is used: {}", world.carried[&B]);

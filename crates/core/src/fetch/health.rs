@@ -13,8 +13,7 @@ use super::conn::Conn;
 use super::links::{LinkState, Standing};
 use super::silence::probe_interval;
 use super::{
-    BAN_REST, Ban, ConnId, Failure, Fetch, MeteredUse, Notice, Phase, Policy, SlowLink, Trouble,
-    TroubleKind, Wake,
+    BAN_REST, Ban, ConnId, Failure, Fetch, MeteredUse, Notice, Phase, Policy, SlowLink, Trouble, TroubleKind, Wake,
 };
 use crate::link::LinkId;
 

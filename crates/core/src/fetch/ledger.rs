@@ -174,13 +174,12 @@ mod tests {
     #[test]
     fn an_earlier_run_counts_only_inside_the_file() {
         let validator = super::super::Validator::Etag("\"a\"".into());
-        let resume =
-            Resume {
-                total: DataSize::from_bytes(50),
-                validator,
-                have: vec![Span::new(0, 10), Span::new(40, 90)],
-                source: None,
-            };
+        let resume = Resume {
+            total: DataSize::from_bytes(50),
+            validator,
+            have: vec![Span::new(0, 10), Span::new(40, 90)],
+            source: None,
+        };
         let ledger = Ledger::new(Some(&resume));
         assert_eq!((ledger.done().bytes(), ledger.frontier()), (20, 10));
         assert_eq!(ledger.free(0, u64::MAX), Some(Span::new(10, 40)));

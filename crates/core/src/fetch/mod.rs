@@ -325,10 +325,7 @@ impl Fetch {
     }
 
     fn finish_if_complete(&mut self) {
-        if self.phase != Phase::Over
-            && self.ledger.complete()
-            && self.sources.is_verified(self.ledger.total())
-        {
+        if self.phase != Phase::Over && self.ledger.complete() && self.sources.is_verified(self.ledger.total()) {
             self.phase = Phase::Over;
             self.close_all();
             self.out.push_back(Output::Done);

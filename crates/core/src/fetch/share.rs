@@ -90,6 +90,7 @@ impl Fetch {
     pub(super) fn rests_everywhere(&self) -> bool {
         let mut able = self.links.values().filter(|link| link.in_play() && !link.spent).peekable();
         able.peek().is_some()
-            && able.all(|link| link.share == Share::Rest && link.conns.is_empty() && link.standing != Standing::Down)
+            && able
+                .all(|link| link.share == Share::Rest && link.conns.is_empty() && link.standing != Standing::Down)
     }
 }

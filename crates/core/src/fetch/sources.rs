@@ -418,8 +418,7 @@ impl Fetch {
 
     /// Asks the driver to verify what is complete.
     pub(super) fn verify_next(&mut self) {
-        let (Some(proof), Some(total), None) =
-            (self.sources.proof, self.ledger.total(), self.sources.verifying)
+        let (Some(proof), Some(total), None) = (self.sources.proof, self.ledger.total(), self.sources.verifying)
         else {
             return;
         };

@@ -44,7 +44,8 @@ impl SpanSet {
         let (mut had, mut rest) = (DataSize::ZERO, Vec::new());
         for old in self.spans.get(from..to).unwrap_or_default() {
             had += old.intersect(span).len();
-            let sides = [Span::new(old.start, span.start.max(old.start)), Span::new(span.end.min(old.end), old.end)];
+            let sides =
+                [Span::new(old.start, span.start.max(old.start)), Span::new(span.end.min(old.end), old.end)];
             rest.extend(sides.into_iter().filter(|side| !side.is_empty()));
         }
         self.spans.splice(from..to, rest);

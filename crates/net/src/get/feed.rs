@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_core::fetch::{MeteredUse, Resume, Span, Validator};
+use marline_core::fetch::{MeteredUse, OriginId, Resume, Span, Validator};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::stream::{Config, Expected, Price, Said, Stream, Viewer};
 use marline_core::units::{Bitrate, DataSize};
@@ -106,7 +106,7 @@ impl Feed {
         let to = self.to.unwrap_or(total.bytes()).min(total.bytes());
         let outside = [Span::new(0, self.from.min(to)), Span::new(to, total.bytes())];
         let have = outside.into_iter().filter(|span| !span.is_empty()).collect();
-        Some(Resume { total, validator, have })
+        Some(Resume { total, validator, have, source: Some(OriginId(0)) })
     }
 
     /// When a link that is asked now has brought something worth while; never, if nothing is known of it.

@@ -59,7 +59,7 @@ impl Joules {
                 self.requests.remove(req);
             }
             Input::Closed { conn, .. } => self.forget(*conn),
-            Input::LinkDown { .. } | Input::Sample { .. } | Input::Consumed { .. } => {}
+            _ => {}
         }
     }
 

@@ -55,6 +55,19 @@ pub(super) fn notice(
             let asked = asked.map(|asked| format!(" (it asks for {} s)", asked.as_secs())).unwrap_or_default();
             format!("{who}the server answers {status}: waiting {:.1}s{asked}", wait.as_secs_f64())
         }
+        Notice::NextSource { left, next, why, from_zero } => {
+            let again = if *from_zero { "; nothing of the first is kept" } else { "" };
+            format!("{}: {why}: the whole file is taken from {} instead{again}", url(left), url(next))
+        }
+        Notice::Mismatch { span, source: Some(source) } => format!(
+            "{}: its bytes {} to {} do not match their digest; it is not asked any more",
+            url(source),
+            span.start,
+            span.end
+        ),
+        Notice::Mismatch { span, source: None } => {
+            format!("bytes {} to {} do not match their digest and are fetched again", span.start, span.end)
+        }
         Notice::Changed => "the file has changed on the server: starting again".to_owned(),
         Notice::NextOrigin { link, left, why } => {
             format!("{}: link {} goes on with the next mirror, {why}", url(left), name(link))

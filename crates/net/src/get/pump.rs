@@ -486,7 +486,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             match output {
                 Output::Connect { conn, link, origin, at } => self.connect(conn, link, origin, at),
                 Output::Request { req, conn, range, if_range } => self.request(req, conn, range, if_range),
-                Output::Accept { req, at, len } => {
+                Output::Accept { req, at, len, .. } => {
                     self.place.accept(req, at, len);
                     self.sockets.accept(req, len);
                 }
@@ -503,6 +503,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                         self.end = Some(Err(error.into()));
                     }
                 }
+                Output::Verify { .. } => {}
                 Output::Notice(notice) => self.notice(&notice),
                 Output::Done => self.end = Some(Ok(())),
                 Output::Failed(failure) => {

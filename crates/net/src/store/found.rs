@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use marline_core::fetch::{Resume, Span, SpanSet, Validator};
+use marline_core::fetch::{OriginId, Resume, Span, SpanSet, Validator};
 use marline_core::units::DataSize;
 use marline_core::wire::journal::{Header, HeaderError, Life, Mark, Record, records};
 
@@ -165,7 +165,8 @@ impl Found {
                     Mark::Date(text) => Validator::Date(text),
                 };
                 let total = DataSize::from_bytes(header.total);
-                (Some(Resume { total, validator, have: have.iter().collect() }), None)
+                let have = have.iter().collect();
+                (Some(Resume { total, validator, have, source: Some(OriginId(0)) }), None)
             }
         }
     }

@@ -349,6 +349,7 @@ impl<M: Subject> Driver<M> {
                 self.ended = Some(self.ledger.on_done(&sizes, gullible));
             }
             Output::Failed(failure) => self.ended = Some(Err(format!("failed: {failure}"))),
+            Output::Verify { .. } => {}
             Output::Notice(notice) => {
                 if let Some(audience) = &mut self.audience {
                     audience.judge.on_notice(&notice);

@@ -138,7 +138,7 @@ impl Ledger {
         match output {
             Output::Connect { conn, .. } if !self.known_conns.insert(*conn) => Err(format!("{conn:?} used twice")),
             Output::Request { req, conn, range, .. } => self.on_request(*req, *conn, *range),
-            Output::Accept { req, at, len } => self.on_accept(*req, *at, *len),
+            Output::Accept { req, at, len, .. } => self.on_accept(*req, *at, *len),
             Output::Cancel { req } => {
                 self.answers.remove(req);
                 Ok(())

@@ -6,7 +6,7 @@
 //! all others do is drawn; a link may be almost honest or do nothing right. The server's own moods (no ranges, no
 //! validator, a new edition, a few refusals with Retry-After, few requests per connection) are the same for all links.
 
-use marline_core::fetch::{Config, Policy, Protocol, Resume, Span, Validator};
+use marline_core::fetch::{Config, OriginId, Policy, Protocol, Resume, Span, Validator};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
 
 use crate::rng::Stream;
@@ -55,7 +55,8 @@ impl Weather {
         }
         config.resume = match validator {
             Some(validator) if one_in(stream, 4) => {
-                Some(Resume { total: size, validator, have: pieces(stream, size.bytes()) })
+                let (have, source) = (pieces(stream, size.bytes()), Some(OriginId(0)));
+                Some(Resume { total: size, validator, have, source })
             }
             _ => None,
         };

@@ -318,7 +318,9 @@ where
                 self.reqs.insert(req, conn.0);
                 self.turn_conn(conn.0);
             }
-            Output::Accept { req, at, len } => self.judge(req, |conn| conn.accept(req, at, len)),
+            Output::Accept { req, at, len, .. } => self.judge(req, |conn| conn.accept(req, at, len)),
+            // A world has one source, whose bytes need no digest.
+            Output::Verify { .. } => {}
             Output::Cancel { req } => self.judge(req, |conn| conn.cancel(req)),
             Output::Close { conn } => {
                 if let Some(closed) = self.conns.get_mut(&conn.0) {

@@ -30,7 +30,7 @@ impl Machine for One {
                 self.out.push_back(Output::Request { req, conn: *conn, range, if_range: None });
             }
             Input::Head { req, head } => {
-                self.out.push_back(Output::Accept { req: *req, at: 0, len: head.length });
+                self.out.push_back(Output::Accept { req: *req, at: 0, len: head.length, foreign: false });
             }
             Input::End { .. } => self.out.push_back(Output::Done),
             _ => {}
