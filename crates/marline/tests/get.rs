@@ -202,7 +202,7 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("401; it wants a login: --user"), "{said}");
+    assert!(said.contains("401 (unauthorized); it wants a login: --user"), "{said}");
     std::fs::write(home.path().join("login"), "me:pa:ss\n").unwrap();
     let in_url = server.url("/auth/f").replace("http://", "http://me:pa%3Ass@");
     let ways: [&[&str]; 3] = [

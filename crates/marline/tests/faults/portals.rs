@@ -49,7 +49,10 @@ fn a_portal_never_gets_a_byte_into_the_file() {
     type Portal = fn(&Asked, &Resource) -> Answer;
     let table: [(Portal, &str); 5] = [
         (|_, _| Answer::page(200, "<html>log in"), "its answer is 12 bytes long instead of 8000000"),
-        (|_, _| Answer::page(511, "<html>log in"), "it answers 511 (network authentication required) (a captive portal?)"),
+        (
+            |_, _| Answer::page(511, "<html>log in"),
+            "it answers 511 (network authentication required) (a captive portal?)",
+        ),
         (|_, _| Answer::page(404, "<html>no"), "its server answers 404 (not found)"),
         (
             |_, _| Answer::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
