@@ -171,6 +171,8 @@ pub enum Reason {
     Container,
     /// A tunnel that is not the machine's way to the Internet.
     Tunnel,
+    /// It translates IPv4 for the links with IPv6 (464XLAT), which are used by themselves.
+    Clat,
     /// The machine's way to the Internet is this VPN, so the links below it are left alone.
     BelowVpn(String),
 }
@@ -202,6 +204,9 @@ impl fmt::Display for Reason {
             Self::NoDefaultRoute => f.write_str("it has no default route"),
             Self::Bridge => f.write_str("it is a bridge to containers or virtual machines"),
             Self::Container => f.write_str("it joins a container to this machine, and has no default route"),
+            Self::Clat => {
+                f.write_str("it translates IPv4 for the links with IPv6 (464XLAT), which are used by themselves")
+            }
             Self::Tunnel => f.write_str("it is a tunnel, and not this machine's way to the Internet"),
             Self::BelowVpn(tunnel) => {
                 write!(

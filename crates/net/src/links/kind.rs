@@ -6,7 +6,8 @@
 //! 2. Virtual devices have a name for what they are (IFLA_INFO_KIND); a VLAN, bond or bridge is what it stands on.
 //! 3. Hardware is asked through sysfs, which belongs to one network namespace: it counts only where number and
 //!    hardware address agree with rtnetlink's. Where it does not, the predictable names (`wl…`, `ww…`) help.
-//! 4. A modem is called LTE, whatever its generation: only ModemManager knows that, and nothing is decided by it.
+//! 4. A PPP device is what it runs on ([`super::ppp`]): a line, a modem, or a tunnel.
+//! 5. A modem is called LTE, whatever its generation: only ModemManager knows that, and nothing is decided by it.
 //!    So is a phone on USB. A modem that plays an Ethernet card cannot be told from one; the user can (`kind=`).
 //!
 //! The generic netlink family nl80211 would know Wi-Fi without sysfs, at the price of two more round trips.
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use marline_core::link::LinkKind;
 
 use super::named::is_interface_name;
+use super::ppp;
 
 /// What rtnetlink says of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,6 +116,9 @@ fn standing_on(link: &Facts, all: &BTreeMap<u32, Facts>, sysfs: &Sysfs, depth: u
         }
         // The way out of a container looks like a cable to those inside.
         Some("veth") => LinkKind::Ethernet,
+        _ if ppp::is_ppp(link) => ppp::kind(&ppp::below(link, all, &sysfs.base), |lower| {
+            all.values().find(|other| other.name == lower && other.index != link.index).map(below)
+        }),
         Some(_) => LinkKind::Other,
         None => hardware(link, sysfs),
     }
@@ -156,6 +161,8 @@ fn by_frames(hardware: u16) -> LinkKind {
 /// The devices of `/sys/class/net`, or of a copy of it.
 pub(super) struct Sysfs {
     root: PathBuf,
+    /// The root of the file system, for what programs say of their devices.
+    base: PathBuf,
 }
 
 /// What sysfs adds.
@@ -170,11 +177,12 @@ struct Device {
 
 impl Sysfs {
     pub(super) fn system() -> Self {
-        Self::at(Path::new("/sys/class/net"))
+        Self { base: PathBuf::from("/"), ..Self::at(Path::new("/sys/class/net")) }
     }
 
+    /// A copy, and nothing that programs say.
     pub(super) fn at(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_owned(), base: PathBuf::from("/nonexistent") }
     }
 
     /// The device, if sysfs shows the same one as rtnetlink.
@@ -236,7 +244,8 @@ mod tests {
             ("wwan0", ARPHRD_NONE, Some("wwan"), LinkKind::Lte),
             ("enp1s0", ARPHRD_ETHER, None, LinkKind::Ethernet),
             ("eth0", ARPHRD_ETHER, Some("veth"), LinkKind::Ethernet),
-            ("ppp0", 512, None, LinkKind::Other),
+            ("ppp0", 512, None, LinkKind::Tunnel),
+            ("ppp0", 512, Some("ppp"), LinkKind::Tunnel),
             ("wg0", ARPHRD_NONE, Some("wireguard"), LinkKind::Tunnel),
             ("tap0", ARPHRD_ETHER, Some("tun"), LinkKind::Tunnel),
             ("he", ARPHRD_SIT, None, LinkKind::Tunnel),

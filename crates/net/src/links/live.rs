@@ -10,7 +10,7 @@ use marline_core::link::LinkKind;
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
 use marline_sys::tun::Tun;
 
-use super::{Choice, MeteredHints, Monitor, Survey, choose, survey};
+use super::{Choice, MeteredHints, Monitor, Reason, Survey, Verdict, choose, survey};
 
 /// Runs the work in a fresh network with a `/sys` of its own, or says why not.
 pub(crate) fn in_a_network(work: impl FnOnce() + Send) {
@@ -211,6 +211,47 @@ fn an_ipv6_tunnel_beside_ipv4_is_no_vpn_and_an_emulated_link_neither() {
         ip("route add default dev lte metric 1");
         let lab = settled(|survey| usable(survey) == ["eth0", "lte"]);
         assert_eq!((lab.vpn.as_deref(), usable(&lab)), (None, vec!["eth0", "lte"]));
+    });
+}
+
+/// An IPv6-only network: IPv4 leaves through a translator on this machine, which is no VPN.
+#[test]
+fn both_links_of_an_ipv6_only_network_are_used_and_its_clat_is_not() {
+    for (name, address) in [("cl-wlan0", "192.0.0.1/32"), ("clat", "192.0.0.1/32"), ("tun7", "192.0.0.4/29")] {
+        in_a_network(|| {
+            cable("wlan0", "2001:db8:1::2/64");
+            ip("-6 route add default via 2001:db8:1::1 dev wlan0 metric 600");
+            cable("wwan0", "2001:db8:2::2/64");
+            ip("-6 route add default via 2001:db8:2::1 dev wwan0 metric 700");
+            let _clat = tun(name, address);
+            ip(&format!("route add default dev {name} metric 2048"));
+            let survey = settled(|survey| usable(survey) == ["wlan0", "wwan0"]);
+            assert_eq!((survey.vpn.as_deref(), usable(&survey)), (None, vec!["wlan0", "wwan0"]), "{name}");
+            assert_eq!(survey.named(name).unwrap().verdict, Verdict::Unused(Reason::Clat));
+            let chosen = choose(&survey, &AUTO, &MeteredHints::none()).unwrap();
+            assert_eq!((chosen.links.len(), chosen.vpn), (2, None));
+            // A VPN is one beside a CLAT, too.
+            let _vpn = tun("tun0", "2001:db8:8::2/64");
+            ip("-6 route add default dev tun0 metric 50");
+            let below = settled(|survey| usable(survey) == ["tun0"]);
+            assert_eq!((below.vpn.as_deref(), usable(&below)), (Some("tun0"), vec!["tun0"]), "{name}");
+        });
+    }
+}
+
+/// A link with both families beside a CLAT: its own IPv4 stays.
+#[test]
+fn a_link_with_ipv4_beside_a_clat_keeps_it() {
+    in_a_network(|| {
+        cable("eth0", "10.1.0.2/24");
+        ip("route add default via 10.1.0.1 dev eth0 metric 100");
+        cable("wwan0", "2001:db8:2::2/64");
+        ip("-6 route add default via 2001:db8:2::1 dev wwan0 metric 700");
+        let _clat = tun("v4-wwan0", "192.0.0.4/32");
+        ip("route add default dev v4-wwan0 metric 50");
+        let survey = settled(|survey| usable(survey) == ["eth0", "wwan0"]);
+        assert_eq!((survey.vpn.as_deref(), usable(&survey)), (None, vec!["eth0", "wwan0"]));
+        assert!(survey.named("eth0").unwrap().has_v4());
     });
 }
 

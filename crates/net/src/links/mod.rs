@@ -8,7 +8,8 @@
 //! 2. The default route decides about bridges and veth pairs: the bridge of a virtual machine's host, and the veth
 //!    that is a container's only way out, have one; `docker0` and its kind do not.
 //! 3. If the kernel's own way to the Internet goes through a tunnel, that tunnel is used alone: who starts a VPN does
-//!    not want half of a download beside it. A PPP line or a modem is no VPN.
+//!    not want half of a download beside it. A modem is no VPN; a PPP device is one unless it is known to be a line.
+//!    The IPv4 side of an IPv6-only network (CLAT) is neither a link nor a VPN.
 //! 4. The user's word counts: a named interface is used whenever it can carry anything at all.
 //! 5. The order in which the kernel lists things, or the user names them, changes nothing but the order of the result.
 //!
@@ -19,6 +20,7 @@
 #[cfg(test)]
 pub(crate) mod bus_tests;
 mod choose;
+mod clat;
 mod dbus;
 mod here;
 mod interface;
@@ -28,6 +30,7 @@ pub(crate) mod live;
 mod metered;
 mod monitor;
 mod named;
+mod ppp;
 mod routes;
 mod survey;
 

@@ -8,11 +8,12 @@
 //!    space that are no default route at all (OpenVPN).
 //! 2. IPv4's way decides whether that is a VPN, IPv6's only where IPv4 has none: a 6in4 tunnel beside native IPv4
 //!    hides nothing.
+//!    A CLAT is no way to the Internet: what it takes leaves by a link with IPv6.
 //! 3. `2000::/3`, all public addresses of today, counts as a default route of IPv6.
 //!
 //! Everything runs on recorded bytes too, which is how it is tested.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
@@ -22,6 +23,7 @@ use marline_sys::netlink::RouteSocket;
 use serde::Serialize;
 
 use super::LinksError;
+use super::clat::is_clat;
 use super::interface::{DefaultRoute, Interface, Network, Reason, Verdict};
 use super::kind::{Facts, Sysfs, kind};
 use super::routes::{default_routes, exit, way};
@@ -112,6 +114,13 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
     for (index, family, route) in messages(&recording.routes).flat_map(|m| default_routes(&m)) {
         routes.entry((index, family)).and_modify(|best| *best = route.min(*best)).or_insert(route);
     }
+    let none = Vec::new();
+    let clats: BTreeSet<u32> = facts
+        .values()
+        .filter(|link| is_tunnel(link, kind(link, &facts, sysfs)))
+        .filter(|link| is_clat(link, networks.get(&link.index).unwrap_or(&none), &facts))
+        .map(|link| link.index)
+        .collect();
     let ways = [(family::V4, exit(&recording.way_v4)), (family::V6, exit(&recording.way_v6))];
     for (family, way) in ways {
         if let Some((index, route)) = way {
@@ -119,7 +128,7 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
             routes.entry((index, family)).or_insert(route);
         }
     }
-    let exit = ways.iter().find_map(|(_, way)| way.map(|(index, _)| index));
+    let exit = ways.iter().find_map(|(_, way)| way.map(|(index, _)| index).filter(|index| !clats.contains(index)));
     let mut interfaces: Vec<Interface> = facts
         .values()
         .map(|link| {
@@ -143,7 +152,10 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
                 emulated: link.emulated().is_some(),
                 verdict: Verdict::Usable,
             };
-            interface.verdict = verdict(link, &facts, &interface, exit == Some(link.index));
+            interface.verdict = match verdict(link, &facts, &interface, exit == Some(link.index)) {
+                Verdict::Unused(Reason::Tunnel) if clats.contains(&link.index) => Verdict::Unused(Reason::Clat),
+                verdict => verdict,
+            };
             interface
         })
         .collect();
