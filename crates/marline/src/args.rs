@@ -63,6 +63,9 @@ pub enum Verb {
     /// Steer the MPTCP connections of all programs, by energy and cost.
     #[command(after_help = crate::paths::AFTER_HELP)]
     Paths(Box<crate::paths::PathsArgs>),
+    /// Put this host back as it was before a `marline paths` or `marline edge` that has crashed.
+    #[command(after_help = crate::paths::AFTER_RESTORE)]
+    Restore(crate::paths::RestoreArgs),
     /// Run a command whose TCP connections are MPTCP connections.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),

@@ -57,6 +57,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Replay(replay) => replay::run(&replay),
             Verb::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
             Verb::Paths(args) => paths::run(*args, cli.config.as_deref()),
+            Verb::Restore(args) => paths::restore_host(&args, cli.config.as_deref()),
             Verb::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
             Verb::Play(args) => proxy::play(*args, cli.config.as_deref()),
             Verb::Run(args) => run::run(args),

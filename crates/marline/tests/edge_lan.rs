@@ -309,6 +309,117 @@ done
 }
 
 #[test]
+fn a_lan_stays_closed_after_a_crash_until_a_restart_or_a_command_ends_that() {
+    let script = r#"
+relay
+# A router solicits its neighbours from a link-local address.
+for device in lan0 up0 up1; do ip address add fe80::77/64 dev $device nodad; done
+mkdir -m 755 run; state >before
+# Both sides know the way to each other: only this host keeps them apart.
+for net in far srv; do
+    via=10.0.1.2 via6=fd01::2; [ $net = far ] || { via=203.0.113.1; via6=2001:db8::1; }
+    ip -n $net route add 192.168.77.0/24 via $via; ip -n $net -6 route add fd77::/64 via $via6
+done
+listen='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "::", LocalPort => 2222, V6Only => 0, ReuseAddr => 1) or die;
+    while (my $c = $l->accept) { print $c "hello\n"; close $c }'
+ip netns exec lan perl -e "$listen" &
+until ip netns exec lan ss -tln | grep -q :2222; do sleep 0.02; done
+reach='use IO::Socket::IP; for (@ARGV) { my $s = IO::Socket::IP->new(PeerHost => $_, PeerPort => 2222, Timeout => 2); print $s ? "OPEN " : "closed " } print "\n"'
+outside() { ip netns exec far perl -e "$reach" 192.168.77.2 fd77::2; }
+beyond() { lan curl -s -m 3 -o /dev/null http://203.0.113.5/ && echo "in plain text" || echo "refused"; }
+table() { nft list table inet marline-lan >/dev/null 2>&1 && echo "stands" || echo "none"; }
+edge --no-paths
+outside; table
+"$MARLINE" edge status --run-dir run | grep -o "LAN lan0: closed.*"
+kill -KILL $edge; wait $edge || true
+free; sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding
+outside; beyond; table
+"$MARLINE" edge status --run-dir run 2>&1 | grep -o "the LAN at lan0 is kept closed" || true
+"$MARLINE" paths doctor --run-dir run | grep -o "table inet marline-lan, which keeps lan0 closed" || true
+# Another run directory does not know what forwarding was: what keeps the LAN closed stays.
+mkdir -m 755 other; "$MARLINE" restore --run-dir other 2>&1 | grep -o "keeps lan0 closed, for this host still forwards" || true
+outside
+# A restart takes it over, and an orderly end removes it.
+edge --no-paths
+lan curl -sS -m 20 http://203.0.113.5/
+outside; table
+"$MARLINE" restore --run-dir run 2>&1 | grep -c "there is nothing to put back"
+outside; table
+kill -TERM $edge; wait $edge; free
+outside; table
+state >after; diff before after && echo "as before"
+# A command removes it as well, once forwarding is off.
+edge --no-paths; kill -KILL $edge; wait $edge || true; free
+"$MARLINE" restore --run-dir run 2>&1 | grep -o "table inet marline-lan removed, which kept lan0 closed"
+outside; table
+state >after; diff before after && echo "as before"
+# Flows that may go directly do so after a crash as well; the LAN is closed all the same.
+edge --no-paths --direct; kill -KILL $edge; wait $edge || true; free
+outside; beyond
+# The proof that the ways are there.
+nft delete table inet marline-lan; outside
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let closed = "closed closed ";
+    let expected = [
+        closed,
+        "stands",
+        "LAN lan0: closed to the outside, after a crash as well (nft table inet marline-lan)",
+        "1",
+        "1",
+        closed,
+        "refused",
+        "stands",
+        "the LAN at lan0 is kept closed",
+        "table inet marline-lan, which keeps lan0 closed",
+        "keeps lan0 closed, for this host still forwards",
+        closed,
+        "203.0.113.1 to 203.0.113.5",
+        closed,
+        "stands",
+        "1",
+        closed,
+        "stands",
+        closed,
+        "none",
+        "as before",
+        "table inet marline-lan removed, which kept lan0 closed",
+        closed,
+        "none",
+        "as before",
+        closed,
+        "in plain text",
+        "OPEN OPEN ",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn sighup_leaves_links_steered() {
+    let script = r#"
+relay
+mkdir -m 755 run; state >before
+edge
+until "$MARLINE" paths status --run-dir run >/dev/null 2>&1; do sleep 0.1; kill -0 $edge; done
+sysctl -n net.mptcp.path_manager
+for n in 1 2; do
+    kill -HUP $edge
+    until [ $(grep -c "are read again" edge.log) = $n ]; do sleep 0.1; kill -0 $edge; done
+done
+sysctl -n net.mptcp.path_manager
+"$MARLINE" paths status --run-dir run >/dev/null && echo "steered"
+"$MARLINE" edge status --run-dir run --json | grep -A1 '"steering"' | grep -o '"active": true'
+lan curl -sS -m 20 http://203.0.113.5/
+kill -TERM $edge; wait $edge; free
+state >after; diff before after && echo "as before"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let expected =
+        ["userspace", "userspace", "steered", "\"active\": true", "203.0.113.1 to 203.0.113.5", "as before"];
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn a_network_that_a_route_makes_the_relays_own_is_not_reached_through_it() {
     let script = r#"
 relay --allow-net 203.0.113.0/24

@@ -30,7 +30,7 @@ Examples:
 Certificates come from `marline fleet enrol`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
 steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried: a LAN's passes over
 the one link that has shown the highest rate, a metered one only where there is no other. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
-start or by `marline paths restore`; it needs CAP_NET_ADMIN and nft. docs/edge-box.md is the guide to a box.";
+start or by `marline restore`; until then the LAN stays closed to the outside. It needs CAP_NET_ADMIN and nft. docs/edge-box.md is the guide to a box.";
 
 /// `marline edge`.
 #[derive(Debug, Args)]

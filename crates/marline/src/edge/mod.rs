@@ -74,8 +74,11 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let (mut hangup, reloader) = (runtime.block_on(async { Hangup::caught() })?, Reloader::new());
     // Before anything else is changed: what it cannot have ends the edge. Those who come now wait until they are attended.
     let place = run_dir(args);
-    let mut gateway =
-        lan.as_ref().map(|lan| runtime.block_on(Gateway::open(lan, &place))).transpose().map_err(no_lan)?;
+    let mut gateway = lan
+        .as_ref()
+        .map(|lan| runtime.block_on(Gateway::open(lan, &place, args.may_go_directly())))
+        .transpose()
+        .map_err(no_lan)?;
     // Connections that are there before the links are steered would not be.
     let mut steering = if args.no_paths { Steering::none() } else { Steering::start(args, config)? };
     say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listens.join(", ")));
@@ -93,7 +96,13 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     });
     let view = agent.as_ref().map(Agent::view);
     let shown = watch::Sender::new(own.clone());
-    let about = About { steering: steering.state(), begun: Instant::now(), edge: identity.to_string(), listens };
+    let about = About {
+        lan: args.lan.clone(),
+        steering: steering.state(),
+        begun: Instant::now(),
+        edge: identity.to_string(),
+        listens,
+    };
     let ended = runtime.block_on(async {
         let _ear = listen(args, about, &edge, view.clone());
         let ended = tokio::select! {
@@ -172,8 +181,13 @@ async fn ask(agent: Option<&mut Agent>) -> Infallible {
 /// carries all the same.
 fn listen(args: &RunArgs, about: About, edge: &Arc<Edge>, view: Option<watch::Receiver<FleetView>>) -> Option<Ear> {
     let (about, edge) = (Arc::new(about), Arc::clone(edge));
-    let answer = move |question| match question {
-        status::Question::Status => std::future::ready(Ok(Status::of(&about, &edge, view.as_ref()))),
+    let answer = move |question| {
+        let (about, edge, view) = (Arc::clone(&about), Arc::clone(&edge), view.clone());
+        async move {
+            match question {
+                status::Question::Status => Ok(Status::of(&about, &edge, view.as_ref()).await),
+            }
+        }
     };
     let mut why = None;
     for dir in paths::run_dirs(args.run_dir.as_deref()) {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow, UnusedLink};
 use marline_net::control::{AskError, ask};
+use marline_net::paths::gateway;
 use marline_net::printable::printable;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -51,11 +52,23 @@ pub(super) struct Status {
     steering: SteeringState,
     /// None: it serves no LAN.
     #[serde(default)]
+    lan: Option<LanState>,
+    /// None: it serves no LAN.
+    #[serde(default)]
     rest: Option<RestNow>,
+}
+
+/// The LAN that an edge serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct LanState {
+    interfaces: Vec<String>,
+    /// The table that keeps it closed, which outlasts a crash, is in force.
+    closed: bool,
 }
 
 /// What does not change while it runs.
 pub(super) struct About {
+    pub(super) lan: Vec<String>,
     pub(super) steering: watch::Receiver<SteeringState>,
     pub(super) begun: Instant,
     pub(super) edge: String,
@@ -63,8 +76,15 @@ pub(super) struct About {
 }
 
 impl Status {
-    pub(super) fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetView>>) -> Self {
+    pub(super) async fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetView>>) -> Self {
+        let lan = if about.lan.is_empty() {
+            None
+        } else {
+            let standing = tokio::task::spawn_blocking(gateway::standing).await.ok().flatten();
+            Some(LanState { interfaces: about.lan.clone(), closed: standing.is_some() })
+        };
         Self {
+            lan,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             up_s: about.begun.elapsed().as_secs_f64(),
@@ -83,7 +103,18 @@ impl Status {
 
 /// Asks and prints.
 pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), Exit> {
-    let status = asked(run_dir).map_err(|error| unanswered(&error))?;
+    let status = asked(run_dir).map_err(|error| {
+        let Exit { code, line } = unanswered(&error);
+        let standing = matches!(error, AskError::Nobody { .. }).then(gateway::left_closed).flatten();
+        let closed = standing.map_or_else(String::new, |standing| {
+            format!(
+                "; the LAN at {} is kept closed (nft table inet marline-lan) since an edge has crashed: start it again, or \
+                 `marline restore` puts this host back",
+                standing.lan.join(", ")
+            )
+        });
+        Exit { code, line: line.map(|line| line + &closed) }
+    })?;
     let text = if as_json { json(&status)? } else { shown(&status) };
     print(&text)
 }
@@ -163,6 +194,11 @@ fn shown(status: &Status) -> String {
     }
     if let Some(why) = status.steering.why.as_ref().filter(|_| !status.steering.active) {
         text += &format!("\nthe links are not steered from here: {}\n", printable(why));
+    }
+    if let Some(LanState { interfaces, closed }) = &status.lan {
+        let state =
+            if *closed { "closed to the outside, after a crash as well" } else { "NOT closed after a crash" };
+        text += &format!("\nLAN {}: {state} (nft table inet marline-lan)\n", interfaces.join(", "));
     }
     if let Some(rest) = &status.rest {
         text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));

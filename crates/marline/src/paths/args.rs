@@ -24,7 +24,7 @@ Examples:
   marline paths explain 7b9c2f7a
       What is steered now; and why one connection, by the token that status, watch and `ss -ti` show.
 
-Changed while it runs, and put back at its end or, after a crash, at the next start or by `marline paths restore`:
+Changed while it runs, and put back at its end or, after a crash, at the next start or by `marline restore`:
 net.mptcp.path_manager (and net.mptcp.enabled where it is 0), and routing rules with protocol 109. It needs
 CAP_NET_ADMIN and nothing else; contrib/systemd has a unit. docs/paths.md is the operator's guide.
 
@@ -46,6 +46,13 @@ Examples:
 
 One line for each rate of the second link: below the first threshold of the first link's rate the second one alone
 costs the fewest joules a byte, above the other threshold the first one alone, between them both together.";
+
+pub(crate) const AFTER_RESTORE: &str = "\
+Settings (sysctl), routing rules and routes, MPTCP endpoints and limits, and the table `inet marline-lan` of nftables, which keeps the LAN of
+an edge that has crashed closed. Nothing of a daemon that runs is touched: it puts everything back itself. Needs CAP_NET_ADMIN. The next start
+of the same daemon takes over what was left, and needs no `marline restore` before.
+
+Exit codes: 0 put back, or nothing to put back; 1 something could not be put back, which is named; 77 CAP_NET_ADMIN is missing.";
 
 /// `marline paths`.
 #[derive(Debug, Args)]
@@ -115,14 +122,18 @@ pub(super) enum PathsVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Put back what a run that was killed has left behind.
-    Restore {
-        #[command(flatten)]
-        daemon: Daemon,
-        /// Say nothing but errors.
-        #[arg(short, long)]
-        quiet: bool,
-    },
+    /// The same as `marline restore`.
+    Restore(RestoreArgs),
+}
+
+/// `marline restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    #[command(flatten)]
+    pub(super) daemon: Daemon,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
 }
 
 /// `marline paths run`.

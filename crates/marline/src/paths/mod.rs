@@ -21,7 +21,7 @@ use self::args::{Daemon, PathsVerb};
 use crate::output::{print, say};
 use crate::{ConfigFile, Exit};
 
-pub(crate) use self::args::{AFTER_HELP, PathsArgs};
+pub(crate) use self::args::{AFTER_HELP, AFTER_RESTORE, PathsArgs, RestoreArgs};
 pub(crate) use self::run::PathsTerms;
 #[cfg(feature = "fleet")]
 pub(crate) use self::show::paint;
@@ -61,8 +61,13 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
         Some(PathsVerb::Eib { energy_model, kinds, json }) => {
             eib::run(energy_model.as_deref(), kinds, json, config)
         }
-        Some(PathsVerb::Restore { daemon, quiet }) => restore(&Place::of(&daemon, config)?.run_dir, quiet),
+        Some(PathsVerb::Restore(args)) => restore_host(&args, config),
     }
+}
+
+/// `marline restore`.
+pub(crate) fn restore_host(args: &RestoreArgs, config: Option<&Path>) -> Result<(), Exit> {
+    restore(&Place::of(&args.daemon, config)?.run_dir, args.quiet)
 }
 
 fn restore(run_dir: &Path, quiet: bool) -> Result<(), Exit> {

@@ -239,7 +239,7 @@ fn leftovers(facts: &Facts) -> Option<Finding> {
         Finding::note(
             "leftovers",
             format!("a run that was killed has left behind: {}", facts.leftovers.join("; ")),
-            "`marline paths restore` puts it back, and so does the next run at its end",
+            "`marline restore` puts it back, and so does the next run at its end",
         )
     })
 }
@@ -422,7 +422,7 @@ pub(super) mod tests {
     #[test]
     fn what_a_killed_run_left_is_noted_while_no_other_runs() {
         let left = Facts { leftovers: vec!["net.mptcp.path_manager=userspace".into()], ..facts() };
-        check(&left, "leftovers", State::Note, "`marline paths restore`");
+        check(&left, "leftovers", State::Note, "`marline restore`");
         assert_eq!(found(&Facts { daemon: Some(Running { process: Some(7) }), ..left }, "leftovers"), None);
     }
 }

@@ -120,6 +120,27 @@ pub(in crate::paths) fn check(table: &str) -> Result<(), NftError> {
     if output.status.success() { Ok(()) } else { Err(refusal(&String::from_utf8_lossy(&output.stderr))) }
 }
 
+/// Carries out commands of nft, and returns what it prints. Blocks for as long as nft runs.
+///
+/// # Errors
+/// Those of [`Held::new`].
+pub(in crate::paths) fn run(commands: &str) -> Result<String, NftError> {
+    let mut command = std::process::Command::new("nft");
+    command.args(["--file", "-"]).env("LC_ALL", "C").current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut nft = command.spawn().map_err(absent)?;
+    if let Some(mut input) = nft.stdin.take() {
+        // One that does not read has said why.
+        let _ = input.write_all(commands.as_bytes());
+    }
+    let output = nft.wait_with_output().map_err(absent)?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(refusal(&String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
 /// What it means that nft cannot be run.
 fn absent(error: std::io::Error) -> NftError {
     match error.kind() {

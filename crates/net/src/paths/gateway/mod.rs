@@ -12,21 +12,25 @@
 //!    itself (its owner's pipe does), the detour's rule means nobody any more, and the settings are in a ledger: the next start, or
 //!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number. What belongs to a
 //!    gateway that runs is never taken away, whatever its run directory: its table says that it is there.
+//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force ([`block`]).
 //! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
 //! 4. An interface that is this host's way to the Internet is no LAN.
 
 mod beyond;
+mod block;
 mod rules;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use marline_sys::netlink::RouteSocket;
 use tokio::net::{TcpListener, TcpStream};
 
 pub use beyond::Beyond;
+pub use block::{Standing, standing};
 pub use rules::Lan;
 
 use super::PathsError;
@@ -78,14 +82,31 @@ pub struct Gateway {
     _detour: detour::Held,
     listeners: Vec<(IpAddr, TcpListener)>,
     forwarding: Forwarding,
+    lan: Lan,
+    direct: bool,
+    look: tokio::time::Interval,
 }
+
+/// chosen: how long the LAN's second firewall may be missing after another program has flushed the rules; the first one stands meanwhile.
+const LOOK: Duration = Duration::from_secs(30);
 
 impl Gateway {
     /// Leads them here. Needs a tokio runtime with I/O and time; blocks for as long as nft runs.
     ///
+    /// `direct`: flows may go to their servers without the edge's relay.
+    ///
     /// # Errors
     /// One line that says what stands in the way. Nothing stays changed then.
-    pub async fn open(lan: &Lan, run_dir: &Path) -> Result<Self, GatewayError> {
+    pub async fn open(lan: &Lan, run_dir: &Path, direct: bool) -> Result<Self, GatewayError> {
+        let mut closed = false;
+        let opened = Self::make(lan, run_dir, direct, &mut closed).await;
+        if opened.is_err() && closed && !is_needed(standing().as_ref()) {
+            unblock();
+        }
+        opened
+    }
+
+    async fn make(lan: &Lan, run_dir: &Path, direct: bool, closed: &mut bool) -> Result<Self, GatewayError> {
         if !may_administer() {
             return Err(GatewayError::NotPermitted);
         }
@@ -96,7 +117,11 @@ impl Gateway {
             other => GatewayError::Kernel { what: "a listener", error: io::Error::other(other) },
         })?;
         let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
-        let forwarding = Forwarding::lay(run_dir, &lan.0).map_err(|error| match error {
+        let close = |switched| {
+            *closed = true;
+            block::install(lan, direct, switched).map_err(|error| PathsError::Ground(error.to_string()))
+        };
+        let forwarding = Forwarding::lay(run_dir, &lan.0, close).map_err(|error| match error {
             PathsError::NotPermitted { .. } => GatewayError::NotPermitted,
             error => GatewayError::Host(error),
         })?;
@@ -105,7 +130,10 @@ impl Gateway {
         let detour = detour::Held::new(&detour::LAN, families).map_err(refused)?;
         let beyond = Arc::new(Beyond::new(lan, families).map_err(refused)?);
         let table = nft::Held::new(&rules::table(lan, port, forwarding.switched), rules::TABLE).await?;
-        Ok(Self { table, beyond, _detour: detour, listeners, forwarding })
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let lan = lan.clone();
+        Ok(Self { table, beyond, _detour: detour, listeners, forwarding, lan, direct, look })
     }
 
     /// What was changed on this host, a line each.
@@ -123,17 +151,61 @@ impl Gateway {
     /// # Errors
     /// The rules were lost.
     pub async fn arrive(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
-        let Self { table, listeners, .. } = self;
+        let Self { table, listeners, look, lan, direct, forwarding, .. } = self;
         loop {
             let near = tokio::select! {
                 near = arrival(listeners) => near,
                 lost = table.lost() => return Err(lost.into()),
+                _ = look.tick() => {
+                    keep_closed(lan.clone(), *direct, forwarding.switched).await;
+                    continue;
+                }
             };
             match near.local_addr() {
                 Ok(going) if !going.ip().is_loopback() => return Ok((near, going)),
                 _ => tracing::debug!("a connection that no rule has led here"),
             }
         }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Forwarding first: while it is on, the LAN stays closed.
+        if self.forwarding.restore() {
+            unblock();
+        } else {
+            tracing::warn!("the LAN stays closed (table inet {}): `marline restore` tries again", block::TABLE);
+        }
+    }
+}
+
+/// Puts the standing firewall back where another program has removed it (`nft flush ruleset`).
+async fn keep_closed(lan: Lan, direct: bool, switched: (bool, bool)) {
+    let again = tokio::task::spawn_blocking(move || match block::standing() {
+        Some(_) => Ok(false),
+        None => block::install(&lan, direct, switched).map(|()| true),
+    });
+    match again.await {
+        Ok(Ok(false)) | Err(_) => {}
+        Ok(Ok(true)) => {
+            tracing::warn!("another program has removed the table inet {}; it is in force again", block::TABLE);
+        }
+        Ok(Err(error)) => {
+            tracing::warn!("the table inet {} is gone and cannot be put in force: {error}", block::TABLE);
+        }
+    }
+}
+
+/// Whether this host still forwards what nothing but the standing firewall drops.
+fn is_needed(standing: Option<&Standing>) -> bool {
+    let (v4, v6) = forwarding::is_forwarding();
+    standing.is_some_and(|standing| (standing.drops.0 && v4) || (standing.drops.1 && v6))
+}
+
+fn unblock() {
+    if let Err(error) = block::remove() {
+        tracing::warn!("the table inet {} cannot be removed: {error}; `marline restore` tries again", block::TABLE);
     }
 }
 
@@ -175,6 +247,23 @@ pub(super) fn restore(run_dir: &Path) -> Restored {
         Ok(count) => lines.push(format!("{count} rules and routes of a LAN's gateway removed")),
         Err(error) => left.push(format!("rules and routes of a LAN's gateway cannot be removed: {error}")),
     }
+    if let Some(standing) = standing() {
+        let table = format!("table inet {}", block::TABLE);
+        // The note of what forwarding was may be in another run directory.
+        if is_needed(Some(&standing)) {
+            left.push(format!(
+                "{table} keeps {} closed, for this host still forwards packets: name the run directory of the edge that has \
+                 ended with --run-dir, or switch forwarding off (sysctl -w net.ipv4.ip_forward=0 \
+                 net.ipv6.conf.all.forwarding=0), and run this again",
+                standing.lan.join(", ")
+            ));
+        } else {
+            match block::remove() {
+                Ok(()) => lines.push(format!("{table} removed, which kept {} closed", standing.lan.join(", "))),
+                Err(error) => left.push(format!("{table} cannot be removed: {error}")),
+            }
+        }
+    }
     Restored { lines, left }
 }
 
@@ -186,7 +275,16 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     if let Some(count) = count.ok().filter(|count| *count > 0) {
         left.push(format!("{count} rules and routes of a LAN's gateway"));
     }
+    if let Some(standing) = left_closed() {
+        left.push(format!("table inet {}, which keeps {} closed", block::TABLE, standing.lan.join(", ")));
+    }
     left
+}
+
+/// The standing firewall of a gateway that has crashed; none: there is none, or a gateway runs.
+pub fn left_closed() -> Option<Standing> {
+    let runs = matches!(nft::check(&rules::nothing()), Err(NftError::Taken));
+    if runs { None } else { standing() }
 }
 
 /// For a table that is never in force.

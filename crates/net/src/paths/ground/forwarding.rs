@@ -35,11 +35,16 @@ pub(in crate::paths) struct Forwarding {
 }
 
 impl Forwarding {
-    /// Makes it so. What a run that was killed has left is taken over.
+    /// Makes it so. What a run that was killed has left is taken over. `close` is called before anything is changed, with the families that
+    /// the host forwards only because of this: what keeps the LAN closed must be there first.
     ///
     /// # Errors
     /// One line that says what stands in the way; what was changed until then is put back.
-    pub(in crate::paths) fn lay(run_dir: &Path, lan: &[String]) -> Result<Self, PathsError> {
+    pub(in crate::paths) fn lay(
+        run_dir: &Path,
+        lan: &[String],
+        close: impl FnOnce((bool, bool)) -> Result<(), PathsError>,
+    ) -> Result<Self, PathsError> {
         if !may_administer() {
             return Err(PathsError::NotPermitted { what: "serving a LAN".to_owned() });
         }
@@ -55,13 +60,30 @@ impl Forwarding {
         })?;
         let ledger = Ledger::open_of(run_dir, LEDGER).map_err(unwritten)?;
         let mut laid = Self { ledger, lines: Vec::new(), switched: (false, false), _claim: claim };
-        laid.set(&Settings::system(), lan)?;
+        laid.set(&Settings::system(), lan, close)?;
         Ok(laid)
     }
 
-    fn set(&mut self, settings: &Settings, lan: &[String]) -> Result<(), PathsError> {
+    /// Puts everything back; whether nothing is left. Afterwards there is nothing to put back any more.
+    pub(in crate::paths) fn restore(&mut self) -> bool {
+        let (_, troubles) = Settings::system().restore(&mut self.ledger);
+        for line in &troubles {
+            tracing::warn!(line, "not put back");
+        }
+        troubles.is_empty()
+    }
+
+    fn set(
+        &mut self,
+        settings: &Settings,
+        lan: &[String],
+        close: impl FnOnce((bool, bool)) -> Result<(), PathsError>,
+    ) -> Result<(), PathsError> {
         let wanted = wanted(settings, lan);
         self.note(settings, &wanted).map_err(unwritten)?;
+        let ours = |name: &str| self.ledger.changes().settings.iter().any(|entry| entry.name == name);
+        self.switched = (ours(FORWARD_V4), ours(FORWARD_V6));
+        close(self.switched)?;
         for (name, set) in wanted {
             let now = settings.read(&name).unwrap_or_default();
             if now != set {
@@ -69,8 +91,6 @@ impl Forwarding {
                 self.lines.push(format!("{name}: {set} (it was {now}, and is put back at the end)"));
             }
         }
-        let ours = |name: &str| self.ledger.changes().settings.iter().any(|entry| entry.name == name);
-        self.switched = (ours(FORWARD_V4), ours(FORWARD_V6));
         Ok(())
     }
 
@@ -91,11 +111,15 @@ impl Forwarding {
 
 impl Drop for Forwarding {
     fn drop(&mut self) {
-        let (_, troubles) = Settings::system().restore(&mut self.ledger);
-        for line in troubles {
-            tracing::warn!(line, "not put back");
-        }
+        self.restore();
     }
+}
+
+/// Whether this host forwards packets now: IPv4, IPv6.
+pub(in crate::paths) fn is_forwarding() -> (bool, bool) {
+    let settings = Settings::system();
+    let is_on = |name| settings.read(name).is_some_and(|value| value != "0");
+    (is_on(FORWARD_V4), is_on(FORWARD_V6))
 }
 
 /// What a host between networks needs, in the order in which it is set.
@@ -178,7 +202,7 @@ mod tests {
         let claim = Claim::take(run, Role::Gateway).unwrap();
         let ledger = Ledger::open_of(run, LEDGER).unwrap();
         let mut laid = Forwarding { ledger, lines: Vec::new(), switched: (false, false), _claim: claim };
-        laid.set(settings, &["lan0".to_owned()]).unwrap();
+        laid.set(settings, &["lan0".to_owned()], |_| Ok(())).unwrap();
         laid
     }
 
