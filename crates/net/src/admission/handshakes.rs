@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Those that are open; `T` is what is needed to end one.
 #[derive(Debug)]
-pub(crate) struct Handshakes<T> {
+pub struct Handshakes<T> {
     room: usize,
     count: usize,
     next: u64,
@@ -24,18 +24,19 @@ pub(crate) struct Handshakes<T> {
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     network: IpAddr,
     number: u64,
 }
 
 impl<T> Handshakes<T> {
-    pub(crate) fn new(room: usize) -> Self {
+    /// At most `room` connections, at least one.
+    pub fn new(room: usize) -> Self {
         Self { room: room.max(1), count: 0, next: 0, networks: BTreeMap::new(), sites: BTreeMap::new() }
     }
 
     /// One has come: its ticket for [`Handshakes::done`], and who has to go for it.
-    pub(crate) fn came(&mut self, from: IpAddr, handle: T) -> (Ticket, Option<T>) {
+    pub fn came(&mut self, from: IpAddr, handle: T) -> (Ticket, Option<T>) {
         let goes = if self.count >= self.room { self.evict() } else { None };
         let ticket = Ticket { network: network(from), number: self.next };
         (self.next, self.count) = (self.next + 1, self.count + 1);
@@ -45,7 +46,7 @@ impl<T> Handshakes<T> {
     }
 
     /// It is known who it is, or it has gone. One that had to go is no longer there, which is as well.
-    pub(crate) fn done(&mut self, ticket: Ticket) {
+    pub fn done(&mut self, ticket: Ticket) {
         let Some(of) = self.networks.get_mut(&ticket.network) else { return };
         if let Some(at) = of.iter().position(|(number, _)| *number == ticket.number) {
             of.remove(at);
@@ -54,7 +55,7 @@ impl<T> Handshakes<T> {
     }
 
     /// Who has to go when there is no room for one more for another reason.
-    pub(crate) fn evict(&mut self) -> Option<T> {
+    pub fn evict(&mut self) -> Option<T> {
         let most = self
             .networks
             .iter()
@@ -84,7 +85,7 @@ impl<T> Handshakes<T> {
 }
 
 /// Whose addresses count as one: an IPv6 subscriber has at least 64 bits of his own.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     first_bits(address, 64)
 }
 

@@ -12,11 +12,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::relay::handshakes::network;
+use super::handshakes::network;
 
 /// Those that are here; `T` is what is needed to end one.
 #[derive(Debug)]
-pub(super) struct Guests<T> {
+pub struct Guests<T> {
     room: usize,
     room_of_one: usize,
     count: usize,
@@ -28,23 +28,27 @@ pub(super) struct Guests<T> {
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub struct Ticket {
     address: IpAddr,
     number: u64,
 }
 
 /// There is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub struct Full;
 
 impl<T> Guests<T> {
-    pub(super) fn new(room: usize, room_of_one: usize) -> Self {
+    /// At most `room` connections in all and `room_of_one` of one address, at least one each.
+    pub fn new(room: usize, room_of_one: usize) -> Self {
         let (of, networks) = (BTreeMap::new(), BTreeMap::new());
         Self { room: room.max(1), room_of_one: room_of_one.max(1), count: 0, next: 0, of, networks }
     }
 
     /// One has come: its ticket for [`Guests::left`], and who has to go for it.
-    pub(super) fn came(&mut self, from: IpAddr, handle: T) -> Result<(Ticket, Option<T>), Full> {
+    ///
+    /// # Errors
+    /// The address has as many as it may have, or nobody has more than its network.
+    pub fn came(&mut self, from: IpAddr, handle: T) -> Result<(Ticket, Option<T>), Full> {
         let address = from.to_canonical();
         if self.has(address) >= self.room_of_one {
             return Err(Full);
@@ -58,7 +62,7 @@ impl<T> Guests<T> {
     }
 
     /// It has gone. One that had to go is no longer here, which is as well.
-    pub(super) fn left(&mut self, ticket: Ticket) {
+    pub fn left(&mut self, ticket: Ticket) {
         let Some(of) = self.of.get_mut(&ticket.address) else { return };
         if let Some(at) = of.iter().position(|(number, _)| *number == ticket.number) {
             of.remove(at);
