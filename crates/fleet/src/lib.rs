@@ -14,7 +14,6 @@ pub mod enrol;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod identity;
-mod own;
 mod race;
 pub mod relay;
 pub mod reload;

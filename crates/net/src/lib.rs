@@ -5,6 +5,7 @@
 
 #[cfg(feature = "accel")]
 pub mod accel;
+pub mod admission;
 pub mod control;
 pub mod descriptors;
 pub mod dns;
@@ -18,6 +19,7 @@ pub mod power;
 pub mod printable;
 pub mod proxy;
 pub mod queue;
+pub mod reach;
 pub mod run;
 pub mod store;
 

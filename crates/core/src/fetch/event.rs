@@ -236,6 +236,10 @@ pub enum TroubleKind {
     Protocol,
     /// The machine itself closed it.
     Local,
+    /// What led to the address, or who asked for it, may not lead there. No packet was sent.
+    Forbidden,
+    /// The address is our own listener, at which this was asked for. No packet was sent.
+    Loop,
 }
 
 /// What TCP_INFO says of the path, at one moment. Zero where the kernel does not know yet.

@@ -157,8 +157,12 @@ impl Fetch {
         link.failures += 1;
         link.known.last_trouble = Some(trouble.clone());
         link.next_try = link.next_try.max(self.now + link.backoff());
-        // A certificate that is wrong now is wrong in a second, too.
-        let lasting = trouble.kind == TroubleKind::Tls && !link.known.proved;
+        // A certificate that is wrong now is wrong in a second, too; so is an address that is forbidden.
+        let lasting = match trouble.kind {
+            TroubleKind::Tls => !link.known.proved,
+            TroubleKind::Forbidden | TroubleKind::Loop => true,
+            _ => false,
+        };
         if !link.hopeful() || (link.failures <= self.config.retries && !lasting) {
             // A mirror may do better.
             if link.failures >= 2 && link.hopeful() && !self.is_proved(id) {

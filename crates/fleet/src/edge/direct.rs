@@ -1,10 +1,11 @@
 //! To a server without a relay: plain TCP over one link.
 //!
-//! In: a target, the best link if one is known, and whether others than this machine may use the edge. Out: a connection.
+//! In: a target, the best link if one is known, and who asks. Out: a connection.
 //!
 //! 1. Over the link whose connections have shown the highest rate; where none is known, or that one does not reach the server,
 //!    as the kernel's routes have it.
-//! 2. Who comes from another machine does not reach this one by way of the edge: not its loopback, and none of its addresses.
+//! 2. Each address is checked before it is connected to ([`marline_net::reach`]): other hosts do not reach this machine, metadata
+//!    services, or private networks that they are not in.
 //! 3. No more than [`LOOK_UPS`] names are looked up at once: whoever asks for many that hang leaves the edge the threads by which it
 //!    finds its relays again. A place is taken until the look-up has really ended.
 
@@ -13,13 +14,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_net::reach::Right;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::dial::{By, connect};
-use super::local::is_here;
 use crate::race::race;
 use crate::tunnel::{Problem, Status, Target};
 
@@ -34,12 +35,12 @@ pub(super) const LOOK_UPS: usize = 16;
 pub(super) async fn reach(
     target: &Target,
     best: Option<String>,
-    exposed: bool,
+    right: Right,
     look_ups: &Arc<Semaphore>,
 ) -> Result<TcpStream, Problem> {
     let reached = async {
         let addresses = addresses(target, look_ups).await.map_err(unreachable)?;
-        let addresses = if exposed { elsewhere(addresses)? } else { addresses };
+        let addresses = allowed(&target.host, addresses, right)?;
         let plain = By { plain: true, ..By::default() };
         if best.is_some() {
             let by = By { device: best, ..plain.clone() };
@@ -74,13 +75,18 @@ fn unreachable(error: io::Error) -> Problem {
 }
 
 /// Rule 2.
-fn elsewhere(addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Problem> {
-    let (here, there): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| is_here(address.ip()));
-    if there.is_empty() && !here.is_empty() {
-        let words = "this leads back to the edge's own machine";
-        return Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words));
+fn allowed(host: &str, addresses: Vec<SocketAddr>, right: Right) -> Result<Vec<SocketAddr>, Problem> {
+    let (mut good, mut forbidden) = (Vec::new(), None);
+    for address in addresses {
+        match right.check(address) {
+            Ok(()) => good.push(address),
+            Err(why) => forbidden = Some(why),
+        }
     }
-    Ok(there)
+    match forbidden.filter(|_| good.is_empty()) {
+        Some(why) => Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", why.of(host))),
+        None => Ok(good),
+    }
 }
 
 #[cfg(test)]
@@ -88,11 +94,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_edges_own_machine_is_not_elsewhere() {
-        let [own, other] = ["127.0.0.1:80", "192.0.2.1:80"].map(|text| text.parse().unwrap());
-        assert_eq!(elsewhere(vec![own]).unwrap_err().status, Status::Forbidden);
-        assert_eq!(elsewhere(vec![own, other]).unwrap(), [other]);
-        assert!(elsewhere(Vec::new()).unwrap().is_empty());
+    fn other_hosts_reach_neither_the_edge_nor_private_networks_directly() {
+        let [own, private, other] =
+            ["127.0.0.1:80", "10.9.9.9:80", "192.0.2.1:80"].map(|text| text.parse().unwrap());
+        let client = Right::of_peer("198.51.100.9:1".parse().unwrap());
+        for refused in [own, private] {
+            assert_eq!(allowed("h", vec![refused], client).unwrap_err().status, Status::Forbidden, "{refused}");
+            assert_eq!(allowed("h", vec![refused, other], client).unwrap(), [other]);
+            assert_eq!(allowed("h", vec![refused], Right::user()).unwrap(), [refused]);
+        }
+        assert!(allowed("h", Vec::new(), client).unwrap().is_empty());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use marline_net::reach::Right;
 use tokio::net::TcpStream;
 
 use super::Edge;
@@ -29,8 +30,8 @@ pub(super) enum Way {
     Direct(TcpStream),
 }
 
-/// Opens a way.
-pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
+/// Opens a way, for whoever has this right.
+pub(super) async fn open(edge: &Edge, target: &Target, right: Right) -> Result<Way, Problem> {
     edge.wants(target);
     let asked = edge.roads.tunnel(target).await;
     let way = match asked {
@@ -43,8 +44,7 @@ pub(super) async fn open(edge: &Edge, target: &Target) -> Result<Way, Problem> {
         }
         Err(RoadError::None(why)) if edge.config.direct => {
             tracing::warn!(why, "directly, over one link");
-            let (best, exposed) = (edge.best_link(), edge.config.is_exposed());
-            let connected = direct::reach(target, best, exposed, &edge.look_ups).await;
+            let connected = direct::reach(target, edge.best_link(), right, &edge.look_ups).await;
             let connected = connected.inspect(|_| {
                 edge.state.send_modify(|state| {
                     state.direct += 1;

@@ -5,7 +5,7 @@
 //!
 //! 1. The first byte tells which language it is: 5 is SOCKS5's version, and no method of HTTP begins with it.
 //! 2. Listeners are the loopback's unless the user names others: whoever can reach one may use it, within the bounds of
-//!    [`Guests`](super::guests::Guests), and does not reach this machine itself through it ([`local`]).
+//!    [`Guests`](marline_net::admission::Guests), and does not reach this machine itself through it ([`local`]).
 //! 3. What is refused is answered so that it is heard: what the program has sent is read away, for a short time and up to
 //!    [`SENT_AHEAD`], as a socket closed over it would reset.
 
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use marline_net::paths::gateway::{Gateway, GatewayError};
 use marline_net::proxy::socks5;
+use marline_net::reach::Right;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -153,9 +154,9 @@ async fn serve_lan(near: &mut TcpStream, from: SocketAddr, going: SocketAddr, ed
     // What cannot be set changes the pace of small packets, nothing else.
     let _ = near.set_nodelay(true);
     let target = Target::new(&going.ip().to_canonical().to_string(), going.port());
-    let target = target.filter(|target| !local::refuses(from.ip(), target));
+    let target = target.filter(|target| !local::refuses(from, target));
     let Some(target) = target else { return end::broken(near) };
-    match flow::open(edge, &target).await {
+    match flow::open(edge, &target, Right::of_peer(from)).await {
         Ok(way) => flow::carry_on(edge, way, &target, near, Vec::new()).await,
         Err(problem) => {
             tracing::debug!(%from, %going, why = problem.words, "not carried");
@@ -175,11 +176,11 @@ async fn serve(near: &mut TcpStream, from: SocketAddr, edge: &Edge) {
     // What cannot be set changes the pace of small packets, nothing else.
     let _ = near.set_nodelay(true);
     let Ok(Ok((language, target, early))) = timeout(PATIENCE, hear(near)).await else { return };
-    let way = if local::refuses(from.ip(), &target) {
+    let way = if local::refuses(from, &target) {
         let words = format!("{} is this machine's own, and not for others", target.host);
         Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words))
     } else {
-        flow::open(edge, &target).await
+        flow::open(edge, &target, Right::of_peer(from)).await
     };
     match (way, language) {
         (Ok(way), language) => {

@@ -20,7 +20,6 @@ mod dial;
 mod direct;
 mod flow;
 mod front;
-mod guests;
 mod lanes;
 mod links;
 mod live;
@@ -45,6 +44,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
+use marline_net::admission::Guests;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use agent::{Agent, FleetView};
@@ -82,13 +82,6 @@ pub struct Config {
     pub lan: bool,
     /// Whom it serves, and who comes first.
     pub guests: GuestTerms,
-}
-
-impl Config {
-    /// Whether others than programs of this machine may reach it.
-    fn is_exposed(&self) -> bool {
-        self.lan || self.listen.iter().any(|address| !address.ip().is_loopback())
-    }
 }
 
 /// Whom an edge serves, and who comes first.
@@ -171,7 +164,7 @@ pub struct Edge {
     config: Config,
     roads: Arc<road::Roads>,
     lanes: lanes::Lanes,
-    guests: Mutex<guests::Guests<oneshot::Sender<()>>>,
+    guests: Mutex<Guests<oneshot::Sender<()>>>,
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     rest: watch::Sender<Option<RestNow>>,
@@ -188,7 +181,7 @@ impl Edge {
     pub fn new(config: Config, trusted: impl Into<Trusted>) -> Arc<Self> {
         let roads = road::Roads::new(&config, trusted.into());
         let lanes = lanes::Lanes::new(config.guests.live.clone());
-        let guests = Mutex::new(guests::Guests::new(config.guests.flows, config.guests.flows_of_one));
+        let guests = Mutex::new(Guests::new(config.guests.flows, config.guests.flows_of_one));
         Arc::new(Self {
             config,
             roads,
@@ -291,7 +284,7 @@ impl Edge {
         self.lanes.allowance()
     }
 
-    fn guests(&self) -> MutexGuard<'_, guests::Guests<oneshot::Sender<()>>> {
+    fn guests(&self) -> MutexGuard<'_, Guests<oneshot::Sender<()>>> {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

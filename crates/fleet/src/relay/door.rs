@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use marline_net::admission::{HandshakeTicket, Handshakes};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,7 +22,6 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::handshakes::{Handshakes, Ticket};
 use super::rooms::LARGE;
 use super::{Relay, serve};
 use crate::tunnel::Wire;
@@ -201,7 +201,7 @@ fn take_in(socket: TcpStream, from: IpAddr, relay: Arc<Relay>, handshakes: &Arc<
 /// Free when dropped, also when the task is ended.
 struct Place<'a> {
     open: &'a Mutex<Handshakes<AbortHandle>>,
-    ticket: Ticket,
+    ticket: HandshakeTicket,
 }
 
 impl Drop for Place<'_> {

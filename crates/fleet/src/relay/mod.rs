@@ -12,8 +12,6 @@
 pub mod announce;
 pub mod control;
 mod door;
-pub(crate) mod handshakes;
-mod inner;
 mod names;
 mod origins;
 mod probe;
@@ -36,11 +34,9 @@ pub use registry::{EdgeState, Limits};
 pub use trust::{Trust, Trusted};
 
 use marline_core::units::Bitrate;
-use marline_net::links::LinksError;
 
 use crate::congestion::Congestion;
 use crate::identity::Name;
-use crate::own::Own;
 use registry::Registry;
 
 /// What a relay does.
@@ -82,7 +78,6 @@ pub struct Relay {
     config: Config,
     trusted: watch::Receiver<Arc<Trusted>>,
     registry: Arc<Registry>,
-    own: Own,
     probes: probe::Probes,
     names: names::Names,
     rooms: Arc<rooms::Rooms>,
@@ -94,16 +89,13 @@ pub struct Relay {
 
 impl Relay {
     /// A relay that trusts what `trusted` says last.
-    ///
-    /// # Errors
-    /// The kernel does not tell this machine's addresses.
-    pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Result<Arc<Self>, LinksError> {
-        let (registry, own) = (Registry::new(config.limits), Own::ask()?);
+    pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Arc<Self> {
+        let registry = Registry::new(config.limits);
         let (names, rooms) = (names::Names::default(), rooms::Rooms::new(config.limits.buffers));
         let probes = probe::Probes::default();
         let (origins, course) = (origins::Origins::default(), watch::Sender::new(Course::Open));
         let refusals = Semaphore::new(serve::REFUSALS);
-        Ok(Arc::new(Self { config, trusted, registry, own, probes, names, rooms, origins, course, refusals }))
+        Arc::new(Self { config, trusted, registry, probes, names, rooms, origins, course, refusals })
     }
 
     /// Takes no new tunnels; those that are open end when they end.

@@ -22,7 +22,6 @@ use super::names::{Names, Unknown};
 use super::rules::{Refusal, Rules};
 use crate::congestion::Congestion;
 use crate::identity::Name;
-use crate::own::leads_here;
 use crate::race::{in_turns, race};
 use crate::tunnel::{Problem, Status, Target};
 
@@ -41,7 +40,8 @@ const NOT_SENT: u32 = 128 * 1024;
 /// What is known of where an edge may go.
 pub(super) struct Ways<'a> {
     pub(super) rules: &'a Rules,
-    pub(super) own: &'a [IpAddr],
+    /// Whether an address is the relay's own.
+    pub(super) own: &'a (dyn Fn(IpAddr) -> bool + Sync),
     pub(super) names: &'a Names,
     pub(super) congestion: Option<&'a Congestion>,
 }
@@ -56,7 +56,7 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
     let addresses: Vec<_> = addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect();
     let (mut good, mut refusal) = (Vec::new(), None);
     for address in in_turns(&addresses).into_iter().take(MOST) {
-        match allowed(address.ip(), ways) {
+        match ways.rules.found(address.ip(), ways.own) {
             Ok(()) => good.push(address),
             Err(why) => refusal = Some((address.ip(), why)),
         }
@@ -76,12 +76,6 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
         Ok(Err(error)) => Err(unreachable(target, &error)),
         Err(_) => Err(Problem::new(Status::NoAnswer, "connection_timeout", format!("{}: no answer", target.host))),
     }
-}
-
-/// The rules, and the kernel's word on whether it is the relay itself.
-fn allowed(address: IpAddr, ways: &Ways<'_>) -> Result<(), Refusal> {
-    ways.rules.found(address, ways.own)?;
-    if leads_here(address) { ways.rules.found(address, &[address.to_canonical()]) } else { Ok(()) }
 }
 
 /// What cannot be set changes the pace of small packets, or how soon it is known that a server has gone, nothing else.
@@ -144,9 +138,9 @@ mod tests {
         }
     }
 
-    async fn reach(target: &Target, rules: &Rules, own: &[IpAddr]) -> Result<TcpStream, Problem> {
+    async fn reach(target: &Target, rules: &Rules) -> Result<TcpStream, Problem> {
         let (names, edge) = (Names::default(), "cam-1".parse().unwrap());
-        super::reach(target, &edge, &Ways { rules, own, names: &names, congestion: None }).await
+        super::reach(target, &edge, &Ways { rules, own: &|_| false, names: &names, congestion: None }).await
     }
 
     #[test]
@@ -154,7 +148,7 @@ mod tests {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
-            let connection = reach(&target("localhost", port), &local(), &[]).await.unwrap();
+            let connection = reach(&target("localhost", port), &local()).await.unwrap();
             assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
         });
     }
@@ -164,7 +158,7 @@ mod tests {
         block_on(async {
             let rules = Rules { networks: Vec::new(), ..local() };
             for host in ["localhost", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1"] {
-                let problem = reach(&target(host, 80), &rules, &[]).await.unwrap_err();
+                let problem = reach(&target(host, 80), &rules).await.unwrap_err();
                 assert_eq!(
                     (problem.status, problem.error),
                     (Status::Forbidden, "destination_ip_prohibited"),
@@ -172,9 +166,9 @@ mod tests {
                 );
             }
             // What it turned out to be is not told.
-            let problem = reach(&target("localhost", 80), &rules, &[]).await.unwrap_err();
+            let problem = reach(&target("localhost", 80), &rules).await.unwrap_err();
             assert_eq!(problem.words, "localhost:80: its address is not allowed here");
-            let problem = reach(&target("localhost", 22), &Rules::default(), &[]).await.unwrap_err();
+            let problem = reach(&target("localhost", 22), &Rules::default()).await.unwrap_err();
             assert_eq!((problem.status, problem.error), (Status::Forbidden, "http_request_denied"));
         });
     }
@@ -185,7 +179,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
             drop(listener);
-            let problem = reach(&target("127.0.0.1", port), &local(), &[]).await.unwrap_err();
+            let problem = reach(&target("127.0.0.1", port), &local()).await.unwrap_err();
             assert_eq!((problem.status, problem.error), (Status::Unreachable, "connection_refused"));
         });
     }
@@ -203,7 +197,7 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let rules = Rules { networks: vec!["127.0.0.1".parse().unwrap()], ..local() };
             let (names, edge) = (Names::of(rebinds), "cam-1".parse().unwrap());
-            let ways = Ways { rules: &rules, own: &[], names: &names, congestion: None };
+            let ways = Ways { rules: &rules, own: &|_| false, names: &names, congestion: None };
             let name = target("rebinds.example", port);
             let connection = super::reach(&name, &edge, &ways).await.unwrap();
             assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());

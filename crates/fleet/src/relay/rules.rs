@@ -12,12 +12,12 @@
 //! 5. Without a list of names every name is allowed; a list has whole names, or `*.` before a domain's.
 //! 6. Why an address is refused does not name it: it may be one of the relay's neighbourhood, which is nobody's business.
 
-use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::inner::inner;
+pub use marline_net::reach::Network;
+use marline_net::reach::embedded_v4;
 
 /// What a relay allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,23 +69,20 @@ impl Rules {
         if listed { Ok(()) } else { Err(Refusal::Host) }
     }
 
-    /// Whether `address` may be connected to by a machine that has the addresses `own`.
+    /// Whether `address` may be connected to. `own` tells which addresses are the relay's.
     ///
     /// # Errors
     /// Which rule refuses.
-    pub fn found(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Refusal> {
+    pub fn found(&self, address: IpAddr, own: impl Fn(IpAddr) -> bool) -> Result<(), Refusal> {
         let address = address.to_canonical();
-        let carried = match address {
-            IpAddr::V4(_) => Vec::new(),
-            IpAddr::V6(address) => inner(address).into_iter().map(IpAddr::V4).collect(),
-        };
-        std::iter::once(address).chain(carried).try_for_each(|address| self.allowed(address, own))
+        let embedded = embedded_v4(address).into_iter().map(IpAddr::V4);
+        std::iter::once(address).chain(embedded).try_for_each(|address| self.allowed(address, &own))
     }
 
     /// The same of one address, whatever it carries.
-    fn allowed(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Refusal> {
+    fn allowed(&self, address: IpAddr, own: impl Fn(IpAddr) -> bool) -> Result<(), Refusal> {
         let mut named = self.networks.iter().filter(|network| network.has(address));
-        if (own.contains(&address) || is_here(address)) && !named.clone().any(|network| network.is_one()) {
+        if (is_here(address) || own(address)) && !named.clone().any(|network| network.is_one()) {
             return Err(Refusal::Own(address));
         }
         let public = match address {
@@ -102,7 +99,7 @@ fn is_here(address: IpAddr) -> bool {
 }
 
 fn is_public(address: Ipv4Addr) -> bool {
-    !SPECIAL.iter().any(|(network, bits)| Network::new((*network).into(), *bits).has(address.into()))
+    !SPECIAL.iter().any(|(network, bits)| Network::new(IpAddr::V4(*network), *bits).has(address.into()))
 }
 
 /// IANA IPv4 Special-Purpose Address Registry, multicast (RFC 5771) and what is reserved (RFC 1112 §4); then the address at
@@ -190,73 +187,12 @@ impl FromStr for Host {
     }
 }
 
-/// A network, `10.1.0.0/16` or `fd00::/8`; an address alone is one of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    base: IpAddr,
-    bits: u8,
-}
-
-impl Network {
-    fn new(base: IpAddr, bits: u8) -> Self {
-        Self { base, bits }
-    }
-
-    /// Whether it is one address, or this machine's loopback: then its own addresses are meant.
-    fn is_one(self) -> bool {
-        let most = if self.base.is_ipv4() { 32 } else { 128 };
-        self.bits == most || self.bits >= LOOPBACK.bits && LOOPBACK.has(self.base)
-    }
-
-    /// Whether an address is in it.
-    pub fn has(self, address: IpAddr) -> bool {
-        match (self.base, address) {
-            (IpAddr::V4(base), IpAddr::V4(address)) => {
-                same(base.to_bits().into(), address.to_bits().into(), 32_u8.saturating_sub(self.bits))
-            }
-            (IpAddr::V6(base), IpAddr::V6(address)) => {
-                same(base.to_bits(), address.to_bits(), 128_u8.saturating_sub(self.bits))
-            }
-            _ => false,
-        }
-    }
-}
-
-/// 127.0.0.0/8: who names a network in it means this machine.
-const LOOPBACK: Network = Network { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), bits: 8 };
-
-/// Whether two numbers are equal but for the last so many bits.
-fn same(one: u128, other: u128, but: u8) -> bool {
-    (one ^ other).checked_shr(but.into()).unwrap_or(0) == 0
-}
-
-impl FromStr for Network {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no network such as 10.1.0.0/16 or fd00::/8");
-        let (base, bits) = text.split_once('/').map_or((text, None), |(base, bits)| (base, Some(bits)));
-        let base: IpAddr = base.parse().map_err(|_| wrong())?;
-        let most = if base.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(most), str::parse).map_err(|_| wrong())?;
-        if bits > most {
-            return Err(wrong());
-        }
-        Ok(Self::new(base, bits))
-    }
-}
-
-impl Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.base, self.bits)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn found(address: &str) -> Result<(), Refusal> {
-        Rules::default().found(address.parse().unwrap(), &[])
+        Rules::default().found(address.parse().unwrap(), |_| false)
     }
 
     #[test]
@@ -323,13 +259,14 @@ mod tests {
 
     #[test]
     fn no_network_that_is_allowed_opens_what_an_address_carries_or_the_relay_itself() {
-        let own = ["1.2.3.4", "2606:4700::1", "10.7.0.1"].map(|address| address.parse().unwrap());
+        let own = ["1.2.3.4", "2606:4700::1", "10.7.0.1"].map(|address| address.parse::<IpAddr>().unwrap());
         let rules = |networks: &[&str]| Rules {
             networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
             ..Rules::default()
         };
-        let tried =
-            |networks: &[&str], address: &str| rules(networks).found(address.parse().unwrap(), &own).is_ok();
+        let tried = |networks: &[&str], address: &str| {
+            rules(networks).found(address.parse().unwrap(), |address| own.contains(&address)).is_ok()
+        };
         let all = ["0.0.0.0/0", "::/0"];
         for address in [
             "1.2.3.4",
@@ -380,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_named_network_is_allowed_and_the_relay_itself_is_not() {
-        let own = ["1.2.3.4".parse().unwrap()];
+        let own = |address: IpAddr| address == "1.2.3.4".parse::<IpAddr>().unwrap();
         let rules = Rules {
             networks: vec!["10.7.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()],
             ..Rules::default()
@@ -392,10 +329,10 @@ mod tests {
             ("fc00::1", false),
             ("::ffff:10.7.1.1", true),
         ] {
-            assert_eq!(rules.found(address.parse().unwrap(), &own).is_ok(), good, "{address}");
+            assert_eq!(rules.found(address.parse().unwrap(), own).is_ok(), good, "{address}");
         }
-        assert_eq!(rules.found("1.2.3.4".parse().unwrap(), &own), Err(Refusal::Own("1.2.3.4".parse().unwrap())));
-        assert!(rules.found("::ffff:1.2.3.4".parse().unwrap(), &own).is_err());
+        assert_eq!(rules.found("1.2.3.4".parse().unwrap(), own), Err(Refusal::Own("1.2.3.4".parse().unwrap())));
+        assert!(rules.found("::ffff:1.2.3.4".parse().unwrap(), own).is_err());
     }
 
     #[test]

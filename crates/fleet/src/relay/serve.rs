@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
+use marline_net::reach::is_own;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -83,7 +84,7 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
     seat.open()?;
     let ways = Ways {
         rules: &relay.config.rules,
-        own: &relay.own.addresses(),
+        own: &is_own,
         names: &relay.names,
         congestion: relay.config.congestion.as_ref(),
     };

@@ -18,6 +18,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use marline_net::admission::{HandshakeTicket, Handshakes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -28,7 +29,6 @@ use tokio_rustls::server::TlsStream;
 use super::api::{self, Caller};
 use super::desk::Desk;
 use crate::identity::{Identity, Role};
-use crate::relay::handshakes::{Handshakes, Ticket};
 use crate::tls::Peer;
 
 /// What connections may cost.
@@ -205,7 +205,7 @@ fn take_in(socket: TcpStream, from: IpAddr, connection: Connection) {
 /// Free when dropped, also when the task is ended.
 struct Place<'a, T> {
     of: &'a Mutex<Handshakes<T>>,
-    ticket: Ticket,
+    ticket: HandshakeTicket,
 }
 
 impl<T> Drop for Place<'_, T> {

@@ -31,7 +31,7 @@ impl Station {
             limits: relay::Limits { capacity: Some(mbps(100)), ..relay::Limits::default() },
             ..relay::Config::default()
         };
-        let relay = Relay::new(config, trust.newest()).unwrap();
+        let relay = Relay::new(config, trust.newest());
         let doors = Doors::open(&relay).unwrap();
         let terms = Terms {
             capacity: mbps(100),

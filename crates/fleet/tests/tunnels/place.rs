@@ -47,7 +47,7 @@ impl Place {
             ..Config::default()
         };
         let trust = Trust::new(own, &authority.revocations_path()).unwrap();
-        let relay = Relay::new(config, trust.newest()).unwrap();
+        let relay = Relay::new(config, trust.newest());
         let doors = Doors::open(&relay).unwrap();
         let address = doors.addresses()[0];
         let attending = Arc::clone(&relay);

@@ -61,7 +61,7 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
     }
     let congestion = args.congestion.or_else(Congestion::bbr);
     let config = Config { listen: args.listen, rules, limits, congestion };
-    let relay = Relay::new(config, trust.newest()).map_err(|error| Exit::failed(error.to_string()))?;
+    let relay = Relay::new(config, trust.newest());
     let own_runtime = runtime()?;
     let doors = own_runtime.block_on(async { Doors::open(&relay) });
     let doors = Arc::new(doors.map_err(|error| Exit::failed(error.to_string()))?);

@@ -4,10 +4,11 @@
 //! or the reason why there is none.
 //!
 //! 1. The socket is bound to the device before the SYN, so neither route nor address of another link can leak in.
-//! 2. Addresses are raced (RFC 8305 §5): the next one starts when [`STAGGER`] is over or the last one has failed;
+//! 2. Each address is checked when its turn comes ([`Right`]); what is forbidden is not connected to.
+//! 3. Addresses are raced (RFC 8305 §5): the next one starts when [`STAGGER`] is over or the last one has failed;
 //!    the first that answers wins and the others are dropped.
-//! 3. If all fail, the first address's failure is told: it was the preferred one.
-//! 4. One time limit holds for everything, TLS included.
+//! 4. If all fail, the first address's failure is told: it was the preferred one.
+//! 5. One time limit holds for everything, TLS included.
 //!
 //! The receive buffer is left alone: the kernel's autotuning follows the path, and a fixed size would end it.
 
@@ -33,6 +34,7 @@ use super::http1::Http1;
 use super::http2::Http2;
 use super::stream::{Stream, TLS_READ};
 use super::{Connection, Exchange, Windows, path_of, socket_trouble, tls, trouble};
+use crate::reach::{Forbidden, Right, Zone};
 
 /// What is needed to open one connection over one link.
 #[derive(Clone, Debug)]
@@ -51,6 +53,8 @@ pub struct Dial {
     pub timeout: Duration,
     /// Flow-control windows of HTTP/2.
     pub windows: Windows,
+    /// Which of the addresses may be connected to.
+    pub right: Right,
 }
 
 /// A socket that stands, and how long its SYN took to be answered.
@@ -115,6 +119,7 @@ impl Dial {
     async fn race(&self) -> Result<Connected, Trouble> {
         let mut running: Vec<(SocketAddr, Attempt<'_>)> = Vec::new();
         let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
+        let mut forbidden = None;
         let mut waiting = self.addresses.iter();
         let mut pause = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         std::future::poll_fn(|cx| {
@@ -129,10 +134,19 @@ impl Dial {
                 let due = running.is_empty() || pause.as_mut().poll(cx).is_ready();
                 match if due { waiting.next() } else { None } {
                     Some(&address) => {
-                        running.push((address, Box::pin(attempt(self.device.as_deref(), self.mptcp, address))));
+                        let zone = Zone::of(address.ip());
+                        if let Err(why) = self.right.check_zone(address, zone) {
+                            tracing::debug!(host = self.server_name, %address, "not connected to: forbidden");
+                            forbidden = Some(why);
+                            continue;
+                        }
+                        // No link leads to this machine itself, or back into the network of the host that asks.
+                        let is_near = zone == Zone::Host || (zone == Zone::Private && self.right.host().is_some());
+                        let device = self.device.as_deref().filter(|_| !is_near);
+                        running.push((address, Box::pin(attempt(device, self.mptcp, address))));
                         pause.as_mut().reset(tokio::time::Instant::now() + STAGGER);
                     }
-                    None if running.is_empty() => return Poll::Ready(Err(self.hopeless(&failed))),
+                    None if running.is_empty() => return Poll::Ready(Err(self.hopeless(&failed, forbidden))),
                     None => return Poll::Pending,
                 }
             }
@@ -140,11 +154,15 @@ impl Dial {
         .await
     }
 
-    fn hopeless(&self, failed: &[(SocketAddr, io::Error)]) -> Trouble {
+    fn hopeless(&self, failed: &[(SocketAddr, io::Error)], forbidden: Option<Forbidden>) -> Trouble {
         let first = self.addresses.iter().find_map(|a| failed.iter().find(|(address, _)| address == a));
-        match first {
-            Some((address, error)) => socket_trouble(&address.to_string(), error),
-            None => trouble(TroubleKind::Name, format!("{} has no address", self.server_name)),
+        match (first, forbidden) {
+            (Some((address, error)), _) => socket_trouble(&address.to_string(), error),
+            (None, Some(why)) => {
+                let kind = if why.is_loop() { TroubleKind::Loop } else { TroubleKind::Forbidden };
+                trouble(kind, why.of(&self.server_name))
+            }
+            (None, None) => trouble(TroubleKind::Name, format!("{} has no address", self.server_name)),
         }
     }
 }

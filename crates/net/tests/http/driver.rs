@@ -15,6 +15,7 @@ use std::time::Duration;
 use marline_core::fetch::{Ask, ReqId, Span, Trouble, TroubleKind};
 use marline_core::units::DataSize;
 use marline_net::http::{Connection, Dial, Event, Get, Sink, Windows};
+use marline_net::reach::Right;
 use tokio::runtime::{Builder, Runtime};
 
 /// Far longer than any test takes: only a hang meets it.
@@ -55,6 +56,7 @@ pub(crate) fn to(address: SocketAddr) -> Dial {
         tls: None,
         timeout: Duration::from_secs(10),
         windows: Windows::default(),
+        right: Right::user(),
     }
 }
 

@@ -131,7 +131,8 @@ fn a_closed_port_refuses_and_a_missing_device_is_unreachable() {
     let trouble = Client::dial(to(free)).err().expect("refused");
     assert_eq!(trouble.kind, TroubleKind::Refused, "{trouble:?}");
     assert!(trouble.text.contains(&free.to_string()));
-    let dial = Dial { device: Some("nosuchif0".into()), ..to(free) };
+    let elsewhere = SocketAddr::from(([192, 0, 2, 1], 80));
+    let dial = Dial { device: Some("nosuchif0".into()), ..to(elsewhere) };
     let trouble = Client::dial(dial).err().expect("unreachable");
     assert_eq!(trouble.kind, TroubleKind::Unreachable, "{trouble:?}");
     let none = Dial { addresses: Vec::new(), ..to(free) };

@@ -338,6 +338,8 @@ pub(super) fn trouble(kind: TroubleKind) -> Trouble {
         TroubleKind::Tls => "TLS handshake failed",
         TroubleKind::Protocol => "more than the answer's length",
         TroubleKind::Local => "closed here",
+        TroubleKind::Forbidden => "forbidden",
+        TroubleKind::Loop => "our own listener",
     };
     Trouble { kind, text: text.to_string() }
 }

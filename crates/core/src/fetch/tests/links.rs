@@ -474,3 +474,21 @@ fn a_pause_is_told_with_what_was_asked_for_and_not_at_the_end() {
     let pauses: Vec<_> = desk.notices.into_iter().filter(|told| matches!(told, Notice::Pause { .. })).collect();
     assert_eq!(pauses, told);
 }
+
+#[test]
+fn a_forbidden_address_is_not_tried_again() {
+    let mut desk = Desk::new(Config { retries: 3, ..Config::default() });
+    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    desk.close(desk.on(A)[0], TroubleKind::Forbidden);
+    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
+}
+
+#[test]
+fn an_address_that_is_forbidden_over_one_link_leaves_the_file_to_the_others() {
+    let mut desk = running();
+    desk.close(desk.on(A)[0], TroubleKind::Forbidden);
+    assert_eq!(desk.failed, None);
+    let req = desk.first(B);
+    desk.bytes(req, 1000);
+    assert!(desk.notices.iter().any(|n| matches!(n, Notice::Banned { link: A, .. })), "{:?}", desk.notices);
+}

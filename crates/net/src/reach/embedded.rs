@@ -8,10 +8,17 @@
 //!    which nobody knows here: every place counts behind which there are zeros. One that is nothing but zeros counts only if there
 //!    is no other.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// All of them; none: it carries none.
-pub(super) fn inner(address: Ipv6Addr) -> Vec<Ipv4Addr> {
+pub fn embedded_v4(address: IpAddr) -> Vec<Ipv4Addr> {
+    match address {
+        IpAddr::V4(_) => Vec::new(),
+        IpAddr::V6(address) => inner(address),
+    }
+}
+
+fn inner(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let bits = address.to_bits();
     // The 32 bits that begin behind so many.
     let at = |behind: u32| bits.checked_shr(96_u32.saturating_sub(behind)).map_or(0, low);

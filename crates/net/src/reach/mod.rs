@@ -1,0 +1,252 @@
+//! The address guard: which addresses a connection may lead to.
+//!
+//! Every outgoing connection carries a [`Right`], which says who asked for it and what led to its address. It is checked
+//! when the connection is opened, on the very address that is connected to, before a packet is sent; so neither a name
+//! that changes its address (DNS rebinding) nor an address that this machine acquires meanwhile gets past it.
+//!
+//! | the address comes from | it may lead to |
+//! |---|---|
+//! | the user of this machine, or a program on it | anywhere |
+//! | a server: redirect, mirror, playlist | the Internet, and the zone of the least local server that led there |
+//! | another host | the Internet, and private addresses of the network that this host is in |
+//!
+//! What came in at a listener of ours never leads back to it ([`Right::at`]).
+//!
+//! A blocklist of addresses in each command was not used: three of them would differ, and each is one more place to
+//! forget. What is in which zone: [`Zone`].
+
+mod embedded;
+mod neighbours;
+mod network;
+mod zone;
+
+use std::net::{IpAddr, SocketAddr};
+
+pub use embedded::embedded_v4;
+pub use network::Network;
+pub use zone::{Zone, is_own};
+
+use neighbours::share_a_network;
+
+/// Who asked for a connection, and what led to its address. See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Right {
+    /// Another host asked; none: the user or a program of this machine.
+    host: Option<Asker>,
+    /// The least local server that led to the address; none: whoever asked has named it.
+    led: Option<Zone>,
+    /// Our listener at which it was asked for.
+    listener: Option<SocketAddr>,
+}
+
+/// Another host's address, and the interface on which a link-local one is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asker {
+    ip: IpAddr,
+    scope: u32,
+}
+
+impl Right {
+    /// What the user of this machine has typed.
+    pub const fn user() -> Self {
+        Self { host: None, led: None, listener: None }
+    }
+
+    /// What the peer of a connection to one of our listeners asks for. A peer on the loopback is a program of this
+    /// machine; one that has another address of this machine may be another host behind a second proxy.
+    pub fn of_peer(peer: SocketAddr) -> Self {
+        let ip = peer.ip().to_canonical();
+        let scope = if let SocketAddr::V6(peer) = peer { peer.scope_id() } else { 0 };
+        Self { host: (!ip.is_loopback()).then_some(Asker { ip, scope }), led: None, listener: None }
+    }
+
+    /// The same, asked for at this listener of ours.
+    #[must_use]
+    pub const fn at(self, listener: SocketAddr) -> Self {
+        Self { listener: Some(listener), ..self }
+    }
+
+    /// What a server at this address leads to: a redirect, a list of mirrors, a playlist. Of a server whose address is not
+    /// known any more nothing is known but that it is one.
+    #[must_use]
+    pub fn led_by(self, server: impl Into<Option<IpAddr>>) -> Self {
+        self.led_by_zone(server.into().map_or(Zone::Internet, Zone::of))
+    }
+
+    fn led_by_zone(self, zone: Zone) -> Self {
+        Self { led: Some(self.led.map_or(zone, |led| led.min(zone))), ..self }
+    }
+
+    /// The other host that asked; none: this machine.
+    pub fn host(&self) -> Option<IpAddr> {
+        self.host.map(|host| host.ip)
+    }
+
+    /// Whether another host asked.
+    pub const fn is_another_hosts(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// Whether a connection to this address may be opened.
+    ///
+    /// # Errors
+    /// It may not; the reason in words.
+    pub fn check(&self, address: SocketAddr) -> Result<(), Forbidden> {
+        self.check_zone(address, Zone::of(address.ip()))
+    }
+
+    /// The same where the address's zone is known already.
+    pub(crate) fn check_zone(&self, address: SocketAddr, zone: Zone) -> Result<(), Forbidden> {
+        let forbidden = |is_loop| Forbidden { address: address.ip(), zone, right: *self, is_loop };
+        if zone == Zone::Host && self.listener.is_some_and(|listener| is_at(listener, address)) {
+            return Err(forbidden(true));
+        }
+        let is_neighbour = || self.host.is_some_and(|host| share_a_network(host.ip, host.scope, address.ip()));
+        if self.allows(zone, is_neighbour) { Ok(()) } else { Err(forbidden(false)) }
+    }
+
+    fn allows(&self, zone: Zone, is_neighbour: impl Fn() -> bool) -> bool {
+        match (self.host, self.led) {
+            (_, _) if zone == Zone::Internet => true,
+            (Some(_), _) => zone == Zone::Private && is_neighbour(),
+            (None, None) => true,
+            // A service of this machine may lead to the private network that it is in.
+            (None, Some(led)) => zone == led || (led, zone) == (Zone::Host, Zone::Private),
+        }
+    }
+}
+
+/// Whether an address of this machine leads to the listener.
+fn is_at(listener: SocketAddr, address: SocketAddr) -> bool {
+    let (bound, ip) = (listener.ip().to_canonical(), address.ip().to_canonical());
+    let is_local = ip.is_loopback() || ip.is_unspecified();
+    let same = bound.is_unspecified() || bound == ip || ip.is_unspecified() || (bound.is_loopback() && is_local);
+    listener.port() == address.port() && same
+}
+
+/// A connection that is not opened, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forbidden {
+    address: IpAddr,
+    zone: Zone,
+    right: Right,
+    is_loop: bool,
+}
+
+impl Forbidden {
+    /// Whether it would lead back to the listener at which it was asked for.
+    pub const fn is_loop(&self) -> bool {
+        self.is_loop
+    }
+
+    /// One line: `host`, as it was asked for, and why there is no connection to it.
+    pub fn of(&self, host: &str) -> String {
+        if self.is_loop {
+            return format!("{host} leads to the proxy itself");
+        }
+        let zone = self.zone.name();
+        // Which address it is would tell another host something of this network.
+        if self.right.host.is_some() {
+            return format!("{host} is {zone}, which other hosts may not reach through this proxy");
+        }
+        let address = self.address.to_string();
+        let which = if address == host { String::new() } else { format!(" ({address})") };
+        let led =
+            self.right.led.map_or_else(String::new, |led| format!(", and a server with {} led there", led.name()));
+        format!("{host}{which} is {zone}{led}: refused; ask for that URL itself if it is meant")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Zone; 5] = [Zone::Internet, Zone::Private, Zone::LinkLocal, Zone::Metadata, Zone::Host];
+
+    fn allowed(right: Right, is_neighbour: bool) -> Vec<Zone> {
+        ALL.into_iter().filter(|zone| right.allows(*zone, || is_neighbour)).collect()
+    }
+
+    fn peer(address: &str) -> Right {
+        Right::of_peer(address.parse().unwrap())
+    }
+
+    #[test]
+    fn the_user_and_programs_of_this_machine_reach_everything_that_they_name() {
+        assert_eq!(allowed(Right::user(), false), ALL);
+        for local in ["127.0.0.1:5", "127.3.2.1:5", "[::1]:5", "[::ffff:127.0.0.1]:5"] {
+            assert_eq!(allowed(peer(local), false), ALL, "{local}");
+        }
+    }
+
+    #[test]
+    fn a_server_leads_no_further_into_the_local_networks_than_it_is_in() {
+        for (server, reaches) in [
+            (Zone::Internet, &[Zone::Internet][..]),
+            (Zone::Private, &[Zone::Internet, Zone::Private]),
+            (Zone::LinkLocal, &[Zone::Internet, Zone::LinkLocal]),
+            (Zone::Metadata, &[Zone::Internet, Zone::Metadata]),
+            (Zone::Host, &[Zone::Internet, Zone::Private, Zone::Host]),
+        ] {
+            assert_eq!(allowed(Right::user().led_by_zone(server), true), reaches, "{server:?}");
+            // The least local one of several counts.
+            let after_the_internet = Right::user().led_by_zone(server).led_by_zone(Zone::Internet);
+            assert_eq!(allowed(after_the_internet, true), [Zone::Internet]);
+            let before = Right::user().led_by_zone(Zone::Internet).led_by_zone(server);
+            assert_eq!(allowed(before, true), [Zone::Internet]);
+        }
+    }
+
+    #[test]
+    fn another_host_reaches_its_own_network_and_nothing_of_this_machine() {
+        for other in ["192.168.1.7:5", "203.0.113.5:5", "[fe80::1]:5", "[2001:db8::7]:5"] {
+            assert_eq!(allowed(peer(other), false), [Zone::Internet], "{other}");
+            assert_eq!(allowed(peer(other), true), [Zone::Internet, Zone::Private], "{other}");
+            assert_eq!(
+                allowed(peer(other).led_by_zone(Zone::Host), true),
+                [Zone::Internet, Zone::Private],
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_came_in_at_a_listener_does_not_lead_back_to_it() {
+        for (listener, address, is_loop) in [
+            ("127.0.0.1:8480", "127.0.0.1:8480", true),
+            ("127.0.0.1:8480", "127.9.9.9:8480", true),
+            ("127.0.0.1:8480", "0.0.0.0:8480", true),
+            ("127.0.0.1:8480", "[::ffff:127.0.0.1]:8480", true),
+            ("127.0.0.1:8480", "127.0.0.1:8481", false),
+            ("0.0.0.0:8480", "127.0.0.1:8480", true),
+            ("0.0.0.0:8480", "192.168.1.1:8480", true),
+            ("192.168.1.1:8480", "192.168.1.1:8480", true),
+            ("192.168.1.1:8480", "127.0.0.1:8480", false),
+            ("192.168.1.1:8480", "192.168.1.1:80", false),
+            ("[::]:8480", "[::1]:8480", true),
+        ] {
+            let [listener, address]: [SocketAddr; 2] = [listener, address].map(|at| at.parse().unwrap());
+            let checked = Right::user().at(listener).check_zone(address, Zone::Host);
+            assert_eq!(checked.is_err_and(|why| why.is_loop()), is_loop, "{listener} {address}");
+            // Elsewhere it is another machine's port.
+            assert!(Right::user().at(listener).check_zone(address, Zone::Internet).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_remedy_and_tells_other_hosts_no_address() {
+        let address: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let led = Right::user().led_by_zone(Zone::Internet).check(address).unwrap_err();
+        assert_eq!(led.of("127.0.0.1"), led.of("a.test").replace("a.test (127.0.0.1)", "127.0.0.1"));
+        assert_eq!(
+            led.of("127.0.0.1"),
+            "127.0.0.1 is an address of this machine, and a server with a public address led there: refused; ask for that \
+             URL itself if it is meant"
+        );
+        let other = peer("192.0.2.9:1").check(address).unwrap_err().of("a.test");
+        assert_eq!(
+            other,
+            "a.test is an address of this machine, which other hosts may not reach through this proxy"
+        );
+    }
+}
