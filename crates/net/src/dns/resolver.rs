@@ -5,14 +5,16 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::{Nothing, ask};
 use super::message::Family;
+use super::rebinding::Names;
 use super::servers::{Namer, Places, servers};
+use super::threads::Threads;
 use super::{Answer, NoAddress, Source, hosts};
 use crate::links::Interface;
+use crate::reach::Zone;
 
 /// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
 #[derive(Debug, Default)]
@@ -20,6 +22,11 @@ pub struct Resolver {
     places: Places,
     /// By name and the link's number (0: none): until when, and what.
     known: Mutex<BTreeMap<(String, u32), (Instant, Answer)>>,
+    /// Where names have led.
+    names: Mutex<Names>,
+    /// Look-ups by the system, and reads of its configuration.
+    system: Threads,
+    configuration: Threads,
 }
 
 /// chosen: a download that lasts longer asks again, so that an edge that moved is found.
@@ -28,6 +35,10 @@ const LONGEST: Duration = Duration::from_secs(300);
 const SHORTEST: Duration = Duration::from_secs(2);
 /// chosen: the system's resolver does not say how long its answers hold.
 const SYSTEM: Duration = Duration::from_secs(30);
+/// How many answers are kept. chosen: a few pages of a few browsers, over a few links.
+pub(super) const MOST: usize = 2000;
+/// RFC 1035 §3.1, as text; a final dot may follow.
+const LONGEST_NAME: usize = 254;
 
 impl Resolver {
     /// Reads the system's configuration when it is asked, not before.
@@ -38,7 +49,7 @@ impl Resolver {
     /// A resolver for configuration at other places.
     #[cfg(test)]
     pub(super) fn at(places: Places) -> Self {
-        Self { places, known: Mutex::default() }
+        Self { places, ..Self::default() }
     }
 
     /// The addresses of `host` as seen from `link`; from the machine as a whole where there is none. IPv6 literals
@@ -52,9 +63,26 @@ impl Resolver {
         link: Option<&Interface>,
         timeout: Duration,
     ) -> Result<Answer, NoAddress> {
+        self.resolve_for(None, host, link, timeout).await
+    }
+
+    /// The same for another host: what it asks for holds up nobody else.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub async fn resolve_for(
+        &self,
+        asker: Option<IpAddr>,
+        host: &str,
+        link: Option<&Interface>,
+        timeout: Duration,
+    ) -> Result<Answer, NoAddress> {
         let deadline = Instant::now() + timeout;
         if let Some(answer) = literal(host, link)? {
             return Ok(answer);
+        }
+        if host.len() > LONGEST_NAME {
+            return Err(denial("a name of more than 253 letters is none".to_owned()));
         }
         let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         let key = (name.clone(), link.map_or(0, |link| link.index));
@@ -63,18 +91,46 @@ impl Resolver {
         {
             return Ok(answer.clone());
         }
-        let (answer, lasts) = timeout_at(deadline, self.look_up(&name, link))
+        let (answer, lasts) = timeout_at(deadline, self.look_up(asker, &name, link))
             .await
             .unwrap_or_else(|_| Err(silence(format!("{host}: no answer within {} s", timeout.as_secs_f64()))))?;
+        let answer = self.steady(key.1, &name, answer)?;
         let mut known = self.known();
         known.retain(|_, (until, _)| Instant::now() < *until);
+        if known.len() >= MOST {
+            let soonest = known.iter().min_by_key(|(_, (until, _))| *until).map(|(key, _)| key.clone());
+            soonest.map(|soonest| known.remove(&soonest));
+        }
         known.insert(key, (Instant::now() + lasts, answer.clone()));
         Ok(answer)
     }
 
-    /// Forgets all answers: to be called when links have changed.
+    /// The answer without addresses that the name cannot mean ([`Names`]).
+    fn steady(&self, link: u32, name: &str, mut answer: Answer) -> Result<Answer, NoAddress> {
+        if answer.source == Source::Hosts {
+            return Ok(answer);
+        }
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = answer.addresses.clone();
+        answer.addresses = names.steady(Instant::now(), (name, link), answer.addresses, Zone::of);
+        match (told.first(), answer.addresses.is_empty()) {
+            (Some(address), true) => Err(denial(format!(
+                "{name} leads to {address} now, {}, and led to the Internet before: refused (DNS rebinding)",
+                Zone::of(*address).name()
+            ))),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Forgets all answers: to be called when links may have changed.
     pub fn forget(&self) {
         self.known().clear();
+    }
+
+    /// Forgets where names have led as well: to be called when a link has come or gone, and with it a network.
+    pub fn forget_networks(&self) {
+        self.forget();
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).forget();
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, u32), (Instant, Answer)>> {
@@ -83,13 +139,18 @@ impl Resolver {
     }
 
     /// The answer and how long it lasts.
-    async fn look_up(&self, name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), NoAddress> {
+    async fn look_up(
+        &self,
+        asker: Option<IpAddr>,
+        name: &str,
+        link: Option<&Interface>,
+    ) -> Result<(Answer, Duration), NoAddress> {
         let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.places.read("etc/hosts"), name));
         if !local.is_empty() {
             let addresses = reachable(local, link);
             return some(addresses, Source::Hosts, name).map(|answer| (answer, SHORTEST));
         }
-        let Some(link) = link else { return system(name, None).await };
+        let Some(link) = link else { return self.ask_system(asker, name, None).await };
         let families: Vec<Family> = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)]
             .iter()
             .filter(|f| f.0)
@@ -98,7 +159,7 @@ impl Resolver {
         let mut why = None;
         if is_global(name) {
             let (places, of) = (self.places.clone(), link.clone());
-            let found = apart(move || servers(&places, &of)).await.flatten();
+            let found = self.configuration.run(asker, move || servers(&places, &of)).await.flatten();
             for (namer, server) in
                 found.into_iter().flat_map(|(namer, all)| all.into_iter().map(move |s| (namer, s)))
             {
@@ -112,7 +173,7 @@ impl Resolver {
                 }
             }
         }
-        let answer = system(name, Some(link)).await;
+        let answer = self.ask_system(asker, name, Some(link)).await;
         // What the link's own servers said tells more than the system's "no".
         answer.map_err(|system| why.unwrap_or(system))
     }
@@ -133,6 +194,28 @@ impl Resolver {
     }
 }
 
+impl Resolver {
+    /// The system's own resolver.
+    async fn ask_system(
+        &self,
+        asker: Option<IpAddr>,
+        name: &str,
+        link: Option<&Interface>,
+    ) -> Result<(Answer, Duration), NoAddress> {
+        let asked = name.to_owned();
+        let look_up = move || Ok((asked.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect());
+        let found = self.system.run(asker, look_up).await;
+        let no_answer = || std::io::Error::other("no answer");
+        let mut addresses: Vec<IpAddr> =
+            found.unwrap_or_else(|| Err(no_answer())).map_err(|error| of_system(name, &error))?;
+        addresses = reachable(addresses, link);
+        if let Some(link) = link {
+            addresses = sorted(addresses, link);
+        }
+        some(addresses, Source::System, name).map(|answer| (answer, SYSTEM))
+    }
+}
+
 /// The host as an address, if it is one.
 fn literal(host: &str, link: Option<&Interface>) -> Result<Option<Answer>, NoAddress> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
@@ -140,7 +223,7 @@ fn literal(host: &str, link: Option<&Interface>) -> Result<Option<Answer>, NoAdd
         return Err(denial(format!("{host}: an address with a zone is refused; the link decides the interface")));
     }
     let Ok(address) = bare.parse::<IpAddr>() else { return Ok(None) };
-    let addresses = reachable(vec![address], link);
+    let addresses = reachable(vec![address.to_canonical()], link);
     some(addresses, Source::Literal, host).map(Some)
 }
 
@@ -148,29 +231,6 @@ fn literal(host: &str, link: Option<&Interface>) -> Result<Option<Answer>, NoAdd
 /// (RFC 6762 §3).
 fn is_global(name: &str) -> bool {
     name.contains('.') && !name.ends_with(".local")
-}
-
-/// The system's own resolver.
-async fn system(name: &str, link: Option<&Interface>) -> Result<(Answer, Duration), NoAddress> {
-    let asked = name.to_owned();
-    let found = apart(move || Ok((asked.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect())).await;
-    let no_answer = || std::io::Error::other("no answer");
-    let mut addresses: Vec<IpAddr> =
-        found.unwrap_or_else(|| Err(no_answer())).map_err(|error| of_system(name, &error))?;
-    addresses = reachable(addresses, link);
-    if let Some(link) = link {
-        addresses = sorted(addresses, link);
-    }
-    some(addresses, Source::System, name).map(|answer| (answer, SYSTEM))
-}
-
-/// The result of blocking work, on a thread that nobody waits for when the program ends: a resolver can hang for half
-/// a minute, and a runtime waits for the threads of its own.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (tell, told) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("resolver".to_owned());
-    thread.spawn(move || drop(tell.send(work()))).ok()?;
-    told.await.ok()
 }
 
 /// Those that the link can reach by their family; this machine itself always.
