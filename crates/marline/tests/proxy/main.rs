@@ -7,6 +7,8 @@
 mod bad_input;
 mod calm;
 mod command;
+mod guard;
+mod lan;
 mod links;
 mod lists;
 mod media;

@@ -44,8 +44,13 @@ impl Proxy {
 
     /// Started by these words, clients too.
     pub(crate) fn behind(before: Vec<String>, words: &[&str]) -> Self {
+        Self::at(before, "127.0.0.1:0", words)
+    }
+
+    /// The same, listening there.
+    pub(crate) fn at(before: Vec<String>, listen: &str, words: &[&str]) -> Self {
         let mut all = before.clone();
-        let own = [env!("CARGO_BIN_EXE_marline"), "proxy", "--listen", "127.0.0.1:0", "--json", "--quiet"];
+        let own = [env!("CARGO_BIN_EXE_marline"), "proxy", "--listen", listen, "--json", "--quiet"];
         all.extend(own.iter().chain(words).map(|word| (*word).to_owned()));
         let mut child = Command::new(&all[0])
             .args(&all[1..])

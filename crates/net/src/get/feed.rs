@@ -14,6 +14,7 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use super::pump::Pump;
 use super::sockets::Sockets;
 use super::{GetError, Progress, Watcher};
 use crate::http::Described;
+use crate::reach::Right;
 use crate::store::{Reader, Store};
 
 /// What a reader wants.
@@ -42,6 +44,8 @@ pub(crate) struct Feed {
     pub(crate) headers: Vec<(String, String)>,
     /// For Basic authentication at the URL's host.
     pub(crate) user: Option<(String, String)>,
+    /// What the URL may lead to.
+    pub(crate) right: Right,
     /// How the machine decides; window, resumption and prices are filled in here.
     pub(crate) config: Config,
     /// Interfaces that should be asked first, the best one first.
@@ -73,6 +77,10 @@ pub(crate) struct Known {
 pub(crate) struct Learnt {
     pub(crate) described: Described,
     pub(crate) url: Url,
+    /// What this URL may be connected to.
+    pub(crate) right: Right,
+    /// The server that answered.
+    pub(crate) server: Option<IpAddr>,
 }
 
 /// Who knows the player, and wants to know what is decided.
@@ -154,7 +162,8 @@ impl Filling {
         }
         let trust = network.trust_for(&feed.url);
         let sockets = Sockets::sharing(trust, Rc::clone(&network.resolver), Some(network.warm.clone()));
-        let origins = Origins::new(std::slice::from_ref(&feed.url), &feed.headers, feed.user.as_ref());
+        let origins =
+            Origins::new(std::slice::from_ref(&feed.url), &feed.headers, feed.user.as_ref()).for_right(feed.right);
         let mut config = feed.config.clone();
         config.fetch.origins = 1;
         config.fetch.window = Some(feed.window);
@@ -192,9 +201,10 @@ impl Filling {
         let ended = poll_fn(|cx| {
             let pump = &mut *last.0;
             let ended = pump.poll(cx);
-            if let Some((origin, described)) = pump.described.take() {
+            if let Some((origin, server, described)) = pump.described.take() {
                 let url = pump.origins.url(origin).cloned().unwrap_or_else(|| feed.url.clone());
-                learnt.borrow_mut().get_or_insert(Learnt { described, url });
+                let right = pump.origins.right(origin).unwrap_or(feed.right);
+                learnt.borrow_mut().get_or_insert(Learnt { described, url, right, server });
             }
             let now = std::time::Instant::now();
             if ended.is_pending() && now >= spares_at {
@@ -274,6 +284,7 @@ mod tests {
             url: "http://h/f".parse().unwrap(),
             headers: Vec::new(),
             user: None,
+            right: Right::user(),
             config: Config::default(),
             order: Vec::new(),
             expected: Vec::new(),

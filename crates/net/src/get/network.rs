@@ -27,6 +27,7 @@ use super::warm::{Warm, Way};
 use crate::dns::Resolver;
 use crate::http::{Connection, Dial, Trust, TrustError, Windows};
 use crate::links::{Interface, LinksError};
+use crate::reach::Right;
 
 /// See the [module](self).
 pub(crate) struct Network {
@@ -81,7 +82,7 @@ impl Network {
             loop {
                 let changes = poll_fn(|cx| self.uplinks.borrow_mut().poll_changes(cx)).await;
                 if !(changes.gone.is_empty() && changes.come.is_empty()) {
-                    self.resolver.forget();
+                    self.resolver.forget_networks();
                     self.warm.clear();
                 }
             }
@@ -138,24 +139,35 @@ impl Network {
     /// A connection to the URL's host over an interface (none: unbound), from the idle ones or a new one.
     ///
     /// # Errors
-    /// The name has no address there, or nobody answers.
-    pub(crate) async fn dial(&self, url: &Url, interface: Option<&Interface>) -> Result<Connection, Trouble> {
-        if let Some(connection) = self.warm.take(&Way::to(url, interface)) {
+    /// The name has no address there, or none that this right reaches; or nobody answers.
+    pub(crate) async fn dial(
+        &self,
+        url: &Url,
+        interface: Option<&Interface>,
+        right: Right,
+    ) -> Result<Connection, Trouble> {
+        if let Some(connection) = self.warm.take(&Way::to(url, interface), right) {
             return Ok(connection);
         }
-        self.dial_anew(url, interface).await
+        self.dial_anew(url, interface, right).await
     }
 
     /// A new connection.
     ///
     /// # Errors
     /// As [`Network::dial`].
-    pub(crate) async fn dial_anew(&self, url: &Url, interface: Option<&Interface>) -> Result<Connection, Trouble> {
+    pub(crate) async fn dial_anew(
+        &self,
+        url: &Url,
+        interface: Option<&Interface>,
+        right: Right,
+    ) -> Result<Connection, Trouble> {
         let tls = (url.scheme() == "https").then(|| self.trust.borrow_mut().config()).transpose();
         let tls = tls.map_err(|why| Trouble { kind: TroubleKind::Tls, text: why.to_string() })?;
         let host = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
-        let answer = self.resolver.resolve(&host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+        let answer =
+            self.resolver.resolve_for(right.host(), &host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
             mptcp: false,
@@ -164,6 +176,7 @@ impl Network {
             tls,
             timeout: DIAL_TIMEOUT,
             windows: Windows::default(),
+            right,
         };
         Connection::dial(dial).await
     }
@@ -182,8 +195,10 @@ impl Network {
         host: &str,
         port: u16,
         interface: Option<&Interface>,
+        right: Right,
     ) -> Result<(TcpStream, Duration), Trouble> {
-        let answer = self.resolver.resolve(host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+        let answer =
+            self.resolver.resolve_for(right.host(), host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
             mptcp: false,
@@ -192,6 +207,7 @@ impl Network {
             tls: None,
             timeout: DIAL_TIMEOUT,
             windows: Windows::default(),
+            right,
         };
         dial.tcp().await
     }

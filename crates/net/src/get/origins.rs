@@ -4,7 +4,8 @@
 //!
 //! 1. Each place has one number, however often it is named.
 //! 2. A redirect from https to http is not followed: it would give the file away to everybody on the path.
-//! 3. User, password, and the fields that carry secrets go to the host of the first URL only.
+//! 3. Where a place may lead to depends on the servers that led there ([`Right`]).
+//! 4. User, password, and the fields that carry secrets go to the host of the first URL only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,11 +16,14 @@ use marline_core::fetch::{Ask, OriginId, Validator};
 use url::{Host, Url};
 
 use crate::http::Get;
+use crate::reach::Right;
 
 /// All places, by number.
 #[derive(Debug)]
 pub(super) struct Origins {
     urls: Vec<Url>,
+    /// What each of them may be connected to.
+    rights: Vec<Right>,
     numbers: BTreeMap<String, OriginId>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -41,17 +45,33 @@ impl Origins {
                 headers.push((AUTHORIZATION, value));
             }
         }
-        let mut origins = Self { urls: Vec::new(), numbers: BTreeMap::new(), headers };
+        let mut origins = Self { urls: Vec::new(), rights: Vec::new(), numbers: BTreeMap::new(), headers };
         for url in urls {
             let id = OriginId(origins.urls.len() as u16);
             origins.numbers.entry(url.as_str().to_owned()).or_insert(id);
-            origins.urls.push(url.clone());
+            origins.add(url.clone(), Right::user());
         }
         origins
     }
 
+    /// The same, for URLs that whoever has this right has named.
+    pub(super) fn for_right(mut self, right: Right) -> Self {
+        self.rights.fill(right);
+        self
+    }
+
+    fn add(&mut self, url: Url, right: Right) {
+        self.urls.push(url);
+        self.rights.push(right);
+    }
+
     pub(super) fn url(&self, id: OriginId) -> Option<&Url> {
         self.urls.get(usize::from(id.0))
+    }
+
+    /// What a place may be connected to.
+    pub(super) fn right(&self, id: OriginId) -> Option<Right> {
+        self.rights.get(usize::from(id.0)).copied()
     }
 
     /// Whether there is one place only.
@@ -59,8 +79,13 @@ impl Origins {
         self.urls.len() == 1
     }
 
-    /// The number of a redirect's target; none if it must not or cannot be followed, with the reason for the user.
-    pub(super) fn redirect(&mut self, from: OriginId, location: &str) -> Result<OriginId, String> {
+    /// The number of a redirect's target, which this server named; none if it must not or cannot be followed, with the reason for the user.
+    pub(super) fn redirect(
+        &mut self,
+        from: OriginId,
+        location: &str,
+        server: Option<IpAddr>,
+    ) -> Result<OriginId, String> {
         let base = self.url(from).ok_or_else(|| "a redirect from nowhere".to_owned())?;
         let mut target = base.join(location).map_err(|e| format!("the redirect to `{location}` is no URL: {e}"))?;
         target.set_fragment(None);
@@ -73,8 +98,11 @@ impl Origins {
             return Ok(*id);
         }
         let id = u16::try_from(self.urls.len()).map(OriginId).map_err(|_| "too many redirects".to_owned())?;
+        let right = self.right(from).unwrap_or_else(Right::user);
+        // Within one host a redirect says nothing new of where it is.
+        let right = if base.host() == target.host() { right } else { right.led_by(server) };
         self.numbers.insert(target.as_str().to_owned(), id);
-        self.urls.push(target);
+        self.add(target, right);
         Ok(id)
     }
 
@@ -121,12 +149,18 @@ pub(crate) fn is_local(url: &Url) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     fn origins(first: &str) -> Origins {
         let fields = [("X-Id".to_owned(), "1".to_owned()), ("Cookie".to_owned(), "secret".to_owned())];
         let user = ("me".to_owned(), "pass".to_owned());
         Origins::new(&[first.parse().unwrap()], &fields, Some(&user))
+    }
+
+    fn server() -> Option<IpAddr> {
+        "198.51.100.1".parse().ok()
     }
 
     fn names(origins: &Origins, id: OriginId) -> Vec<String> {
@@ -138,28 +172,49 @@ mod tests {
     fn secrets_stay_with_the_first_host() {
         let mut o = origins("http://a.example/f");
         assert_eq!(names(&o, OriginId(0)), ["x-id", "cookie", "authorization"]);
-        let secure = o.redirect(OriginId(0), "https://a.example/f").unwrap();
+        let secure = o.redirect(OriginId(0), "https://a.example/f", server()).unwrap();
         assert_eq!(names(&o, secure).len(), 3);
-        let other = o.redirect(OriginId(0), "https://b.example/f").unwrap();
+        let other = o.redirect(OriginId(0), "https://b.example/f", server()).unwrap();
         assert_eq!(names(&o, other), ["x-id"]);
-        let port = o.redirect(OriginId(0), "http://a.example:8080/f").unwrap();
+        let port = o.redirect(OriginId(0), "http://a.example:8080/f", server()).unwrap();
         assert_eq!(names(&o, port), ["x-id"]);
     }
 
     #[test]
     fn a_place_has_one_number() {
         let mut o = origins("http://a.example/f");
-        let one = o.redirect(OriginId(0), "/g?x#frag").unwrap();
-        assert_eq!(o.redirect(OriginId(0), "http://a.example/g?x"), Ok(one));
-        assert_eq!(o.redirect(one, "/f"), Ok(OriginId(0)));
+        let one = o.redirect(OriginId(0), "/g?x#frag", server()).unwrap();
+        assert_eq!(o.redirect(OriginId(0), "http://a.example/g?x", server()), Ok(one));
+        assert_eq!(o.redirect(one, "/f", server()), Ok(OriginId(0)));
         assert_eq!(o.get(one, Ask::Whole, None).unwrap().path_and_query, "/g?x");
+    }
+
+    #[test]
+    fn a_redirect_may_lead_where_its_server_is_and_not_further() {
+        let mut o = origins("http://a.example/f");
+        let loopback: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let mut refuses = |from, to: &str, server: &str, address: &str| {
+            let id = o.redirect(from, to, server.parse().ok()).unwrap();
+            (id, o.right(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_err())
+        };
+        let (elsewhere, refused) = refuses(OriginId(0), "http://b.example/1", "203.0.113.9", "127.0.0.1");
+        assert!(refused);
+        // What it led to leads no further, wherever that is.
+        assert!(refuses(elsewhere, "http://c.example/", "127.0.0.1", "127.0.0.1").1);
+        assert!(refuses(elsewhere, "http://c.example/2", "127.0.0.1", "10.0.0.1").1);
+        assert!(!refuses(OriginId(0), "http://d.example/", "127.0.0.1", "127.0.0.1").1);
+        assert!(!refuses(OriginId(0), "http://e.example/", "10.0.0.1", "192.168.0.1").1);
+        assert!(refuses(OriginId(0), "http://f.example/", "10.0.0.1", "127.0.0.1").1);
+        // The host that the user has named stays as free as it was.
+        assert!(!refuses(OriginId(0), "https://a.example/g", "203.0.113.9", "127.0.0.1").1);
+        assert!(o.right(OriginId(0)).unwrap().check(loopback).is_ok());
     }
 
     #[test]
     fn https_is_never_left() {
         let mut o = origins("https://a.example/f");
-        assert!(o.redirect(OriginId(0), "http://a.example/f").unwrap_err().contains("not followed"));
-        assert!(o.redirect(OriginId(0), "file:///etc/passwd").is_err());
+        assert!(o.redirect(OriginId(0), "http://a.example/f", server()).unwrap_err().contains("not followed"));
+        assert!(o.redirect(OriginId(0), "file:///etc/passwd", server()).is_err());
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub(super) struct Pump<'a, M> {
     pub(super) resumed: u64,
     /// The suggested name of the first good answer; what becomes of it is the run's matter.
     pub(super) disposition: Option<String>,
-    /// What the last good answer said of its body, and whose it was.
-    pub(super) described: Option<(OriginId, Described)>,
+    /// What the last good answer said of its body, whose it was, and the server's address.
+    pub(super) described: Option<(OriginId, Option<IpAddr>, Described)>,
     /// What a stream has said, for whoever watches it.
     pub(super) said: Vec<Said>,
     /// Whether an encoded body is taken as it comes, instead of being refused.
@@ -352,7 +352,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             }
             Event::Head { req, mut head, location, disposition, described } => {
                 if let Some(location) = location {
-                    match self.origins.redirect(origin, &location) {
+                    match self.origins.redirect(origin, &location, self.sockets.peer(conn)) {
                         Ok(id) => head.location = Some(id),
                         Err(why) => self.watcher.line(&why),
                     }
@@ -360,7 +360,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                 if matches!(head.status, 200 | 206) {
                     self.encoded(&mut head.encoded, described.encoding.as_deref());
                     self.disposition = self.disposition.take().or(disposition);
-                    self.described = Some((origin, *described));
+                    self.described = Some((origin, self.sockets.peer(conn), *described));
                 }
                 self.tell(Input::Head { req, head });
             }
@@ -526,9 +526,11 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId, at: Option<IpAddr>) {
-        match self.origins.url(origin) {
-            Some(url) => self.sockets.connect(conn, link, origin, url, at, self.uplinks.interface(link).cloned()),
-            None => self.refuse(conn, "no URL has this number"),
+        match (self.origins.url(origin), self.origins.right(origin)) {
+            (Some(url), Some(right)) => {
+                self.sockets.connect(conn, link, origin, url, at, self.uplinks.interface(link).cloned(), right);
+            }
+            _ => self.refuse(conn, "no URL has this number"),
         }
     }
 

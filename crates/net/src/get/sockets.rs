@@ -27,6 +27,7 @@ use super::warm::{Warm, Way};
 use crate::dns::{Answer, Resolver};
 use crate::http::{Connection, Dial, Event, Get, Sink, Trust, Windows};
 use crate::links::Interface;
+use crate::reach::Right;
 
 /// See the [module](self).
 pub(super) struct Sockets {
@@ -52,6 +53,7 @@ struct Slot {
     url: Url,
     at: Option<IpAddr>,
     interface: Option<Interface>,
+    right: Right,
     /// It was told that it is over.
     over: bool,
     state: State,
@@ -129,6 +131,7 @@ impl Sockets {
         url: &Url,
         at: Option<IpAddr>,
         interface: Option<Interface>,
+        right: Right,
     ) {
         let host = host_of(url);
         let way = Way::to(url, interface.as_ref());
@@ -139,7 +142,7 @@ impl Sockets {
         let first = !self.slots.values().any(|slot| Way::to(&slot.url, slot.interface.as_ref()) == way);
         // One of the pool may lead to another address.
         let pool = self.warm.as_ref().filter(|_| at.is_none() && first);
-        let warm = pool.and_then(|warm| warm.take(&way));
+        let warm = pool.and_then(|warm| warm.take(&way, right));
         let (url, known) = (url.clone(), interface.clone());
         let state = match warm {
             Some(connection) => {
@@ -148,19 +151,17 @@ impl Sockets {
             None => {
                 // An address is no name.
                 let named = Rc::new(Cell::new(at.is_some() || !matches!(url.host(), Some(url::Host::Domain(_)))));
-                let dialing = self.dialing(link, &url, at, interface, Rc::clone(&named));
+                let dialing = self.dialing((link, &url, at, right), interface, Rc::clone(&named));
                 State::Dialing(named, Box::pin(dialing))
             }
         };
-        self.slots.insert(conn, Slot { link, origin, host, url, at, interface: known, over: false, state });
+        self.slots.insert(conn, Slot { link, origin, host, url, at, interface: known, right, over: false, state });
     }
 
     /// The way to a connection, name and TLS included.
     fn dialing(
         &mut self,
-        link: LinkId,
-        url: &Url,
-        at: Option<IpAddr>,
+        (link, url, at, right): (LinkId, &Url, Option<IpAddr>, Right),
         interface: Option<Interface>,
         is_named: Rc<Cell<bool>>,
     ) -> impl Future<Output = Dialed> + use<> {
@@ -177,7 +178,7 @@ impl Sockets {
             let (answer, fresh) = match known {
                 _ if at.is_some() => (None, false),
                 Some(answer) => (Some(answer), false),
-                None => match resolver.resolve(&name, interface.as_ref(), NAME_TIMEOUT).await {
+                None => match resolver.resolve_for(right.host(), &name, interface.as_ref(), NAME_TIMEOUT).await {
                     Ok(answer) => (Some(answer), true),
                     Err(why) => {
                         let denied = why.denied;
@@ -195,6 +196,7 @@ impl Sockets {
                 tls,
                 timeout: DIAL_TIMEOUT,
                 windows: Windows::default(),
+                right,
             };
             let dialed = Connection::dial(dial).await;
             (answer.filter(|_| fresh), dialed.map_err(|trouble| Refused { trouble, denied: false }))
@@ -211,12 +213,12 @@ impl Sockets {
             .slots
             .values()
             .filter(busy)
-            .map(|slot| (slot.link, slot.url.clone(), slot.at, slot.interface.clone()))
+            .map(|slot| (slot.link, slot.url.clone(), slot.at, slot.right, slot.interface.clone()))
             .collect();
-        for (link, url, at, interface) in ways {
+        for (link, url, at, right, interface) in ways {
             let way = Way::to(&url, interface.as_ref());
             warm.spare(&way, || {
-                let dialing = self.dialing(link, &url, at, interface, Rc::default());
+                let dialing = self.dialing((link, &url, at, right), interface, Rc::default());
                 async move { dialing.await.1.ok() }
             });
         }
@@ -346,6 +348,14 @@ impl Sockets {
             }
         }
         opening
+    }
+
+    /// Where an open connection ends.
+    pub(super) fn peer(&self, conn: ConnId) -> Option<IpAddr> {
+        match &self.slots.get(&conn)?.state {
+            State::Open(connection) => Some(connection.peer_addr().ip()),
+            State::Dialing(..) => None,
+        }
     }
 
     /// What a connection is for.

@@ -3,7 +3,8 @@
 //! In: connections that a run no longer needs, and the wish for a spare one. Out: a connection that is as good as new,
 //! so that a seek costs one round trip and no handshakes.
 //!
-//! 1. A connection goes only to where it leads: the same link, scheme, host and port.
+//! 1. A connection goes only to where it leads: the same link, scheme, host and port; and only to a transfer that might have
+//!    opened it ([`Right`]).
 //! 2. One that is busy is closed when its run ends early, HTTP/2 too: behind a reset comes first what the server's kernel
 //!    holds of the old answer. So while one is busy, a spare one is opened beside it.
 //! 3. What the server has closed is dropped: each is looked at every second, and once more before it is given away.
@@ -28,6 +29,7 @@ use url::Url;
 use super::origins::host_of;
 use crate::http::{Connection, Event, Sink};
 use crate::links::Interface;
+use crate::reach::Right;
 
 /// Where a connection leads, and over which link.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -69,11 +71,16 @@ struct Pool {
 }
 
 impl Warm {
-    /// A connection that stands; the one that was used last.
-    pub(crate) fn take(&self, way: &Way) -> Option<Connection> {
+    /// A connection that stands and may be used with this right; the one that was used last.
+    pub(crate) fn take(&self, way: &Way, right: Right) -> Option<Connection> {
         let mut pool = self.pool.borrow_mut();
         let idle = pool.idle.get_mut(way)?;
-        while let Some((_, mut connection)) = idle.pop() {
+        for at in (0..idle.len()).rev() {
+            let is_allowed = idle.get(at).is_some_and(|(_, open)| right.check(open.peer_addr()).is_ok());
+            if !is_allowed {
+                continue;
+            }
+            let (_, mut connection) = idle.remove(at);
             if is_alive(&mut connection) {
                 return Some(connection);
             }
@@ -211,6 +218,7 @@ mod tests {
             tls: None,
             timeout: Duration::from_secs(5),
             windows: Windows::default(),
+            right: Right::user(),
         };
         Connection::dial(dial).await.unwrap()
     }
@@ -228,10 +236,23 @@ mod tests {
             let way = Way::to(&url, None);
             warm.keep(way.clone(), dial(&listener).await);
             for other in ["https://h/x", "http://i/x", "http://h:81/x"] {
-                assert!(warm.take(&Way::to(&other.parse().unwrap(), None)).is_none(), "{other}");
+                assert!(warm.take(&Way::to(&other.parse().unwrap(), None), Right::user()).is_none(), "{other}");
             }
-            assert!(warm.take(&Way::to(&"http://h/y".parse().unwrap(), None)).is_some());
-            assert!(warm.take(&way).is_none());
+            assert!(warm.take(&Way::to(&"http://h/y".parse().unwrap(), None), Right::user()).is_some());
+            assert!(warm.take(&way, Right::user()).is_none());
+        });
+    }
+
+    #[test]
+    fn a_connection_is_not_given_to_a_transfer_that_might_not_open_it() {
+        in_a_runtime(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let (warm, way) = (Warm::default(), Way::to(&"http://h/x".parse().unwrap(), None));
+            warm.keep(way.clone(), dial(&listener).await);
+            let other_host = Right::of_peer("192.0.2.7:9".parse().unwrap());
+            let led = Right::user().led_by("192.0.2.8".parse::<std::net::IpAddr>().ok());
+            assert!(warm.take(&way, other_host).is_none() && warm.take(&way, led).is_none());
+            assert!(warm.take(&way, Right::user()).is_some());
         });
     }
 
@@ -245,13 +266,16 @@ mod tests {
                 warm.keep(over(device), dial(&listener).await);
             }
             warm.rests("lte");
-            assert!(warm.take(&over("lte")).is_none());
+            assert!(warm.take(&over("lte"), Right::user()).is_none());
             warm.keep(over("lte"), dial(&listener).await);
             warm.spare(&over("lte"), || async { panic!("it rests") });
             assert_eq!(warm.len(), 1);
             warm.works("lte");
             warm.keep(over("lte"), dial(&listener).await);
-            assert!(warm.take(&over("lte")).is_some() && warm.take(&over("wifi")).is_some());
+            assert!(
+                warm.take(&over("lte"), Right::user()).is_some()
+                    && warm.take(&over("wifi"), Right::user()).is_some()
+            );
         });
     }
 
@@ -268,7 +292,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 warm.pool.borrow_mut().trim();
             }
-            assert!(warm.take(&way).is_none());
+            assert!(warm.take(&way, Right::user()).is_none());
         });
     }
 

@@ -11,9 +11,12 @@
 //!    same choice; and after [`HOLD`] in which it asks for nothing.
 //! 4. A player that asks for a segment while it takes the one before (ffmpeg does, on a second connection) gets its head
 //!    at once, and its bytes in the order of 1.
-//! 5. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
-//!
-//! 6. What the links' streams must know of such a player is in [`Series`].
+//! 5. An answer that waits is given only to a request that would have fetched it the same way: the same client, login and fields
+//!    that are passed on.
+//! 6. What a list names may lead no further into local networks than the list's own server is ([`Right`]), whether it is fetched
+//!    ahead or the player asks for it itself.
+//! 7. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
+//! 8. What the links' streams must know of such a player is in [`Series`].
 //!
 //! An answer ahead is an ordinary answer that nobody reads yet, so there is no second cache and no second way to fetch.
 //!
@@ -32,11 +35,12 @@ use tokio::sync::oneshot;
 use url::Url;
 
 use super::body::{Late, Task};
-use super::playlist::{Piece, Rendition, Spot};
+use super::playlist::{Piece, Pieces, Rendition, Spot};
 use super::range::Wanted;
 use super::series::{Series, Viewing};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target::shown;
+use crate::reach::Right;
 
 /// What a playlist offers.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +66,8 @@ type Key = (String, String);
 
 struct Course {
     offer: Offer,
+    /// What its addresses may lead to.
+    right: Right,
     tracks: BTreeMap<usize, Rc<Track>>,
     seen: Instant,
 }
@@ -69,6 +75,8 @@ struct Course {
 /// One rendition that is played.
 struct Track {
     series: Rc<Series>,
+    /// What the list's addresses may lead to.
+    right: Cell<Right>,
     held: RefCell<VecDeque<Held>>,
     /// What the player asked for last, and what follows it.
     asked: RefCell<Option<(Rc<Session>, Vec<Piece>)>>,
@@ -95,17 +103,18 @@ pub(super) struct Turn {
 }
 
 impl Ahead {
-    /// A playlist has been read.
-    pub(super) fn learn(&self, session: &Session, offer: Offer) {
+    /// A playlist has been read, whose addresses may lead to this.
+    pub(super) fn learn(&self, session: &Session, offer: Offer, right: Right) {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
         let key = (session.player.clone(), session.url.to_string());
         let course = courses.entry(key).or_insert_with(|| Course {
             offer: Offer::default(),
+            right,
             tracks: BTreeMap::new(),
             seen: Instant::now(),
         });
-        (course.offer, course.seen) = (offer, Instant::now());
+        (course.offer, course.right, course.seen) = (offer, right, Instant::now());
         while courses.len() > MOST {
             let Some(oldest) = courses.iter().min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone())
             else {
@@ -113,6 +122,14 @@ impl Ahead {
             };
             courses.remove(&oldest);
         }
+    }
+
+    /// What a player's request for a URL may lead to: what it may itself; but where a list has named the URL, what that may. Of
+    /// several lists the one counts that is nearest to this machine.
+    pub(super) fn right(&self, player: &str, url: &Url, itself: Right) -> Right {
+        let courses = self.courses.borrow();
+        let own = courses.iter().filter(|((of, _), _)| of == player);
+        own.filter(|(_, course)| course.offer.names(url)).map(|(_, course)| course.right).max().unwrap_or(itself)
     }
 
     /// What a request means for what was fetched ahead; none: it is for no segment that is known.
@@ -149,7 +166,9 @@ impl Ahead {
         let viewing = self.viewing(&session.player);
         let series = viewing.series(&family, set(index).unwrap_or_default());
         let choice = is_chosen || course.offer.choice;
-        let track = Rc::clone(course.tracks.entry(index).or_insert_with(|| Rc::new(Track::new(&series))));
+        let track =
+            Rc::clone(course.tracks.entry(index).or_insert_with(|| Rc::new(Track::new(&series, course.right))));
+        track.right.set(course.right);
         drop(courses);
         // The published policies know nothing of parts.
         if sessions.terms.stream.policy == Policy::Marline {
@@ -161,7 +180,7 @@ impl Ahead {
         *track.work.borrow_mut() = None;
         track.seen.set(Instant::now());
         let mut waiting = std::mem::take(&mut *track.held.borrow_mut());
-        let is_asked = |held: &Held| held.piece.url == session.url && held.piece.span == span;
+        let is_asked = |held: &Held| Rc::ptr_eq(&held.session, session) && held.piece.span == span;
         let is_whole = span.is_some() || matches!(wanted, Wanted::Whole | Wanted::Part(0, None));
         let at = waiting.iter().position(is_asked);
         let held = at.and_then(|at| waiting.remove(at)).filter(|_| is_whole);
@@ -230,6 +249,16 @@ impl Ahead {
 }
 
 impl Offer {
+    /// Whether it names this URL.
+    fn names(&self, url: &Url) -> bool {
+        let is_one_of = |rendition: &Rendition| match &rendition.pieces {
+            // Whichever range of it is asked for.
+            Pieces::List(pieces) => pieces.iter().any(|piece| piece.url == *url),
+            numbered @ Pieces::Numbered { .. } => numbered.after(url, None, 0).is_some(),
+        };
+        self.variants.contains(url) || self.renditions.iter().any(is_one_of)
+    }
+
     /// The rendition that a segment is of, the segment as that has it, and what follows it.
     fn find(&self, url: &Url, span: Option<&Range<u64>>) -> Option<(usize, (Piece, Spot), Vec<Piece>)> {
         let find = |span: Option<&Range<u64>>| {
@@ -246,9 +275,10 @@ impl Offer {
 }
 
 impl Track {
-    fn new(series: &Rc<Series>) -> Self {
+    fn new(series: &Rc<Series>, right: Right) -> Self {
         Self {
             series: Rc::clone(series),
+            right: Cell::new(right),
             held: RefCell::default(),
             asked: RefCell::default(),
             work: RefCell::default(),
@@ -346,7 +376,7 @@ impl Drop for Opening {
 /// Opens a piece ahead of the player.
 fn open(sessions: &Rc<Sessions>, before: &Session, track: &Track, piece: Piece) -> Rc<Session> {
     let (target, headers) = before.beside(piece.url.clone());
-    let session = sessions.of(target, before.player.clone(), headers);
+    let session = sessions.of(target, before.player.clone(), headers, track.right.get());
     session.most.set(before.most.get());
     if sessions.terms.stream.policy == Policy::Marline
         && let Some(part) = track.series.ahead(&piece)

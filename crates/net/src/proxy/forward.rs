@@ -8,35 +8,36 @@
 //! 2. What concerns one connection only goes no further (RFC 9110 §7.6.1).
 //! 3. The proxy adds nothing of its own: no Via and no X-Forwarded-For, which would tell who is behind it.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use marline_core::fetch::{Trouble, TroubleKind};
 use tokio::net::TcpStream;
 
 use super::body::Reply;
 use super::media::plain;
 use super::session::Sessions;
 use super::tunnel;
+use crate::reach::Right;
 
 /// Passes a request on.
 pub(super) async fn request(
     sessions: &Rc<Sessions>,
     mut request: Request<Incoming>,
-    peer: SocketAddr,
+    right: Right,
 ) -> Response<Reply> {
     let uri = request.uri().clone();
     let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some("http")) else {
         return plain(StatusCode::BAD_REQUEST, "only http:// can be asked for here; https goes through CONNECT");
     };
     let port = uri.port_u16().unwrap_or(80);
-    let opened = tunnel::open(sessions, host, port, peer.ip().is_loopback()).await;
+    let opened = tunnel::open(sessions, host, port, right).await;
     let mut tunnel = match opened {
         Ok(tunnel) => tunnel,
-        Err(trouble) => return plain(StatusCode::BAD_GATEWAY, &trouble.text),
+        Err(trouble) => return refused(&trouble),
     };
     let authority = uri
         .authority()
@@ -71,18 +72,14 @@ pub(super) async fn request(
 }
 
 /// Opens a tunnel.
-pub(super) async fn connect(
-    sessions: &Rc<Sessions>,
-    request: Request<Incoming>,
-    peer: SocketAddr,
-) -> Response<Reply> {
+pub(super) async fn connect(sessions: &Rc<Sessions>, request: Request<Incoming>, right: Right) -> Response<Reply> {
     let uri = request.uri();
     let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
         return plain(StatusCode::BAD_REQUEST, "write CONNECT host:port");
     };
-    let tunnel = match tunnel::open(sessions, host, port, peer.ip().is_loopback()).await {
+    let tunnel = match tunnel::open(sessions, host, port, right).await {
         Ok(tunnel) => tunnel,
-        Err(trouble) => return plain(StatusCode::BAD_GATEWAY, &trouble.text),
+        Err(trouble) => return refused(&trouble),
     };
     tokio::task::spawn_local(async move {
         let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
@@ -91,6 +88,16 @@ pub(super) async fn connect(
         tunnel.relay(parts.io.into_inner(), &parts.read_buf).await;
     });
     Response::new(Reply::Text(http_body_util::Full::default()))
+}
+
+/// Why there is no connection, for the client.
+fn refused(trouble: &Trouble) -> Response<Reply> {
+    let status = match trouble.kind {
+        TroubleKind::Forbidden => StatusCode::FORBIDDEN,
+        TroubleKind::Loop => StatusCode::LOOP_DETECTED,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    plain(status, &trouble.text)
 }
 
 /// What a server is asked for; an empty path is `/` (RFC 9112 §3.2.1).

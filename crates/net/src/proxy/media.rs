@@ -24,7 +24,7 @@ use super::playlist_answer::{self, Answered, Kind};
 use super::range::{self, Wanted};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target;
-use crate::get::is_local;
+use crate::reach::Right;
 
 /// Answers one request.
 pub(super) async fn answer<B>(
@@ -52,12 +52,6 @@ pub(super) async fn answer<B>(
         Ok(target) => target,
         Err(line) => return plain(StatusCode::BAD_REQUEST, &line),
     };
-    if is_local(&target.url) && target.url.port_or_known_default() == Some(listener.port()) {
-        return plain(StatusCode::LOOP_DETECTED, "this URL is the proxy itself");
-    }
-    if is_local(&target.url) && !peer.ip().is_loopback() {
-        return plain(StatusCode::FORBIDDEN, "other hosts may not reach what is on this machine");
-    }
     let headers: Vec<(HeaderName, HeaderValue)> = [USER_AGENT, REFERER, ACCEPT_LANGUAGE]
         .into_iter()
         .filter_map(|name| fields.get(&name).cloned().map(|value| (name, value)))
@@ -65,7 +59,9 @@ pub(super) async fn answer<B>(
         .filter(|(name, value)| *name != REFERER || !guard::is_ours(value.to_str().unwrap_or_default(), listener))
         .collect();
     let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let session = sessions.of(target, format!("{} {agent}", peer.ip()), headers);
+    let player = format!("{} {agent}", peer.ip());
+    let right = sessions.ahead.right(&player, &target.url, Right::of_peer(peer).at(listener));
+    let session = sessions.of(target, player, headers, right);
 
     if session.list.get().is_some()
         && let Some(answer) = list(sessions, &session, request).await
@@ -243,6 +239,8 @@ fn refused(refusal: Refusal) -> Response<Reply> {
             plain(code.unwrap_or(StatusCode::BAD_GATEWAY), &format!("the server answers {status}"))
         }
         Refusal::Gone(why) => plain(StatusCode::BAD_GATEWAY, &why),
+        Refusal::Forbidden(why) => plain(StatusCode::FORBIDDEN, &why),
+        Refusal::Loop(why) => plain(StatusCode::LOOP_DETECTED, &why),
         Refusal::Silent(why) => plain(StatusCode::GATEWAY_TIMEOUT, &why),
         Refusal::NoLink(why) => busy(&why),
         Refusal::Full => busy("too many players: no memory is left for one more"),

@@ -78,6 +78,7 @@ pub use crate::get::{Links, NetworkError};
 pub use hold::{Start, UnknownStart};
 
 use crate::get::Network;
+use crate::reach::Right;
 use body::Reply;
 use events::Events;
 use memory::Memory;
@@ -318,7 +319,9 @@ impl Drop for Place {
 async fn client(sessions: Rc<Sessions>, stream: TcpStream, peer: SocketAddr, listener: SocketAddr) {
     let mut first = [0; 1];
     match tokio::time::timeout(FIRST_BYTE, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first == [5] => return socks5::serve(&sessions, stream, peer).await,
+        Ok(Ok(1)) if first == [5] => {
+            return socks5::serve(&sessions, stream, Right::of_peer(peer).at(listener)).await;
+        }
         Ok(Ok(1)) => {}
         _ => return,
     }
@@ -338,10 +341,10 @@ async fn route(
     peer: SocketAddr,
 ) -> Response<Reply> {
     if request.method() == Method::CONNECT {
-        return forward::connect(sessions, request, peer).await;
+        return forward::connect(sessions, request, Right::of_peer(peer).at(listener)).await;
     }
     if request.uri().scheme().is_some() {
-        return forward::request(sessions, request, peer).await;
+        return forward::request(sessions, request, Right::of_peer(peer).at(listener)).await;
     }
     let near = guard::is_near(request.headers());
     let mut answer = media::answer(sessions, &request, listener, peer).await;

@@ -27,6 +27,7 @@ use super::single::{Question, Single};
 use super::{ahead, manifest};
 use crate::get::Network;
 use crate::links::Interface;
+use crate::reach::Right;
 
 /// What kind of list it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +90,7 @@ pub(super) async fn answer(
     let bytes = match read(&fetched, session, kind, host, asked) {
         Ok(Rewritten { text, moved, renditions, variants, choice }) => {
             session.say(&format!("a list: {moved} addresses changed"));
-            sessions.ahead.learn(session, ahead::Offer { renditions, variants, choice });
+            sessions.ahead.learn(session, ahead::Offer { renditions, variants, choice }, fetched.leads);
             text.into_bytes()
         }
         Err(why) => {
@@ -132,6 +133,8 @@ struct Fetched {
     encoding: Option<String>,
     /// Behind all redirects.
     url: Url,
+    /// What its addresses may lead to.
+    leads: Right,
 }
 
 /// Asks over the best link, and over the next one if that keeps still. None: it is no list.
@@ -167,8 +170,8 @@ async fn ask(
     link: Option<Interface>,
     question: Question,
 ) -> Result<Option<Fetched>, Refusal> {
-    let gone = |trouble: marline_core::fetch::Trouble| Refusal::Gone(trouble.text);
-    let mut single = Single::ask(&network, &[link], &question).await.map_err(gone)?;
+    let mut single = Single::ask(&network, &[link], &question).await?;
+    let leads = single.leads();
     if single.head.status != 200 {
         return Err(Refusal::Status(single.head.status));
     }
@@ -182,13 +185,13 @@ async fn ask(
     }
     let mut bytes = Vec::new();
     while let Some(piece) = single.next().await {
-        bytes.extend_from_slice(&piece.map_err(gone)?);
+        bytes.extend_from_slice(&piece?);
         if bytes.len() as u64 > MOST.bytes() {
             return Ok(None);
         }
     }
     let (encoding, url) = (single.described.encoding.clone(), single.url.clone());
-    Ok(Some(Fetched { bytes, content_type, encoding, url }))
+    Ok(Some(Fetched { bytes, content_type, encoding, url, leads }))
 }
 
 /// chosen: the longest playlists in use (half a day in segments of two seconds) have two.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use http::header::{HeaderName, HeaderValue};
-use marline_core::fetch::{Ask, Failure, Span, Trouble};
+use marline_core::fetch::{Ask, Failure, Span, Trouble, TroubleKind};
 use marline_core::units::{Bitrate, DataSize};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -45,6 +45,7 @@ use super::watching::Watching;
 use crate::get::{Feed, GetError, Known, Learnt, Network, Progress, Watcher as _, host_of, is_local};
 use crate::http::Described;
 use crate::links::Interface;
+use crate::reach::Right;
 use crate::store::{Identity, Reader, StoreError};
 
 /// All sessions, and what they share.
@@ -56,16 +57,22 @@ pub(super) struct Sessions {
     pub(super) ahead: Ahead,
     pub(super) radios: Rc<RefCell<Radios>>,
     pub(super) terms: Terms,
-    table: RefCell<BTreeMap<(String, String), Rc<Session>>>,
+    table: RefCell<BTreeMap<Key, Rc<Session>>>,
     next: Cell<u64>,
     started: Instant,
 }
+
+/// What makes two requests of one session: the URL with its login, the player, the fields that are passed on, and what it
+/// may reach. What was fetched for one of them is given to no other.
+type Key = (String, String, Vec<u8>, Right);
 
 /// One player at one URL.
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) url: Url,
     pub(super) player: String,
+    /// What its URL may lead to.
+    right: Right,
     user: Option<(String, String)>,
     headers: Vec<(HeaderName, HeaderValue)>,
     resource: RefCell<Option<Resource>>,
@@ -108,6 +115,8 @@ struct Resource {
     known: Known,
     described: Described,
     url: Url,
+    /// What this URL may be connected to.
+    right: Right,
     checked: Instant,
 }
 
@@ -139,6 +148,10 @@ pub(super) enum Refusal {
     Status(u16),
     /// The origin cannot be reached, or does not make sense.
     Gone(String),
+    /// The address may not be reached by whoever asks, or by what led to it.
+    Forbidden(String),
+    /// It would lead back to the proxy.
+    Loop(String),
     /// The origin takes requests and does not answer.
     Silent(String),
     /// No link can be used.
@@ -178,6 +191,7 @@ impl Sessions {
         target: Target,
         player: String,
         headers: Vec<(HeaderName, HeaderValue)>,
+        right: Right,
     ) -> Rc<Session> {
         let mut table = self.table.borrow_mut();
         table.retain(|_, session| session.plays() > 0 || session.seen.get().elapsed() < LINGER);
@@ -189,12 +203,17 @@ impl Sessions {
             };
             table.remove(&oldest);
         }
-        // A login belongs to the key: another one may see another resource.
-        let login = target.user.as_ref().map(|(user, password)| format!("{user}:{password}@")).unwrap_or_default();
-        let session = table.entry((format!("{login}{}", target.url), player.clone())).or_insert_with(|| {
+        // The login's ends are told from the URL by what no URL has.
+        let login =
+            target.user.as_ref().map(|(user, password)| format!("{user}\0{password}\0")).unwrap_or_default();
+        let fields = headers
+            .iter()
+            .flat_map(|(name, value)| [name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"].concat());
+        let key = (format!("{login}{}", target.url), player.clone(), fields.collect(), right);
+        let session = table.entry(key).or_insert_with(|| {
             let id = self.next.replace(self.next.get() + 1);
             self.events.tell(&json!({"event": "session", "session": id, "url": shown(&target.url)}));
-            Rc::new(Session::new(id, target, player, headers, self.started, self.terms.start))
+            Rc::new(Session::new(id, target, player, headers, right, self.started, self.terms.start))
         });
         session.seen.set(Instant::now());
         Rc::clone(session)
@@ -259,7 +278,7 @@ impl Sessions {
 
     /// The first transfer of a resource: from zero to the end, and its first answer tells what it is.
     async fn first(&self, session: &Rc<Session>, wanted: Wanted) -> Result<(Head, Bytes), Refusal> {
-        let feed = self.feed(session, session.url.clone(), None, 0..u64::MAX)?;
+        let feed = self.feed(session, (session.url.clone(), session.right), None, 0..u64::MAX)?;
         let mut play = self.play(session, feed, 0..u64::MAX)?;
         let Ok(identity) = timeout(FIRST_BYTE, play.begun()).await else {
             return Err(Refusal::Silent(NO_BYTE.to_owned()));
@@ -269,16 +288,16 @@ impl Sessions {
         };
         // An empty resource is known by a 416, which describes nothing.
         let learnt = play.work.learnt.borrow().clone();
-        let (described, url) = learnt.map_or_else(
-            || (Described::default(), session.url.clone()),
-            |Learnt { described, url }| (described, url),
+        let (described, (url, right)) = learnt.map_or_else(
+            || (Described::default(), (session.url.clone(), session.right)),
+            |Learnt { described, url, right, .. }| (described, (url, right)),
         );
         play.promise(total.map(DataSize::bytes));
         let ranges = validator.is_some();
         if let (Some(total), Some(validator)) = (total, validator) {
             let known = Known { total, validator };
             let checked = Instant::now();
-            let resource = Resource { known, described: described.clone(), url, checked };
+            let resource = Resource { known, described: described.clone(), url, right, checked };
             *session.resource.borrow_mut() = Some(resource);
         }
         let total = total.map(DataSize::bytes);
@@ -298,7 +317,8 @@ impl Sessions {
         let total = resource.known.total.bytes();
         let span = head.span.clone().unwrap_or(0..total);
         let told = |refusal| Outdated(Some(refusal));
-        let feed = self.feed(session, resource.url.clone(), Some(resource.known), span.clone()).map_err(told)?;
+        let place = (resource.url.clone(), resource.right);
+        let feed = self.feed(session, place, Some(resource.known), span.clone()).map_err(told)?;
         let mut play = self.play(session, feed, span.clone()).map_err(told)?;
         play.promise(Some(span.end - span.start));
         if !span.is_empty() {
@@ -363,7 +383,13 @@ impl Sessions {
         let looked = match (single.head.status, total, single.head.validator.clone()) {
             (206, Some(total), Some(validator)) => {
                 let known = Known { total, validator };
-                let resource = Resource { known, described, url: single.url.clone(), checked: Instant::now() };
+                let resource = Resource {
+                    known,
+                    described,
+                    url: single.url.clone(),
+                    right: single.right,
+                    checked: Instant::now(),
+                };
                 *session.resource.borrow_mut() = Some(resource.clone());
                 Looked::Ranges(resource)
             }
@@ -380,8 +406,7 @@ impl Sessions {
     /// One question over the link that suits the host.
     async fn ask(&self, session: &Session, ask: Ask) -> Result<Single, Refusal> {
         let links = self.links_of(session)?;
-        let asked = Single::ask(&self.network, &links, &session.question(ask)).await;
-        asked.map_err(|Trouble { text, .. }| Refusal::Gone(text))
+        Ok(Single::ask(&self.network, &links, &session.question(ask)).await?)
     }
 
     /// The interfaces for a question beside what a player plays: those last that rest.
@@ -420,7 +445,13 @@ impl Sessions {
         marline_core::units::Instant::ZERO + self.started.elapsed()
     }
 
-    fn feed(&self, session: &Session, url: Url, known: Option<Known>, span: Range<u64>) -> Result<Feed, Refusal> {
+    fn feed(
+        &self,
+        session: &Session,
+        (url, right): (Url, Right),
+        known: Option<Known>,
+        span: Range<u64>,
+    ) -> Result<Feed, Refusal> {
         let order = self.links_for(&url)?.into_iter().flatten().map(|interface| interface.name).collect();
         let headers = session
             .headers
@@ -437,7 +468,21 @@ impl Sessions {
             Some((viewing, _)) => viewing.lines.borrow().expected(),
             None => session.expected(span.start),
         };
-        Ok(Feed { url, headers, user, config, order, expected, prices, trace: None, known, from, to, window })
+        Ok(Feed {
+            url,
+            headers,
+            user,
+            right,
+            config,
+            order,
+            expected,
+            prices,
+            trace: None,
+            known,
+            from,
+            to,
+            window,
+        })
     }
 
     /// Starts the work of a feed.
@@ -490,6 +535,7 @@ impl Session {
         target: Target,
         player: String,
         headers: Vec<(HeaderName, HeaderValue)>,
+        right: Right,
         started: Instant,
         start: Start,
     ) -> Self {
@@ -500,6 +546,7 @@ impl Session {
             opening: Cell::new(false),
             url: target.url,
             player,
+            right,
             user: target.user,
             headers,
             resource: RefCell::default(),
@@ -551,7 +598,7 @@ impl Session {
             value.set_sensitive(true);
             Some(value)
         });
-        Question { url: self.url.clone(), headers: self.headers.clone(), login, ask }
+        Question { url: self.url.clone(), headers: self.headers.clone(), login, ask, right: self.right }
     }
 
     /// The target and the fields with which another part of what is played is asked for.
@@ -638,10 +685,25 @@ pub(super) async fn begun(reader: &Reader) -> Option<Identity> {
     poll_fn(|cx| reader.poll_begun(cx)).await
 }
 
+impl From<Trouble> for Refusal {
+    fn from(Trouble { kind, text }: Trouble) -> Self {
+        match kind {
+            TroubleKind::Forbidden => Self::Forbidden(text),
+            TroubleKind::Loop => Self::Loop(text),
+            _ => Self::Gone(text),
+        }
+    }
+}
+
 /// What a transfer that brought nothing tells the player.
 fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
     match outcome {
         Some(Err(GetError::Failed { failure: Failure::Status { status }, .. })) => Refusal::Status(status),
+        Some(Err(GetError::Failed { failure: Failure::Retries { trouble }, .. }))
+            if matches!(trouble.kind, TroubleKind::Forbidden | TroubleKind::Loop) =>
+        {
+            trouble.into()
+        }
         Some(Err(GetError::Failed { failure: Failure::NoLink { trouble }, .. })) => {
             Refusal::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
         }

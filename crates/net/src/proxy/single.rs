@@ -4,10 +4,12 @@
 //! piece.
 //!
 //! 1. A link that cannot connect, or breaks before the head, is followed by the next one; an answer is an answer.
-//! 2. Redirects are followed as a download follows them: at most ten, and never from https to http.
+//! 2. Redirects are followed as a download follows them: at most ten, never from https to http, and no further into local networks
+//!    than the server that redirects is ([`Right`]).
 //! 3. A connection whose answer is complete stays with the network for whoever asks next.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use url::Url;
 use crate::get::Network;
 use crate::http::{Connection, Described, Event, Get, Sink};
 use crate::links::Interface;
+use crate::reach::Right;
 
 /// An answer whose head has come.
 pub(super) struct Single {
@@ -31,6 +34,10 @@ pub(super) struct Single {
     pub(super) described: Described,
     /// Where it came from, behind all redirects.
     pub(super) url: Url,
+    /// What this URL may be connected to.
+    pub(super) right: Right,
+    /// The server that answers.
+    server: IpAddr,
 }
 
 /// What is asked.
@@ -41,6 +48,8 @@ pub(super) struct Question {
     /// A value for Authorization; it goes to the first host only.
     pub(super) login: Option<HeaderValue>,
     pub(super) ask: Ask,
+    /// What the URL may lead to.
+    pub(super) right: Right,
 }
 
 impl Single {
@@ -73,12 +82,12 @@ impl Single {
         interface: Option<&Interface>,
         question: &Question,
     ) -> Result<Self, Trouble> {
-        let mut url = question.url.clone();
+        let (mut url, mut right) = (question.url.clone(), question.right);
         for _ in 0..=MOST_REDIRECTS {
-            let (single, location) = match Self::once(network, interface, question, &url, false).await {
+            let (single, location) = match Self::once(network, interface, question, (&url, right), false).await {
                 // An idle connection may have been closed the moment before: once more, on a new one.
                 Err(trouble) if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Reset) => {
-                    Self::once(network, interface, question, &url, true).await?
+                    Self::once(network, interface, question, (&url, right), true).await?
                 }
                 asked => asked?,
             };
@@ -87,6 +96,10 @@ impl Single {
             };
             let bad = |text: String| Trouble { kind: TroubleKind::Protocol, text };
             let next = url.join(&location).map_err(|why| bad(format!("the redirect is no URL: {why}")))?;
+            // Within one host a redirect says nothing new of where it is.
+            if url.host() != next.host() {
+                right = right.led_by(single.server);
+            }
             match (url.scheme(), next.scheme()) {
                 ("https", "http") => return Err(bad("the redirect from https to http is not followed".to_owned())),
                 (_, "http" | "https") => url = next,
@@ -100,11 +113,15 @@ impl Single {
         network: &Rc<Network>,
         interface: Option<&Interface>,
         question: &Question,
-        url: &Url,
+        (url, right): (&Url, Right),
         fresh: bool,
     ) -> Result<(Self, Option<String>), Trouble> {
-        let mut connection =
-            if fresh { network.dial_anew(url, interface).await? } else { network.dial(url, interface).await? };
+        let mut connection = if fresh {
+            network.dial_anew(url, interface, right).await?
+        } else {
+            network.dial(url, interface, right).await?
+        };
+        let server = connection.peer_addr().ip();
         let host = url.host_str().unwrap_or_default();
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
@@ -125,6 +142,8 @@ impl Single {
                     head,
                     described: *described,
                     url: url.clone(),
+                    right,
+                    server,
                 };
                 Ok((single, location))
             }
@@ -133,6 +152,11 @@ impl Single {
                 Err(Trouble { kind: TroubleKind::Protocol, text: "an answer without a head".to_owned() })
             }
         }
+    }
+
+    /// What the addresses in its body may lead to.
+    pub(super) fn leads(&self) -> Right {
+        self.right.led_by(self.server)
     }
 
     /// The next piece of the body; none: it is complete.

@@ -6,7 +6,7 @@
 //! 2. BIND and UDP ASSOCIATE are refused with 7: a download needs neither.
 //! 3. A name is resolved by us, on the link that will be used.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,13 +16,14 @@ use tokio::net::TcpStream;
 
 use super::session::Sessions;
 use super::tunnel;
+use crate::reach::Right;
 
 /// Serves one client.
-pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: Right) {
     let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, hear(&mut near)).await else { return };
     let (code, tunnel) = match asked {
         Err(code) => (code, None),
-        Ok((host, port)) => match tunnel::open(sessions, &host, port, peer.ip().is_loopback()).await {
+        Ok((host, port)) => match tunnel::open(sessions, &host, port, right).await {
             Ok(tunnel) => (SUCCEEDED, Some(tunnel)),
             Err(trouble) => {
                 tracing::debug!(host, port, why = %trouble.text, "SOCKS5");
@@ -95,6 +96,7 @@ async fn read<const N: usize>(near: &mut (impl AsyncRead + Unpin)) -> std::io::R
 /// RFC 1928 §6.
 fn code_of(kind: TroubleKind) -> u8 {
     match kind {
+        TroubleKind::Forbidden | TroubleKind::Loop => NOT_ALLOWED,
         TroubleKind::Refused => 5,
         TroubleKind::Unreachable => 3,
         TroubleKind::Name | TroubleKind::TimedOut => HOST_UNREACHABLE,

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 
 use super::session::Sessions;
 use crate::pass::pass;
+use crate::reach::Right;
 
 /// A connection to a host, and the link that it is on.
 pub(super) struct Tunnel {
@@ -25,33 +26,21 @@ pub(super) struct Tunnel {
     link: Option<String>,
 }
 
-/// Opens a connection over the link that suits the host. `local` tells whether this machine's own services may be
-/// reached.
+/// Opens a connection over the link that suits the host, if it may be reached with this right.
 ///
 /// # Errors
 /// The last link's trouble.
-pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, local: bool) -> Result<Tunnel, Trouble> {
+pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, right: Right) -> Result<Tunnel, Trouble> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let network = &sessions.network;
-    let refused = || Trouble {
-        kind: TroubleKind::Refused,
-        text: format!("{host}: other hosts may not reach what is on this machine"),
-    };
     if is_own(bare) {
-        if !local {
-            return Err(refused());
-        }
-        let (stream, _) = network.connect(bare, port, None).await?;
+        let (stream, _) = network.connect(bare, port, None, right).await?;
         return Ok(Tunnel { stream: Some(stream), sessions: Rc::clone(sessions), link: None });
     }
     let mut last = Trouble { kind: TroubleKind::Unreachable, text: format!("{host}: no link can be used now") };
     for interface in sessions.interfaces(bare) {
-        match network.connect(bare, port, Some(&interface)).await {
+        match network.connect(bare, port, Some(&interface), right).await {
             Ok((stream, handshake)) => {
-                // A name, or the address of a link, may mean this machine, too.
-                if !local && stays_here(&stream) {
-                    return Err(refused());
-                }
                 sessions.choice.borrow_mut().connected(sessions.now(), &interface.name, bare, handshake);
                 return Ok(Tunnel {
                     stream: Some(stream),
@@ -59,6 +48,8 @@ pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, local: 
                     link: Some(interface.name),
                 });
             }
+            // Over no other link may it be reached either, unless a name means something else there.
+            Err(trouble) if matches!(trouble.kind, TroubleKind::Forbidden | TroubleKind::Loop) => last = trouble,
             Err(trouble) => {
                 // A host that refuses answers over this link, and a name that is unknown is nobody's fault.
                 if !matches!(trouble.kind, TroubleKind::Refused | TroubleKind::Name) {
@@ -76,12 +67,6 @@ fn is_own(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
     host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
-}
-
-/// Whether both ends of a connection are this machine's.
-fn stays_here(stream: &TcpStream) -> bool {
-    let (Ok(far), Ok(near)) = (stream.peer_addr(), stream.local_addr()) else { return false };
-    far.ip().to_canonical().is_loopback() || far.ip() == near.ip()
 }
 
 impl Tunnel {

@@ -1,0 +1,260 @@
+//! What the proxy and `get` do not connect to: this host, metadata services and private networks, when another host
+//! asks or a server leads there.
+
+use std::time::Duration;
+
+use crate::lan::{FORMS, Form, Lan};
+use crate::server::{Answer, Resource, Server};
+
+/// SOCKS5: not allowed by a rule.
+const NOT_ALLOWED: u16 = 2;
+
+/// A public server: a file, redirects to whatever stands behind `/to?`, lists with that as their second segment.
+fn public(lan: &Lan) -> Server {
+    let resource = Resource::new(20_000);
+    lan.network.serve(move |asked| match asked.path.split_once('?') {
+        Some(("/to", target)) => Answer::redirect(302, target),
+        Some(("/list.m3u8", target)) => {
+            Answer::page(200, &list(target)).with("Content-Type", "application/x-mpegurl")
+        }
+        _ => resource.answer(asked),
+    })
+}
+
+fn list(second: &str) -> String {
+    format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/1.ts\n#EXTINF:2,\n{second}\n#EXT-X-ENDLIST\n")
+}
+
+const NAMES: [(&str, &[&str]); 8] = [
+    ("zero.test", &["0.0.0.0"]),
+    ("loop.test", &["127.0.0.1"]),
+    ("loop6.test", &["::1"]),
+    ("own.test", &["10.77.1.2"]),
+    ("second.test", &["10.77.1.3"]),
+    ("mapped.test", &["::ffff:127.0.0.1"]),
+    ("router.test", &["10.77.1.1"]),
+    ("public.test", &["203.0.113.9"]),
+];
+
+/// Hosts that mean this host, from wherever they are asked for.
+const OWN: [&str; 18] = [
+    "127.0.0.1",
+    "127.9.9.9",
+    "localhost",
+    "a.localhost",
+    "0.0.0.0",
+    "[::]",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:10.77.1.2]",
+    "10.77.1.2",
+    "10.77.1.3",
+    "10.77.2.2",
+    "192.168.91.1",
+    "[fd91::1]",
+    "zero.test",
+    "loop.test",
+    "own.test",
+    "second.test",
+];
+
+#[test]
+fn other_hosts_reach_nothing_of_this_host_by_any_way() {
+    let Some(lan) = Lan::new() else { return };
+    lan.names(&NAMES);
+    let proxy = lan.proxy(&[]);
+    for form in FORMS {
+        for host in OWN {
+            let got = lan.ask(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
+            // No link here has IPv6.
+            let is_unreachable = host.starts_with('[') && matches!(got.status, 502 | 3 | 4);
+            let refused = got.status == if form == Form::Socks { NOT_ALLOWED } else { 403 };
+            assert!(refused || is_unreachable, "{form:?} {host}: {} {}", got.status, got.text());
+        }
+        // An address that comes later is protected at once.
+        let late = format!("10.77.1.{}", 20 + form as u8);
+        lan.network.client_ip(&format!("address add {late}/24 dev wifi0\n"));
+        let got = lan.ask(&proxy, form, &format!("http://{late}:{}/", lan.own.port));
+        assert!(matches!(got.status, 403 | NOT_ALLOWED), "{form:?} {late}: {}", got.status);
+    }
+    assert_eq!(lan.own.connections(), 0, "refused, and connected to");
+}
+
+#[test]
+fn other_hosts_reach_their_own_network_and_the_internet_and_no_other() {
+    let Some(lan) = Lan::new() else { return };
+    lan.names(&NAMES);
+    let (server, proxy) = (public(&lan), lan.proxy(&[]));
+    for form in FORMS {
+        let refused = if form == Form::Socks { NOT_ALLOWED } else { 403 };
+        for host in ["10.77.1.1", "10.77.2.1", "router.test", "169.254.169.254", "100.100.100.200", "[fe80::1]"] {
+            let got = lan.ask(&proxy, form, &format!("http://{host}:{}/", lan.router.port));
+            let no_family = host.contains("fe80") && matches!(got.status, 502 | 3 | 4);
+            assert!(got.status == refused || no_family, "{form:?} {host}: {} {}", got.status, got.text());
+        }
+        let got = lan.ask(&proxy, form, &server.url("/file"));
+        assert!(got.status == 200 || got.status == 206, "{form:?}: {}", got.status);
+        let got = lan.ask(&proxy, form, &format!("http://public.test:{}/file", server.address.port()));
+        assert!(got.status == 200 || got.status == 206, "{form:?} by name: {} {}", got.status, got.text());
+    }
+    assert_eq!(lan.router.connections(), 0);
+    let neighbour = format!("http://192.168.91.2:{}/", lan.neighbour.port);
+    for form in FORMS {
+        let got = lan.ask(&proxy, form, &neighbour);
+        assert_eq!((got.status, got.text().trim()), (200, "SECRET"), "{form:?}");
+    }
+}
+
+#[test]
+fn programs_of_this_host_reach_what_they_name() {
+    let Some(lan) = Lan::new() else { return };
+    lan.names(&NAMES);
+    let proxy = lan.proxy(&[]);
+    for form in FORMS {
+        for host in ["127.0.0.1", "localhost", "10.77.1.2", "10.77.1.3", "10.77.2.2", "loop.test", "own.test"] {
+            let got = lan.ask_here(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
+            assert_eq!((got.status, got.text().trim()), (200, "SECRET"), "{form:?} {host}");
+        }
+        let got = lan.ask_here(&proxy, form, &format!("http://router.test:{}/", lan.router.port));
+        assert_eq!(got.status, 200, "{form:?}: {}", got.text());
+    }
+}
+
+#[test]
+fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
+    let Some(lan) = Lan::new() else { return };
+    lan.names(&NAMES);
+    let (server, proxy) = (public(&lan), lan.proxy(&[]));
+    let (own, router) = (lan.own.port, lan.router.port);
+    let targets = [
+        format!("http://127.0.0.1:{own}/admin"),
+        format!("http://localhost:{own}/admin"),
+        format!("http://loop.test:{own}/admin"),
+        format!("http://zero.test:{own}/admin"),
+        format!("http://10.77.1.2:{own}/admin"),
+        format!("http://second.test:{own}/admin"),
+        format!("http://192.168.91.1:{own}/admin"),
+        format!("http://10.77.1.1:{router}/admin"),
+        format!("http://router.test:{router}/admin"),
+        "http://169.254.169.254/latest/".to_owned(),
+    ];
+    for target in &targets {
+        let redirect = server.url(&format!("/to?{target}"));
+        // By way of a second server, too.
+        let twice = server.url(&format!("/to?{redirect}"));
+        for url in [&redirect, &twice] {
+            let here = lan.ask_here(&proxy, Form::Media, url);
+            assert_eq!(here.status, 403, "{url}: {}", here.text());
+            assert!(here.text().contains("refused; ask for that URL itself"), "{}", here.text());
+            assert_eq!(lan.ask(&proxy, Form::Media, url).status, 403, "{url}");
+        }
+        let list = server.url(&format!("/list.m3u8?{target}"));
+        let play = || [list.clone(), server.url("/1.ts"), target.clone()];
+        for (n, url) in play().iter().enumerate() {
+            let got = lan.ask_here(&proxy, Form::Media, url);
+            assert_eq!(got.status, if n == 2 { 403 } else { 200 }, "{url}: {}", got.text());
+            if n == 1 {
+                // The next segment would be fetched ahead now.
+                std::thread::sleep(Duration::from_millis(700));
+            }
+        }
+        let got: Vec<u16> = play().iter().map(|url| lan.ask(&proxy, Form::Media, url).status).collect();
+        assert_eq!(got, [200, 200, 403], "{target}");
+    }
+    assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
+}
+
+#[test]
+fn a_private_server_leads_to_private_ones_and_the_loopback_to_itself() {
+    let Some(lan) = Lan::new() else { return };
+    let proxy = lan.proxy(&[]);
+    let listener =
+        crate::network::Network::within(&lan.network.server(), || std::net::TcpListener::bind("0.0.0.0:0"));
+    let private = Server::on(listener, |asked| match asked.path.split_once('?') {
+        Some((_, target)) => Answer::redirect(302, target),
+        None => Answer::status(404),
+    });
+    let url = |target: &str| format!("http://10.77.1.1:{}/to?{target}", private.address.port());
+    let got = lan.ask_here(&proxy, Form::Media, &url(&format!("http://10.77.2.1:{}/", lan.router.port)));
+    assert_eq!(got.status, 200, "{}", got.text());
+    let before = lan.own.connections();
+    let got = lan.ask_here(&proxy, Form::Media, &url(&format!("http://127.0.0.1:{}/", lan.own.port)));
+    assert_eq!((got.status, lan.own.connections()), (403, before), "{}", got.text());
+    let listener =
+        crate::network::Network::within(&lan.network.client(), || std::net::TcpListener::bind("127.0.0.1:0"));
+    let local = Server::on(listener, |asked| Answer::redirect(302, asked.path.split_once('?').unwrap().1));
+    let got = lan.ask_here(&proxy, Form::Media, &local.url(&format!("/?http://127.0.0.1:{}/", lan.own.port)));
+    assert_eq!((got.status, got.text().trim()), (200, "SECRET"));
+}
+
+#[test]
+fn a_name_that_becomes_local_is_not_followed() {
+    let Some(lan) = Lan::new() else { return };
+    // Over two links the name is asked for twice.
+    let public_first: &[&str] = &["203.0.113.9", "203.0.113.9", "127.0.0.1"];
+    let names = ["a.test", "b.test", "c.test", "d.test", "get.test"].map(|name| (name, public_first));
+    lan.names(&[&names[..], &[("mixed.test", &["127.0.0.1 203.0.113.9"])]].concat());
+    let resource = Resource::new(300_000);
+    let served = resource.clone();
+    // The same port on both hosts: the name alone decides.
+    let port = lan.own.port;
+    let listener = lan.network.inside(move || std::net::TcpListener::bind(("203.0.113.9", port)));
+    let server = Server::on(listener, move |asked| served.answer(asked)).pace(200_000);
+    let proxy = lan.proxy(&[]);
+    for (form, name) in FORMS.into_iter().zip(["a.test", "b.test", "c.test", "d.test"]) {
+        let url = format!("http://{name}:{port}/file");
+        assert_eq!(lan.ask_here(&proxy, form, &url).status, 200, "{form:?}");
+        for _ in 0..3 {
+            // What was answered is kept for two seconds.
+            std::thread::sleep(Duration::from_millis(2200));
+            let got = lan.ask_here(&proxy, form, &url.replace("file", "other"));
+            assert_ne!(got.text().trim(), "SECRET", "{form:?}");
+        }
+    }
+    let got = lan.network.program().get(&format!("http://get.test:{port}/file"));
+    assert_eq!(got.code, Some(0), "{}", got.err);
+    let got = lan.ask_here(&proxy, Form::Media, &format!("http://mixed.test:{port}/file"));
+    assert_eq!(got.status, 200);
+    assert_eq!(lan.own.connections(), 0);
+    assert!(!server.asked().is_empty());
+}
+
+#[test]
+fn a_download_follows_no_redirect_into_the_local_networks() {
+    let Some(lan) = Lan::new() else { return };
+    lan.names(&NAMES);
+    let server = public(&lan);
+    let program = lan.network.program();
+    for target in [
+        format!("http://127.0.0.1:{}/x", lan.own.port),
+        format!("http://own.test:{}/x", lan.own.port),
+        format!("http://10.77.1.3:{}/x", lan.own.port),
+        format!("http://router.test:{}/x", lan.router.port),
+        "http://169.254.169.254/latest/meta-data/".to_owned(),
+    ] {
+        let began = std::time::Instant::now();
+        let said = program.refused(&[&server.url(&format!("/to?{target}"))], 1);
+        assert!(said.contains("refused; ask for that URL itself if it is meant"), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{target}: {:?}", began.elapsed());
+    }
+    assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
+    // What the user types is taken from anywhere.
+    let got = program.get(&format!("http://router.test:{}/x", lan.router.port));
+    assert_eq!(got.code, Some(0), "{}", got.err);
+}
+
+#[test]
+fn what_leads_back_to_the_proxy_is_a_loop() {
+    let Some(lan) = Lan::new() else { return };
+    lan.names(&NAMES);
+    let proxy = lan.proxy(&[]);
+    let port = proxy.address.port();
+    for form in FORMS {
+        let looped = if form == Form::Socks { NOT_ALLOWED } else { 508 };
+        for host in ["127.0.0.1", "localhost", "127.0.0.2", "10.77.1.2", "10.77.2.2", "192.168.91.1", "own.test"] {
+            let url = format!("http://{host}:{port}/http://{host}:{port}/http://203.0.113.9/x");
+            assert_eq!(lan.ask_here(&proxy, form, &url).status, looped, "{form:?} {host}");
+            assert_eq!(lan.ask(&proxy, form, &url).status, looped, "{form:?} {host} from the LAN");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A host with two links and a LAN: who asks through its proxy from there, and what must not be reached.
+//!
+//! ```text
+//!   LAN host            this host                      server
+//!   192.168.91.2 ─ lan0 192.168.91.1
+//!                       wifi0 10.77.1.2, 10.77.1.3 ── 10.77.1.1 ─┐
+//!                       lte0  10.77.2.2 ───────────── 10.77.2.1 ─┴─ 203.0.113.9
+//! ```
+//!
+//! `own` is a service of this host on all its addresses, `router` one at the private addresses behind its links, and
+//! `neighbour` one of the LAN host. Each counts the connections that it gets, whether or not anything is asked there.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::network::Network;
+use crate::proxy::{Got, Proxy};
+
+/// See the [module](self).
+pub(crate) struct Lan {
+    pub(crate) network: Network,
+    name: String,
+    pub(crate) own: Service,
+    pub(crate) router: Service,
+    pub(crate) neighbour: Service,
+}
+
+/// A service that counts its connections.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) port: u16,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Service {
+    /// On all addresses of a namespace. It answers every request with `SECRET`.
+    fn start(namespace: &str) -> Self {
+        let listener = Network::within(namespace, || TcpListener::bind("[::]:0"));
+        let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+        let counter = Arc::clone(&connections);
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                counter.fetch_add(1, Ordering::SeqCst);
+                thread::spawn(move || {
+                    while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
+                        let answer = "HTTP/1.1 200 OK\r\nETag: \"s\"\r\nContent-Length: 6\r\n\r\nSECRET";
+                        let _ = stream.write_all(answer.as_bytes());
+                    }
+                });
+            }
+        });
+        Self { port, connections }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+/// How a program asks a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `GET /http://…` at the media port.
+    Media,
+    /// `GET http://…`.
+    Absolute,
+    Connect,
+    Socks,
+}
+
+pub(crate) const FORMS: [Form; 4] = [Form::Media, Form::Absolute, Form::Connect, Form::Socks];
+
+impl Lan {
+    /// None, with a printed reason: not permitted here.
+    pub(crate) fn new() -> Option<Self> {
+        let network = Network::two_links()?;
+        let name = format!("{}l", network.client().trim_end_matches('c'));
+        assert!(Command::new("ip").args(["netns", "add", &name]).status().unwrap().success());
+        network.client_ip(&format!(
+            "address add 10.77.1.3/24 dev wifi0\n\
+             link add lan0 type veth peer name c0 netns {name}\n\
+             address add 192.168.91.1/24 dev lan0\n\
+             address add fd91::1/64 dev lan0 nodad\n\
+             link set lan0 up\n"
+        ));
+        let lan = Self {
+            own: Service::start(&network.client()),
+            router: Service::start(&network.server()),
+            neighbour: Service::start(&name),
+            network,
+            name,
+        };
+        lan.ip(&["link", "set", "lo", "up"]);
+        lan.ip(&["address", "add", "192.168.91.2/24", "dev", "c0"]);
+        lan.ip(&["address", "add", "fd91::2/64", "dev", "c0", "nodad"]);
+        lan.ip(&["link", "set", "c0", "up"]);
+        Some(lan)
+    }
+
+    /// `ip` on the LAN host.
+    pub(crate) fn ip(&self, words: &[&str]) {
+        assert!(
+            Command::new("ip").args(["-n", &self.name]).args(words).status().unwrap().success(),
+            "ip {words:?}"
+        );
+    }
+
+    /// The LAN host's namespace.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A proxy that the LAN may use, at all addresses of this host.
+    pub(crate) fn proxy(&self, words: &[&str]) -> Proxy {
+        Proxy::at(self.network.words(), "0.0.0.0:0", &[&["--allow-lan"], words].concat())
+    }
+
+    /// What the LAN host gets through the proxy.
+    pub(crate) fn ask(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
+        let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
+        let words = ["ip", "netns", "exec", self.name()].map(str::to_owned).to_vec();
+        through(words, at, form, url)
+    }
+
+    /// What a program of this host gets through the proxy.
+    pub(crate) fn ask_here(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
+        let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
+        through(self.network.words(), at, form, url)
+    }
+
+    /// A name server over both links: each name's answers in turn, the last of them for ever; without any, no such name.
+    pub(crate) fn names(&self, names: &[(&str, &[&str])]) {
+        let socket = self.network.inside(|| UdpSocket::bind("203.0.113.9:53"));
+        let names: BTreeMap<String, Vec<Vec<IpAddr>>> = names
+            .iter()
+            .map(|(name, answers)| {
+                let parse = |answer: &&str| answer.split(' ').map(|address| address.parse().unwrap()).collect();
+                ((*name).to_owned(), answers.iter().map(parse).collect())
+            })
+            .collect();
+        let given = Mutex::new(BTreeMap::<String, usize>::new());
+        thread::spawn(move || {
+            let mut query = [0; 512];
+            while let Ok((len, from)) = socket.recv_from(&mut query) {
+                let _ = socket.send_to(&answer(&query[..len], &names, &given), from);
+            }
+        });
+    }
+}
+
+impl Drop for Lan {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// curl, started by these words, through a proxy at this address. A refused CONNECT is shown by its own answer, a
+/// refused SOCKS request by its code as the status.
+fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str) -> Got {
+    let (http, socks) = (format!("http://{proxy}"), proxy.to_string());
+    let media = format!("{http}/{url}");
+    let form_words: &[&str] = match form {
+        Form::Media => &[&media],
+        Form::Absolute => &["-x", &http, url],
+        Form::Connect => &["-p", "-x", &http, url],
+        Form::Socks => &["--socks5-hostname", &socks, url],
+    };
+    let mut all = before;
+    all.extend(["curl", "-sS", "-g", "-i", "--noproxy", "", "--max-time", "30"].map(str::to_owned));
+    all.extend(form_words.iter().map(|word| (*word).to_owned()));
+    let output = Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // Behind `200 Connection established` comes the server's own answer.
+    let last = out.rfind("HTTP/1.1 ").map(|at| &out[at..]);
+    let status = last.and_then(|last| last.get(9..12)).and_then(|status| status.parse().ok());
+    let socks =
+        err.rsplit_once('(').and_then(|(_, code)| code.trim_end().trim_end_matches([')', '.']).parse().ok());
+    let body = out.rsplit_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    let body = if body.is_empty() { err.to_string() } else { body.to_owned() };
+    Got { status: status.or(socks).unwrap_or(0), fields: Vec::new(), body: body.into_bytes() }
+}
+
+/// The answer to a question of one name (RFC 1035 §4.1), which is not to be kept.
+fn answer(
+    query: &[u8],
+    names: &BTreeMap<String, Vec<Vec<IpAddr>>>,
+    given: &Mutex<BTreeMap<String, usize>>,
+) -> Vec<u8> {
+    let (mut at, mut labels) = (12, Vec::new());
+    while let Some(len) = query.get(at).map(|len| usize::from(*len)).filter(|len| *len > 0) {
+        labels.push(String::from_utf8_lossy(&query[at + 1..at + 1 + len]).to_lowercase());
+        at += 1 + len;
+    }
+    let (name, end) = (labels.join("."), at + 5);
+    let kind = if query[at + 2] == 1 { 4 } else { 16 };
+    let answers = names.get(&name);
+    let mut addresses = Vec::new();
+    if let Some(answers) = answers {
+        let mut given = given.lock().unwrap();
+        let turn = given.entry(format!("{name} {kind}")).or_default();
+        addresses = answers[(*turn).min(answers.len() - 1)].clone();
+        *turn += 1;
+    }
+    let records: Vec<Vec<u8>> = addresses
+        .iter()
+        .map(|address| match address {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        })
+        .filter(|bytes| bytes.len() == kind)
+        .collect();
+    let mut out = query[..2].to_vec();
+    out.extend([0x81, if answers.is_some() { 0x80 } else { 0x83 }, 0, 1, 0, records.len() as u8, 0, 0, 0, 0]);
+    out.extend_from_slice(&query[12..end]);
+    for record in records {
+        out.extend([0xc0, 12, 0, if kind == 4 { 1 } else { 28 }, 0, 1, 0, 0, 0, 0, 0, kind as u8]);
+        out.extend(record);
+    }
+    out
+}
