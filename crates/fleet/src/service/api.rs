@@ -30,7 +30,7 @@ use super::routes::{self, Route};
 use super::words::{Beat, Report, Standing, Wish};
 use crate::ca::Chain;
 use crate::identity::{Name, Role};
-use crate::tls::Peer;
+use crate::tls::{Peer, is_for};
 
 /// The longest body.
 pub const LONGEST: usize = 64 * 1024;
@@ -128,6 +128,9 @@ async fn route(
         }
         _ => {}
     }
+    if let (Route::Heartbeat, None, Some(caller)) = (route, &member, caller) {
+        check_announced(&parse(&body)?, &caller.certificate)?;
+    }
     let me = member.as_ref().or(peer).ok_or_else(|| Problem::not_allowed("who are you?"))?;
     let query = uri.query().unwrap_or_default();
     if desk.leads() {
@@ -144,6 +147,26 @@ async fn route(
         None if route == Route::Heartbeat => lead(desk, (route, path), me, query, &body).await,
         None => Err(unavailable("not-leading", "no process of the service is known to lead")),
     }
+}
+
+/// Refuses a relay that announces a host which its certificate is not for: edges would be led to a host of its choice. Asked where the
+/// relay has shown its certificate; what another process of the service passes on was asked there.
+fn check_announced(beat: &Beat, certificate: &CertificateDer<'_>) -> Result<(), Problem> {
+    let refused = |host: &str| {
+        Problem::not_allowed(format!(
+            "`{host}` is announced, and the relay's certificate is not for that name or address"
+        ))
+    };
+    if !is_for(certificate, &beat.server_name) {
+        return Err(refused(&beat.server_name.to_string()));
+    }
+    for endpoint in &beat.addresses {
+        let host = endpoint.host();
+        if !host.parse().is_ok_and(|address| is_for(certificate, &address)) {
+            return Err(refused(&host));
+        }
+    }
+    Ok(())
 }
 
 /// For whom another process of the service asks.

@@ -7,7 +7,8 @@
 //!    and nothing is decided.
 //! 3. Who enrols or renews waits for the authority's directory, and for his turn before that: threads that may wait are left for the
 //!    store and for matchings, however many come at once.
-//! 4. What a store or an authority refuses is told once ([`Desk::trouble`]), and once more when it goes again.
+//! 4. What a store or an authority refuses is told once ([`Desk::trouble`]), and once more when it goes again. A store that answers other
+//!    calls does not hide that nothing can be matched ([`Of`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,7 @@ pub struct Desk {
     store: Mutex<Box<dyn Store>>,
     /// Why the store or the authority cannot now.
     trouble: watch::Sender<Option<String>>,
+    troubles: Mutex<BTreeMap<Of, String>>,
     pub(super) authority: Authority,
     spent: Mutex<SpentFile>,
     /// Rule 3.
@@ -54,6 +56,17 @@ pub struct Desk {
     place: (String, Option<String>),
     pub(super) post: Post,
     pub(super) colleague: Colleague,
+}
+
+/// What a trouble concerns; it ends when the same goes again. The first one counts most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Of {
+    /// Taking the lead: without it nothing is matched.
+    Lead,
+    /// Anything else that the store does.
+    Store,
+    /// Enrolling and renewing.
+    Authority,
 }
 
 /// Why a service cannot begin.
@@ -107,6 +120,7 @@ impl Desk {
             waiting: Mutex::default(),
             store: Mutex::new(store),
             trouble: watch::Sender::new(None),
+            troubles: Mutex::default(),
             authority,
             spent: Mutex::new(spent),
             turns: Arc::new(Semaphore::new(TURNS)),
@@ -251,12 +265,15 @@ impl Desk {
             desk.authority.enrol(&token, request.as_bytes(), Stamp::now(), &mut both)
         });
         let enrolled = enrolling.await.map_err(|error| unavailable("authority", error.to_string()))?;
+        if enrolled.is_ok() {
+            self.say(Of::Authority, None);
+        }
         enrolled.map_err(|error| match error {
             EnrolError::Malformed(_) | EnrolError::Request(_) => Problem::malformed(error.to_string()),
             EnrolError::NotOurs | EnrolError::Expired => Problem::not_allowed(error.to_string()),
             EnrolError::Used => Problem::new(StatusCode::CONFLICT, "used", error.to_string()),
             EnrolError::Authority(error) => {
-                self.say(Some(error.to_string()));
+                self.say(Of::Authority, Some(error.to_string()));
                 unavailable("authority", "the authority cannot now; the token may be lost")
             }
         })
@@ -270,11 +287,14 @@ impl Desk {
             desk.authority.renew(&shown, Stamp::now())
         });
         let renewed = renewing.await.map_err(|error| unavailable("authority", error.to_string()))?;
+        if renewed.is_ok() {
+            self.say(Of::Authority, None);
+        }
         renewed.map_err(|error| match error {
             RenewError::NotDue(text) => Problem::new(StatusCode::CONFLICT, "not-due", text),
             RenewError::NotAllowed(text) => Problem::not_allowed(text),
             RenewError::Authority(error) => {
-                self.say(Some(error.to_string()));
+                self.say(Of::Authority, Some(error.to_string()));
                 unavailable("authority", "the authority cannot now; ask again")
             }
         })
@@ -321,15 +341,24 @@ impl Desk {
         self: &Arc<Self>,
         act: impl FnOnce(&mut dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Problem> {
+        self.store_for(Of::Store, act).await
+    }
+
+    /// The same, where a failure is a trouble of another sort.
+    pub(super) async fn store_for<T: Send + 'static>(
+        self: &Arc<Self>,
+        of: Of,
+        act: impl FnOnce(&mut dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Problem> {
         let desk = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || act(lock(&desk.store).as_mut())).await;
         match done {
             Ok(Ok(done)) => {
-                self.say(None);
+                self.say(of, None);
                 Ok(done)
             }
             Ok(Err(error)) => {
-                self.say(Some(error.to_string()));
+                self.say(of, Some(error.to_string()));
                 Err(unavailable("store", "the service's store does not answer"))
             }
             Err(error) => Err(unavailable("store", error.to_string())),
@@ -345,10 +374,16 @@ impl Desk {
     }
 
     /// Rule 4.
-    fn say(&self, words: Option<String>) {
+    fn say(&self, of: Of, words: Option<String>) {
+        let mut troubles = lock(&self.troubles);
+        match words {
+            Some(words) => _ = troubles.insert(of, words),
+            None => _ = troubles.remove(&of),
+        }
+        let first = troubles.values().next().cloned();
         self.trouble.send_if_modified(|said| {
-            let changes = said.is_some() != words.is_some();
-            *said = words;
+            let changes = said.is_some() != first.is_some();
+            *said = first;
             changes
         });
     }

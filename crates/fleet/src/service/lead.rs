@@ -23,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::desk::{DRAINS, Desk, drains, lock};
+use super::desk::{DRAINS, Desk, Of, drains, lock};
 use super::machine::Row;
 use super::store::{Bid, Entry, Lead, Leader, Store, StoreError};
 use super::words::Endpoint;
@@ -139,7 +139,7 @@ impl Desk {
     async fn bid(self: &Arc<Self>) {
         let epoch = Some(lock(&self.machine).mark().epoch).filter(|epoch| *epoch > 0);
         let (bid, bidden, led) = (self.post.bid(epoch), boot(), self.leads());
-        let won = self.store(move |store| win(store, &bid)).await;
+        let won = self.store_for(Of::Lead, move |store| win(store, &bid)).await;
         match won {
             Ok(Won::Same(epoch)) => {
                 self.post.holds(bidden);

@@ -23,6 +23,14 @@ use crate::tunnel::Target;
 #[serde(try_from = "String", into = "String")]
 pub struct Endpoint(String);
 
+impl Endpoint {
+    /// The host, an IPv6 address without its brackets.
+    pub fn host(&self) -> String {
+        let host = self.0.rsplit_once(':').map_or(self.0.as_str(), |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']').to_owned()
+    }
+}
+
 impl Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

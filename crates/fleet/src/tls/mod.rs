@@ -137,10 +137,7 @@ impl Credentials {
     /// The certificate is not for this name or address.
     pub fn is_for(&self, address: &Address) -> Result<(), TlsError> {
         let identity = self.peer()?.identity;
-        let certificate = self.chain.first().and_then(|first| EndEntityCert::try_from(first).ok());
-        let is_for =
-            |first: EndEntityCert<'_>| first.verify_is_valid_for_subject_name(address.server_name()).is_ok();
-        match certificate.is_some_and(is_for) {
+        match self.chain.first().is_some_and(|first| is_for(first, address)) {
             true => Ok(()),
             false => Err(TlsError::Peer(format!("the certificate of {identity} is for other names and addresses"))),
         }
@@ -229,6 +226,12 @@ pub fn first_contact_config(authority: Fingerprint, http: bool) -> Result<Client
     let mut config = builder.with_no_client_auth();
     config.alpn_protocols = protocols(http);
     Ok(config)
+}
+
+/// Whether a certificate is for this name or address.
+pub(crate) fn is_for(certificate: &CertificateDer<'_>, address: &Address) -> bool {
+    let certificate = EndEntityCert::try_from(certificate);
+    certificate.is_ok_and(|it| it.verify_is_valid_for_subject_name(address.server_name()).is_ok())
 }
 
 /// Who the other side is.

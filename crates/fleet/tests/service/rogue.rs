@@ -129,3 +129,33 @@ fn who_found_the_hall_full_takes_no_place_among_the_handshakes() {
         }
     });
 }
+
+#[test]
+fn a_relay_announces_only_hosts_that_its_certificate_is_for() {
+    block_on(async {
+        let place = Place::open().await;
+        let mut relay = place.client("marline://relay/fra-1");
+        let mut edge = place.client("marline://edge/cam-7");
+        let good = || beat(100, Mark::default());
+        let evil = |server_name: &str, addresses: &[&str]| Beat {
+            server_name: server_name.parse().unwrap(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            ..good()
+        };
+        for (beat, host) in [
+            (evil("evil.example", &["127.0.0.1:4443"]), "evil.example"),
+            (evil("127.0.0.1", &["evil.example:443"]), "evil.example"),
+            (evil("127.0.0.1", &["127.0.0.1:4443", "192.168.1.1:80"]), "192.168.1.1"),
+            (evil("127.0.0.1", &["[::1]:4443"]), "::1"),
+            (evil("127.0.0.1", &["127.0.0.2:4443"]), "127.0.0.2"),
+        ] {
+            let problem = refused(relay.send::<BeatAnswer>("/v1/relays/heartbeat", &beat).await);
+            assert!(problem.status == 403 && problem.detail.contains(host), "{problem:?}");
+        }
+        let offered: Value = edge.fetch("/v1/candidates?origin=live.example:1935").await.unwrap();
+        assert_eq!(offered, serde_json::json!([]), "nothing of it is known");
+        relay.send::<BeatAnswer>("/v1/relays/heartbeat", &good()).await.unwrap();
+        let other_port = evil("127.0.0.1", &["127.0.0.1:4443", "127.0.0.1:443"]);
+        relay.send::<BeatAnswer>("/v1/relays/heartbeat", &other_port).await.unwrap();
+    });
+}

@@ -452,3 +452,60 @@ fn a_primary_that_is_killed_costs_nobody_anything() {
         assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
     });
 }
+
+#[test]
+fn an_epoch_that_is_none_is_a_trouble_until_it_is_repaired() {
+    block_on(async {
+        let server = Server::start(&[]);
+        let place = Place::bare();
+        let process = Process::start(&place, "f1", server.store()).await.leads().await;
+        let mut ann = client_at(&process.url, &place.member("marline://operator/ann"));
+        let (mut relay, _, held) = relay_and_edge(&place, &process, &process).await;
+        let mut seen = held.mark;
+        let keys = ["marline:{test}:epoch", "marline:{test}:lead"];
+        for (n, value) in
+            ["text", "1e300", "18446744073709551615", "9007199254740992", "-1", " 7", "0x10", ""].iter().enumerate()
+        {
+            // Nobody holds the lead any more, and the next bid reads the value.
+            server.ask::<()>(&["DEL", keys[1]]);
+            server.ask::<()>(&["SET", keys[0], value]);
+            let mut row = None;
+            until("it is reported", async || {
+                let now: ServiceRow = ann.fetch("/v1/service").await.unwrap();
+                let is_told = now.trouble.as_ref().is_some_and(|trouble| trouble.contains(keys[0]));
+                row = Some(now);
+                is_told
+            })
+            .await;
+            let trouble = row.unwrap().trouble.unwrap();
+            assert!(trouble.contains(&format!("`{value}`")) && trouble.contains("redis-cli DEL"), "{trouble}");
+            // It does not flicker while other calls to the store succeed.
+            for _ in 0..if n == 0 { 25 } else { 3 } {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let now: ServiceRow = ann.fetch("/v1/service").await.unwrap();
+                assert!(now.trouble.is_some(), "{value}");
+            }
+            server.ask::<()>(&["DEL", keys[0]]);
+            until("it matches again", async || {
+                let now: ServiceRow = ann.fetch("/v1/service").await.unwrap();
+                now.leads && now.trouble.is_none()
+            })
+            .await;
+            // The relay takes what it is told: no epoch goes back.
+            until("the relay is told something newer", async || {
+                let told: BeatAnswer = relay.send("/v1/relays/heartbeat", &beat(100, seen)).await.unwrap();
+                let is_newer = told.mark > seen;
+                seen = seen.max(told.mark);
+                is_newer
+            })
+            .await;
+        }
+        // Somebody else's lead with such an epoch, and a place that is no place.
+        server.ask::<()>(&["HSET", keys[1], "holder", "other", "epoch", "1e300", "place", "x\r\n\u{1b}[2J"]);
+        until("it is reported", async || {
+            let now: ServiceRow = ann.fetch("/v1/service").await.unwrap();
+            now.trouble.is_some_and(|trouble| trouble.contains(keys[1]))
+        })
+        .await;
+    });
+}

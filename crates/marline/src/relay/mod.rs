@@ -24,6 +24,7 @@ use marline_fleet::relay::{Config, Doors, Relay, Trust};
 use marline_fleet::reload::Reloader;
 use marline_fleet::renew::keep_renewed;
 use marline_fleet::service::Client;
+use marline_fleet::service::words::Endpoint;
 use marline_net::descriptors;
 use marline_net::paths::room;
 use tokio::signal::unix::{SignalKind, signal};
@@ -141,10 +142,15 @@ fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Con
 /// What the fleet's service is told, and by whom.
 fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(Terms, Client)>, Exit> {
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
-    let host = first.to_string();
-    let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host).trim_matches(['[', ']']);
-    let server_name: Address = host.parse().map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?;
-    member.own.is_for(&server_name).map_err(|error| Exit::usage(format!("--announce {first}: {error}")))?;
+    // The service refuses others, too.
+    let name = |endpoint: &Endpoint| -> Result<Address, Exit> {
+        let wrong = |error: &dyn std::fmt::Display| Exit::usage(format!("--announce {endpoint}: {error}"));
+        let address: Address = endpoint.host().parse().map_err(|error: String| wrong(&error))?;
+        member.own.is_for(&address).map_err(|error| wrong(&error))?;
+        Ok(address)
+    };
+    args.announce.iter().try_for_each(|endpoint| name(endpoint).map(drop))?;
+    let server_name = name(first)?;
     let terms = Terms {
         capacity: args.limits.read().capacity.unwrap_or_default(),
         addresses: args.announce.clone(),

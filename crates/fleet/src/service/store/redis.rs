@@ -17,7 +17,9 @@
 //!    rest of a lease, which relays see by a version that is still to come, and the later one goes on with a later epoch. A nonce is
 //!    also in the `spent` of the process that took it.
 //! 4. The lead needs some hundred bytes and may be taken when memory has run out (`allow-oom`, Redis 7).
-//! 5. Each call waits a second for a connection and a second for an answer. Scripts are sent whole each time: Redis may have
+//! 5. Anything may stand in Redis. An epoch that is no whole number below 10^15, where a Lua number is still exact, is refused with its key
+//!    and what repairs it ([`EPOCHS`]); nobody leads until then.
+//! 6. Each call waits a second for a connection and a second for an answer. Scripts are sent whole each time: Redis may have
 //!    been started anew, and a cluster has another primary than before.
 
 use std::collections::BTreeMap;
@@ -30,6 +32,7 @@ use redis::{
     RedisConnectionInfo, RedisError, TlsCertificates, cmd,
 };
 
+use marline_net::printable::printable;
 use socket2::TcpKeepalive;
 
 use super::super::machine::Row;
@@ -61,19 +64,31 @@ pub struct Redis {
     connection: Option<Box<dyn ConnectionLike + Send>>,
 }
 
-/// Rule 5. chosen: three of them are less than what is left of a lease when it is renewed.
+/// Rule 6. chosen: three of them are less than what is left of a lease when it is renewed.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// chosen: rows of members that nobody has renewed for a day are of no use.
 const ROWS_KEPT: u64 = 86_400;
 /// chosen: some hundred kilobytes each.
 const ROWS_AT_ONCE: usize = 500;
 
+/// The first epoch that is refused (rule 5), as the script has it: a digit more than fifteen.
+const EPOCHS: u64 = 1_000_000_000_000_000;
+
 /// Rule 2: the lead. Keys: lead, epoch, members. Arguments: holder, place, its epoch or 0, above, lease in ms, how long rows are kept:
 /// where nothing changes for a day none is written, and they stay as long as somebody leads.
 const LEAD: &str = "#!lua flags=allow-oom
+local function whole(text)
+  if not text then return 0 end
+  if #text > 15 or not string.match(text, '^%d+$') then return nil end
+  return tonumber(text)
+end
 local lead = redis.call('HMGET', KEYS[1], 'holder', 'epoch', 'place')
-if lead[1] and lead[1] ~= ARGV[1] then return {'others', lead[2], lead[3]} end
-local last = tonumber(redis.call('GET', KEYS[2]) or '0')
+if lead[1] and lead[1] ~= ARGV[1] then
+  if not whole(lead[2]) then return {'damaged', '1', string.sub(lead[2] or '', 1, 40)} end
+  return {'others', lead[2] or '0', string.sub(lead[3] or '', 1, 300)}
+end
+local last = whole(redis.call('GET', KEYS[2]))
+if not last then return {'damaged', '2', string.sub(redis.call('GET', KEYS[2]), 1, 40)} end
 local epoch = tonumber(ARGV[3])
 local above = tonumber(ARGV[4])
 if epoch == 0 or epoch ~= last or epoch <= above then
@@ -187,6 +202,17 @@ impl Redis {
         answered.map_err(|error| StoreError { place: self.place(), text: error.to_string() })
     }
 
+    /// An epoch that cannot be one.
+    fn damaged(&self, what: &str, found: &str) -> StoreError {
+        let key = self.key(what);
+        let text = format!(
+            "{key} holds the epoch `{}`, which is no whole number below {EPOCHS}: nothing is matched until it is repaired; \
+             `redis-cli DEL {key}` does so: the service goes on with an epoch above those that relays have seen",
+            printable(found)
+        );
+        StoreError { place: self.place(), text }
+    }
+
     fn key(&self, what: &str) -> String {
         format!("marline:{{{}}}:{what}", self.region)
     }
@@ -212,11 +238,16 @@ impl Store for Redis {
             .arg(&bid.holder)
             .arg(&bid.place)
             .arg(bid.epoch.unwrap_or(0))
-            .arg(bid.above)
+            .arg(bid.above.min(EPOCHS - 2))
             .arg(lease)
             .arg(ROWS_KEPT);
-        let (who, epoch, place): (String, u64, String) = self.ask(&command)?;
-        Ok(if who == "mine" { Lead::Mine(epoch) } else { Lead::Others(Leader { epoch, place }) })
+        let (who, epoch, place): (String, u64, Vec<u8>) = self.ask(&command)?;
+        let place = String::from_utf8_lossy(&place).into_owned();
+        match who.as_str() {
+            "mine" => Ok(Lead::Mine(epoch)),
+            "damaged" => Err(self.damaged(if epoch == 1 { "lead" } else { "epoch" }, &place)),
+            _ => Ok(Lead::Others(Leader { epoch, place })),
+        }
     }
 
     fn put(&mut self, entry: &Entry) -> Result<(), StoreError> {
