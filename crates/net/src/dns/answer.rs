@@ -37,6 +37,13 @@ pub enum Source {
         /// The link.
         link: String,
     },
+    /// A server that a DHCP client or resolvconf has left for the link, asked over the link.
+    Lease {
+        /// The server.
+        server: IpAddr,
+        /// The link.
+        link: String,
+    },
     /// A server of `/etc/resolv.conf`, asked over the link.
     ResolvConf {
         /// The server.
@@ -70,6 +77,7 @@ impl fmt::Display for Source {
             Self::Hosts => f.write_str("/etc/hosts"),
             Self::Resolved { server, link } => write!(f, "systemd-resolved's server {server} of {link}"),
             Self::NetworkManager { server, link } => write!(f, "NetworkManager's server {server} of {link}"),
+            Self::Lease { server, link } => write!(f, "the server {server} of {link}'s lease"),
             Self::ResolvConf { server, link } => write!(f, "resolv.conf's server {server} over {link}"),
             Self::System => f.write_str("the system's resolver, not asked over the link"),
         }

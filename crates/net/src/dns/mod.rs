@@ -3,15 +3,16 @@
 //! In: a host's name and the link that will carry the connection. Out: its addresses, in the order in which to try
 //! them, and who gave them ([`Source`]).
 //!
-//! 1. In this order: an address is itself; `/etc/hosts`; the link's own servers, as systemd-resolved, systemd-networkd
-//!    or NetworkManager know them; the servers of `/etc/resolv.conf`; the system's own resolver.
+//! 1. In this order: an address is itself; `/etc/hosts`; the link's own servers, as systemd-resolved, systemd-networkd,
+//!    NetworkManager or a DHCP client know them; the servers of `/etc/resolv.conf`; the system's own resolver.
 //! 2. A server is asked from a socket bound to the link. A stub on the loopback cannot be reached from there, so it
 //!    is passed over, and the system's resolver is asked instead, which may think of another place: the source says so.
 //! 3. A server of `/etc/resolv.conf` belongs to no link. One with a private address is asked only over the link whose
-//!    subnet it is in: over another one it would be somebody else's machine, or nobody's.
+//!    subnet it is in, or by which the kernel's route to it leads: over another one it would be another machine.
 //! 4. What no server over the link knows, the system is asked for: it has search domains, mDNS and modules of its own.
 //! 5. Only families that the link has are asked for and given; IPv6 comes first where the link has a public IPv6
 //!    address (RFC 8305 §4, RFC 6724 §2.1).
+//!    Over a link without IPv4, addresses of IPv4 are those of the network's NAT64, if it has one ([`nat64`]).
 //! 6. Answers are kept as long as they say, at most five minutes, and at most [`resolver::MOST`] of them. A name that has led to
 //!    the Internet does not lead to this machine later ([`rebinding`]).
 //! 7. "There is no such name" is an answer, and told apart from silence: only silence is worth another try.
@@ -26,7 +27,9 @@ mod exchange;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod hosts;
+mod leases;
 mod message;
+mod nat64;
 mod rebinding;
 mod resolver;
 mod servers;

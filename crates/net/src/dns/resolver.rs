@@ -1,7 +1,7 @@
 //! Resolves a name for a link, by the rules of [the room](super).
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::exchange::{Nothing, ask};
 use super::message::Family;
+use super::nat64::{self, Prefix};
 use super::rebinding::Names;
 use super::servers::{Namer, Places, servers};
 use super::threads::Threads;
@@ -22,6 +23,8 @@ pub struct Resolver {
     places: Places,
     /// By name and the link's number (0: none): until when, and what.
     known: Mutex<BTreeMap<(String, u32), (Instant, Answer)>>,
+    /// By the link's number: until when, and the prefix of its NAT64.
+    prefixes: Mutex<BTreeMap<u32, (Instant, Option<Prefix>)>>,
     /// Where names have led.
     names: Mutex<Names>,
     /// Look-ups by the system, and reads of its configuration.
@@ -78,8 +81,10 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<Answer, NoAddress> {
         let deadline = Instant::now() + timeout;
-        if let Some(answer) = literal(host, link)? {
-            return Ok(answer);
+        let slow = || silence(format!("{host}: no answer within {} s", timeout.as_secs_f64()));
+        if let Some(address) = literal(host)? {
+            let found = timeout_at(deadline, self.reachable(asker, vec![address], link)).await;
+            return some(found.map_err(|_| slow())?, Source::Literal, host);
         }
         if host.len() > LONGEST_NAME {
             return Err(denial("a name of more than 253 letters is none".to_owned()));
@@ -91,9 +96,8 @@ impl Resolver {
         {
             return Ok(answer.clone());
         }
-        let (answer, lasts) = timeout_at(deadline, self.look_up(asker, &name, link))
-            .await
-            .unwrap_or_else(|_| Err(silence(format!("{host}: no answer within {} s", timeout.as_secs_f64()))))?;
+        let (answer, lasts) =
+            timeout_at(deadline, self.look_up(asker, &name, link)).await.unwrap_or_else(|_| Err(slow()))?;
         let answer = self.steady(key.1, &name, answer)?;
         let mut known = self.known();
         known.retain(|_, (until, _)| Instant::now() < *until);
@@ -125,6 +129,7 @@ impl Resolver {
     /// Forgets all answers: to be called when links may have changed.
     pub fn forget(&self) {
         self.known().clear();
+        self.prefixes().clear();
     }
 
     /// Forgets where names have led as well: to be called when a link has come or gone, and with it a network.
@@ -138,6 +143,11 @@ impl Resolver {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn prefixes(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, (Instant, Option<Prefix>)>> {
+        // As `known`.
+        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The answer and how long it lasts.
     async fn look_up(
         &self,
@@ -147,7 +157,7 @@ impl Resolver {
     ) -> Result<(Answer, Duration), NoAddress> {
         let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.places.read("etc/hosts"), name));
         if !local.is_empty() {
-            let addresses = reachable(local, link);
+            let addresses = self.reachable(asker, local, link).await;
             return some(addresses, Source::Hosts, name).map(|answer| (answer, SHORTEST));
         }
         let Some(link) = link else { return self.ask_system(asker, name, None).await };
@@ -158,14 +168,13 @@ impl Resolver {
             .collect();
         let mut why = None;
         if is_global(name) {
-            let (places, of) = (self.places.clone(), link.clone());
-            let found = self.configuration.run(asker, move || servers(&places, &of)).await.flatten();
-            for (namer, server) in
-                found.into_iter().flat_map(|(namer, all)| all.into_iter().map(move |s| (namer, s)))
-            {
+            for (namer, server) in self.servers(asker, link).await {
                 match self.ask(namer, server, name, link, &families).await {
                     Ok(answer) => return Ok(answer),
                     Err(Nothing::Denied(text)) => {
+                        if let Some(answer) = self.ask_translated(asker, (namer, server), name, link).await {
+                            return Ok(answer);
+                        }
                         why = Some(denial(text));
                         break;
                     }
@@ -181,7 +190,7 @@ impl Resolver {
     async fn ask(
         &self,
         namer: Namer,
-        server: std::net::SocketAddr,
+        server: SocketAddr,
         name: &str,
         link: &Interface,
         families: &[Family],
@@ -194,51 +203,128 @@ impl Resolver {
     }
 }
 
+/// Addresses of IPv4 over links that have only IPv6.
 impl Resolver {
-    /// The system's own resolver.
+    /// Those that the link can reach by their family; this machine itself always. If there are none, those of the link's
+    /// NAT64.
+    async fn reachable(
+        &self,
+        asker: Option<IpAddr>,
+        addresses: Vec<IpAddr>,
+        link: Option<&Interface>,
+    ) -> Vec<IpAddr> {
+        let Some(link) = link else { return addresses };
+        let is_of_link = |a: &IpAddr| a.is_loopback() || if a.is_ipv4() { link.has_v4() } else { link.has_v6() };
+        let own: Vec<IpAddr> = addresses.iter().copied().filter(is_of_link).collect();
+        if own.is_empty() { self.translated(asker, addresses, link).await } else { own }
+    }
+
+    /// IPv4 addresses as the link's NAT64 serves them; nothing if the link has IPv4 itself, or no NAT64.
+    async fn translated(&self, asker: Option<IpAddr>, addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
+        if !lacks_v4(link) || !addresses.iter().any(IpAddr::is_ipv4) {
+            return Vec::new();
+        }
+        let Some(prefix) = self.prefix(asker, link).await else { return Vec::new() };
+        let six = |address| match address {
+            IpAddr::V4(four) => prefix.translate(four).map(IpAddr::V6),
+            IpAddr::V6(_) => None,
+        };
+        addresses.into_iter().filter_map(six).collect()
+    }
+
+    /// The prefix of the link's NAT64 (RFC 7050), from the link's servers; from the system's resolver if it has none.
+    async fn prefix(&self, asker: Option<IpAddr>, link: &Interface) -> Option<Prefix> {
+        if let Some((until, prefix)) = self.prefixes().get(&link.index)
+            && Instant::now() < *until
+        {
+            return *prefix;
+        }
+        let mut prefix = None;
+        let servers = self.servers(asker, link).await;
+        for (_, server) in &servers {
+            match ask(*server, Some(&link.name), nat64::KNOWN_NAME, &[Family::V6]).await {
+                Ok(found) => prefix = Prefix::of(&found.addresses),
+                Err(Nothing::Failed(_)) => continue,
+                Err(Nothing::Denied(_)) => {}
+            }
+            break;
+        }
+        if servers.is_empty() {
+            let found = self.of_system(asker, nat64::KNOWN_NAME).await;
+            prefix = found.ok().and_then(|addresses| Prefix::of(&addresses));
+        }
+        tracing::debug!(link = %link.name, ?prefix, "looked for a NAT64");
+        self.prefixes().insert(link.index, (Instant::now() + LONGEST, prefix));
+        prefix
+    }
+
+    /// The IPv4 addresses of a name that has no others, as the link's NAT64 serves them.
+    async fn ask_translated(
+        &self,
+        asker: Option<IpAddr>,
+        (namer, server): (Namer, SocketAddr),
+        name: &str,
+        link: &Interface,
+    ) -> Option<(Answer, Duration)> {
+        if !lacks_v4(link) || self.prefix(asker, link).await.is_none() {
+            return None;
+        }
+        let found = ask(server, Some(&link.name), name, &[Family::V4]).await.ok()?;
+        let addresses = self.translated(asker, found.addresses, link).await;
+        let answer = some(addresses, namer.source(server, &link.name), name).ok()?;
+        Some((answer, found.ttl.clamp(SHORTEST, LONGEST)))
+    }
+}
+
+impl Resolver {
+    /// The servers that can be asked over the link.
+    async fn servers(&self, asker: Option<IpAddr>, link: &Interface) -> Vec<(Namer, SocketAddr)> {
+        let (places, of) = (self.places.clone(), link.clone());
+        let found = self.configuration.run(asker, move || servers(&places, &of)).await.flatten();
+        found.into_iter().flat_map(|(namer, all)| all.into_iter().map(move |server| (namer, server))).collect()
+    }
+
+    /// The system's own resolver, and those of its addresses that the link can reach.
     async fn ask_system(
         &self,
         asker: Option<IpAddr>,
         name: &str,
         link: Option<&Interface>,
     ) -> Result<(Answer, Duration), NoAddress> {
-        let asked = name.to_owned();
-        let look_up = move || Ok((asked.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect());
-        let found = self.system.run(asker, look_up).await;
-        let no_answer = || std::io::Error::other("no answer");
-        let mut addresses: Vec<IpAddr> =
-            found.unwrap_or_else(|| Err(no_answer())).map_err(|error| of_system(name, &error))?;
-        addresses = reachable(addresses, link);
+        let mut addresses = self.reachable(asker, self.of_system(asker, name).await?, link).await;
         if let Some(link) = link {
             addresses = sorted(addresses, link);
         }
         some(addresses, Source::System, name).map(|answer| (answer, SYSTEM))
     }
+
+    /// All addresses that the system's own resolver has for a name.
+    async fn of_system(&self, asker: Option<IpAddr>, name: &str) -> Result<Vec<IpAddr>, NoAddress> {
+        let asked = name.to_owned();
+        let look_up = move || Ok((asked.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect());
+        let found = self.system.run(asker, look_up).await;
+        let no_answer = || std::io::Error::other("no answer");
+        found.unwrap_or_else(|| Err(no_answer())).map_err(|error| of_system(name, &error))
+    }
 }
 
 /// The host as an address, if it is one.
-fn literal(host: &str, link: Option<&Interface>) -> Result<Option<Answer>, NoAddress> {
+fn literal(host: &str) -> Result<Option<IpAddr>, NoAddress> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     if bare.contains('%') {
         return Err(denial(format!("{host}: an address with a zone is refused; the link decides the interface")));
     }
-    let Ok(address) = bare.parse::<IpAddr>() else { return Ok(None) };
-    let addresses = reachable(vec![address.to_canonical()], link);
-    some(addresses, Source::Literal, host).map(Some)
+    Ok(bare.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
+}
+
+fn lacks_v4(link: &Interface) -> bool {
+    link.has_v6() && !link.has_v4()
 }
 
 /// Whether name servers of the Internet can know the name: single words belong to search domains, `.local` to mDNS
 /// (RFC 6762 §3).
 fn is_global(name: &str) -> bool {
     name.contains('.') && !name.ends_with(".local")
-}
-
-/// Those that the link can reach by their family; this machine itself always.
-fn reachable(mut addresses: Vec<IpAddr>, link: Option<&Interface>) -> Vec<IpAddr> {
-    if let Some(link) = link {
-        addresses.retain(|a| a.is_loopback() || if a.is_ipv4() { link.has_v4() } else { link.has_v6() });
-    }
-    addresses
 }
 
 /// The two families in turn, the better one first (RFC 8305 §4), without doubles.

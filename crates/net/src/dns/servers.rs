@@ -3,17 +3,19 @@
 //! In: a link, the file system and the system's bus. Out: the servers in order, with the service that named them.
 //!
 //! 1. The first service that knows any server of the link counts alone: systemd-resolved or systemd-networkd (their
-//!    files, then the bus), NetworkManager, `/etc/resolv.conf`.
+//!    files, then the bus), NetworkManager, the files of DHCP clients and resolvconf ([`super::leases`]),
+//!    `/etc/resolv.conf`.
 //! 2. Servers on the loopback, and those of a family that the link lacks, cannot be asked over it.
-//! 3. Servers of `/etc/resolv.conf` with a private address count only on the link whose subnet they are in.
+//! 3. Servers of `/etc/resolv.conf` with a private address count only on the link whose subnet they are in, or by which
+//!    the kernel's route to them leads: a provider's server may be beyond the subnet, and nowhere but on its own link.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Source;
-use crate::links::{Bus, BusValue, Interface};
+use super::{Source, leases};
+use crate::links::{Bus, BusValue, Interface, leads_over};
 
 /// Where the machine keeps its configuration.
 #[derive(Clone, Debug)]
@@ -22,11 +24,13 @@ pub(super) struct Places {
     pub(super) root: PathBuf,
     /// The port that servers listen on unless they say another.
     pub(super) port: u16,
+    /// The link by which the kernel's route to an address leads.
+    pub(super) route: fn(IpAddr) -> Option<u32>,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), port: 53 }
+        Self { root: PathBuf::from("/"), port: 53, route: leads_over }
     }
 }
 
@@ -45,6 +49,7 @@ impl Places {
 pub(super) enum Namer {
     Resolved,
     NetworkManager,
+    Lease,
     ResolvConf,
 }
 
@@ -55,6 +60,7 @@ impl Namer {
         match self {
             Self::Resolved => Source::Resolved { server, link },
             Self::NetworkManager => Source::NetworkManager { server, link },
+            Self::Lease => Source::Lease { server, link },
             Self::ResolvConf => Source::ResolvConf { server, link },
         }
     }
@@ -63,12 +69,15 @@ impl Namer {
 /// The servers that can be asked over the link. Blocks for at most 200 ms.
 pub(super) fn servers(places: &Places, link: &Interface) -> Option<(Namer, Vec<SocketAddr>)> {
     let mut bus = None;
-    for namer in [Namer::Resolved, Namer::NetworkManager, Namer::ResolvConf] {
+    for namer in [Namer::Resolved, Namer::NetworkManager, Namer::Lease, Namer::ResolvConf] {
         let mut servers = match namer {
             // Services name links by number and name, and an emulated one has both in a network of its own.
-            Namer::Resolved | Namer::NetworkManager if link.emulated => continue,
+            Namer::Resolved | Namer::NetworkManager | Namer::Lease if link.emulated => continue,
             Namer::Resolved => of_resolved(places, link, &mut bus),
             Namer::NetworkManager => of_network_manager(places, link, &mut bus),
+            Namer::Lease => {
+                leases::words(places, link).iter().filter_map(|word| written(places, link, word)).collect()
+            }
             Namer::ResolvConf => of_resolv_conf(places, link),
         };
         servers.retain(|server| can_be_asked(server.ip(), link));
@@ -152,12 +161,9 @@ fn entry_named<'a>(dictionary: &'a BusValue, key: &str) -> Option<&'a BusValue> 
 
 fn of_resolv_conf(places: &Places, link: &Interface) -> Vec<SocketAddr> {
     let text = places.read("etc/resolv.conf");
-    let words = text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next() == Some("nameserver")).then(|| words.next()).flatten()
-    });
-    let servers = words.filter_map(|word| written(places, link, word));
-    servers.filter(|server| !is_private(server.ip()) || link.is_neighbour(server.ip())).collect()
+    let servers = leases::nameservers(&text).filter_map(|word| written(places, link, &word));
+    let is_there = |server: IpAddr| link.is_neighbour(server) || (places.route)(server) == Some(link.index);
+    servers.filter(|server| !is_private(server.ip()) || is_there(server.ip())).collect()
 }
 
 /// Whether the address means another machine on each network.
@@ -219,9 +225,14 @@ mod tests {
         found.map(|(namer, servers)| (namer, servers.iter().map(ToString::to_string).collect()))
     }
 
+    /// A host route to a provider's server over link 5.
+    fn route(address: IpAddr) -> Option<u32> {
+        (address == IpAddr::from([10, 64, 0, 1])).then_some(5)
+    }
+
     fn of(files: &[(&str, &str)], link: &Interface) -> Option<(Namer, Vec<String>)> {
         let root = places(files);
-        texts(servers(&Places { root: root.path().to_owned(), port: 53 }, link))
+        texts(servers(&Places { root: root.path().to_owned(), port: 53, route }, link))
     }
 
     #[test]
@@ -242,6 +253,17 @@ mod tests {
         assert_eq!(of(&[], &wifi), None);
         let emulated = Interface { emulated: true, ..wifi };
         assert_eq!(of(&[resolved, networkd, conf], &emulated), named(Namer::ResolvConf, &["1.1.1.1:53"]));
+    }
+
+    #[test]
+    fn a_providers_server_is_asked_over_its_own_link_and_no_other() {
+        let (wifi, wwan) = (link("wlan0", 3, &["192.168.1.20/24"]), link("wwan0", 5, &["10.40.7.3/32"]));
+        let conf = ("etc/resolv.conf", "nameserver 192.168.1.1\nnameserver 10.64.0.1\n");
+        assert_eq!(of(&[conf], &wifi), Some((Namer::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
+        assert_eq!(of(&[conf], &wwan), Some((Namer::ResolvConf, vec!["10.64.0.1:53".to_owned()])));
+        let lease = ("run/resolvconf/interface/wwan0.dhclient", "nameserver 10.64.0.9\n");
+        assert_eq!(of(&[conf, lease], &wwan), Some((Namer::Lease, vec!["10.64.0.9:53".to_owned()])));
+        assert_eq!(of(&[conf, lease], &wifi), Some((Namer::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
     }
 
     #[test]

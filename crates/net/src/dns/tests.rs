@@ -46,7 +46,7 @@ pub(crate) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
 
 /// The name servers that the services below this root give for a link.
 pub(crate) fn servers_in(root: &std::path::Path, link: &Interface) -> Vec<IpAddr> {
-    let found = super::servers::servers(&Places { root: root.to_owned(), port: 53 }, link);
+    let found = super::servers::servers(&Places { root: root.to_owned(), port: 53, route: |_| None }, link);
     found.map(|(_, servers)| servers.iter().map(std::net::SocketAddr::ip).collect()).unwrap_or_default()
 }
 
@@ -71,7 +71,7 @@ fn resolve(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Resu
 
 fn ask(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Answer, NoAddress> {
     let root = places(files);
-    let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53 });
+    let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
     block_on(resolver.resolve(host, link, Duration::from_secs(10)))
 }
 
@@ -259,7 +259,7 @@ fn an_answer_is_kept_for_the_link_that_asked() {
     in_a_network(|lo| {
         let socket = UdpSocket::bind("10.53.0.1:53").unwrap();
         let root = places(&[CONF]);
-        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53 });
+        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
         let four = link("lo", 1, &["10.53.0.1/24"]);
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
@@ -292,8 +292,44 @@ fn no_answer_ends_with_the_time_limit() {
     in_a_network(|lo| {
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
         let root = places(&[CONF]);
-        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53 });
+        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
         let trouble = block_on(resolver.resolve("edge.test", Some(lo), Duration::from_millis(300))).unwrap_err();
         assert_eq!(trouble.text, "edge.test: no answer within 0.3 s");
     });
+}
+
+/// An IPv6-only network with DNS64: what has only IPv4 is reached through its NAT64.
+#[test]
+fn over_a_link_without_ipv4_addresses_are_translated() {
+    const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
+    let hosts = ("etc/hosts", "203.0.113.9 nas.test\n10.0.0.9 private.test\n");
+    let records = ["--host-record=edge.test,203.0.113.5,2001:db8::5", "--host-record=four.test,203.0.113.6"];
+    let six = link("lo", 1, &["2001:db8:53::1/64"]);
+    for (known, translates) in [("--host-record=ipv4only.arpa,64:ff9b::c000:aa", true), ("--local=/arpa/", false)] {
+        in_a_network(|_| {
+            let mut options = vec!["--listen-address=2001:db8:53::1", "--local=/test/", known];
+            options.extend(records);
+            let Some(_server) = Dnsmasq::start(&options) else { return };
+            let first = |host: &str| resolve(&[SIX, hosts], host, Some(&six)).map(|answer| answer.addresses);
+            assert_eq!(first("edge.test").unwrap(), addresses(&["2001:db8::5"]), "it has one of its own");
+            for (host, want) in [
+                ("203.0.113.7", "64:ff9b::203.0.113.7"),
+                ("four.test", "64:ff9b::203.0.113.6"),
+                ("nas.test", "64:ff9b::203.0.113.9"),
+            ] {
+                match first(host) {
+                    Ok(found) => assert!(translates && found == addresses(&[want]), "{host}: {found:?}"),
+                    Err(why) => assert!(!translates, "{host}: {why}"),
+                }
+            }
+            // Nobody outside this network has these.
+            for host in ["10.0.0.1", "169.254.169.254", "private.test"] {
+                assert!(first(host).is_err(), "{host}");
+            }
+            // A link that has IPv4 needs none of it.
+            let both = link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
+            let answer = resolve(&[SIX], "four.test", Some(&both)).unwrap();
+            assert_eq!(answer.addresses, addresses(&["203.0.113.6"]));
+        });
+    }
 }

@@ -8,6 +8,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use super::routes::exit;
 use marline_core::wire::netlink::{Route, messages};
 use marline_sys::netlink::RouteSocket;
 
@@ -25,6 +26,13 @@ pub fn leads_here(address: IpAddr) -> io::Result<bool> {
         Err(error) if NOWHERE.contains(&error.kind()) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// The number of the interface over which packets to an address leave; none: the kernel has no route, or does not say.
+pub(crate) fn leads_over(address: IpAddr) -> Option<u32> {
+    let lookup = Route::lookup(None, address.to_canonical());
+    let answer = RouteSocket::open().ok()?.request(&lookup.finish(1)).ok()?;
+    exit(&answer).map(|(index, _)| index)
 }
 
 /// `RTN_LOCAL` of linux/rtnetlink.h.

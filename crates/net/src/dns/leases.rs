@@ -1,0 +1,132 @@
+//! The DNS servers of a link as DHCP clients and resolvconf leave them in files, where no service knows them.
+//!
+//! | program | files |
+//! |---|---|
+//! | resolvconf, openresolv | `/run/resolvconf/interface/IF.*`, `/run/resolvconf/interfaces/IF*`, `/run/resolvconf/keys/IF*` |
+//! | dhcpcd | `/run/dhcpcd/hook-state/resolv.conf/IF.*`, `/run/dhcpcd/resolv.conf/IF.*` |
+//! | dhclient | `/var/lib/dhcp/dhclient*.leases`, `/var/lib/dhclient/dhclient*.leases` |
+//!
+//! A lease of dhclient stays in its file when it is over; it counts only while its address is one of the link's.
+
+use std::fs;
+use std::net::IpAddr;
+
+use super::servers::Places;
+use crate::links::Interface;
+
+/// Files of one line for each server.
+const RECORDS: [&str; 5] = [
+    "run/resolvconf/interface",
+    "run/resolvconf/interfaces",
+    "run/resolvconf/keys",
+    "run/dhcpcd/hook-state/resolv.conf",
+    "run/dhcpcd/resolv.conf",
+];
+const LEASES: [&str; 2] = ["var/lib/dhcp", "var/lib/dhclient"];
+/// Chosen: more than any directory of these has.
+const MOST: usize = 256;
+
+/// The servers of the link, as words, in the files' order.
+pub(super) fn words(places: &Places, link: &Interface) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for directory in RECORDS {
+        // `eth0.dhclient` is of eth0; `eth0.7.dhclient` is of the VLAN.
+        let of_link = |name: &str| match name.strip_prefix(link.name.as_str()) {
+            Some("") => true,
+            Some(rest) => rest.starts_with('.') && !rest[1..].starts_with(|c: char| c.is_ascii_digit()),
+            None => false,
+        };
+        for name in names(places, directory).into_iter().filter(|name| of_link(name)) {
+            found.extend(nameservers(&places.read(&format!("{directory}/{name}"))));
+        }
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    for directory in LEASES {
+        let is_lease = |name: &String| name.starts_with("dhclient") && name.ends_with(".leases");
+        for name in names(places, directory).into_iter().filter(is_lease) {
+            found.extend(of_lease(&places.read(&format!("{directory}/{name}")), link));
+        }
+    }
+    found
+}
+
+fn names(places: &Places, directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(places.root.join(directory)).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.take(MOST).filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The words behind `nameserver`.
+pub(super) fn nameservers(text: &str) -> impl Iterator<Item = String> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("nameserver")).then(|| words.next().map(str::to_owned)).flatten()
+    })
+}
+
+/// The servers of the last lease in the file that is of this link and its address (dhclient.leases(5)).
+fn of_lease(text: &str, link: &Interface) -> Vec<String> {
+    let mut servers = Vec::new();
+    for lease in text.split("lease {").skip(1) {
+        let lease = lease.split('}').next().unwrap_or_default();
+        let value = |name: &str| {
+            lease.split(';').find_map(|statement| statement.trim().strip_prefix(name)).map(|value| value.trim())
+        };
+        let interface = value("interface ").map(|name| name.trim_matches('"'));
+        let address = value("fixed-address ").and_then(|address| address.parse::<IpAddr>().ok());
+        if interface == Some(link.name.as_str()) && address.is_some_and(|address| link.addresses.contains(&address))
+        {
+            let list = value("option domain-name-servers ").unwrap_or_default();
+            servers = list.split(',').map(|server| server.trim().to_owned()).collect();
+        }
+    }
+    servers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dns::tests::{link, places};
+
+    fn of(files: &[(&str, &str)], link: &Interface) -> Vec<String> {
+        let root = places(files);
+        words(&Places { root: root.path().to_owned(), ..Places::default() }, link)
+    }
+
+    #[test]
+    fn each_program_leaves_a_links_servers_where_it_does() {
+        let wwan = link("wwan0", 3, &["10.40.7.3/32"]);
+        for path in [
+            "run/resolvconf/interface/wwan0.dhclient",
+            "run/resolvconf/interfaces/wwan0",
+            "run/dhcpcd/hook-state/resolv.conf/wwan0.dhcp",
+            "run/dhcpcd/resolv.conf/wwan0.ra",
+        ] {
+            let text = "# made by something\nsearch x\nnameserver 10.64.0.1\nnameserver 10.64.0.2\n";
+            assert_eq!(of(&[(path, text)], &wwan), ["10.64.0.1", "10.64.0.2"], "{path}");
+            assert!(of(&[(&path.replace("wwan0", "wwan01"), text)], &wwan).is_empty());
+            assert!(of(&[(&path.replace("wwan0", "wwan0.7"), text)], &wwan).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_last_lease_of_the_links_own_address_counts() {
+        let wwan = link("wwan0", 3, &["10.40.7.3/24"]);
+        let lease = |interface: &str, address: &str, servers: &str| {
+            format!(
+                "lease {{\n  interface \"{interface}\";\n  fixed-address {address};\n  option routers 10.40.7.1;\n  \
+                 option domain-name-servers {servers};\n  renew 4 2026/11/26 20:00:00;\n}}\n"
+            )
+        };
+        let file = |leases: &[String]| of(&[("var/lib/dhcp/dhclient.wwan0.leases", &leases.concat())], &wwan);
+        let own = lease("wwan0", "10.40.7.3", "10.64.0.1,10.64.0.2");
+        assert_eq!(file(&[lease("wwan0", "10.40.7.3", "10.9.9.9"), own.clone()]), ["10.64.0.1", "10.64.0.2"]);
+        assert_eq!(file(&[own, lease("eth0", "10.40.7.3", "10.9.9.9")]), ["10.64.0.1", "10.64.0.2"]);
+        assert!(file(&[lease("wwan0", "10.40.7.99", "10.9.9.9")]).is_empty(), "a lease that is over");
+        assert!(file(&["lease {".to_owned()]).is_empty() && file(&["}lease { interface".to_owned()]).is_empty());
+    }
+}

@@ -1,0 +1,137 @@
+//! IPv4 servers over a link that has only IPv6: addresses behind the network's NAT64.
+//!
+//! The network's prefix is learnt as RFC 7050 says: its DNS64 answers for `ipv4only.arpa` with the two known IPv4 addresses
+//! embedded behind the prefix. IPv4 addresses are then embedded as RFC 6052 section 2.2 says.
+//!
+//! Only addresses of the public Internet are translated: a private one would mean a machine of the network's operator, and
+//! rules about private addresses would not see it behind the prefix.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The name that only DNS64 gives IPv6 addresses (RFC 7050).
+pub(super) const KNOWN_NAME: &str = "ipv4only.arpa";
+/// What it has of IPv4.
+const KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
+
+/// Lengths of prefixes, the usual one first.
+const LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
+
+/// A NAT64's prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Prefix {
+    bits: u128,
+    length: u8,
+}
+
+impl Prefix {
+    /// The prefix that these addresses of [`KNOWN_NAME`] show.
+    pub(super) fn of(addresses: &[IpAddr]) -> Option<Self> {
+        addresses.iter().find_map(|address| match address {
+            IpAddr::V6(address) if can_be_prefix(*address) => LENGTHS.into_iter().find_map(|length| {
+                let bits = address.to_bits() & !(u128::MAX >> length);
+                let prefix = Self { bits, length };
+                KNOWN.iter().any(|known| prefix.embed(*known) == *address).then_some(prefix)
+            }),
+            _ => None,
+        })
+    }
+
+    /// The address under which the network's NAT64 serves this one; none if it is not of the public Internet.
+    pub(super) fn translate(self, address: Ipv4Addr) -> Option<Ipv6Addr> {
+        is_public(address).then(|| self.embed(address))
+    }
+
+    /// Behind the prefix, but not in bits 64 to 71, which are zero.
+    fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
+        let (address, length) = (u128::from(address.to_bits()), u32::from(self.length));
+        let low = match length {
+            96 => address,
+            64 => address << 24,
+            _ => {
+                let before = 64 - length;
+                // The first bits are in front of the gap, the others behind it.
+                let (first, rest) = (address >> (32 - before), address & ((1 << (32 - before)) - 1));
+                first << 64 | rest << (24 + before)
+            }
+        };
+        Ipv6Addr::from_bits(self.bits | low)
+    }
+}
+
+/// The Internet, the well-known prefixes (RFC 6052, RFC 8215), and a network's own (RFC 4193).
+fn can_be_prefix(address: Ipv6Addr) -> bool {
+    let first = address.segments()[0];
+    first & 0xe000 == 0x2000 || address.segments()[..2] == [0x64, 0xff9b] || first & 0xfe00 == 0xfc00
+}
+
+fn is_public(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let is_shared = a == 100 && b & 0xc0 == 64;
+    let is_special = a == 0 || a >= 224 || (a, b, c) == (192, 0, 0);
+    !(address.is_private() || address.is_loopback() || address.is_link_local() || is_shared || is_special)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn six(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
+    /// The table of RFC 6052 section 2.4.
+    const TABLE: [(&str, u8, &str); 6] = [
+        ("2001:db8::", 32, "2001:db8:c000:221::"),
+        ("2001:db8:100::", 40, "2001:db8:1c0:2:21::"),
+        ("2001:db8:122::", 48, "2001:db8:122:c000:2:2100::"),
+        ("2001:db8:122:300::", 56, "2001:db8:122:3c0:0:221::"),
+        ("2001:db8:122:344::", 64, "2001:db8:122:344:c0:2:2100::"),
+        ("2001:db8:122:344::", 96, "2001:db8:122:344::192.0.2.33"),
+    ];
+
+    #[test]
+    fn addresses_are_embedded_as_in_the_table_of_rfc_6052() {
+        for (bits, length, want) in TABLE {
+            let prefix = Prefix { bits: six(bits).to_bits(), length };
+            assert_eq!(prefix.translate(Ipv4Addr::new(192, 0, 2, 33)), Some(six(want)));
+            for known in KNOWN {
+                assert_eq!(Prefix::of(&[IpAddr::V6(prefix.embed(known))]), Some(prefix), "{bits}/{length}");
+            }
+        }
+        let known = "64:ff9b::192.0.0.171".parse().unwrap();
+        let prefix = Prefix::of(&["192.0.0.170".parse().unwrap(), known]).unwrap();
+        assert_eq!(prefix.translate(Ipv4Addr::new(203, 0, 113, 7)), Some(six("64:ff9b::203.0.113.7")));
+    }
+
+    #[test]
+    fn an_answer_that_shows_no_prefix_gives_none() {
+        for bad in ["2001:db8::1", "::192.0.0.170", "::ffff:192.0.0.170", "fe80::192.0.0.170", "ff02::192.0.0.170"]
+        {
+            assert_eq!(Prefix::of(&[bad.parse().unwrap()]), None, "{bad}");
+        }
+        assert_eq!(Prefix::of(&["192.0.0.170".parse().unwrap()]), None);
+    }
+
+    #[test]
+    fn only_addresses_of_the_internet_are_translated() {
+        let prefix = Prefix::of(&["64:ff9b::192.0.0.170".parse().unwrap()]).unwrap();
+        for private in
+            ["10.0.0.1", "192.168.1.1", "172.16.0.1", "127.0.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"]
+        {
+            assert_eq!(prefix.translate(private.parse().unwrap()), None, "{private}");
+        }
+        assert_eq!(prefix.translate("224.0.0.1".parse().unwrap()), None);
+        assert_eq!(prefix.translate("192.0.0.1".parse().unwrap()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_address_panics(bits: u128, v4: u32) {
+            if let Some(prefix) = Prefix::of(&[Ipv6Addr::from_bits(bits).into()]) {
+                prefix.translate(Ipv4Addr::from_bits(v4));
+            }
+        }
+    }
+}
