@@ -1,0 +1,186 @@
+//! The documents against the program and the kept results.
+//!
+//! 1. Each `marline …` in the README and in `docs/` (code spans and code blocks) names a subcommand and options that the program has.
+//! 2. Each file under `evidence/` is described in `evidence/README.md`, and the documents name no other.
+//! 3. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.
+#![cfg(all(feature = "accel", feature = "fleet", feature = "lab"))]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Command, CommandFactory as _};
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Name and text of the README and of each page in `docs/`.
+fn pages() -> Vec<(String, String)> {
+    let mut files = vec![root().join("README.md"), root().join("evidence/README.md")];
+    files.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let named = |file: PathBuf| (file.display().to_string(), std::fs::read_to_string(&file).unwrap());
+    files.into_iter().map(named).collect()
+}
+
+/// The code of a page: spans, and the lines of blocks with continued lines joined.
+fn code(page: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for (at, part) in page.split("```").enumerate() {
+        if at % 2 == 1 {
+            all.extend(part.replace("\\\n", " ").lines().map(Into::into));
+        } else {
+            // A span may go on in the next line.
+            let spans = part.split('`').skip(1).step_by(2);
+            all.extend(spans.map(|span| span.replace('\n', " ")));
+        }
+    }
+    all
+}
+
+/// The words after each `marline` in a piece of code, up to the end of that command. One that is a word of another command
+/// (`cargo test -p marline`) or stands in a comment is none.
+fn commands(code: &str) -> Vec<Vec<&str>> {
+    let ends = |word: &str| ["|", "||", "&&", "&", ";", ">", "2>", "--", "…"].contains(&word);
+    let words: Vec<&str> = code.split_whitespace().take_while(|word| !word.starts_with('#')).collect();
+    let begins = (0..words.len()).filter(|at| words[*at] == "marline" && (*at == 0 || words[at - 1] != "-p"));
+    begins.map(|at| words[at + 1..].iter().copied().take_while(|word| !ends(word)).collect()).collect()
+}
+
+fn has_subcommand<'a>(command: &'a Command, word: &str) -> Option<&'a Command> {
+    command.get_subcommands().find(|sub| sub.get_name() == word || sub.get_all_aliases().any(|alias| alias == word))
+}
+
+fn has_option(command: &Command, word: &str) -> bool {
+    let name = word.split('=').next().unwrap_or_default();
+    let is = |arg: &clap::Arg| match name.strip_prefix("--") {
+        Some(long) => {
+            arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&long))
+        }
+        None => name.chars().nth(1).is_some_and(|short| arg.get_short() == Some(short)),
+    };
+    command.get_arguments().any(is)
+}
+
+/// What is wrong with these words after `marline`, if something is.
+fn unknown(program: &Command, words: &[&str]) -> Option<String> {
+    let (mut command, mut at_subcommand) = (program, true);
+    for word in words {
+        let word = word.trim_matches(|c| "[](),.:".contains(c));
+        let stands_for_any = !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase());
+        if at_subcommand && command.has_subcommands() && stands_for_any {
+            return None;
+        }
+        if word.starts_with('-') && word.len() > 1 {
+            // Alternatives are written with a bar.
+            let odd = word.split('|').find(|word| word.starts_with('-') && !has_option(command, word));
+            if let Some(odd) = odd {
+                return Some(format!("`{}` has no option {odd}", command.get_name()));
+            }
+        } else if let Some(sub) = has_subcommand(command, word).filter(|_| at_subcommand) {
+            command = sub;
+            continue;
+        } else if at_subcommand
+            && command.is_subcommand_required_set()
+            && word.chars().all(|c| c.is_ascii_lowercase())
+            && !word.is_empty()
+        {
+            return Some(format!("`{}` has no subcommand {word}", command.get_name()));
+        }
+        at_subcommand &= word.starts_with('-');
+    }
+    None
+}
+
+#[test]
+fn commands_of_the_documents_are_known_to_the_program() {
+    let mut program = marline::Cli::command();
+    program.build();
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for (page, text) in pages() {
+        for code in code(&text) {
+            for words in commands(&code) {
+                seen += 1;
+                wrong.extend(unknown(&program, &words).map(|why| format!("{page}: {code}: {why}")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 200, "{seen}");
+    // The check itself.
+    for (words, is_known) in [
+        (&["lab", "reproduce", "bass", "[--sim]", "--cc", "bbr"][..], true),
+        (&["lab", "reproduce", "bass", "--sims"], false),
+        (&["lab", "reproduced"], false),
+        (&["get", "-o", "-"], true),
+        (&["get", "--config", "FILE", "URL"], true),
+    ] {
+        assert_eq!(unknown(&program, words).is_none(), is_known, "{words:?}");
+    }
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn each_kept_result_is_described_and_the_documents_name_no_other() {
+    let folder = root().join("evidence");
+    let about = std::fs::read_to_string(folder.join("README.md")).unwrap();
+    for file in files_below(&folder).iter().filter(|file| !file.ends_with("README.md")) {
+        let name = file.strip_prefix(&folder).unwrap().display().to_string();
+        assert!(about.contains(&format!("`{name}`")), "evidence/README.md does not say what {name} is");
+    }
+    for (page, text) in pages() {
+        for code in code(&text).iter().filter(|code| code.starts_with("evidence/") && !code.contains("NAME")) {
+            assert!(root().join(code).exists(), "{page}: {code} is not there");
+        }
+    }
+}
+
+/// `35 s` of `35.49`: whether the figure that is printed is the one that was measured, as exactly as it is printed.
+fn is_rounded(printed: &str, measured: f64) -> bool {
+    let digits = printed.split_once('.').map_or(0, |(_, digits)| digits.len());
+    // Half of the last digit; halves may have gone either way.
+    (printed.parse::<f64>().unwrap() - measured).abs() <= 0.501 * 0.1_f64.powi(digits as i32)
+}
+
+#[test]
+fn the_figures_of_emptcps_table_are_those_of_the_kept_results() {
+    let kept = std::fs::read_to_string(root().join("evidence/emptcp/lab.jsonl")).unwrap();
+    // Seconds and joules of each repetition; the last one counts.
+    let mut cells: BTreeMap<(String, String), BTreeMap<u64, (f64, f64)>> = BTreeMap::new();
+    for line in kept.lines() {
+        let cell = serde_json::from_str::<Value>(line).unwrap()["cell"].take();
+        let text = |key: &str| cell[key].as_str().unwrap_or_default().to_owned();
+        let measured = &cell["measured"];
+        if let (Some(seconds), Some(joules)) = (measured["seconds"].as_f64(), measured["energy_j"].as_f64()) {
+            if text("congestion") == "cubic" {
+                let key = (format!("{} {}", text("artefact"), text("case")), text("who"));
+                cells.entry(key).or_default().insert(cell["run"].as_u64().unwrap(), (seconds, joules));
+            }
+        }
+    }
+    let page = std::fs::read_to_string(root().join("docs/benchmarks.md")).unwrap();
+    let table = page.split_once("| | TCP over Wi-Fi | MPTCP | eMPTCP | marline |\n").unwrap().1;
+    let mut compared = 0;
+    for line in table.lines().skip(1).take_while(|line| line.starts_with('|')) {
+        let fields: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        for (who, field) in ["single:wifi", "mptcp", "emptcp-settled", "marline"].into_iter().zip(&fields[1..]) {
+            let Some((seconds, joules)) = field.split_once(" s, ") else { continue };
+            let runs = cells
+                .get(&(fields[0].to_owned(), who.to_owned()))
+                .unwrap_or_else(|| panic!("{}: no {who}", fields[0]));
+            let mean = |of: fn(&(f64, f64)) -> f64| runs.values().map(of).sum::<f64>() / runs.len() as f64;
+            let (took, drew) = (mean(|run| run.0), mean(|run| run.1));
+            let joules = joules.trim_end_matches(" J");
+            assert!(is_rounded(seconds, took), "{} {who}: {seconds} s, kept {took} s", fields[0]);
+            assert!(is_rounded(joules, drew), "{} {who}: {joules} J, kept {drew} J", fields[0]);
+            compared += 1;
+        }
+    }
+    assert!(compared > 50, "{compared}");
+}
