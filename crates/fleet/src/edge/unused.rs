@@ -126,7 +126,7 @@ mod tests {
         let by_link = Endpoint::over(IpAddr::from([10, 0, 0, 9]), 3, false);
         let by_address = Endpoint::over(IpAddr::from([10, 0, 0, 3]), 0, false);
         for endpoint in [by_link, by_address] {
-            assert_eq!(unused(&tunnels(), None, Some(&[endpoint.clone()])), []);
+            assert_eq!(unused(&tunnels(), None, Some(&[endpoint])), []);
             let only_announced = Endpoint { subflow: false, signal: true, ..endpoint };
             assert_eq!(names(&unused(&tunnels(), None, Some(&[only_announced]))), ["tun1"]);
         }

@@ -528,7 +528,7 @@ impl<'a, M: Driven> Pump<'a, M> {
     fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId, at: Option<IpAddr>) {
         match (self.origins.url(origin), self.origins.right(origin)) {
             (Some(url), Some(right)) => {
-                self.sockets.connect(conn, link, origin, url, at, self.uplinks.interface(link).cloned(), right);
+                self.sockets.connect(conn, link, origin, (url, at, right), self.uplinks.interface(link).cloned());
             }
             _ => self.refuse(conn, "no URL has this number"),
         }

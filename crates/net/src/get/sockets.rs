@@ -128,10 +128,8 @@ impl Sockets {
         conn: ConnId,
         link: LinkId,
         origin: OriginId,
-        url: &Url,
-        at: Option<IpAddr>,
+        (url, at, right): (&Url, Option<IpAddr>, Right),
         interface: Option<Interface>,
-        right: Right,
     ) {
         let host = host_of(url);
         let way = Way::to(url, interface.as_ref());
