@@ -22,6 +22,8 @@ impl Exit {
     pub const USAGE: u8 = 64;
     /// No link can be used.
     pub const NETWORK: u8 = 69;
+    /// The bytes cannot be stored.
+    pub const DISK: u8 = 74;
     /// A privilege is missing.
     pub const PRIVILEGE: u8 = 77;
     /// The user stopped it (128 + SIGINT).

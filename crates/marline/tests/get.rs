@@ -200,7 +200,7 @@ fn standard_output_carries_the_file_and_nothing_else() {
 fn a_login_opens_the_door_and_is_shown_to_nobody() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(66));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("401 (unauthorized); it wants a login: --user"), "{said}");
     std::fs::write(home.path().join("login"), "me:pa:ss\n").unwrap();
@@ -228,21 +228,21 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
 }
 
 #[test]
-fn what_the_server_refuses_ends_with_1_and_its_status() {
+fn what_the_server_refuses_ends_with_66_and_its_status() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let output = marline(&home, &["get", "-q", &server.url("/absent")]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(66));
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said, format!("marline: {}: the server answers 404 (not found)\n", server.url("/absent")));
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "a file was left behind");
 }
 
 #[test]
-fn a_wrong_checksum_ends_with_1_and_a_right_one_with_0() {
+fn a_wrong_checksum_ends_with_65_and_a_right_one_with_0() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let wrong = format!("sha256={}", "0".repeat(64));
     let output = marline(&home, &["get", "-o", "f", "--checksum", &wrong, &server.url("/f")]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(65));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("checksum mismatch"), "{said}");
     assert!(!home.path().join("f").exists());
@@ -324,7 +324,7 @@ fn the_first_trouble_is_told_at_once_and_once() {
     let url = format!("http://{free}/f");
     let output = marline(&home, &["get", "--retry", "3", "--max-time", "20s", &url]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(68), "{said}");
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], format!("marline: link lo: {free}: connection refused; trying again"), "{said}");
     assert_eq!(said.matches("trying again").count(), 1, "{said}");
@@ -332,20 +332,6 @@ fn the_first_trouble_is_told_at_once_and_once() {
     let output = marline(&home, &["get", "--retry", "0", &url]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said, format!("marline: {url}: gave up: {free}: connection refused\n"), "there is no other try");
-}
-
-#[test]
-fn urls_that_end_differently_are_mirrors_and_that_is_said() {
-    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
-    let (a, b) = (server.url("/a"), server.url("/b"));
-    let said = |words: &[&str]| {
-        let output = marline(&home, &[&["get", "-o", "f"], words].concat()).output().unwrap();
-        succeeded(&output);
-        String::from_utf8(output.stderr).unwrap()
-    };
-    assert!(said(&[&a, &b]).starts_with("marline: the 2 URLs are taken as mirrors of one file, "));
-    assert!(!said(&[&a, &server.url("/dir/a")]).contains("mirrors"));
-    assert_eq!(said(&["-q", &a, &b]), "");
 }
 
 #[test]
@@ -431,7 +417,7 @@ fn bad_places_and_logs_are_named() {
         let words: Vec<&str> = ["get", "-q"].iter().chain(words).copied().chain([url.as_str()]).collect();
         let output = marline(&home, &words).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(74), "{words:?}: {said}");
         assert!(said.contains(says) && said.matches('\n').count() == 1, "{words:?}: {said}");
     }
     assert!(!home.path().join("f").exists());
@@ -451,7 +437,7 @@ fn an_older_log_is_emptied_by_nobody_who_cannot_begin() {
         assert!(said.contains(says) && said.matches('\n').count() == 1, "{words:?}: {said}");
         assert_eq!(std::fs::read_to_string(&log).unwrap(), "precious\n", "{words:?}");
     };
-    refused(&["log", "-o", "absent/f"], "does not exist", 1);
+    refused(&["log", "-o", "absent/f"], "does not exist", 74);
     let slow = server.url("/slow");
     let first = ["get", "-q", "-o", "f", "--trace", "first", &slow];
     let mut child = marline(&home, &first).stderr(Stdio::null()).spawn().unwrap();
@@ -459,8 +445,8 @@ fn an_older_log_is_emptied_by_nobody_who_cannot_begin() {
         assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
         std::thread::sleep(Duration::from_millis(5));
     }
-    refused(&["log", "-o", "f"], "another run of marline is downloading this file", 1);
-    refused(&["first", "-o", "g"], "another run of marline writes it", 1);
+    refused(&["log", "-o", "f"], "another run of marline is downloading this file", 74);
+    refused(&["first", "-o", "g"], "another run of marline writes it", 74);
     server.gate.store(usize::MAX, Ordering::SeqCst);
     assert!(child.wait().unwrap().success());
     succeeded(&marline(&home, &["replay", "first"]).output().unwrap());
@@ -505,11 +491,11 @@ fn somebody_elses_file_is_left_alone_and_a_failed_start_leaves_nothing() {
     std::fs::write(home.path().join("f.part"), "precious").unwrap();
     let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(74), "{said}");
     assert!(said.starts_with("marline: f.part: ") && said.contains("move it away"), "{said}");
     assert_eq!(std::fs::read(home.path().join("f.part")).unwrap(), b"precious");
     let output = marline(&home, &["get", "-q", "--trace", "absent/log", &server.url("/g")]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(74));
     assert!(!home.path().join("g.part").exists());
 }
 
@@ -561,7 +547,7 @@ fn a_closed_standard_output_takes_no_file() {
     };
     let output = command(">&-");
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(74), "{said}");
     assert!(said.starts_with("marline: standard output: opening failed: Bad file descriptor"), "{said}");
     succeeded(&command("> /dev/null"));
     succeeded(&command("<> /dev/null 1<&0"));

@@ -23,8 +23,12 @@ Examples:
       Use these two links; at most 500 MB over the second, and only when the first has failed.
   marline get -o - https://example.org/film.ts | player -
       In order to standard output.
-  marline get --checksum sha256=9f86…0a08 https://a.example/f https://b.example/f
-      Two mirrors of one file, checked at the end.
+  marline get -d iso https://example.org/a.iso https://example.org/b.iso
+      Two files into a directory. Small files finish first; the links are shared among all.
+  marline get -i list.txt
+      A list with one URL a line, as aria2 reads it (out=, dir= and checksum= on indented lines).
+  marline get --checksum sha256=9f86…0a08 --mirror https://b.example/f https://a.example/f
+      Two sources of one file; the checksum proves that they have the same one.
 
 Terms of a --link, each optional: kind=ethernet|wifi|lte|nr|umts|satellite|tunnel|other, metered=yes|no,
 budget=SIZE, limit=RATE. Without -o the file gets the name that the server gives, or the last part of
@@ -34,12 +38,24 @@ times ms, s, min, h, d.";
 /// `marline get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// Where the file is (http or https); further URLs are mirrors of the same file, not further files.
-    #[arg(required = true, value_name = "URL")]
+    /// The files (http or https); several URLs are several files.
+    #[arg(required_unless_present = "input_file", value_name = "URL")]
     pub urls: Vec<Secret>,
-    /// Write to FILE, into a directory, or with `-` in order to standard output.
+    /// Write to FILE, into a directory, or with `-` in order to standard output. Several files need a directory.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Put files into DIR, which is created if it is not there.
+    #[arg(short, long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Read URLs from FILE (`-`: standard input), one a line; options of aria2 on indented lines: out=, dir=, checksum=.
+    #[arg(short, long, value_name = "FILE")]
+    pub input_file: Vec<PathBuf>,
+    /// Download N files at a time.
+    #[arg(short = 'j', long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub parallel: u16,
+    /// A further source of the one file; repeat for more. It is combined with the URL only if a digest proves the file.
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<Secret>,
     /// Use this interface, on these terms; repeat for more. Without it: every link that works.
     #[arg(long, value_name = "IFACE[,…]")]
     pub link: Vec<Named>,
@@ -61,6 +77,9 @@ pub struct GetArgs {
     /// Read USER:PASS from the first line of FILE.
     #[arg(long, value_name = "FILE")]
     pub user_file: Option<PathBuf>,
+    /// Send login, cookies and -H to every host that redirects lead to.
+    #[arg(long)]
+    pub location_trusted: bool,
     /// Trust only the certificates in this PEM file, instead of the system's.
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
@@ -76,16 +95,16 @@ pub struct GetArgs {
     /// Ask for MPTCP; where the server speaks it, one connection is left to the kernel's paths.
     #[arg(long)]
     pub mptcp: bool,
-    /// Give up after this time; what has arrived is kept.
+    /// Give up after this time, for all files together; what has arrived is kept.
     #[arg(long, value_name = "TIME", value_parser = positive_duration)]
     pub max_time: Option<Duration>,
     /// Retries after the first try, in a row and without progress between them, before a link is given up.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub retry: u32,
-    /// Print one JSON object at the end; on standard error when the file goes to standard output.
+    /// Print one JSON object for each file, also if it fails; on standard error when the file goes to standard output.
     #[arg(long)]
     pub json: bool,
-    /// Write every decision and its inputs to FILE (not `-`), for `marline replay`.
+    /// Write every decision and its inputs to FILE (not `-`), for `marline replay`; of several files into a directory.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// The device whose radios the links are taken for in the report: a name, a file, or none [default: typical].

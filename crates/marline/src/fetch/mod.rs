@@ -1,93 +1,101 @@
-//! `marline get`: from words to a [`Job`], and from its end to an exit code.
+//! `marline get`: from words to a [`Batch`], and from its end to an exit code.
 //!
 //! 1. Order: everything on the command line is parsed, then the files it names are read, then the network is asked.
 //! 2. Secrets are masked in every message: a password in a URL, `--user`, header values.
-//! 3. The report goes to standard output, unless the file itself goes there; then to standard error.
+//! 3. Reports go to standard output, unless the file itself goes there; then to standard error.
 
 mod args;
+mod board;
 mod fields;
+mod list;
 mod url;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use ::url::Url;
 use marline_core::fetch::Config;
-use marline_net::get::{self, Accounting, Job, Report, Target, Watcher as _};
+use marline_net::get::{self, Accounting, Batch, Credentials, Digests, File, Settings, Target};
 use marline_net::links::{Choice, Named};
 use marline_net::power::POWER_SUPPLIES;
 
 pub(crate) use args::{AFTER_HELP, GetArgs};
 
-use self::url::{mask, parse_url};
+use self::url::parse_url;
 use crate::progress::Viewer;
-use crate::{ConfigFile, Exit, energy, output};
+use crate::{ConfigFile, Exit, energy};
 use args::Limit;
+use board::Board;
 use fields::{parse_header, parse_user, read_user};
+use list::Entry;
 
 /// Downloads, shows it, and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
     let (json, quiet, joules) = (args.json, args.quiet, args.energy_model.is_some());
-    let job = job(args, config)?;
-    let mirrors = mirrors(&job.urls);
-    let to_stdout = job.target == Target::Stdout;
+    let batch = batch(args, config)?;
+    let to_stdout = batch.files.iter().any(|file| file.target == Target::Stdout);
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Exit::usage(
             "-o -: standard output is a terminal, and a file may hold anything; redirect it, or name a file with -o",
         ));
     }
-    let mut viewer = Viewer::new(quiet);
+    let urls: Vec<String> =
+        batch.files.iter().filter_map(|file| Some(file.sources.first()?.url.to_string())).collect();
+    let mut board = Board::new(Viewer::new(quiet), batch.files.len(), json, to_stdout, joules);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
-    if let Some(line) = mirrors {
-        viewer.line(&line);
-    }
-    let ended = runtime.block_on(get::run(job, &mut viewer));
-    viewer.clear();
+    let ended = runtime.block_on(get::run(batch, &mut board));
+    board.clear();
     // Whatever still waits on a socket or a resolver must not hold the program up.
     runtime.shutdown_background();
-    let report = ended.map_err(|error| Exit::new(error.exit_code(), mask(&error.to_string())))?;
-    viewer.summary(&report);
-    // Who names a device wants to know.
-    if let Some(line) = joules.then(|| energy::line(&report)).flatten() {
-        viewer.line(&line);
+    if let Err(error) = ended {
+        board.cannot_begin(&urls, &error);
     }
-    if json {
-        print(&report, to_stdout)?;
-    }
-    Ok(())
+    board.end()
 }
 
-/// Makes the description of the download.
-pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
-    let mut urls = Vec::new();
-    let mut user = None;
+/// Makes the description of the downloads, and the directories that they go to.
+pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit> {
+    let mut entries = Vec::new();
     for text in &args.urls {
         let (url, login) = parse_url(text.reveal())?;
-        // The login of the first URL: only its host is ever told.
-        if urls.is_empty() {
-            user = login;
-        }
-        urls.push(url);
+        entries.push(Entry { sources: vec![list::source(url, login)], ..Entry::default() });
     }
     let headers = args.header.iter().map(|text| parse_header(text.reveal())).collect::<Result<Vec<_>, _>>()?;
-    if let Some(text) = &args.user {
-        user = Some(parse_user(text.reveal(), "--user")?);
-    }
+    let mut user = args.user.as_ref().map(|text| parse_user(text.reveal(), "--user")).transpose()?;
     if args.trace.as_deref() == Some(Path::new("-")) {
         return Err(Exit::usage("--trace -: the log needs a file, for standard output is for results; name one"));
     }
-    let target = target(args.output);
     let limit = args.limit_rate.iter().rev().find(|limit| limit.link.is_none()).map(|limit| limit.rate);
     for (n, link) in args.link.iter().enumerate() {
         if args.link[..n].iter().any(|other| other.name == link.name) {
             return Err(Exit::usage(format!("--link {}: named twice", link.name)));
         }
     }
+    let mirrors = args.mirror.iter().map(|text| parse_url(text.reveal())).collect::<Result<Vec<_>, _>>()?;
 
     // Nothing was read until here.
+    for path in &args.input_file {
+        entries.extend(list::read(path)?);
+    }
+    let several = entries.len() > 1;
+    let only = |what: &str| {
+        Exit::usage(format!(
+            "{what} is of one file, and there are {} URLs; use one command for each",
+            entries.len()
+        ))
+    };
+    if several && !mirrors.is_empty() {
+        return Err(only("--mirror"));
+    }
+    if several && args.checksum.is_some() {
+        return Err(only("--checksum"));
+    }
+    if let Some(entry) = entries.first_mut().filter(|_| !several) {
+        entry.sources.extend(mirrors.into_iter().map(|(url, login)| list::source(url, login)));
+        entry.checksum = entry.checksum.take().or(args.checksum);
+    }
     if let Some(path) = &args.user_file {
         user = Some(read_user(path)?);
     } else if args.user.is_none()
@@ -101,28 +109,113 @@ pub(crate) fn job(args: GetArgs, config: Option<&Path>) -> Result<Job, Exit> {
     let model = energy::chosen(args.energy_model.as_deref(), file.energy_model.as_deref())?;
     // Without a report nobody hears of either.
     let supplies = args.json.then(|| POWER_SUPPLIES.into());
-    Ok(Job {
-        urls,
-        links,
-        target,
-        config: Config {
-            policy: args.policy,
-            metered,
-            retries: args.retry,
-            proven: args.checksum.is_some(),
-            ..Config::default()
+    let first = entries.first().and_then(|entry| entry.sources.first()).map(|source| source.url.clone());
+    let listed = !args.input_file.is_empty();
+    let places = Places { output: args.output, dir: args.dir, trace: args.trace, several };
+    let count = entries.len();
+    let files =
+        entries.into_iter().enumerate().map(|(n, entry)| places.file(n, entry)).collect::<Result<_, _>>()?;
+    Ok(Batch {
+        settings: Settings {
+            links,
+            config: Config {
+                policy: args.policy,
+                metered,
+                retries: args.retry,
+                // Many files at a time stay as polite as one.
+                max_connections: if several { MOST_BESIDE } else { Config::default().max_connections },
+                ..Config::default()
+            },
+            credentials: Credentials { headers, user, home: first, trusted: args.location_trusted },
+            ca_file: args.ca_file,
+            limit,
+            energy: Accounting { model, supplies },
+            mptcp: args.mptcp,
         },
-        headers,
-        user,
-        ca_file: args.ca_file,
-        checksum: args.checksum,
-        limit,
+        files,
+        parallel: args.parallel.into(),
+        keep_finished: listed || count > 1,
         max_time: args.max_time,
-        trace: args.trace,
-        energy: Accounting { model, supplies },
-        mptcp: args.mptcp,
     })
 }
+
+/// Where files go.
+struct Places {
+    output: Option<PathBuf>,
+    dir: Option<PathBuf>,
+    trace: Option<PathBuf>,
+    several: bool,
+}
+
+impl Places {
+    fn file(&self, n: usize, entry: Entry) -> Result<File, Exit> {
+        let target = self.target(&entry)?;
+        let trace = match &self.trace {
+            Some(trace) if self.several => {
+                if !is_directory(trace) {
+                    return Err(Exit::usage(format!(
+                        "--trace {}: several files have a log each; name a directory",
+                        trace.display()
+                    )));
+                }
+                make(trace)?;
+                Some(trace.join(format!("{}.ndjson", n + 1)))
+            }
+            trace => trace.clone(),
+        };
+        let digests = Digests { whole: entry.checksum, ..Digests::default() };
+        Ok(File { sources: entry.sources, target, digests, trace })
+    }
+
+    fn target(&self, entry: &Entry) -> Result<Target, Exit> {
+        let dir = entry.dir.as_ref().or(self.dir.as_ref());
+        if let Some(out) = &entry.out {
+            let path = dir.map_or_else(|| out.clone(), |dir| dir.join(out));
+            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                make(parent)?;
+            }
+            return Ok(Target::File(path));
+        }
+        let target = match &self.output {
+            None => Target::Directory(dir.cloned().unwrap_or_else(|| PathBuf::from("."))),
+            Some(path) if path.as_os_str() == "-" => Target::Stdout,
+            Some(path) => {
+                let path = dir.map_or_else(|| path.clone(), |dir| dir.join(path));
+                if is_directory(&path) { Target::Directory(path) } else { Target::File(path) }
+            }
+        };
+        match (&target, &self.output) {
+            (Target::File(_) | Target::Stdout, Some(output)) if self.several => {
+                return Err(Exit::usage(format!(
+                    "-o {}: several files do not go into one; name a directory with -d DIR or -o DIR/",
+                    output.display()
+                )));
+            }
+            (Target::Directory(path), _) => make(path)?,
+            (Target::File(path), _) if dir.is_some() => {
+                if let Some(parent) = path.parent() {
+                    make(parent)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(target)
+    }
+}
+
+/// Whether a path is written as a directory, or is one.
+fn is_directory(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir()
+}
+
+/// Makes a directory, and those above it.
+fn make(dir: &Path) -> Result<(), Exit> {
+    std::fs::create_dir_all(dir)
+        .map_err(|error| Exit::new(Exit::DISK, format!("{}: the directory cannot be made: {error}", dir.display())))
+}
+
+/// Connections over each link that one of several files may have, where losses make that worth while.
+const MOST_BESIDE: u32 = 4;
 
 /// Which links may be used, with the limits of `--limit-rate IFACE=RATE` put in their places.
 fn links(named: Vec<Named>, bypass_vpn: bool, limits: &[Limit], file: &ConfigFile) -> Result<Choice, Exit> {
@@ -142,40 +235,6 @@ fn links(named: Vec<Named>, bypass_vpn: bool, limits: &[Limit], file: &ConfigFil
     Ok(if auto { Choice::Auto { bypass_vpn, known: links } } else { Choice::Named(links) })
 }
 
-/// `-o`: a file, a directory, standard output; without it the present directory.
-fn target(output: Option<PathBuf>) -> Target {
-    match output {
-        None => Target::Directory(PathBuf::from(".")),
-        Some(path) if path.as_os_str() == "-" => Target::Stdout,
-        Some(path) if path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() => {
-            Target::Directory(path)
-        }
-        Some(path) => Target::File(path),
-    }
-}
-
-/// A line for whoever takes several URLs for several files, as other programs do: the names tell.
-fn mirrors(urls: &[Url]) -> Option<String> {
-    let name = |url: &Url| url.path_segments().and_then(|mut segments| segments.next_back().map(str::to_owned));
-    let mut names: Vec<String> = urls.iter().filter_map(name).collect();
-    names.sort();
-    names.dedup();
-    (names.len() > 1).then(|| {
-        format!(
-            "the {} URLs are taken as mirrors of one file, though they end differently; for several files run one command for each",
-            urls.len()
-        )
-    })
-}
-
-/// The report as one JSON object and a line end.
-fn print(report: &Report, to_stderr: bool) -> Result<(), Exit> {
-    let text = serde_json::to_string(report)
-        .map_err(|error| Exit::failed(format!("the report cannot be written as JSON: {error}")))?;
-    let text = text + "\n";
-    if to_stderr { output::print_beside(&text) } else { output::print(&text) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,20 +246,30 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_end_differently_are_mirrors_with_a_line() {
-        let line = |urls: &[&str]| mirrors(&urls.iter().map(|url| url.parse().unwrap()).collect::<Vec<_>>());
-        assert_eq!(line(&["http://h/a.iso"]), None);
-        assert_eq!(line(&["http://h/a.iso", "https://i/pub/a.iso?x=1"]), None);
-        assert!(line(&["http://h/a.iso", "http://h/b.iso"]).unwrap().contains("the 2 URLs are taken as mirrors"));
-    }
-
-    #[test]
     fn the_target_is_a_file_a_directory_or_standard_output() {
-        assert_eq!(target(None), Target::Directory(".".into()));
-        assert_eq!(target(Some("-".into())), Target::Stdout);
-        assert_eq!(target(Some("new/".into())), Target::Directory("new/".into()));
-        assert_eq!(target(Some("/".into())), Target::Directory("/".into()));
-        assert_eq!(target(Some("f.iso".into())), Target::File("f.iso".into()));
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        let target = |output: Option<PathBuf>, dir: Option<PathBuf>, several: bool, entry: Entry| {
+            Places { output, dir, trace: None, several }.target(&entry)
+        };
+        let plain = Entry::default;
+        assert_eq!(target(None, None, false, plain()).unwrap(), Target::Directory(".".into()));
+        assert_eq!(target(Some("-".into()), None, false, plain()).unwrap(), Target::Stdout);
+        assert_eq!(target(Some("f.iso".into()), None, false, plain()).unwrap(), Target::File("f.iso".into()));
+        assert_eq!(target(Some(at("new/")), None, true, plain()).unwrap(), Target::Directory(at("new/")));
+        assert_eq!(target(None, Some(at("d/e")), true, plain()).unwrap(), Target::Directory(at("d/e")));
+        assert!(at("new").is_dir() && at("d/e").is_dir());
+        assert_eq!(
+            target(Some("f".into()), Some(at("d")), false, plain()).unwrap(),
+            Target::File(at("d").join("f"))
+        );
+        let out = Entry { out: Some("s/f".into()), dir: Some(at("x")), ..plain() };
+        assert_eq!(target(None, Some(at("d")), true, out).unwrap(), Target::File(at("x/s/f")));
+        for output in ["-", "f.iso"] {
+            assert!(
+                line(target(Some(output.into()), None, true, plain())).contains("several files do not go into one")
+            );
+        }
     }
 
     #[test]

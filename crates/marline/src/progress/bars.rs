@@ -12,10 +12,11 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use marline_net::get::Progress;
+use marline_net::get::{Overview, Progress};
 use marline_net::printable::printable;
 
 use super::figures::{clock, percent, rate, share, size};
+use super::files;
 
 /// Bars on standard error.
 pub(crate) struct Bars {
@@ -29,7 +30,7 @@ pub(crate) struct Bars {
 
 /// What a bar is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ink {
+pub(super) enum Ink {
     /// `━━━╸    `
     Unicode,
     /// `===>    `
@@ -44,12 +45,21 @@ impl Bars {
 
     /// Draws again, unless a tenth of a second has not passed.
     pub(crate) fn progress(&mut self, progress: &Progress) {
+        self.redraw(|ink, columns, rows| draw(progress, ink, columns, rows));
+    }
+
+    /// The same of several files.
+    pub(crate) fn overview(&mut self, overview: &Overview) {
+        self.redraw(|ink, columns, rows| files::draw(overview, ink, columns, rows));
+    }
+
+    fn redraw(&mut self, lines: impl FnOnce(Ink, usize, usize) -> Vec<String>) {
         if self.last.is_some_and(|last| last.elapsed() < REDRAW) {
             return;
         }
         self.last = Some(Instant::now());
         let (columns, rows) = window();
-        let lines = draw(progress, self.ink, columns, rows);
+        let lines = lines(self.ink, columns, rows);
         let mut text = self.back();
         for line in &lines {
             text += line;
@@ -95,7 +105,7 @@ impl Ink {
     }
 
     /// `part` of `whole` as a bar of `width` characters; of an unknown whole: an empty one.
-    fn bar(self, part: u64, whole: Option<u64>, width: usize) -> String {
+    pub(super) fn bar(self, part: u64, whole: Option<u64>, width: usize) -> String {
         let whole = whole.filter(|whole| *whole > 0);
         let full = whole.map_or(0, |whole| (u128::from(part) * width as u128 / u128::from(whole)) as usize);
         let full = full.min(width);

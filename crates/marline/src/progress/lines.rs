@@ -1,8 +1,9 @@
 //! Progress where there is no terminal: one line per second, which a log keeps and `grep` finds.
 
-use marline_net::get::Progress;
+use marline_net::get::{Overview, Progress};
 
 use super::figures::{clock, percent, rate, size};
+use super::files;
 
 /// One line per second on standard error.
 pub(crate) struct Lines {
@@ -22,6 +23,15 @@ impl Lines {
         if second > self.last {
             self.last = second;
             self.line(&text(progress));
+        }
+    }
+
+    /// The same of several files.
+    pub(crate) fn overview(&mut self, overview: &Overview) {
+        let second = overview.elapsed.max(0.0) as u64;
+        if second > self.last {
+            self.last = second;
+            self.line(&files::text(overview));
         }
     }
 

@@ -3,7 +3,8 @@
 //! [`Progress`] values and lines go in; text goes to standard error, never to standard output, which may carry the
 //! file itself.
 //!
-//! 1. On a terminal: one bar per link and one in all, drawn again at most ten times a second ([`bars`]).
+//! 1. On a terminal: one bar per link and one in all, or one per file and one in all ([`files`]), drawn again at most ten
+//!    times a second ([`bars`]).
 //! 2. Elsewhere: one line per second ([`lines`]).
 //! 3. With `--quiet`: nothing at all. Errors are not progress and are printed elsewhere.
 //! 4. Lines that the user should read once are never overdrawn.
@@ -14,11 +15,12 @@
 
 mod bars;
 mod figures;
+mod files;
 mod lines;
 
 use std::io::IsTerminal;
 
-use marline_net::get::{Progress, Report, Watcher};
+use marline_net::get::{Overview, Progress, Report, Watcher};
 
 pub(crate) use bars::Bars;
 pub(crate) use figures::{rate, size};
@@ -50,6 +52,17 @@ impl Viewer {
     pub(crate) fn clear(&mut self) {
         if let Self::Bars(bars) = self {
             bars.clear();
+        }
+    }
+
+    /// Shows how a batch goes; one file as a download of its own.
+    pub(crate) fn overview(&mut self, overview: &Overview) {
+        match (&mut *self, overview.files.as_slice()) {
+            (Self::Quiet, _) => {}
+            (_, [file]) if overview.total == 1 => self.progress(&file.progress),
+            (_, []) if overview.total == 1 => {}
+            (Self::Lines(lines), _) => lines.overview(overview),
+            (Self::Bars(bars), _) => bars.overview(overview),
         }
     }
 

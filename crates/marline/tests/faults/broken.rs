@@ -74,7 +74,7 @@ fn garbage_instead_of_a_head_is_tried_again() {
 #[test]
 fn nothing_but_garbage_is_given_up_with_the_reason() {
     let server = Server::start(|_| Answer::garbage(b"SSH-2.0-OpenSSH_9.2\r\n"));
-    let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 1);
+    let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 76);
     assert!(line.contains("the server does not speak HTTP/1.1"), "{line}");
     assert_eq!(server.asked().len(), 3);
 }
@@ -116,14 +116,14 @@ fn an_answer_that_comes_byte_by_byte_is_read() {
 #[test]
 fn a_refused_connection_is_given_up_after_the_retries() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let line = Program::new().refused(&[&format!("http://{closed}/file"), "--retry", "2"], 1);
+    let line = Program::new().refused(&[&format!("http://{closed}/file"), "--retry", "2"], 68);
     assert!(line.contains("refused"), "{line}");
 }
 
 #[test]
 fn a_server_that_resets_every_connection_is_given_up() {
     let server = Server::start(|_| Answer::garbage(b"").then([Step::Reset]));
-    let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 1);
+    let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 68);
     assert!(line.contains("reset") || line.contains("closed"), "{line}");
 }
 

@@ -136,7 +136,7 @@ fn a_link_comes_back_when_its_portal_lets_it_through() {
 fn only_portals_give_no_file() {
     let Some(network) = Network::two_links() else { return };
     let server = network.serve(|_| Answer::page(511, "<html>log in"));
-    let line = network.program().refused(&[&server.url("/file")], 1);
+    let line = network.program().refused(&[&server.url("/file")], 75);
     assert!(line.contains("the server answers 511"), "{line}");
 }
 

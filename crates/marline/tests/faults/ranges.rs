@@ -66,7 +66,7 @@ fn a_chunked_body_that_breaks_off_is_no_file() {
             .with("Transfer-Encoding", "chunked")
             .then([Step::Chunk(0..1_000_000), Step::Close])
     });
-    let line = Program::new().refused(&[&server.url("/file"), "--retry", "1"], 1);
+    let line = Program::new().refused(&[&server.url("/file"), "--retry", "1"], 68);
     assert!(line.contains("in the middle of an answer"), "{line}");
 }
 
@@ -249,7 +249,7 @@ fn a_busy_server_is_left_alone_as_long_as_it_says() {
 #[test]
 fn a_server_that_stays_busy_is_given_up() {
     let server = Server::start(|_| Answer::status(503).with("Retry-After", "0"));
-    let line = Program::new().refused(&[&server.url("/file"), "--retry", "3"], 1);
+    let line = Program::new().refused(&[&server.url("/file"), "--retry", "3"], 75);
     assert!(line.contains("the server answers 503"), "{line}");
     assert_eq!(server.asked().len(), 4);
 }
@@ -269,10 +269,11 @@ fn an_error_that_passes_costs_a_moment() {
 fn an_answer_that_stays_is_final() {
     for status in [400, 401, 403, 404, 410, 451, 501, 511] {
         let server = Server::start(move |_| Answer::page(status, "<p>no"));
-        let line = Program::new().refused(&[&server.url("/file")], 1);
+        let line = Program::new().refused(&[&server.url("/file")], if status < 500 { 66 } else { 75 });
         let hint =
             if status == 401 { "; it wants a login: --user, or the one that was given is wrong" } else { "" };
-        assert!(line.ends_with(&format!("the server answers {status}{hint}")), "{line}");
+        assert!(line.contains(&format!("the server answers {status} (")), "{line}");
+        assert!(line.ends_with(&format!("){hint}")), "{line}");
         assert_eq!(server.asked().len(), 1);
     }
 }

@@ -137,7 +137,7 @@ fn a_redirect_away_from_https_is_not_followed() {
     let program = Program::new();
     let url = format!("https://localhost:{}/file", nginx.address.port());
     let ended = program.run(&[&url, "-o", "out", "--ca-file", nginx.authority().to_str().unwrap()]);
-    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert_eq!(ended.code, Some(76), "{}", ended.err);
     ended.says("the redirect from https to http://localhost/other is not followed");
     assert!(program.files().is_empty(), "{:?}", program.files());
 }

@@ -26,7 +26,7 @@ fn a_checksum_decides_whether_there_is_a_file() {
         program.run(&[&url, "-o", "out", "--json", "--checksum", &right]).report();
         assert!(program.file("out").unwrap() == *resource.data);
         let program = Program::new();
-        let line = program.refused(&[&url, "--checksum", &wrong], 1);
+        let line = program.refused(&[&url, "--checksum", &wrong], 65);
         assert!(line.contains(&format!("checksum mismatch: {name} is ")), "{line}");
         // The next run believes nothing of it.
         program.run(&[&url, "-o", "out", "--json", "--checksum", &right]).report();
@@ -56,7 +56,7 @@ fn a_place_that_cannot_be_written_is_named_before_anything_is_asked() {
     let program = Program::new();
     let fails = |to: &str| {
         let ended = program.run(&[&url, "-o", to, "-q"]);
-        assert_eq!(ended.code, Some(1), "{to}: {}", ended.err);
+        assert_eq!(ended.code, Some(74), "{to}: {}", ended.err);
         assert_eq!(ended.err.matches('\n').count(), 1, "{to}: {}", ended.err);
         ended.err
     };
@@ -80,7 +80,7 @@ fn a_directory_that_is_read_only_is_named() {
         program = program.behind(as_nobody);
     }
     fs::set_permissions(program.dir(), Permissions::from_mode(0o555)).unwrap();
-    let line = program.refused(&[&server.url("/file")], 1);
+    let line = program.refused(&[&server.url("/file")], 74);
     fs::set_permissions(program.dir(), Permissions::from_mode(0o755)).unwrap();
     assert!(line.contains("cannot be written: Permission denied"), "{line}");
     assert_eq!(server.asked().len(), 0);
@@ -91,7 +91,7 @@ fn a_disk_without_room_is_known_before_the_first_byte_is_written() {
     let Some(program) = small_disk("size=2m") else { return };
     let server = Server::honest(&Resource::new(SIZE));
     let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
-    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert_eq!(ended.code, Some(74), "{}", ended.err);
     assert!(ended.err.contains("disk full: small/out needs "), "{}", ended.err);
     assert_eq!(ended.err.matches('\n').count(), 1, "{}", ended.err);
 }
@@ -103,7 +103,7 @@ fn a_disk_that_fills_on_the_way_is_named() {
     // Nobody knows beforehand how long it is.
     let server = Server::start(move |_| resource.whole().without("Content-Length").with("Connection", "close"));
     let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
-    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert_eq!(ended.code, Some(74), "{}", ended.err);
     assert!(ended.err.contains("disk full: small/out"), "{}", ended.err);
     assert_eq!(ended.err.matches('\n').count(), 1, "{}", ended.err);
 }
@@ -132,7 +132,7 @@ fn two_runs_on_one_file_do_not_meet() {
     let second = Program::new();
     let path = program.path("out");
     let ended = second.run(&[&url, "-o", path.to_str().unwrap(), "-q"]);
-    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert_eq!(ended.code, Some(74), "{}", ended.err);
     assert!(ended.err.contains("another run of marline is downloading this file"), "{}", ended.err);
     first.wait().report();
     assert!(program.file("out").unwrap() == *resource.data);
@@ -456,7 +456,7 @@ fn what_a_server_plants_never_becomes_a_part_of_another_download() {
         std::fs::write(victim.path(name), attacker.file(name).unwrap()).unwrap();
     }
     let ended = victim.run(&[&real.url("/file"), "-o", "file", "-q"]);
-    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert_eq!(ended.code, Some(74), "{}", ended.err);
     assert!(ended.err.contains("no journal of this user's is evidence"), "{}", ended.err);
     assert!(victim.file("file").is_none());
     // Out of the way, the download is what the server has.

@@ -162,8 +162,7 @@ impl Filling {
         }
         let trust = network.trust_for(&feed.url);
         let sockets = Sockets::sharing(trust, Rc::clone(&network.resolver), Some(network.warm.clone()));
-        let origins =
-            Origins::new(std::slice::from_ref(&feed.url), &feed.headers, feed.user.as_ref()).for_right(feed.right);
+        let origins = Origins::new(&feed.url, &feed.headers, feed.user.as_ref()).for_right(feed.right);
         let mut config = feed.config.clone();
         config.fetch.origins = 1;
         config.fetch.window = Some(feed.window);

@@ -5,42 +5,107 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use marline_core::energy::Model;
-use marline_core::fetch::{Config, Failure};
-use marline_core::units::Bitrate;
+use marline_core::fetch::{Config, Failure, TroubleKind};
+
+use marline_core::units::{Bitrate, DataSize};
+use serde::Serialize;
 use url::Url;
 
-use super::{Links, Progress};
-use crate::store::Checksum;
+use super::{Links, Overview, Pieces, Progress, Report};
+use crate::http::TrustError;
+use crate::reach::Right;
+use crate::store::{Checksum, StoreError};
 
-/// Everything a download needs. The command line makes one; so can a program.
+/// What all downloads of a command have in common.
 #[derive(Clone)]
-pub struct Job {
-    /// Where the file can be had; all of them carry the same file. At least one, all `http` or `https`.
-    pub urls: Vec<Url>,
+pub struct Settings {
     /// Which links may be used.
     pub links: Links,
-    /// Where the bytes go.
-    pub target: Target,
-    /// How the machine decides. `origins` and `resume` are filled in by the run.
+    /// How the machine decides. Sources and what an earlier run left are filled in for each file.
     pub config: Config,
-    /// Further header fields, as name and value.
-    pub headers: Vec<(String, String)>,
-    /// User and password for Basic authentication (RFC 7617); sent to the first URL's host only, never printed.
-    pub user: Option<(String, String)>,
+    /// What the user gave for the servers; never printed.
+    pub credentials: Credentials,
     /// PEM file with the only roots to trust; none: the system's.
     pub ca_file: Option<PathBuf>,
-    /// What the whole file must hash to.
-    pub checksum: Option<Checksum>,
     /// The most that all links together may carry a second; each link's own limit is in its choice.
     pub limit: Option<Bitrate>,
-    /// The longest that the download may take.
-    pub max_time: Option<Duration>,
-    /// Where to write the log of every input and decision.
-    pub trace: Option<PathBuf>,
-    /// What its energy is measured by.
+    /// What the energy is measured by.
     pub energy: Accounting,
     /// Ask for MPTCP, and leave it to that where the server speaks it.
     pub mptcp: bool,
+}
+
+/// What the user gave for servers.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// Further header fields, as name and value. They stay with the origins of the user's URLs, cookies and authorization
+    /// with that of the first one.
+    pub headers: Vec<(String, String)>,
+    /// User and password for Basic authentication (RFC 7617).
+    pub user: Option<(String, String)>,
+    /// The URL for whose origin login, cookies and authorization were given: the first one; none: they are not sent.
+    pub home: Option<Url>,
+    /// Send all of it wherever redirects lead.
+    pub trusted: bool,
+}
+
+/// One file.
+#[derive(Clone)]
+pub struct File {
+    /// Where it can be had, the one that names it first. At least one, all `http` or `https`.
+    pub sources: Vec<Source>,
+    /// Where the bytes go.
+    pub target: Target,
+    /// What its bytes must hash to.
+    pub digests: Digests,
+    /// Where to write the log of every input and decision.
+    pub trace: Option<PathBuf>,
+}
+
+/// A URL of a file.
+#[derive(Clone)]
+pub struct Source {
+    /// Without a login.
+    pub url: Url,
+    /// The login that the URL carried; sent to its origin only.
+    pub login: Option<(String, String)>,
+    /// A server or a Metalink file named it, not the user: it gets nothing of what the user gave.
+    pub foreign: bool,
+    /// What it may be connected to.
+    pub right: Right,
+}
+
+impl Source {
+    /// A URL that the user named.
+    pub fn named(url: Url) -> Self {
+        Self { url, login: None, foreign: false, right: Right::user() }
+    }
+}
+
+/// What the bytes of a file must hash to, and how many there are, as far as that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// Of the whole file.
+    pub whole: Option<Checksum>,
+    /// Of its pieces.
+    pub pieces: Option<Pieces>,
+    /// The size.
+    pub size: Option<DataSize>,
+}
+
+/// A command's downloads. The command line makes one; so can a program.
+#[derive(Clone)]
+pub struct Batch {
+    /// What all of them have in common.
+    pub settings: Settings,
+    /// The files, in their order; at least one.
+    pub files: Vec<File>,
+    /// How many are downloaded at a time.
+    pub parallel: usize,
+    /// Files that an earlier run has completed are not fetched again if they have not changed.
+    pub keep_finished: bool,
+    /// The longest that all of them may take together.
+    pub max_time: Option<Duration>,
 }
 
 /// What the energy of a download is measured by; nothing at all by default.
@@ -53,18 +118,21 @@ pub struct Accounting {
 }
 
 /// What is secret, or may be, stays out.
-impl fmt::Debug for Job {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let urls: Vec<&str> = self.urls.iter().map(Url::as_str).collect();
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
-        f.debug_struct("Job")
-            .field("urls", &urls)
-            .field("links", &self.links)
-            .field("target", &self.target)
-            .field("config", &self.config)
+        f.debug_struct("Credentials")
             .field("headers", &names)
             .field("user", &self.user.as_ref().map(|_| "MASKED"))
+            .field("home", &self.home.as_ref().map(Url::as_str))
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<&str> = self.sources.iter().map(|source| source.url.as_str()).collect();
+        f.debug_struct("File").field("urls", &urls).field("target", &self.target).finish_non_exhaustive()
     }
 }
 
@@ -77,6 +145,27 @@ pub enum Target {
     Directory(PathBuf),
     /// Standard output, in order.
     Stdout,
+}
+
+/// Who looks on while a batch runs.
+pub trait BatchWatcher {
+    /// Called about ten times a second.
+    fn progress(&mut self, overview: &Overview);
+    /// Something worth one line, without a line end. `file` is the name of the one that it is about.
+    fn line(&mut self, file: Option<&str>, text: &str);
+    /// A file is complete, or will not be.
+    fn ended(&mut self, ended: Ended);
+}
+
+/// How a file of a batch ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its place in the list.
+    pub index: usize,
+    /// The URL that names it.
+    pub url: String,
+    /// How it went.
+    pub result: Result<Report, GetError>,
 }
 
 /// Who looks on while a download runs.
@@ -98,6 +187,9 @@ pub enum GetError {
         /// Why.
         failure: Failure,
     },
+    /// There is nothing to ask.
+    #[error("a file without a URL")]
+    NoSource,
     /// No link can be used.
     #[error(transparent)]
     Links(#[from] crate::links::LinksError),
@@ -169,40 +261,127 @@ impl GetError {
         self
     }
 
-    /// The process's exit code: 1 failed, 64 a file that the user named cannot be used, 69 no network, 130 stopped by
-    /// the user.
-    pub fn exit_code(&self) -> u8 {
+    /// What sort of failure it is.
+    pub fn kind(&self) -> Kind {
         match self {
-            Self::Trust(crate::http::TrustError::File { .. }) | Self::TraceIsTarget { .. } => 64,
-            Self::Links(_) | Self::Failed { failure: Failure::NoLink { .. } | Failure::NoAnswer, .. } => 69,
-            Self::Interrupted { .. } => 130,
-            _ => 1,
+            Self::Trust(TrustError::File { .. }) | Self::TraceIsTarget { .. } | Self::NoSource => Kind::Usage,
+            Self::Links(_) => Kind::NoLink,
+            Self::Failed { failure, .. } => of_failure(failure),
+            Self::Store(StoreError::Checksum { .. }) => Kind::Verification,
+            Self::Store(StoreError::ReaderGone { .. } | StoreError::PassedOn { .. }) => Kind::Other,
+            Self::Store(_) | Self::Trace { .. } => Kind::Disk,
+            Self::Trust(_) | Self::Name { .. } => Kind::Network,
+            Self::Interrupted { .. } => Kind::Interrupted,
+            Self::TimeUp { .. } => Kind::TimeUp,
+        }
+    }
+
+    /// The process's exit code, see [`Kind::exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        self.kind().exit_code()
+    }
+}
+
+fn of_failure(failure: &Failure) -> Kind {
+    match failure {
+        Failure::NoLink { .. } | Failure::NoAnswer => Kind::NoLink,
+        Failure::Status { status: 400..=499 } => Kind::Http4xx,
+        Failure::Status { status: 500..=599 } => Kind::Http5xx,
+        Failure::Digest => Kind::Verification,
+        Failure::Retries { trouble } if trouble.kind != TroubleKind::Protocol => Kind::Network,
+        Failure::Status { .. } | Failure::Redirect | Failure::Protocol { .. } | Failure::Retries { .. } => {
+            Kind::Protocol
+        }
+        Failure::KeepsChanging | Failure::Budget => Kind::Other,
+    }
+}
+
+/// Sorts of failures, as `--json` names them and the exit code tells them apart. The order is that of a batch, whose exit
+/// code is that of its worst file: the last one is the worst.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// None of the others: the file keeps changing, budgets are spent, a reader has gone away.
+    Other,
+    /// `--max-time` is over.
+    TimeUp,
+    /// The server answers with a status of 500 to 599, also when asked again.
+    Http5xx,
+    /// The server answers with a status of 400 to 499.
+    Http4xx,
+    /// The server does not speak HTTP as it should, or its redirects lead nowhere.
+    Protocol,
+    /// The server cannot be reached: no such name, refused, no TLS.
+    Network,
+    /// No link of this machine can be used, or nothing comes over any of them.
+    NoLink,
+    /// The bytes do not match their digest.
+    Verification,
+    /// The bytes cannot be stored.
+    Disk,
+    /// Something that the user named cannot be used.
+    Usage,
+    /// The user stopped it.
+    Interrupted,
+}
+
+impl Kind {
+    /// The process's exit code: those of `sysexits.h` where it has one.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Other | Self::TimeUp => 1,
+            Self::Usage => 64,
+            Self::Verification => 65,
+            Self::Http4xx => 66,
+            Self::Network => 68,
+            Self::NoLink => 69,
+            Self::Disk => 74,
+            Self::Http5xx => 75,
+            Self::Protocol => 76,
+            Self::Interrupted => 130,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use marline_core::fetch::Trouble;
+
     use super::*;
 
     #[test]
-    fn a_job_prints_no_secret() {
-        let job = Job {
-            urls: vec!["http://h/f".parse().unwrap()],
-            links: Links::Named(Vec::new()),
-            target: Target::Stdout,
-            config: Config::default(),
+    fn what_the_user_gave_is_not_printed() {
+        let credentials = Credentials {
             headers: vec![("X-Token".into(), "secret".into())],
             user: Some(("me".into(), "secret".into())),
-            ca_file: None,
-            checksum: None,
-            limit: None,
-            max_time: None,
-            trace: None,
-            energy: Accounting::default(),
-            mptcp: false,
+            home: None,
+            trusted: false,
         };
-        let text = format!("{job:?}");
+        let login = Some(("me".to_owned(), "secret".to_owned()));
+        let source = Source { login, ..Source::named("http://h/f".parse().unwrap()) };
+        let file = File { sources: vec![source], target: Target::Stdout, digests: Digests::default(), trace: None };
+        let text = format!("{credentials:?} {file:?}");
         assert!(text.contains("MASKED") && text.contains("X-Token") && !text.contains("secret"), "{text}");
+    }
+
+    #[test]
+    fn each_sort_of_failure_has_a_code_of_its_own() {
+        let failed = |failure| GetError::Failed { url: String::new(), failure };
+        let trouble = |kind| Trouble { kind, text: String::new() };
+        for (failure, code) in [
+            (Failure::Status { status: 401 }, 66),
+            (Failure::Status { status: 404 }, 66),
+            (Failure::Status { status: 429 }, 66),
+            (Failure::Status { status: 503 }, 75),
+            (Failure::Status { status: 302 }, 76),
+            (Failure::Retries { trouble: trouble(TroubleKind::Refused) }, 68),
+            (Failure::Retries { trouble: trouble(TroubleKind::Tls) }, 68),
+            (Failure::Retries { trouble: trouble(TroubleKind::Protocol) }, 76),
+            (Failure::NoLink { trouble: None }, 69),
+            (Failure::Digest, 65),
+            (Failure::Budget, 1),
+        ] {
+            assert_eq!(failed(failure.clone()).exit_code(), code, "{failure:?}");
+        }
     }
 }

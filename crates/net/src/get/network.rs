@@ -23,6 +23,7 @@ use url::Url;
 use super::Links;
 use super::links::Uplinks;
 use super::origins::{host_of, is_local};
+use super::sockets::Sockets;
 use super::warm::{Warm, Way};
 use crate::dns::Resolver;
 use crate::http::{Connection, Dial, Trust, TrustError, Windows};
@@ -74,6 +75,23 @@ impl Network {
             busy: RefCell::default(),
         };
         Ok((network, lines))
+    }
+
+    /// Of links that are known already.
+    pub(super) fn of(choice: Links, uplinks: Uplinks, trust: Trust) -> Self {
+        Self {
+            choice,
+            uplinks: RefCell::new(uplinks),
+            resolver: Rc::new(Resolver::new()),
+            trust: RefCell::new(trust),
+            warm: Warm::default(),
+            busy: RefCell::default(),
+        }
+    }
+
+    /// Connections for a transfer, which share names and idle connections with the others.
+    pub(super) fn sockets(&self, trust: Trust) -> Sockets {
+        Sockets::sharing(trust, Rc::clone(&self.resolver), Some(self.warm.clone()))
     }
 
     /// Follows the links and looks after idle connections, for ever.

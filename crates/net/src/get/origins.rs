@@ -1,92 +1,136 @@
-//! The places where the file can be had: the URLs that were given, and where redirects led.
-//!
-//! In: URLs and `Location` fields. Out: numbers for the machine, and requests for connections.
+//! The places where the file can be had: its sources, and where redirects led.
 //!
 //! 1. Each place has one number, however often it is named.
-//! 2. A redirect from https to http is not followed: it would give the file away to everybody on the path.
+//! 2. A redirect from https to http is not followed: everybody on the path could change the file.
 //! 3. Where a place may lead to depends on the servers that led there ([`Right`]).
-//! 4. User, password, and the fields that carry secrets go to the host of the first URL only.
+//! 4. User, password, cookies and the user's own header fields stay with the origin (scheme, host and port) that they were
+//!    given for. Fields that only describe the program go along with redirects.
+//! 5. A source that a server or a Metalink file names gets none of them, and neither does what it redirects to.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use base64::Engine as _;
-use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
+use http::header::{
+    ACCEPT, ACCEPT_LANGUAGE, AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
+};
 use marline_core::fetch::{Ask, OriginId, Validator};
 use url::{Host, Url};
 
+use super::job::{Credentials, Source};
 use crate::http::Get;
 use crate::reach::Right;
 
 /// All places, by number.
 #[derive(Debug)]
 pub(super) struct Origins {
-    urls: Vec<Url>,
-    /// What each of them may be connected to.
-    rights: Vec<Right>,
+    places: Vec<Place>,
     numbers: BTreeMap<String, OriginId>,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    /// The origins that the user named, with what is sent there.
+    homes: Vec<(Url, Vec<Field>)>,
+    /// What is sent wherever the user's URLs lead.
+    common: Vec<Field>,
+    /// Everything is sent wherever the user's URLs lead.
+    trusted: bool,
+}
+
+type Field = (HeaderName, HeaderValue);
+
+#[derive(Debug)]
+struct Place {
+    url: Url,
+    /// A server or a Metalink file named it, or what led there.
+    foreign: bool,
+    /// What it may be connected to.
+    right: Right,
 }
 
 impl Origins {
-    /// The URLs of the job, and what is sent with each request. Fields that HTTP does not allow are left out; the
-    /// command line has refused them before.
-    pub(super) fn new(urls: &[Url], fields: &[(String, String)], user: Option<&(String, String)>) -> Self {
-        let mut headers: Vec<_> = fields
-            .iter()
-            .filter_map(|(name, value)| {
-                Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
-            })
-            .collect();
-        if let Some((name, password)) = user {
-            let text = base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
-            if let Ok(mut value) = HeaderValue::from_str(&format!("Basic {text}")) {
-                value.set_sensitive(true);
-                headers.push((AUTHORIZATION, value));
+    /// One URL that the user named. Fields that HTTP does not allow are left out; the command line has refused them
+    /// before.
+    pub(super) fn new(url: &Url, fields: &[(String, String)], user: Option<&(String, String)>) -> Self {
+        let (user, home) = (user.cloned(), Some(url.clone()));
+        let credentials = Credentials { headers: fields.to_vec(), user, home, trusted: false };
+        Self::of(&[Source::named(url.clone())], &credentials)
+    }
+
+    /// The sources of a file, and what the user gave for them.
+    pub(super) fn of(sources: &[Source], credentials: &Credentials) -> Self {
+        let fields: Vec<Field> =
+            credentials.headers.iter().filter_map(|(name, value)| field(name, value)).collect();
+        let mut origins = Self {
+            places: Vec::new(),
+            numbers: BTreeMap::new(),
+            homes: Vec::new(),
+            common: fields.iter().filter(|(name, _)| describes(name)).cloned().collect(),
+            trusted: credentials.trusted,
+        };
+        for source in sources {
+            if !source.foreign {
+                let own = credentials.home.as_ref().is_some_and(|home| same_origin(home, &source.url));
+                let mut sent: Vec<Field> =
+                    fields.iter().filter(|(name, _)| own || !carries_secrets(name)).cloned().collect();
+                let given = credentials.user.as_ref().filter(|_| own);
+                sent.extend(source.login.as_ref().or(given).and_then(login));
+                origins.homes.push((source.url.clone(), sent));
             }
-        }
-        let mut origins = Self { urls: Vec::new(), rights: Vec::new(), numbers: BTreeMap::new(), headers };
-        for url in urls {
-            let id = OriginId(origins.urls.len() as u16);
-            origins.numbers.entry(url.as_str().to_owned()).or_insert(id);
-            origins.add(url.clone(), Right::user());
+            origins.add(&source.url, source.foreign, source.right);
         }
         origins
     }
 
     /// The same, for URLs that whoever has this right has named.
     pub(super) fn for_right(mut self, right: Right) -> Self {
-        self.rights.fill(right);
+        self.places.iter_mut().for_each(|place| place.right = right);
         self
     }
 
-    fn add(&mut self, url: Url, right: Right) {
-        self.urls.push(url);
-        self.rights.push(right);
+    /// The number of a place that this server, where another one is, has named as a further source; none if it cannot be
+    /// one.
+    pub(super) fn add_source(&mut self, from: OriginId, url: &Url, server: Option<IpAddr>) -> Option<OriginId> {
+        let right = self.right(from)?.led_by(server);
+        if self.places.len() >= MOST_PLACES || self.numbers.contains_key(url.as_str()) {
+            return None;
+        }
+        // As with redirects: what is asked for over TLS does not come in plain text.
+        let secure = self.places.first().is_some_and(|first| first.url.scheme() == "https");
+        if secure && url.scheme() != "https" {
+            return None;
+        }
+        self.add(url, true, right)
+    }
+
+    fn add(&mut self, url: &Url, foreign: bool, right: Right) -> Option<OriginId> {
+        let id = u16::try_from(self.places.len()).map(OriginId).ok()?;
+        self.numbers.entry(url.as_str().to_owned()).or_insert(id);
+        self.places.push(Place { url: url.clone(), foreign, right });
+        Some(id)
     }
 
     pub(super) fn url(&self, id: OriginId) -> Option<&Url> {
-        self.urls.get(usize::from(id.0))
+        self.places.get(usize::from(id.0)).map(|place| &place.url)
     }
 
     /// What a place may be connected to.
     pub(super) fn right(&self, id: OriginId) -> Option<Right> {
-        self.rights.get(usize::from(id.0)).copied()
+        self.places.get(usize::from(id.0)).map(|place| place.right)
     }
 
     /// Whether there is one place only.
     pub(super) fn is_one(&self) -> bool {
-        self.urls.len() == 1
+        self.places.len() == 1
     }
 
-    /// The number of a redirect's target, which this server named; none if it must not or cannot be followed, with the reason for the user.
+    /// The number of a redirect's target, which this server named; none if it must not or cannot be followed, with the
+    /// reason for the user.
     pub(super) fn redirect(
         &mut self,
         from: OriginId,
         location: &str,
         server: Option<IpAddr>,
     ) -> Result<OriginId, String> {
-        let base = self.url(from).ok_or_else(|| "a redirect from nowhere".to_owned())?;
+        let from = self.places.get(usize::from(from.0)).ok_or_else(|| "a redirect from nowhere".to_owned())?;
+        let (base, foreign, right) = (&from.url, from.foreign, from.right);
         let mut target = base.join(location).map_err(|e| format!("the redirect to `{location}` is no URL: {e}"))?;
         target.set_fragment(None);
         match (base.scheme(), target.scheme()) {
@@ -97,36 +141,58 @@ impl Origins {
         if let Some(id) = self.numbers.get(target.as_str()) {
             return Ok(*id);
         }
-        let id = u16::try_from(self.urls.len()).map(OriginId).map_err(|_| "too many redirects".to_owned())?;
-        let right = self.right(from).unwrap_or_else(Right::user);
+        if self.places.len() >= MOST_PLACES {
+            return Err("too many redirects".to_owned());
+        }
         // Within one host a redirect says nothing new of where it is.
         let right = if base.host() == target.host() { right } else { right.led_by(server) };
-        self.numbers.insert(target.as_str().to_owned(), id);
-        self.add(target, right);
-        Ok(id)
+        self.add(&target, foreign, right).ok_or_else(|| "too many redirects".to_owned())
     }
 
     /// The request for some bytes of a place.
     pub(super) fn get(&self, id: OriginId, ask: Ask, if_range: Option<Validator>) -> Option<Get> {
-        let url = self.url(id)?;
+        let Place { url, foreign, .. } = self.places.get(usize::from(id.0))?;
         let host = url.host_str()?;
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
-        let trusted = self.urls.first().is_some_and(|first| same_host(first, url));
-        let headers = self.headers.iter().filter(|(name, _)| trusted || !carries_secrets(name)).cloned().collect();
+        let home = self.homes.iter().find(|(home, _)| same_origin(home, url)).or(self.homes.first());
+        let headers = match home {
+            _ if *foreign => Vec::new(),
+            Some((home, sent)) if self.trusted || same_origin(home, url) => sent.clone(),
+            _ => self.common.clone(),
+        };
         Some(Get { path_and_query, authority, ask, if_range, headers })
     }
 }
 
-/// Whether the first URL's secrets may go there: the same host and port, and not less protected.
-fn same_host(first: &Url, other: &Url) -> bool {
-    let protected = other.scheme() == "https" || first.scheme() == other.scheme();
-    let port = first.port_or_known_default() == other.port_or_known_default();
-    first.host_str() == other.host_str() && protected && (port || first.scheme() != other.scheme())
+fn field(name: &str, value: &str) -> Option<Field> {
+    Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
+}
+
+/// Basic authentication (RFC 7617).
+fn login((name, password): &(String, String)) -> Option<Field> {
+    let text = base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
+    let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
+    value.set_sensitive(true);
+    Some((AUTHORIZATION, value))
+}
+
+/// Whether what was given for the first URL may go to the other: the same scheme, host and port, or the same host with
+/// TLS, both at their own ports.
+pub(super) fn same_origin(first: &Url, other: &Url) -> bool {
+    let ports = (first.port_or_known_default(), other.port_or_known_default());
+    let same = first.scheme() == other.scheme() && ports.0 == ports.1;
+    let secured = (first.scheme(), other.scheme()) == ("http", "https") && ports == (Some(80), Some(443));
+    first.host_str() == other.host_str() && (same || secured)
 }
 
 fn carries_secrets(name: &HeaderName) -> bool {
     [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].contains(name)
+}
+
+/// Whether a field tells of the program, and of nobody's rights.
+fn describes(name: &HeaderName) -> bool {
+    [USER_AGENT, ACCEPT, ACCEPT_LANGUAGE].contains(name)
 }
 
 /// The host as a resolver takes it: an address without brackets, or a name.
@@ -147,16 +213,24 @@ pub(crate) fn is_local(url: &Url) -> bool {
     host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
 }
 
+/// More places than this are not remembered of what servers name.
+const MOST_PLACES: usize = 1000;
+
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
 
     use super::*;
 
+    fn fields() -> Vec<(String, String)> {
+        [("X-Id", "1"), ("Cookie", "secret"), ("User-Agent", "me")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec()
+    }
+
     fn origins(first: &str) -> Origins {
-        let fields = [("X-Id".to_owned(), "1".to_owned()), ("Cookie".to_owned(), "secret".to_owned())];
         let user = ("me".to_owned(), "pass".to_owned());
-        Origins::new(&[first.parse().unwrap()], &fields, Some(&user))
+        Origins::new(&first.parse().unwrap(), &fields(), Some(&user))
     }
 
     fn server() -> Option<IpAddr> {
@@ -168,16 +242,50 @@ mod tests {
         get.headers.iter().map(|(name, _)| name.to_string()).collect()
     }
 
+    const ALL: [&str; 4] = ["x-id", "cookie", "user-agent", "authorization"];
+
     #[test]
-    fn secrets_stay_with_the_first_host() {
+    fn what_was_given_for_an_origin_stays_there() {
         let mut o = origins("http://a.example/f");
-        assert_eq!(names(&o, OriginId(0)), ["x-id", "cookie", "authorization"]);
-        let secure = o.redirect(OriginId(0), "https://a.example/f", server()).unwrap();
-        assert_eq!(names(&o, secure).len(), 3);
-        let other = o.redirect(OriginId(0), "https://b.example/f", server()).unwrap();
-        assert_eq!(names(&o, other), ["x-id"]);
-        let port = o.redirect(OriginId(0), "http://a.example:8080/f", server()).unwrap();
-        assert_eq!(names(&o, port), ["x-id"]);
+        assert_eq!(names(&o, OriginId(0)), ALL);
+        for (target, sent) in [
+            ("/g", &ALL[..]),
+            ("https://a.example/f", &ALL),
+            ("https://a.example:9444/f", &["user-agent"]),
+            ("http://a.example:8080/f", &["user-agent"]),
+            ("https://b.example/f", &["user-agent"]),
+        ] {
+            let id = o.redirect(OriginId(0), target, server()).unwrap();
+            assert_eq!(names(&o, id), sent, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_mirror_gets_no_secret_and_what_a_server_names_gets_nothing() {
+        let url = |text: &str| text.parse::<Url>().unwrap();
+        let login = Some(("its".to_owned(), "own".to_owned()));
+        let sources = [
+            Source::named(url("https://a.example/f")),
+            Source::named(url("https://b.example/f")),
+            Source { login, ..Source::named(url("https://c.example/f")) },
+            Source { foreign: true, ..Source::named(url("https://a.example/other")) },
+        ];
+        let user = Some(("me".to_owned(), "pass".to_owned()));
+        let home = Some(url("https://a.example/f"));
+        let credentials = Credentials { headers: fields(), user, home, trusted: false };
+        let mut o = Origins::of(&sources, &credentials);
+        assert_eq!(names(&o, OriginId(0)), ALL);
+        assert_eq!(names(&o, OriginId(1)), ["x-id", "user-agent"]);
+        assert_eq!(names(&o, OriginId(2)), ["x-id", "user-agent", "authorization"]);
+        assert_eq!(names(&o, OriginId(3)), [""; 0]);
+        let led = o.redirect(OriginId(3), "https://a.example/g", server()).unwrap();
+        assert_eq!(names(&o, led), [""; 0]);
+        assert_eq!(o.add_source(OriginId(0), &url("http://a.example/plain"), server()), None, "TLS is not left");
+        let named = o.add_source(OriginId(0), &url("https://a.example/duplicate"), server()).unwrap();
+        assert_eq!(names(&o, named), [""; 0]);
+        let mut o = Origins::of(&sources[..1], &Credentials { trusted: true, ..credentials });
+        let led = o.redirect(OriginId(0), "https://b.example/g", server()).unwrap();
+        assert_eq!(names(&o, led), ALL, "as the user wants");
     }
 
     #[test]

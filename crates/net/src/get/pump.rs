@@ -16,6 +16,7 @@
 //! A task per connection was not used: at 10 Gbit/s on one core the hand-over of buffers would cost more than all
 //! decisions together.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -38,6 +39,7 @@ use super::origins::Origins;
 use super::place::Place;
 use super::sockets::{Happening, Refused, Sockets};
 use super::tally::{self, Tally};
+use super::verify::Verifier;
 use super::{GetError, Watcher, lines};
 use crate::http::{Described, Event};
 
@@ -61,6 +63,12 @@ pub(super) struct Pump<'a, M> {
     pub(super) takes_encoded: bool,
     pub(super) sockets: Sockets,
     pub(super) limits: Limits,
+    /// Compares what is in its place with its digest.
+    pub(super) verifier: Verifier,
+    /// The first good answer has come: name and size are known.
+    pub(super) is_identified: bool,
+    /// Links with a budget that this download may use, and how much it may carry there; none: each has its own.
+    pub(super) leases: Option<BTreeMap<LinkId, DataSize>>,
     /// Which links wait because one connection may carry all of them.
     pub(super) together: Together,
     /// Bytes that the machine has not heard of yet, and since when.
@@ -118,6 +126,9 @@ impl<'a, M: Driven> Pump<'a, M> {
             served: ConnId(u32::MAX),
             sockets,
             limits: Limits::default(),
+            verifier: Verifier::default(),
+            is_identified: false,
+            leases: None,
             together: Together::default(),
             unheard: Vec::new(),
             unheard_since: Instant::ZERO,
@@ -141,15 +152,29 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     /// A link can be used from now on.
     pub(super) fn link_up(&mut self, link: LinkId) {
-        let Some(profile) = self.uplinks.profile(link).cloned() else { return };
+        let Some(mut profile) = self.uplinks.profile(link).cloned() else { return };
         self.introduce(link);
         if !self.together.admits(link) {
             return;
+        }
+        if let (Some(leases), Some(budget)) = (&self.leases, &mut profile.budget) {
+            match leases.get(&link) {
+                Some(left) => *budget = *left,
+                None => return,
+            }
         }
         if let Some(tally) = self.tallies.get_mut(usize::from(link.0)) {
             tally.profile = profile.clone();
         }
         self.tell(Input::LinkUp { link, profile });
+    }
+
+    /// A link with a budget may be used, as far as so much.
+    pub(super) fn lease(&mut self, link: LinkId, most: DataSize) {
+        if let Some(leases) = &mut self.leases {
+            leases.insert(link, most);
+            self.link_up(link);
+        }
     }
 
     /// The reader wants nothing before this offset. To be told before the first link comes.
@@ -164,7 +189,7 @@ impl<'a, M: Driven> Pump<'a, M> {
     pub(super) fn introduce(&mut self, link: LinkId) {
         let Some(profile) = self.uplinks.profile(link) else { return };
         if usize::from(link.0) == self.tallies.len() {
-            self.limits.set(link, profile.limit);
+            self.limits.set(link, profile);
             self.tallies.push(Tally::new(profile.clone()));
         }
     }
@@ -201,6 +226,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         // What was ordered before this look is seen to by it.
         self.ordered = false;
         let mut busy = self.look_at_sockets(cx);
+        busy |= self.verify();
         busy |= self.look_at_links(cx);
         busy |= self.look_at_store(cx, now);
         if self.logged.machine.deadline().is_some_and(|(at, _)| at <= now) {
@@ -222,11 +248,26 @@ impl<'a, M: Driven> Pump<'a, M> {
         busy || self.ordered || !self.answers.is_empty()
     }
 
+    /// Reads on what is to be verified. Tells whether there is more.
+    fn verify(&mut self) -> bool {
+        if !self.verifier.is_busy() || self.end.is_some() {
+            return false;
+        }
+        match self.verifier.step(&mut self.place.store) {
+            Ok(Some((span, good))) => self.tell(Input::Verified { span, good }),
+            Ok(None) => {}
+            Err(error) => self.end = Some(Err(error)),
+        }
+        true
+    }
+
     /// Shows how it goes.
     pub(super) fn show(&mut self, now: Instant) {
         let status = self.logged.machine.status();
         let opening = |link| self.sockets.opening(link);
-        self.watcher.progress(&tally::progress(&status, &self.tallies, opening, self.resumed, now));
+        let mut progress = tally::progress(&status, &self.tallies, opening, self.resumed, now);
+        progress.checked = self.verifier.checked();
+        self.watcher.progress(&progress);
     }
 
     /// All bytes are there, and so many of them have been read again for the checksum.
@@ -280,7 +321,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         let now = self.now();
         let Some((link, origin)) = self.sockets.purpose(id) else { return Poll::Pending };
         let room = self.room(id);
-        let limits = &mut self.limits;
+        let limits = &self.limits;
         let looked = self.sockets.look_at(id, cx, &mut self.place, |link| limits.level(link, now).min(room));
         let Poll::Ready(happening) = looked else { return Poll::Pending };
         if let Some(error) = self.place.take_error() {
@@ -451,7 +492,7 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     /// The machine hears of something else than bytes.
-    fn tell(&mut self, input: Input) {
+    pub(super) fn tell(&mut self, input: Input) {
         self.hear();
         let now = self.now();
         self.logged.handle(now, input);
@@ -503,7 +544,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                         self.end = Some(Err(error.into()));
                     }
                 }
-                Output::Verify { .. } => {}
+                Output::Verify { span } => self.verifier.begin(span),
                 Output::Notice(notice) => self.notice(&notice),
                 Output::Done => self.end = Some(Ok(())),
                 Output::Failed(failure) => {
@@ -569,10 +610,17 @@ impl<'a, M: Driven> Pump<'a, M> {
                 self.watcher.line(&note);
             }
         }
+        self.is_identified = true;
         if let Err(error) = self.place.store.identified(total, validator) {
             self.end = Some(Err(error.into()));
         }
         self.pass_notes();
+    }
+
+    /// What the server calls the file, if it may.
+    pub(super) fn suggested_name(&self) -> Option<String> {
+        let name = self.uplinks.name_from(self.disposition.as_deref(), self.origins.url(OriginId(0)));
+        name.map(|suggested| suggested.name)
     }
 
     /// What the store has to tell the user.
@@ -584,6 +632,12 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     fn notice(&mut self, notice: &Notice) {
+        // From now on the journal is of another URL.
+        if let Notice::NextSource { next, .. } = notice
+            && let Some(url) = self.origins.url(*next)
+        {
+            self.place.store.set_source(url);
+        }
         let line = lines::notice(notice, &self.tallies, &self.origins, |link| self.sockets.opening(link));
         self.watcher.line(&line);
         self.told = true;
@@ -660,112 +714,4 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
-mod tests {
-    use marline_core::fetch::{Config, Fetch};
-    use marline_core::machine::Machine as _;
-
-    use super::*;
-    use crate::get::Progress;
-    use crate::links::Choice;
-    use crate::store::Store;
-
-    struct Nobody;
-
-    impl Watcher for Nobody {
-        fn progress(&mut self, _: &Progress) {}
-        fn line(&mut self, _: &str) {}
-    }
-
-    /// A pump on a place that never answers, within a runtime.
-    fn with_pump(test: impl FnOnce(&mut Pump<'_, Fetch>, &mut Context<'_>)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let url = format!("http://{}/file", silent.local_addr().unwrap()).parse().unwrap();
-            let store = Store::open(std::path::Path::new("/dev/null"), &[]).unwrap().store;
-            let mut watcher = Nobody;
-            let mut pump = Pump::new(
-                Logged::new(Config::default(), None),
-                Place::new(store),
-                Sockets::new(crate::http::Trust::default()),
-                Origins::new(&[url], &[], None),
-                Uplinks::local(Choice::Named(Vec::new())).unwrap().0,
-                &mut watcher,
-                std::time::Instant::now(),
-            );
-            test(&mut pump, &mut Context::from_waker(std::task::Waker::noop()));
-        });
-    }
-
-    #[test]
-    fn sockets_are_looked_at_again_after_an_order() {
-        with_pump(|pump, cx| {
-            assert!(!pump.turn(cx), "there is nothing to do");
-            pump.link_up(LinkId(0));
-            assert_eq!(pump.sockets.ids().len(), 1);
-            pump.turn(cx);
-            // A rest is over: the order comes out of a tick, behind the look at the sockets.
-            let conn = pump.sockets.ids()[0];
-            pump.forget(conn);
-            let trouble = Trouble { kind: TroubleKind::Refused, text: String::new() };
-            pump.tell(Input::Closed { conn, trouble });
-            assert!(pump.sockets.ids().is_empty(), "it rests first");
-            while pump.logged.machine.deadline().is_some_and(|(at, _)| at > pump.now()) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            assert!(pump.turn(cx), "an order waits in a queue");
-            assert_eq!(pump.sockets.ids().len(), 1);
-        });
-    }
-
-    #[test]
-    fn everybody_has_a_turn_at_the_limit() {
-        let ids: Vec<ConnId> = [1, 4, 7].map(ConnId).into();
-        for (served, want) in [(0, [1, 4, 7]), (1, [4, 7, 1]), (5, [7, 1, 4]), (7, [1, 4, 7]), (9, [1, 4, 7])] {
-            assert_eq!(behind(ConnId(served), ids.clone()), want.map(ConnId), "{served}");
-        }
-        assert_eq!(behind(ConnId(3), Vec::new()), []);
-    }
-
-    #[test]
-    fn reading_for_a_checksum_lets_others_have_a_word() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
-        with_pump(|pump, cx| {
-            let mut store = Store::open(&path, &[]).unwrap().store;
-            store.expect(format!("sha256={}", "0".repeat(64)).parse().unwrap());
-            let validator = Validator::Etag("\"1\"".to_owned());
-            store.identified(Some(DataSize::from_mib(1)), Some(&validator)).unwrap();
-            store.write(0, &[1; 1 << 20]).unwrap();
-            pump.place = Place::new(store);
-            let mut turns = 0;
-            let mut check = std::pin::pin!(crate::get::check(pump));
-            while check.as_mut().poll(cx).is_pending() {
-                turns += 1;
-            }
-            // A signal or the time limit would have been seen in each.
-            assert!(turns > 2, "{turns}");
-        });
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn an_order_that_cannot_be_carried_out_is_answered() {
-        with_pump(|pump, cx| {
-            pump.link_up(LinkId(0));
-            let conn = pump.sockets.ids()[0];
-            // It is being dialled: nothing can be asked on it yet.
-            pump.request(ReqId(7), conn, Ask::Whole, None);
-            assert!(matches!(pump.answers[..], [Input::Closed { conn: of, .. }] if of == conn));
-            pump.turn(cx);
-            assert!(pump.answers.is_empty());
-            assert_eq!(pump.tallies[0].requests, 0);
-            // The machine has heard of it: another connection is ordered after a rest.
-            assert!(pump.sockets.ids().is_empty());
-            pump.connect(ConnId(9), LinkId(0), OriginId(5), None);
-            pump.request(ReqId(8), ConnId(10), Ask::Whole, None);
-            let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
-            assert_eq!(pump.answers.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
-        });
-    }
-}
+mod tests;

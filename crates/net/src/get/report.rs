@@ -5,6 +5,8 @@ use serde::Serialize;
 use marline_core::energy::Bill;
 use marline_core::link::LinkKind;
 
+use super::Kind;
+
 /// Where a running download stands.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
@@ -24,6 +26,36 @@ pub struct Progress {
     pub eta: Option<f64>,
     /// Each link, in the order of the run.
     pub links: Vec<LinkProgress>,
+}
+
+/// Where a batch stands.
+#[derive(Clone, Debug, Default)]
+pub struct Overview {
+    /// The files that are being downloaded, in the order of the list.
+    pub files: Vec<FileProgress>,
+    /// How many files there are.
+    pub total: usize,
+    /// How many are complete, and how many will not be.
+    pub complete: usize,
+    /// See `complete`.
+    pub failed: usize,
+    /// Bytes in their place, of all files.
+    pub done: u64,
+    /// Bytes of all files, once each has told its size.
+    pub size: Option<u64>,
+    /// Bit/s of all files together.
+    pub rate: f64,
+    /// Seconds since the start.
+    pub elapsed: f64,
+}
+
+/// One file of a batch.
+#[derive(Clone, Debug)]
+pub struct FileProgress {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub progress: Progress,
 }
 
 /// Where one link stands.
@@ -48,6 +80,8 @@ pub struct LinkProgress {
 /// of the command.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The version of these fields: [`SCHEMA`].
+    pub schema: u32,
     /// The URL that was asked for.
     pub url: String,
     /// The file's size in bytes.
@@ -87,6 +121,24 @@ pub struct Report {
     pub battery_j: Option<f64>,
     /// The same, on average.
     pub battery_w: Option<f64>,
+}
+
+/// What `schema` says: it grows when a field is renamed, removed, or changes its meaning.
+pub const SCHEMA: u32 = 1;
+
+/// A file that could not be had, as `--json` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failed {
+    /// As in [`Report`].
+    pub schema: u32,
+    /// The URL that was asked for.
+    pub url: String,
+    /// Why, in one line.
+    pub error: String,
+    /// What sort of failure it is.
+    pub kind: Kind,
+    /// The exit code that belongs to it.
+    pub exit_code: u8,
 }
 
 /// What one link did.

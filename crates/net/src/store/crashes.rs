@@ -124,7 +124,7 @@ impl Tale {
         let open = || Part::open(self.model.clone(), Place::new(path()), &[URL]);
         // A failing sync may hit the opening; the next try finds what is left.
         let (mut part, found) = open().or_else(|_| open()).unwrap();
-        let (resume, _) = found::Found::split(found);
+        let (resume, _) = found::Found::split(found, &[URL]);
         let have = resume.as_ref().map(|resume| self.check(resume)).unwrap_or_default();
         match resume {
             Some(resume) if resume.validator != self.validator() => part.restart().unwrap(),

@@ -153,7 +153,8 @@ impl Found {
     }
 
     /// For the machine, and for the user.
-    pub(super) fn split(self) -> (Option<Resume>, Option<StartOver>) {
+    /// `urls` are the sources, in the order of their numbers.
+    pub(super) fn split(self, urls: &[[u8; 32]]) -> (Option<Resume>, Option<StartOver>) {
         match self {
             // What is foreign ends the opening with an error.
             Self::Nothing | Self::NoJournal | Self::Foreign(_) => (None, None),
@@ -166,7 +167,8 @@ impl Found {
                 };
                 let total = DataSize::from_bytes(header.total);
                 let have = have.iter().collect();
-                (Some(Resume { total, validator, have, source: Some(OriginId(0)) }), None)
+                let source = urls.iter().position(|url| *url == header.url).and_then(|n| u16::try_from(n).ok());
+                (Some(Resume { total, validator, have, source: source.map(OriginId) }), None)
             }
         }
     }

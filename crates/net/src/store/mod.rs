@@ -168,7 +168,7 @@ impl Store {
         let urls: Vec<_> = urls.iter().map(digest::of_url).collect();
         match Part::open(Os::default(), place.clone(), &urls) {
             Ok((part, found)) if part.takes_any_order() => {
-                let (resume, start_over) = found.split();
+                let (resume, start_over) = found.split(&urls);
                 Ok(Opened { store: Self::of(Kind::File(Box::new(part)), Some(path)), resume, start_over })
             }
             Ok((part, _)) => {
@@ -305,6 +305,32 @@ impl Store {
         };
         self.notes.extend(note);
         self.called = None;
+    }
+
+    /// The final name is this one, in the same directory. `replaces`: a file that has it is replaced; otherwise a number
+    /// is put behind it. Without effect on streams.
+    pub(crate) fn call(&mut self, name: &OsStr, replaces: bool) {
+        self.name(name);
+        match &mut self.kind {
+            Kind::File(part) => part.place_mut().keep_old = !replaces,
+            Kind::InOrder(file) => file.place.keep_old = !replaces,
+            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => {}
+        }
+    }
+
+    /// What comes from now on is of this URL.
+    pub(crate) fn set_source(&mut self, url: &Url) {
+        if let Kind::File(part) = &mut self.kind {
+            part.set_url(digest::of_url(url));
+        }
+    }
+
+    /// Reads some bytes that are in their place; none of a stream.
+    pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<usize, StoreError> {
+        match &self.kind {
+            Kind::File(part) => part.read(at, bytes),
+            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(0),
+        }
     }
 
     /// The file is known; from now on a journal may be kept.

@@ -307,6 +307,16 @@ impl<D: Disk> Part<D> {
         self.disk.read_at(&self.data, at, bytes).map_err(|e| StoreError::io(&self.place.part, "reading", e))
     }
 
+    pub(super) fn place_mut(&mut self) -> &mut Place {
+        &mut self.place
+    }
+
+    /// What is written from now on is of this URL. To be called while nothing is in place, or before everything is thrown
+    /// away.
+    pub(super) fn set_url(&mut self, url: [u8; 32]) {
+        self.url = url;
+    }
+
     pub(super) fn place(&self) -> &Place {
         &self.place
     }

@@ -1,0 +1,69 @@
+//! What a running download and the batch tell each other. Both run on one thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use marline_core::fetch::{Load, Share};
+use marline_core::units::DataSize;
+
+use crate::get::{Progress, Watcher};
+
+/// One download's side of the batch. Links go by their interfaces' names, as each download numbers them for itself.
+#[derive(Debug, Default)]
+pub(in crate::get) struct Control {
+    /// What it may use of each link; what is not in it is free.
+    pub(in crate::get) shares: BTreeMap<String, Share>,
+    /// Something above has changed since the download last looked.
+    pub(in crate::get) changed: bool,
+    /// What it last reported.
+    pub(in crate::get) report: Option<Stands>,
+    /// How it goes, for whoever looks on.
+    pub(in crate::get) progress: Progress,
+    /// Lines for the user.
+    pub(in crate::get) lines: Vec<String>,
+    /// What it is called now.
+    pub(in crate::get) name: String,
+}
+
+/// Where a download stands.
+#[derive(Clone, Debug)]
+pub(in crate::get) struct Stands {
+    pub(in crate::get) left: Option<DataSize>,
+    pub(in crate::get) links: Vec<Standing>,
+}
+
+/// What it makes of one link.
+#[derive(Clone, Debug)]
+pub(in crate::get) struct Standing {
+    pub(in crate::get) name: String,
+    pub(in crate::get) budgeted: bool,
+    /// None: it was not told of the link yet.
+    pub(in crate::get) load: Option<Load>,
+}
+
+/// A download's watcher: keeps what it shows for the batch.
+#[derive(Clone, Default)]
+pub(in crate::get) struct Shown(pub(in crate::get) Rc<RefCell<Control>>);
+
+impl Watcher for Shown {
+    fn progress(&mut self, progress: &Progress) {
+        self.0.borrow_mut().progress = progress.clone();
+    }
+
+    fn line(&mut self, text: &str) {
+        self.0.borrow_mut().lines.push(text.to_owned());
+    }
+}
+
+/// Why all downloads are to end early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::get) enum Stop {
+    /// The user asked for it.
+    Interrupted,
+    /// The time limit is over.
+    TimeUp,
+}
+
+/// Set once, read by every download.
+pub(in crate::get) type Stopping = Cell<Option<Stop>>;
