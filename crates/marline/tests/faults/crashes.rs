@@ -21,7 +21,9 @@ fn a_signal_stops_cleanly_and_the_next_run_goes_on() {
         let ended = running.wait();
         assert_eq!(ended.code, Some(130), "{}", ended.err);
         assert!(ended.err.ends_with("marline: stopped; run the same command again to go on\n"), "{}", ended.err);
-        assert!(program.file("out").is_none() && ended.out.is_empty());
+        assert!(program.file("out").is_none());
+        let printed = String::from_utf8_lossy(&ended.out);
+        assert!(printed.contains(r#""kind":"interrupted","exit_code":130"#), "{printed}");
         let server = server.pace(0);
         let report = program.get(&url).report();
         assert!(report["resumed_bytes"].as_u64().unwrap() >= 4_000_000, "{report}");

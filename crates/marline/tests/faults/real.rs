@@ -113,7 +113,7 @@ fn a_certificate_that_does_not_fit_ends_the_run_with_its_reason() {
         if known {
             words.extend(["--ca-file", authority.to_str().unwrap()]);
         }
-        let line = program.refused(&words, 1);
+        let line = program.refused(&words, 68);
         assert!(line.contains(says), "{line}");
     }
 }

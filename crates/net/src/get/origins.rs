@@ -87,6 +87,10 @@ impl Origins {
 
     /// The number of a place that this server, where another one is, has named as a further source; none if it cannot be
     /// one.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the HTTP reader does not report `Link` fields (RFC 6249) yet")
+    )]
     pub(super) fn add_source(&mut self, from: OriginId, url: &Url, server: Option<IpAddr>) -> Option<OriginId> {
         let right = self.right(from)?.led_by(server);
         if self.places.len() >= MOST_PLACES || self.numbers.contains_key(url.as_str()) {
