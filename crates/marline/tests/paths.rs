@@ -418,7 +418,7 @@ fn a_run_that_is_stopped_or_killed_leaves_nothing_behind() {
     let place = Place::new();
     let script = r#"
 state >before
-for signal in TERM INT HUP; do
+for signal in TERM INT; do
     $steer 2>said & daemon=$!
     started $daemon
     state >while; cmp -s before while && echo "nothing was changed"
@@ -451,15 +451,15 @@ done
     let Some(lines) = place.in_a_network(script) else { return };
     let stopped = |signal: &str| format!("{signal} 0 marline: stopped; everything is as it was before");
     // IPv4 of the second link has two rules.
-    let runs = ["TERM", "INT", "HUP"].into_iter().flat_map(|signal| ["2".to_owned(), stopped(signal)]);
+    let runs = ["TERM", "INT"].into_iter().flat_map(|signal| ["2".to_owned(), stopped(signal)]);
     let mut expected: Vec<String> = runs.collect();
     expected.push("restore".into());
-    assert_eq!(lines[..7], expected, "{lines:#?}");
+    assert_eq!(lines[..5], expected, "{lines:#?}");
     // The second one is refused whatever its run directory, and so is whoever would pull the ground from under the first.
-    for refused in &lines[7..10] {
+    for refused in &lines[5..8] {
         assert!(refused.starts_with("1 marline: a `marline paths` (process "), "{lines:#?}");
     }
-    assert_eq!(lines[10..], ["restart"], "{lines:#?}");
+    assert_eq!(lines[8..], ["restart"], "{lines:#?}");
 }
 
 #[test]
