@@ -1,6 +1,6 @@
 //! What users touch: the command line, its configuration file, and what it shows while it works.
 //!
-//! In: arguments, the environment, one configuration file. Out: a [`Job`](get::Job) for `marline-net`, lines for
+//! In: arguments, the environment, one configuration file. Out: a [`Batch`](get::Batch) for `marline-net`, lines for
 //! people on standard error, results for programs on standard output, and an exit code.
 //!
 //! 1. All that the user wrote is parsed before anything is opened or asked; a wrong word costs nothing.
@@ -43,7 +43,7 @@ use std::process::ExitCode;
 pub use args::{Cli, Verb};
 pub use config::{ConfigError, ConfigFile};
 pub use exit::Exit;
-/// Downloads: describe one in a [`get::Job`], then [`get::run`] it.
+/// Downloads: describe them in a [`get::Batch`], then [`get::run`] it.
 pub use marline_net::get;
 pub use secret::Secret;
 

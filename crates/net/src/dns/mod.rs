@@ -12,9 +12,9 @@
 //! 4. What no server over the link knows, the system is asked for: it has search domains, mDNS and modules of its own.
 //! 5. Only families that the link has are asked for and given; IPv6 comes first where the link has a public IPv6
 //!    address (RFC 8305 §4, RFC 6724 §2.1).
-//!    Over a link without IPv4, addresses of IPv4 are those of the network's NAT64, if it has one ([`nat64`]).
-//! 6. Answers are kept as long as they say, at most five minutes, and at most [`resolver::MOST`] of them. A name that has led to
-//!    the Internet does not lead to this machine later ([`rebinding`]).
+//!    Over a link without IPv4, addresses of IPv4 are those of the network's NAT64, if it has one (`nat64`).
+//! 6. Answers are kept as long as they say, at most five minutes, and at most `resolver::MOST` of them. A name that has led to
+//!    the Internet does not lead to this machine later (`rebinding`).
 //! 7. "There is no such name" is an answer, and told apart from silence: only silence is worth another try.
 //!
 //! `hickory-resolver` was not used: it has no sockets per device and no per-link configuration of Linux, which is all

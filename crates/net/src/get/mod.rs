@@ -1,7 +1,7 @@
 //! Downloads, driven: a [`Batch`] of files goes in, the files come out, and what a [`BatchWatcher`] wants to see.
 //!
-//! Each download is a pump that tells `core::fetch` what happens on sockets and does what it asks ([`download`]). All of
-//! them run on one task, and `core::batch` shares the links among them ([`batch`]).
+//! Each download is a pump that tells `core::fetch` what happens on sockets and does what it asks (`download`). All of
+//! them run on one task, and `core::batch` shares the links among them (`batch`).
 //!
 //! 1. Nothing is sent before the links are chosen and the target can be written.
 //! 2. Whatever ends a run early (an error, the user, the time limit) leaves files that the next run goes on with.

@@ -12,7 +12,7 @@
 //!    itself (its owner's pipe does), the detour's rule means nobody any more, and the settings are in a ledger: the next start, or
 //!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number. What belongs to a
 //!    gateway that runs is never taken away, whatever its run directory: its table says that it is there.
-//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force ([`block`]).
+//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force (`block`).
 //! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
 //! 4. An interface that is this host's way to the Internet is no LAN.
 
