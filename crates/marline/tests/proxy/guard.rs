@@ -233,7 +233,7 @@ fn a_download_follows_no_redirect_into_the_local_networks() {
         "http://169.254.169.254/latest/meta-data/".to_owned(),
     ] {
         let began = std::time::Instant::now();
-        let said = program.refused(&[&server.url(&format!("/to?{target}"))], 1);
+        let said = program.refused(&[&server.url(&format!("/to?{target}"))], 68);
         assert!(said.contains("refused; ask for that URL itself if it is meant"), "{said}");
         assert!(began.elapsed() < Duration::from_secs(10), "{target}: {:?}", began.elapsed());
     }
