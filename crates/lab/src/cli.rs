@@ -55,7 +55,7 @@ Example:
 In the command {url} stands for what is served, {urls} for the same over HTTPS, {ca} for the file of the certificate
 authority; the same are in MARLINE_LAB_URL, MARLINE_LAB_URLS and MARLINE_LAB_CA. The exit code is the command's.
 A link: NAME,rate=R|trace=FILE|medium=PRESET[,up=R|,uptrace=FILE][,rtt=T][,jitter=T[,reorder]][,loss=P|,loss=ge:P/P/P][,uploss=P]
-        [,queue=T|SIZE][,codel][,steps=T:R+T:R][,kind=K][,mtu=SIZE]
+        [,queue=T|SIZE][,codel][,police=R:SIZE][,steps=T:R+T:R][,kind=K][,mtu=SIZE]
 PRESET: 11g-mixed, 11g, 11b, 11b-rts, 11b-paper
 An event: TIME:LINK=down|hold|up|rate=R|up=R|loss=P|rtt=T|jitter=T";
 

@@ -57,10 +57,12 @@ fn cc(report: &CongestionReport) -> String {
     format!("{} was refused by this kernel: client {}, server {}", report.wanted, report.client, report.server)
 }
 
-/// Why packets were dropped, in letters: full queue, CoDel, loss, down, too large.
+/// Why packets were dropped, in letters: full queue, CoDel, policer, loss, down, too large.
 fn causes(link: &LinkRun) -> String {
-    let of = |s: &Stats| [s.dropped_full, s.dropped_codel, s.dropped_loss, s.dropped_down, s.dropped_large];
-    let names = ["queue", "codel", "loss", "down", "large"];
+    let of = |s: &Stats| {
+        [s.dropped_full, s.dropped_codel, s.dropped_police, s.dropped_loss, s.dropped_down, s.dropped_large]
+    };
+    let names = ["queue", "codel", "police", "loss", "down", "large"];
     let counts = of(&link.down).into_iter().zip(of(&link.up)).map(|(down, up)| (down + up).packets);
     let parts: Vec<_> =
         names.iter().zip(counts).filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
@@ -142,6 +144,7 @@ fn stats_json(stats: &Stats) -> Value {
         "dropped_packets": {
             "queue": stats.dropped_full.packets,
             "codel": stats.dropped_codel.packets,
+            "police": stats.dropped_police.packets,
             "loss": stats.dropped_loss.packets,
             "down": stats.dropped_down.packets,
             "large": stats.dropped_large.packets,

@@ -84,10 +84,14 @@ impl Links {
         found.map_or(0, |(.., link)| link.stats(Direction::Down).delivered.packets)
     }
 
-    /// Packets towards the client that a link's queue had no room for.
+    /// Packets towards the client that a link dropped because more came than it carries: its queue was full or, by CoDel,
+    /// stood too long, or its policer let no more pass.
     pub(super) fn dropped(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
-        found.map_or(0, |(.., link)| link.stats(Direction::Down).dropped_full.packets)
+        found.map_or(0, |(.., link)| {
+            let stats = link.stats(Direction::Down);
+            (stats.dropped_full + stats.dropped_codel + stats.dropped_police).packets
+        })
     }
 
     /// IP bytes that were given to a link, from here.

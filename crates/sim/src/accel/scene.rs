@@ -7,7 +7,7 @@ use marline_core::accel::Config;
 use marline_core::link::LinkId;
 use marline_core::units::{Duration, Ratio};
 
-use crate::spec::LinkSpec;
+use crate::spec::{LinkSpec, Loss};
 use crate::tcp::Algorithm;
 
 /// A client with its links, and servers behind them.
@@ -101,6 +101,9 @@ pub struct Plan {
     pub sack: bool,
     /// Timestamps are agreed on.
     pub timestamps: bool,
+    /// What its packets towards the client lose on a hop of its own behind the primary link, such as a radio link that
+    /// other flows do not share.
+    pub loss: Loss,
     /// The client's window scale; zero bounds its window to 64 KiB.
     pub scale: u8,
     /// Where the sequence numbers of client and server begin.
@@ -122,6 +125,7 @@ impl Plan {
             algorithm: Algorithm::Cubic,
             sack: true,
             timestamps: true,
+            loss: Loss::NONE,
             scale: 7,
             numbers: [1_000_000, u32::MAX - 50_000],
             clocks: [7_000_000, 90_000],

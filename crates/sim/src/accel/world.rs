@@ -26,6 +26,7 @@ use super::station::Station;
 use super::watch::Watch;
 use crate::contract::{Checked, Log};
 use crate::link::Direction;
+use crate::link::loss::LossProcess;
 use crate::tcp::{Ending, Segment, State};
 
 /// What became of a flow.
@@ -70,6 +71,8 @@ pub struct World {
     now: Instant,
     links: Links,
     stations: Vec<Station>,
+    /// Of each flow's own hop.
+    hops: Vec<LossProcess>,
     origin: Origin,
     calls: Calls,
     machine: Option<Checked<Config, Accelerator>>,
@@ -136,6 +139,7 @@ impl World {
             robbed: BTreeSet::new(),
             ticks: 0,
             outcome: Outcome::default(),
+            hops: hops(&scene),
             stations,
             scene,
         }
@@ -227,7 +231,7 @@ impl World {
         self.stations.get(n).map_or(0, |station| station.repeated)
     }
 
-    /// Packets that the primary link's queue towards the client had no room for.
+    /// Packets towards the client that the primary link dropped because of congestion.
     pub fn dropped(&self) -> u64 {
         self.links.dropped(Scene::PRIMARY)
     }
@@ -343,6 +347,9 @@ impl World {
             }
             Carried::Piece(piece) => self.news.extend(self.origin.on_piece(piece).map(News::Input)),
             Carried::Segment { flow, segment } => {
+                if direction == Direction::Down && self.hops.get_mut(flow).is_some_and(LossProcess::loses) {
+                    return;
+                }
                 if direction == Direction::Down && link == Scene::PRIMARY && self.is_helped(flow) {
                     self.show(flow, Direction::Down, &segment);
                     self.pump();
@@ -598,6 +605,14 @@ impl World {
             self.outcome.wrong.push(format!("{}: {what}", self.now));
         }
     }
+}
+
+/// What each flow loses on its own.
+fn hops(scene: &Scene) -> Vec<LossProcess> {
+    let hop = |(n, plan): (usize, &super::scene::Plan)| {
+        LossProcess::new(plan.loss, scene.seed, &format!("hop {n}"), Direction::Down)
+    };
+    scene.flows.iter().enumerate().map(hop).collect()
 }
 
 /// What happens at fixed times.

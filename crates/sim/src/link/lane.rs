@@ -7,6 +7,7 @@ use crate::spec::Loss;
 use super::Packet;
 use super::delay::DelayLine;
 use super::loss::LossProcess;
+use super::policer::Policer;
 use super::queue::Queue;
 use super::server::Server;
 use super::stats::{Count, Stats};
@@ -21,6 +22,7 @@ pub(super) struct Lane<P> {
     /// When sending it began.
     serving_since: Instant,
     loss: LossProcess,
+    policer: Option<Policer>,
     /// Whatever is sent vanishes.
     vanishing: bool,
     line: DelayLine<P>,
@@ -33,11 +35,12 @@ impl<P: Packet> Lane<P> {
         queue: Queue<P>,
         server: Server,
         loss: LossProcess,
+        policer: Option<Policer>,
         line: DelayLine<P>,
     ) -> Self {
         let (serving, serving_since, vanishing) = (None, Instant::ZERO, false);
         let stats = Stats::default();
-        Self { mtu, queue, server, serving, serving_since, loss, vanishing, line, stats }
+        Self { mtu, queue, server, serving, serving_since, loss, policer, vanishing, line, stats }
     }
 
     pub(super) fn push(&mut self, packet: P, now: Instant) {
@@ -45,6 +48,8 @@ impl<P: Packet> Lane<P> {
         self.stats.pushed += one;
         if one.size > self.mtu {
             self.stats.dropped_large += one;
+        } else if self.policer.as_mut().is_some_and(|policer| !policer.passes(&packet, now)) {
+            self.stats.dropped_police += one;
         } else if (self.serving.is_none() && self.queue.is_empty()) || self.queue.has_room(one.size) {
             self.queue.push(packet, now);
         } else {

@@ -11,14 +11,14 @@ use crate::spec::Loss;
 use super::Direction;
 
 #[derive(Clone, Debug)]
-pub(super) struct LossProcess {
+pub(crate) struct LossProcess {
     model: Loss,
     in_bad: bool,
     random: Stream,
 }
 
 impl LossProcess {
-    pub(super) fn new(model: Loss, seed: u64, name: &str, direction: Direction) -> Self {
+    pub(crate) fn new(model: Loss, seed: u64, name: &str, direction: Direction) -> Self {
         Self { model, in_bad: false, random: Stream::new(seed, name, direction.lane() as u64, Purpose::Loss) }
     }
 
@@ -28,7 +28,7 @@ impl LossProcess {
     }
 
     /// Asked once for each packet that was sent.
-    pub(super) fn loses(&mut self) -> bool {
+    pub(crate) fn loses(&mut self) -> bool {
         match self.model {
             Loss::Each(share) => self.random.happens(share),
             Loss::Bursts { enter, leave, bad } => {

@@ -20,7 +20,8 @@ mod codel;
 mod contention;
 mod delay;
 mod lane;
-mod loss;
+pub(crate) mod loss;
+mod policer;
 mod queue;
 mod server;
 mod stats;
@@ -36,6 +37,7 @@ use contention::contend;
 use delay::DelayLine;
 use lane::Lane;
 use loss::LossProcess;
+use policer::Policer;
 use queue::Queue;
 use server::Server;
 pub use stats::{Count, Stats};
@@ -131,6 +133,7 @@ impl<P: Packet> Link<P> {
                 Queue::new(limit.max(spec.mtu), spec.codel.then_some(spec.mtu)),
                 server,
                 LossProcess::new(loss, seed, &spec.name, direction),
+                spec.police.map(Policer::new),
                 DelayLine::new(half, spec.jitter, spec.reorder, seed, &spec.name, direction),
             )
         };

@@ -43,6 +43,8 @@ pub struct Stats {
     pub dropped_full: Count,
     /// Dropped by CoDel.
     pub dropped_codel: Count,
+    /// More than the policer lets pass.
+    pub dropped_police: Count,
     /// Lost by the loss model; on a medium also frames tried too often.
     pub dropped_loss: Count,
     /// Sent while the link was down.
@@ -62,6 +64,11 @@ pub struct Stats {
 impl Stats {
     /// All that came in and will not go out.
     pub fn dropped(&self) -> Count {
-        self.dropped_full + self.dropped_codel + self.dropped_loss + self.dropped_down + self.dropped_large
+        self.dropped_full
+            + self.dropped_codel
+            + self.dropped_police
+            + self.dropped_loss
+            + self.dropped_down
+            + self.dropped_large
     }
 }

@@ -19,6 +19,7 @@
 //! | `uploss=` | the same from the client | as towards the client |
 //! | `queue=` | drop-tail limit: a time (bytes at the first rate) or a size | 50ms on Wi-Fi and Ethernet, else 100ms; with codel 1s |
 //! | `codel` | RFC 8289 where packets leave the queue | |
+//! | `police=` | a token bucket in front of the queue, one for each direction: `20Mbit/s:64KiB` (see [`Police`]) | |
 //! | `mtu=` | the largest IP packet | 1500B |
 //!
 //! 1. Nothing touches a file here: [`LinkSpec::load`] reads the traces, so that a scenario can be checked, listed and
@@ -30,6 +31,7 @@
 
 mod change;
 mod loss;
+mod police;
 mod print;
 mod written;
 
@@ -45,6 +47,7 @@ use serde::ser::{Serialize, Serializer};
 
 pub use change::{Change, Event};
 pub use loss::Loss;
+pub use police::Police;
 
 use crate::medium::Preset;
 use crate::trace::{Trace, TraceError};
@@ -143,6 +146,8 @@ pub struct LinkSpec {
     pub queue: Option<QueueLimit>,
     /// Whether CoDel keeps the queue short.
     pub codel: bool,
+    /// What each direction may carry; none: no limit but the link's own rate.
+    pub police: Option<Police>,
     /// The largest IP packet.
     pub mtu: DataSize,
 }
@@ -162,6 +167,7 @@ impl LinkSpec {
             up_loss: None,
             queue: None,
             codel: false,
+            police: None,
             mtu: DataSize::from_bytes(1500),
         }
     }

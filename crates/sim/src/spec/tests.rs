@@ -49,6 +49,7 @@ fn each_form_prints_as_it_was_written() {
         "lte,trace=a.down,uptrace=b.up,rtt=50ms",
         "lte,trace=a.down,up=10Mbit/s,loss=ge:1%/25%/50%",
         "wifi,rate=20Mbit/s,loss=1%,uploss=0%",
+        "wifi,rate=100Mbit/s,queue=5ms,police=20Mbit/s:64KiB",
         "wifi,medium=11g-mixed,rtt=20ms",
         "wifi,medium=11b,rate=11Mbit/s,up=2Mbit/s",
         "x,rate=12345678bit/s,rtt=1ns",
@@ -75,6 +76,8 @@ fn what_is_wrong_is_named_with_its_value_and_what_is_expected() {
         ("wifi,rate=1Mbit/s,loss=101%", &["loss: `101%`", "100%"]),
         ("wifi,rate=1Mbit/s,loss=ge:1%/2%", &["loss: `ge:1%/2%`"]),
         ("wifi,rate=1Mbit/s,queue=9", &["queue: `9`", "64KiB"]),
+        ("wifi,rate=1Mbit/s,police=1Mbit/s", &["police: `1Mbit/s`", "20Mbit/s:64KiB"]),
+        ("wifi,rate=1Mbit/s,police=1Mbit/s:0B", &["police: `1Mbit/s:0B`", "above zero"]),
         ("wifi,rate=1Mbit/s,mtu=500B", &["mtu: `500B`", "576B"]),
         ("wifi,rate=1Mbit/s,mtu=1500", &["mtu: `1500`", "1500B"]),
         ("wifi,rate=1Mbit/s,mtu=64KiB", &["mtu: `64KiB`"]),
@@ -193,6 +196,7 @@ proptest! {
         flags in any::<(bool, bool)>(),
         losses in (0..=1_000_000_u32, 0..=1_000_000_u32, 0..=1_000_000_u32, any::<bool>()),
         queue in proptest::option::of((any::<u64>(), any::<bool>())),
+        police in proptest::option::of((1..u64::MAX, 1..u64::MAX)),
         mtu in 576..=65_535_u64,
         steps in proptest::collection::btree_map(1..u64::MAX, any::<u64>(), 0..4),
     ) {
@@ -222,6 +226,10 @@ proptest! {
                 false => QueueLimit::Size(DataSize::from_bytes(n)),
             }),
             codel: flags.0,
+            police: police.map(|(rate, burst)| Police {
+                rate: Bitrate::from_bits_per_sec(rate),
+                burst: DataSize::from_bytes(burst),
+            }),
             mtu: DataSize::from_bytes(mtu),
             name,
         };

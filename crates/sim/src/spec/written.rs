@@ -14,7 +14,7 @@ use marline_core::units::{Bitrate, DataSize, Duration, parse_duration};
 use serde::{Deserialize, Serialize};
 
 use super::print::{print_duration, print_rate, print_size};
-use super::{Carrier, LinkSpec, Loss, QueueLimit, SpecError, TraceFile, Uplink, kind_of};
+use super::{Carrier, LinkSpec, Loss, Police, QueueLimit, SpecError, TraceFile, Uplink, kind_of};
 
 /// The fields as text; absent ones are none.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
@@ -46,6 +46,8 @@ pub(super) struct Written {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     queue: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    police: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     mtu: Option<String>,
     #[serde(default, skip_serializing_if = "is_off")]
     reorder: bool,
@@ -54,7 +56,7 @@ pub(super) struct Written {
 }
 
 const FIELDS: &str = "kind=, medium=, rate=, steps=, trace=, up=, uptrace=, rtt=, jitter=, loss=, uploss=, queue=, \
-                      mtu=, reorder or codel";
+                      police=, mtu=, reorder or codel";
 
 impl Written {
     /// Takes a line apart.
@@ -82,6 +84,7 @@ impl Written {
             ("loss", &self.loss),
             ("uploss", &self.uploss),
             ("queue", &self.queue),
+            ("police", &self.police),
             ("mtu", &self.mtu),
         ];
         let mut line = self.name.clone();
@@ -113,6 +116,7 @@ impl Written {
                 QueueLimit::Time(time) => print_duration(time),
                 QueueLimit::Size(size) => print_size(size),
             }),
+            police: spec.police.map(|police| police.to_string()),
             mtu: (spec.mtu != DEFAULT_MTU).then(|| print_size(spec.mtu)),
             reorder: spec.reorder,
             codel: spec.codel,
@@ -160,6 +164,7 @@ impl Written {
             up_loss: self.field("uploss", &self.uploss)?,
             queue: self.queue()?,
             codel: self.codel,
+            police: self.field("police", &self.police)?,
             mtu: self.field("mtu", &self.mtu)?.unwrap_or(DEFAULT_MTU),
         };
         if !MTU.contains(&spec.mtu.bytes()) {
@@ -295,6 +300,7 @@ impl Written {
             "loss" => &mut self.loss,
             "uploss" => &mut self.uploss,
             "queue" => &mut self.queue,
+            "police" => &mut self.police,
             "mtu" => &mut self.mtu,
             _ => return Err(unknown),
         };
@@ -321,6 +327,10 @@ impl Known for DataSize {
 impl Known for Loss {
     const EXPECTED: &'static str =
         "a share such as 0.5% (at most 100%), or ge:ENTER/LEAVE/BAD such as ge:1%/25%/50%";
+}
+
+impl Known for Police {
+    const EXPECTED: &'static str = super::police::EXPECTED;
 }
 
 impl Known for marline_core::link::LinkKind {

@@ -181,6 +181,7 @@ fn flow(chance: &mut Chance, bytes: f64, lasts: f64) -> Plan {
         algorithm: *chance.pick(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::Reno]),
         sack: !chance.one_in(10),
         timestamps: !chance.one_in(10),
+        loss: Loss::NONE,
         scale: if chance.one_in(10) { 0 } else { 7 },
         numbers: [chance.number(), chance.number()],
         clocks: [chance.number(), chance.number()],

@@ -19,6 +19,7 @@ fn any_spec() -> impl Strategy<Value = LinkSpec> {
         Just(",jitter=4ms,reorder"),
         Just(",jitter=10ms,queue=4kB"),
         Just(",mtu=1280B,codel,queue=20ms"),
+        Just(",police=2Mbit/s:3kB,loss=5%"),
     ];
     (carrier, rest).prop_map(|(carrier, rest)| {
         let mut spec: LinkSpec = format!("wifi,{carrier},rtt=20ms{rest}").parse().unwrap();

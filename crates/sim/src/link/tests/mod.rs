@@ -131,6 +131,23 @@ fn a_queue_in_time_is_fixed_in_bytes_by_the_first_rate() {
 }
 
 #[test]
+fn a_policer_passes_its_burst_and_then_its_rate_and_delays_nothing() {
+    // 60 kB at once, then 12 Mbit/s: 1000 packets a second of the 4000 that are offered.
+    let mut link = link("w,rate=100Mbit/s,rtt=20ms,queue=1s,police=12Mbit/s:60kB");
+    let out = offer(&mut link, Direction::Down, Duration::from_micros(250), ms(5000));
+    let passed = 5000 + 60_000 / 1500;
+    assert!(
+        (out.len() as u64).abs_diff(passed) <= 11,
+        "{} of {passed}; ten milliseconds are on their way",
+        out.len()
+    );
+    let stats = link.stats(Direction::Down);
+    assert_eq!(stats.max_queue_delay, Duration::ZERO);
+    assert!(stats.dropped_police.packets > 14_000 && stats.dropped_full.packets == 0);
+    assert!(is_conserved(&link));
+}
+
+#[test]
 fn a_packet_larger_than_the_mtu_is_dropped_and_counted() {
     let mut link = link("w,rate=12Mbit/s,mtu=1280B");
     link.push(Direction::Down, full(0), ms(0));
