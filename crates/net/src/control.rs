@@ -3,8 +3,8 @@
 //! In: one JSON question for each connection, at most a kibibyte, ended by a line end or by the end of the stream. Out: one
 //! JSON answer or the refusal of one, and the connection is closed. What they are is the daemon's matter.
 //!
-//! 1. Only root and the daemon's own user may ask: the socket is for its owner alone, and the asker's credentials are
-//!    looked at as well, because between `bind` and `chmod` there is a moment.
+//! 1. Only root and the daemon's own user may ask: the socket is made for its owner alone, in a directory that only its
+//!    owner and root can write, and the asker's credentials are looked at as well.
 //! 2. Whoever is slow loses his connection after two seconds; nobody makes the daemon wait. A few are heard at once, and
 //!    the others wait in the kernel's queue.
 //! 3. A socket that was left behind by a crash is replaced. One at which somebody listens is not.
@@ -13,11 +13,13 @@
 
 use std::future::Future;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,6 +34,8 @@ const LONGEST: u64 = 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// chosen: people and a monitor ask; more at once is a mistake in a script.
 pub(crate) const AT_ONCE: usize = 16;
+/// As the standard library has it; what waits there waits for [`AT_ONCE`].
+const BACKLOG: i32 = 128;
 
 /// What an asker is told.
 #[derive(Serialize, Deserialize)]
@@ -49,7 +53,8 @@ pub(crate) const ENDING: &str = "the daemon is ending";
 #[derive(Debug)]
 pub struct Ear {
     accepting: tokio::task::JoinHandle<()>,
-    path: PathBuf,
+    within: Directory,
+    name: String,
     /// Which file that is: another run may have put its own in its place.
     file: (u64, u64),
 }
@@ -67,28 +72,39 @@ impl Ear {
         F: Future<Output = Result<A, String>> + Send + 'static,
     {
         Directory::make(directory(path))?;
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        let within = Directory::own(directory(path))?;
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
+        let socket = within.path_of(name);
+        if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
             let words = format!("another one listens at {}", path.display());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, words));
         }
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        within.unlink(name)?;
+        let listener = UnixListener::from_std(bound(&socket)?)?;
+        let file = identity(&socket)?;
         let accepting = tokio::spawn(accept(listener, Arc::new(answer)));
-        Ok(Self { accepting, path: path.to_owned(), file: identity(path)? })
+        Ok(Self { accepting, within, name: name.to_owned(), file })
     }
 }
 
 impl Drop for Ear {
     fn drop(&mut self) {
         self.accepting.abort();
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
-            let _ = std::fs::remove_file(&self.path);
+        if identity(&self.within.path_of(&self.name)).is_ok_and(|file| file == self.file) {
+            let _ = self.within.unlink(&self.name);
         }
     }
+}
+
+/// A listening socket for its owner alone. Linux gives a socket's file the mode that the socket has when it is bound, so there
+/// is no moment in which others may connect, and no path is opened a second time to change it.
+fn bound(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {

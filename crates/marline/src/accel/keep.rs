@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use marline_core::link::LinkId;
-use marline_net::accel::{Outfit, Paid, Road, orphans, run_keeper};
+use marline_net::accel::{Outfit, Paid, Road, orphan, run_keeper};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::KeepArgs;
@@ -48,15 +48,21 @@ pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, Exit> {
     })
 }
 
-/// Has somebody pay what runs have left that were killed together with their keepers.
-pub(super) fn settle(dir: &Path, primary: &str, roads: &[Road]) {
-    for orphan in orphans(dir, primary) {
-        match spawn(&orphan, roads, Stdio::null()) {
-            // Its end is nobody's business but the kernel's.
-            Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
-            Err(error) => tracing::warn!(file = %orphan.display(), %error, "what flows are owed is not paid"),
-        }
+/// Repairs what the last run has left that was killed together with its keeper: one process at most for each primary link.
+///
+/// # Errors
+/// Another user can write the directory.
+pub(super) fn settle(dir: &Path, primary: &str, roads: &[Road]) -> Result<(), Exit> {
+    let orphan = orphan(dir, primary).map_err(|error| {
+        Exit::failed(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
+    })?;
+    let Some(orphan) = orphan else { return Ok(()) };
+    match spawn(&orphan, roads, Stdio::null()) {
+        // Nothing waits for its end; the thread only spares a zombie.
+        Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
+        Err(error) => tracing::warn!(file = %orphan.display(), %error, "flows of a killed run are not repaired"),
     }
+    Ok(())
 }
 
 fn spawn(ledger: &Path, roads: &[Road], input: Stdio) -> std::io::Result<Child> {

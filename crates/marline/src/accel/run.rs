@@ -48,7 +48,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);
-    keep::settle(&dir, primary, &roads);
+    keep::settle(&dir, primary, &roads)?;
     let ledger = config.mechanisms.acknowledge_ahead().then(|| ledger(&dir, primary));
     // Closes its input when this is dropped, as any end of this process does.
     let keeper = ledger.as_ref().map(|ledger| keep::start(ledger, &roads)).transpose();

@@ -43,10 +43,10 @@ struct Asked {
 /// # Errors
 /// Packets cannot be given to the own stack; the ledger stays.
 pub async fn run_keeper(path: &Path, outfit: Outfit) -> Result<Paid, AccelError> {
-    let owed = ledger::read(path);
+    let failed = || AccelError::kernel(format!("{}: the bytes that are missing", path.display()));
+    let owed = ledger::read(path).map_err(failed())?;
     let paid = if owed.is_empty() { Paid::default() } else { pay(&owed, outfit).await? };
-    // It may be gone already.
-    let _ = std::fs::remove_file(path);
+    ledger::remove(path);
     Ok(paid)
 }
 

@@ -1,23 +1,27 @@
-//! What is owed to flows ([`Owed`]), written down where this process's death does not reach.
+//! Bytes that were acknowledged early ([`Owed`]), written down where the death of this process does not reach.
 //!
-//! In: the machine, after each thing that it was told. Out: a file that says what is owed as it is now.
-//!
-//! 1. It is written before the acknowledgement leaves that makes a debt: whoever asks [`Ledger::note`] has not acted yet.
+//! 1. It is written before the acknowledgement leaves: [`Ledger::note`] is called before anything is done.
 //! 2. Nothing is synced: it is to outlive this process, not the machine, whose connections die with it.
-//! 3. Requests stand in it, with all that they hold: nobody else may read it, and it is gone when nothing is owed at the end.
-//! 4. Its name has the process's number in it, so that one who comes after a death does not write over it.
+//! 3. It holds requests with all their fields. So it is readable for its owner alone, and removed at the end unless
+//!    something is still missing.
+//! 4. Its name has the process's number in it, so that a later run does not write over it.
+//! 5. It is made and read within a [`Directory`] that no other user can write, and never through a link: a ledger says what
+//!    root requests, and which packets it gives to the local stack.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use marline_core::accel::{Accelerator, Owed};
+
+use crate::paths::ground::Directory;
 
 /// An open ledger.
 #[derive(Debug)]
 pub(super) struct Ledger {
     file: File,
+    directory: Directory,
     path: PathBuf,
     owing: (u64, u64),
     is_empty: bool,
@@ -27,10 +31,11 @@ impl Ledger {
     /// A new one; what is there by its name is gone.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// Another user can write its directory, or it cannot be made.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        Ok(Self { file, path: path.to_owned(), owing: (0, 0), is_empty: true })
+        let (directory, name) = place(path)?;
+        let file = directory.create(name)?;
+        Ok(Self { file, directory, path: path.to_owned(), owing: (0, 0), is_empty: true })
     }
 
     /// Writes what is owed now, if that is not what stands there.
@@ -50,7 +55,7 @@ impl Ledger {
             if owed.is_empty() { self.file.set_len(text.len() as u64) } else { Ok(()) }
         });
         if let Err(error) = written {
-            tracing::warn!(file = %self.path.display(), %error, "what is owed to flows is not written down");
+            tracing::warn!(file = %self.path.display(), %error, "bytes that were acknowledged early are not written down");
         }
     }
 }
@@ -58,8 +63,10 @@ impl Ledger {
 impl Drop for Ledger {
     fn drop(&mut self) {
         // What is owed is for the keeper to read.
-        if self.is_empty {
-            let _ = std::fs::remove_file(&self.path);
+        if self.is_empty
+            && let Some(name) = name(&self.path)
+        {
+            let _ = self.directory.unlink(name);
         }
     }
 }
@@ -69,34 +76,86 @@ pub fn ledger(run_dir: &Path, primary: &str) -> PathBuf {
     run_dir.join(format!("accel-{primary}-{}.owed", std::process::id()))
 }
 
-/// Ledgers of a primary link whose writers are no more.
-pub fn orphans(run_dir: &Path, primary: &str) -> Vec<PathBuf> {
+/// The newest ledger of a primary link whose writer has ended. Older ones are removed: the run after each of them has seen to
+/// it, and one process must be enough for what is left.
+///
+/// # Errors
+/// Another user can write the directory.
+pub fn orphan(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
     let is_orphan = |name: &str| {
         let number =
             name.strip_prefix("accel-")?.strip_prefix(primary)?.strip_prefix('-')?.strip_suffix(".owed")?;
         let number: u32 = number.parse().ok()?;
         (number != std::process::id() && !Path::new("/proc").join(number.to_string()).exists()).then_some(())
     };
-    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
-    let mut all: Vec<PathBuf> = entries
-        .filter(|entry| entry.file_name().to_str().and_then(is_orphan).is_some())
-        .map(|entry| entry.path())
-        .collect();
-    all.sort();
-    all
+    let directory = match Directory::own(run_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        directory => directory?,
+    };
+    let names = std::fs::read_dir(directory.path_of("."))?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let mut newest: Option<(i64, i64, String)> = None;
+    for name in names.filter(|name| is_orphan(name).is_some()) {
+        let written = directory.written(&name).ok().flatten().and_then(|file| file.metadata().ok());
+        let Some(meta) = written else {
+            tracing::warn!(file = %run_dir.join(&name).display(), "no ledger of this user's: it is left alone");
+            continue;
+        };
+        let this = (meta.mtime(), meta.mtime_nsec(), name);
+        let older = match newest.take() {
+            Some(other) if other > this => {
+                newest = Some(other);
+                Some(this)
+            }
+            other => {
+                newest = Some(this);
+                other
+            }
+        };
+        if let Some((.., name)) = older {
+            let _ = directory.unlink(&name);
+        }
+    }
+    Ok(newest.map(|(.., name)| run_dir.join(name)))
 }
 
 /// What a ledger says; nothing, if it is not there or was not finished.
-pub(super) fn read(path: &Path) -> Vec<Owed> {
-    let text = std::fs::read(path).unwrap_or_default();
+///
+/// # Errors
+/// It is not this user's alone, or cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<Vec<Owed>> {
+    let (directory, name) = place(path)?;
+    let Some(file) = directory.written(name)? else { return Ok(Vec::new()) };
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter::<Vec<Owed>>().next();
-    first.and_then(Result::ok).unwrap_or_default()
+    Ok(first.and_then(Result::ok).unwrap_or_default())
 }
+
+/// Removes a ledger.
+pub(super) fn remove(path: &Path) {
+    // It may be gone already.
+    let _ = place(path).and_then(|(directory, name)| directory.unlink(name));
+}
+
+fn place(path: &Path) -> io::Result<(Directory, &str)> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((Directory::own(directory)?, name(path).ok_or(io::ErrorKind::InvalidInput)?))
+}
+
+fn name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+/// chosen: thousands of holes with their requests.
+const LONGEST: u64 = 64 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use marline_core::accel::Hole;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn what_stands_there_is_read_whatever_is_behind_it() {
@@ -115,20 +174,47 @@ mod tests {
         let mut text = serde_json::to_string(&[&owed]).unwrap();
         text += "],\"of before\"";
         std::fs::write(&path, &text).unwrap();
-        assert_eq!(read(&path), [owed]);
+        assert_eq!(read(&path).unwrap(), [owed]);
         std::fs::write(&path, &text[..text.len() / 2]).unwrap();
-        assert_eq!(read(&path), []);
-        assert_eq!(read(place.path()), []);
+        assert_eq!(read(&path).unwrap(), []);
+        assert_eq!(read(&place.path().join("none")).unwrap(), []);
+        read(place.path()).unwrap_err();
     }
 
     #[test]
-    fn only_those_who_are_no_more_leave_orphans() {
+    fn only_those_that_have_ended_leave_an_orphan_and_the_newest_is_kept() {
         let place = tempfile::tempdir().unwrap();
         let names =
-            ["accel-wlan0-4194999.owed", "accel-wlan0-1.owed", "accel-wlan1-4194999.owed", "accel-wlan0.sock"];
+            ["accel-wlan0-4194998.owed", "accel-wlan0-1.owed", "accel-wlan1-4194999.owed", "accel-wlan0.sock"];
         names.iter().for_each(|name| std::fs::write(place.path().join(name), "").unwrap());
         drop(Ledger::open(&ledger(place.path(), "wlan0")).unwrap());
-        assert_eq!(orphans(place.path(), "wlan0"), [place.path().join(names[0])]);
+        let newest = || orphan(place.path(), "wlan0").unwrap();
+        assert_eq!(newest(), Some(place.path().join(names[0])));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 4, "one that owes nothing leaves nothing");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(place.path().join("accel-wlan0-4194997.owed"), "").unwrap();
+        assert_eq!(newest(), Some(place.path().join("accel-wlan0-4194997.owed")));
+        assert!(!place.path().join(names[0]).exists());
+        assert_eq!(orphan(&place.path().join("none"), "wlan0").unwrap(), None);
+    }
+
+    #[test]
+    fn what_others_have_planted_is_neither_written_nor_paid() {
+        let place = tempfile::tempdir().unwrap();
+        let (run, victim) = (place.path().join("run"), place.path().join("victim"));
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(&victim, "whole").unwrap();
+        symlink(&victim, ledger(&run, "wlan0")).unwrap();
+        symlink(&victim, run.join("accel-wlan0-4194998.owed")).unwrap();
+        std::fs::hard_link(&victim, run.join("accel-wlan0-4194997.owed")).unwrap();
+        drop(Ledger::open(&ledger(&run, "wlan0")).unwrap());
+        assert_eq!(orphan(&run, "wlan0").unwrap(), None);
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole");
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&run, Some(65_534), None).unwrap();
+            for error in [Ledger::open(&ledger(&run, "wlan0")).unwrap_err(), orphan(&run, "wlan0").unwrap_err()] {
+                assert!(error.to_string().ends_with("it belongs to another user"), "{error}");
+            }
+        }
     }
 }

@@ -45,7 +45,7 @@ pub use error::AccelError;
 pub use fill::{Answer, Outfit, run_fills};
 pub use flows::Flows;
 pub use keeper::{Paid, run_keeper};
-pub use ledger::{ledger, orphans};
+pub use ledger::{ledger, orphan};
 pub use needs::{Need, look};
 pub use road::{Road, Wanted, roads};
 pub use works::Errand;

@@ -85,7 +85,7 @@ impl Claim {
     /// # Errors
     /// Somebody holds it, or the directory is not to be used.
     pub fn take(run_dir: &Path, role: Role) -> Result<Self, ClaimError> {
-        let (directory, name) = (Directory::open(run_dir)?, role.file()?);
+        let (directory, name) = (Directory::own(run_dir)?, role.file()?);
         let begun = Instant::now();
         loop {
             let mut file = directory.lockable(&name).map_err(|error| {

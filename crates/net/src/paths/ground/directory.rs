@@ -2,16 +2,18 @@
 //!
 //! In: a path. Out: the directory, opened once; each file is found by its name in that very directory.
 //!
-//! 1. The directory belongs to root or to this process's user, and nobody else may write in it. Root also takes that of
-//!    another user where root alone can have made it so, as systemd does (`DynamicUser=`).
+//! 1. The directory belongs to root or to this process's user, and nobody else may write in it. Only to ask a daemon
+//!    ([`Directory::open`]) root also takes that of another user where root alone can have made it so, as systemd does
+//!    (`DynamicUser=`). A daemon never keeps its own files in one ([`Directory::own`], [`Directory::make`]): that user
+//!    could plant links and forged ledgers for root.
 //! 2. Its name may be a link, as systemd makes it, if the link itself is root's or this user's.
 //! 3. A file is no link, never: it is made anew (`O_EXCL`) and put in place by a rename.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, open, openat, renameat, unlinkat};
 use rustix::io::Errno;
@@ -23,15 +25,23 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Opens it.
+    /// Opens it to ask the daemon whose socket is in it.
     ///
     /// # Errors
     /// It is not there, is none, or somebody else could put files into it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Self::at(path).map_err(|error| here(path, error))
+        Self::at(path, true).map_err(|error| here(path, error))
     }
 
-    fn at(path: &Path) -> io::Result<Self> {
+    /// Opens it to keep files in it. It must belong to this process's user, or to root.
+    ///
+    /// # Errors
+    /// It is not there, is none, or another user could put files into it.
+    pub(crate) fn own(path: &Path) -> io::Result<Self> {
+        Self::at(path, false).map_err(|error| here(path, error))
+    }
+
+    fn at(path: &Path, may_be_given: bool) -> io::Result<Self> {
         let name = open(path, PLACE | OFlags::NOFOLLOW, Mode::empty())?;
         let stat = fstat(&name)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink && !is_trusted(&stat) {
@@ -42,7 +52,7 @@ impl Directory {
         if is_shared(&stat) {
             return Err(unsafe_here("others than its owner may write in it"));
         }
-        let granted = is_trusted(&stat) || is_root() && is_roots_alone(&fd)?;
+        let granted = is_trusted(&stat) || may_be_given && is_root() && is_roots_alone(&fd)?;
         if !granted {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
         }
@@ -52,16 +62,49 @@ impl Directory {
     /// Makes it if it is not there; says whether it was made.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and where it cannot be made.
+    /// As [`own`](Self::own), and where it cannot be made.
     pub(crate) fn make(path: &Path) -> io::Result<bool> {
-        match Self::open(path) {
+        match Self::own(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let made = DirBuilder::new().mode(0o755).recursive(true).create(path);
                 made.map_err(|error| here(path, error))?;
-                Self::open(path).map(|_| true)
+                Self::own(path).map(|_| true)
             }
             opened => opened.map(|_| false),
         }
+    }
+
+    /// A new file, for its owner alone. What had the name before is gone; if that was a link, what it led to is untouched.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn create(&self, name: &str) -> io::Result<File> {
+        self.unlink(name)?;
+        Ok(openat(&self.fd, name, OFlags::WRONLY | FRESH, OWNER)?.into())
+    }
+
+    /// A file that this process's user has written, to read; none: there is no such file.
+    ///
+    /// # Errors
+    /// It is a link or no file, another user has written it or can, or it cannot be read.
+    pub(crate) fn written(&self, name: &str) -> io::Result<Option<File>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let stat = fstat(&file)?;
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw() && !is_shared(&stat);
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own || stat.st_nlink != 1 {
+            return Err(unsafe_here("it is not a file that this user alone has written"));
+        }
+        Ok(Some(file.into()))
+    }
+
+    /// A path to a name in this very directory, whatever becomes of the directory's own name. It holds while this lives.
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 
     /// What stands in a file; none: there is no such file.
@@ -120,7 +163,11 @@ impl Directory {
         })
     }
 
-    pub(super) fn unlink(&self, name: &str) -> io::Result<()> {
+    /// Removes a name, if it is there; what a link leads to stays.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub(crate) fn unlink(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             done => Ok(done?),
@@ -206,7 +253,11 @@ mod tests {
         symlink(&given, &link).unwrap();
         assert_eq!(refusal(&link), "opened", "a link of root's, as systemd makes it");
         chown(&given, Some(OTHER), None).unwrap();
-        assert_eq!(refusal(&link), "opened", "and a directory that root gave to the unit's user");
+        assert_eq!(refusal(&link), "opened", "and a directory that root gave to the unit's user, to ask");
+        for kept in [&given, &link] {
+            let errors = [Directory::own(kept).unwrap_err(), Directory::make(kept).unwrap_err()];
+            assert!(errors.iter().all(|error| error.to_string().ends_with("it belongs to another user")));
+        }
         lchown(&link, Some(OTHER), None).unwrap();
         assert!(refusal(&link).ends_with("it is a link that another user has made"));
         chown(place.path(), Some(OTHER), None).unwrap();
@@ -232,5 +283,31 @@ mod tests {
         directory.remove("a").unwrap();
         assert_eq!(directory.read("a").unwrap(), None);
         assert_eq!(fs::read_to_string(&victim).unwrap(), "whole");
+    }
+
+    #[test]
+    fn a_file_that_others_have_planted_is_neither_written_nor_read() {
+        let place = tempfile::tempdir().unwrap();
+        let (run, victim) = (place.path().join("run"), place.path().join("victim"));
+        fs::create_dir(&run).unwrap();
+        fs::write(&victim, "whole").unwrap();
+        let directory = Directory::own(&run).unwrap();
+        symlink(&victim, run.join("symlink")).unwrap();
+        fs::hard_link(&victim, run.join("hard")).unwrap();
+        rustix::fs::mknodat(&directory.fd, "pipe", FileType::Fifo, OWNER, 0).unwrap();
+        for name in ["symlink", "hard", "pipe"] {
+            directory.written(name).unwrap_err();
+            directory.create(name).unwrap().write_all(b"new").unwrap();
+            let text = std::io::read_to_string(directory.written(name).unwrap().unwrap()).unwrap();
+            assert_eq!(text, "new", "{name}");
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "whole");
+        assert!(directory.written("nothing").unwrap().is_none());
+        fs::set_permissions(run.join("hard"), Permissions::from_mode(0o620)).unwrap();
+        directory.written("hard").unwrap_err();
+        if is_root() {
+            chown(run.join("pipe"), Some(OTHER), None).unwrap();
+            directory.written("pipe").unwrap_err();
+        }
     }
 }
