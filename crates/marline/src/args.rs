@@ -7,14 +7,16 @@
 //!    [`fetch`](crate::fetch), because clap repeats a refused value in its message.
 //! 3. Nothing is read or opened.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use marline_core::fetch::MeteredUse;
 use marline_core::units::parse_duration;
+use marline_net::printable::mask_value;
 
 use crate::Exit;
 
@@ -176,6 +178,14 @@ fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     for part in parts {
         if let Some(tip) = part.trim().strip_prefix("tip: ") {
             line = format!("{line} ({})", tip.replace('\n', " "));
+        }
+    }
+    // clap repeats a value as it was typed, a password in it included.
+    for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg] {
+        if let Some(ContextValue::String(value)) = error.get(kind)
+            && let Cow::Owned(masked) = mask_value(&value.replace('\n', " "))
+        {
+            line = line.replace(&value.replace('\n', " "), &masked);
         }
     }
     format!("{line}; see `{} --help`", spoken_to(args).1)

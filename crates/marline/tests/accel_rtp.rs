@@ -291,7 +291,10 @@ fn what_is_written_wrongly_is_said_before_anything_is_opened() {
     let links = ["--primary", "lo", "--secondary", "nosuch0"];
     for (words, code, expected) in [
         (&["rtsp://127.0.0.1/a"][..], 69, "link nosuch0: no such interface"),
-        (&["rtsp://me:pw@127.0.0.1/a"], 64, "a password here is seen by everyone"),
+        (&["rtsp://me:secretpw@127.0.0.1/a"], 64, "a password here is seen by everyone"),
+        (&["me:secretpw@127.0.0.1/a"], 64, "expected rtsp://"),
+        (&["rtsp://me:a 'secretpw@127.0.0.1/a"], 64, "'rtsp://MASKED@127.0.0.1/a'"),
+        (&["--base", "rtsp://me:secretpw@127.0.0.1/a", "rtsp://127.0.0.1/a"], 64, "a password here is seen by"),
         (&["http://127.0.0.1/a"], 64, "expected rtsp://"),
         (&["--listen", "0.0.0.0:8554", "rtsp://127.0.0.1/a"], 64, "it is not on the loopback"),
         (&["--hold", "250", "rtsp://127.0.0.1/a"], 64, "--hold"),
@@ -300,6 +303,7 @@ fn what_is_written_wrongly_is_said_before_anything_is_opened() {
         let (status, text) = rtp(&[&links[..], words].concat());
         assert_eq!(status, Some(code), "{words:?}: {text}");
         assert!(text.contains(expected), "{words:?}: {text}");
+        assert!(!text.contains("cretpw"), "{words:?}: {text}");
     }
     let (status, text) = rtp(&["--primary", "lo", "--secondary", "lo", "rtsp://127.0.0.1/a"]);
     assert!(status == Some(64) && text.contains("it is named twice"), "{text}");

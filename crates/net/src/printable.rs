@@ -39,6 +39,36 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// `text` with the login of each URL in it replaced: whatever stands between `//` and the last `@` of the authority. Error
+/// lines repeat what a user typed, and others read logs.
+pub fn mask(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("//") {
+        let (before, after) = rest.split_at(at + 2);
+        out += before;
+        let authority = after.find(|c: char| "/?#".contains(c) || c.is_whitespace()).unwrap_or(after.len());
+        rest = match after[..authority].rfind('@') {
+            Some(login) => {
+                out += MASKED;
+                &after[login..]
+            }
+            None => after,
+        };
+    }
+    out + rest
+}
+
+/// The same for a value that should have been one URL and may be none: everything up to its last `@` may be a login, but for a
+/// scheme.
+pub fn mask_value(value: &str) -> Cow<'_, str> {
+    let Some(login) = value.rfind('@').filter(|at| value[..*at].contains(':')) else { return Cow::Borrowed(value) };
+    let scheme = value[..login].find("://").map_or(0, |at| at + 3);
+    Cow::Owned(format!("{}{MASKED}{}", &value[..scheme], &value[login..]))
+}
+
+const MASKED: &str = "MASKED";
+
 /// Whether a terminal acts on this character, or shows nothing for it, or reorders its neighbours.
 ///
 /// Unicode's general categories Cc, Cf, Zl and Zp, and the letters and marks that are blank by definition. The list is fixed
@@ -91,6 +121,27 @@ mod tests {
             assert_eq!(printable(text), shown);
         }
         assert_eq!(printable_lines("a\n\u{1b}b\r\n"), "a\n\\u001bb\\u000d\n");
+    }
+
+    #[test]
+    fn a_login_in_an_address_is_not_repeated() {
+        for (text, shown) in [
+            ("rtsp://u:pw@camera/live", "rtsp://MASKED@camera/live"),
+            ("http://h/f, http://u:p@w@h/f: 404", "http://h/f, http://MASKED@h/f: 404"),
+            ("http://h/path@x: me@example.org", "http://h/path@x: me@example.org"),
+        ] {
+            assert_eq!(mask(text), shown);
+        }
+        for (value, shown) in [
+            ("rtsp://u:pw@camera/live", "rtsp://MASKED@camera/live"),
+            ("rtsp://u:p w'/x@y@camera/live", "rtsp://MASKED@camera/live"),
+            ("u:pw@camera/live", "MASKED@camera/live"),
+            ("rtsp:/u:pw@camera", "MASKED@camera"),
+            ("me@example.org", "me@example.org"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+        ] {
+            assert_eq!(mask_value(value), shown);
+        }
     }
 
     proptest! {

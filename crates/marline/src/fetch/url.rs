@@ -1,5 +1,6 @@
 //! URLs as users write them: what is refused, the login in one, and what of it may be shown.
 
+use marline_net::printable::mask;
 use url::Url;
 
 use crate::Exit;
@@ -51,25 +52,6 @@ fn percent_decoded(text: &str) -> String {
         }
     }
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
-}
-
-/// The text with whatever stands between `//` and `@` of a URL's authority replaced.
-pub(super) fn mask(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("//") {
-        let (before, after) = rest.split_at(at + 2);
-        out += before;
-        let authority = after.find(|c: char| "/?#".contains(c) || c.is_whitespace()).unwrap_or(after.len());
-        rest = match after[..authority].rfind('@') {
-            Some(login) => {
-                out += "MASKED";
-                &after[login..]
-            }
-            None => after,
-        };
-    }
-    out + rest
 }
 
 #[cfg(test)]
