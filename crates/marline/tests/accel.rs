@@ -30,7 +30,7 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
         ),
         ("--primary lo --enable fast-fetch", 64, "--enable fast-fetch: it needs a second link"),
         ("--primary lo --secondary x --enable undo --disable undo", 64, "--enable undo: it is in --disable, too"),
-        ("--primary lo --disable undo,reserve,revert,hide,late-hide", 64, "nothing is left to be done"),
+        ("--primary lo --disable undo,reserve,revert", 64, "nothing is left to be done"),
         ("--primary lo --flows tcp~dst~prot~443", 64, "`prot`: expected `port N`"),
         ("--primary lo --flows port~443~or", 64, "it ends where"),
         ("--primary lo --secondary x --secondary-up 5", 64, "a rate such as 20Mbit/s"),
@@ -99,7 +99,7 @@ start --flows 'host 10.99.0.1'
 "$MARLINE" accel stop --run-dir elsewhere 2>/dev/null || exit 37
 [ $(ours) = 10 ] || exit 38
 "$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 39
-start --disable undo,reserve,revert,hide,late-hide --secondary-up 400kbit/s
+start --disable undo,reserve,revert --secondary-up 400kbit/s
 "$MARLINE" accel --primary wifi --run-dir run 2>third.log && exit 40
 "$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 40
 # What is left behind is removed by `stop` as well.
@@ -115,7 +115,7 @@ exit 0
 const DEBTOR: &str = r#"
 cd "$PLACE"
 for turn in 1 2 3 4 5 6; do
-    "$MARLINE" accel --primary wifi --secondary lte --run-dir run 2>>daemon.log & daemon=$!
+    "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable hide,late-hide 2>>daemon.log & daemon=$!
     until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
         kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
         sleep 0.1
@@ -139,7 +139,7 @@ exit 26
 /// Downloads until a hole was filled by the replayed connection, then does `$THEN`; the download goes on to its end.
 const REPLAYER: &str = r#"
 cd "$PLACE"
-"$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch 2>>daemon.log & daemon=$!
+"$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch,hide,late-hide 2>>daemon.log & daemon=$!
 until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
     kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
     sleep 0.1
@@ -159,6 +159,45 @@ wait $curl || exit 23
 "$MARLINE" accel stop --run-dir run 2>stop.log || exit 26
 wait $daemon || exit 27
 ! iptables -t mangle -S 2>/dev/null | grep -q marline || exit 28
+exit 0
+"#;
+
+/// As root, in a run directory that another user owns, and in one of its own with what another user has left in it. The victim is
+/// root's, and the planted names are those that a run of the next process numbers would take for its own.
+const PLANTED: &str = r#"
+cd "$PLACE"
+echo 'secret of root' >victim; chmod 600 victim
+keepers() { for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$p 2>/dev/null; echo; done | grep -c "accel [k]eep.*$PLACE"; }
+plant() {
+    mkdir $1
+    for n in $(seq $(( $$ + 1 )) $(( $$ + 300 ))); do ln -s ../victim $1/accel-wifi-$n.owed; done
+    ln victim $1/accel-wifi-4194001.owed
+    ln -s ../victim $1/accel-wifi-4194002.owed
+    echo '[]' >$1/accel-wifi-4194003.owed
+    ln -s ../victim $1/accel-wifi.sock
+    chown -h nobody $1/accel-wifi-[0-9]*.owed $1/accel-wifi.sock
+    # The hard link is the victim itself.
+    chown root victim
+}
+whole() { [ "$(cat victim)" = 'secret of root' ] && [ "$(stat -c %a victim)" = 600 ]; }
+plant given; chown nobody given
+timeout 20 "$MARLINE" accel --primary wifi --enable hide --run-dir "$PLACE/given" 2>refused.log; echo $? >refused.code
+cannot='not permitted|NFQUEUE'
+grep -qE "$cannot" refused.log && { cat refused.log >&2; exit 99; }
+whole || exit 51
+[ $(keepers) = 0 ] || exit 52
+plant own
+"$MARLINE" accel --primary wifi --enable hide --run-dir "$PLACE/own" 2>own.log & daemon=$!
+until "$MARLINE" accel status --run-dir "$PLACE/own" --json >status.json 2>/dev/null; do
+    kill -0 $daemon 2>/dev/null || { cat own.log >&2; exit 99; }
+    sleep 0.1
+done
+whole || exit 53
+[ $(keepers) = 1 ] || exit 54
+[ "$(stat -c '%F %a' own/accel-wifi.sock)" = 'socket 600' ] || exit 55
+"$MARLINE" accel stop --run-dir "$PLACE/own" 2>/dev/null || exit 56
+wait $daemon || exit 57
+whole || exit 58
 exit 0
 "#;
 
@@ -204,6 +243,22 @@ fn what_flows_are_owed_when_it_is_killed_is_paid() {
 }
 
 #[test]
+fn a_run_directory_of_another_user_is_refused_and_nothing_planted_is_followed() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give files away");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let links = ["wifi,rate=20Mbit/s,rtt=20ms", "lte,rate=2Mbit/s,rtt=50ms"];
+    if plays(place.path(), "1MB", links, PLANTED) {
+        let said = read(place.path(), "refused.log");
+        assert_eq!(read(place.path(), "refused.code").trim(), "1", "{said}");
+        assert!(said.lines().count() == 1 && said.contains("given: it belongs to another user"), "{said}");
+        assert!(said.contains("--run-dir"), "{said}");
+    }
+}
+
+#[test]
 fn holes_are_filled_from_a_replayed_connection_and_without_its_link_it_ends_whole() {
     for then in ["true", "ip link set lte down"] {
         let place = tempfile::tempdir().unwrap();
@@ -241,7 +296,7 @@ fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
     assert_eq!(json("unmeant.json")[0]["counts"]["queued"], 0, "what is not meant does not pass");
     let first = json("first.json");
     assert!(first["counts"]["queued"].as_u64().unwrap() > 100, "{first}");
-    let mechanisms = ["offload", "undo", "reserve", "revert", "hide", "late-hide"];
+    let mechanisms = ["offload", "undo", "reserve", "revert"];
     assert_eq!(first["mechanisms"], serde_json::json!(mechanisms));
     assert_eq!(read("last.json"), "", "only who asks for it is told how it stood");
     assert!(read("second.log").contains("another `marline accel` helps it already"), "{}", read("second.log"));

@@ -137,9 +137,10 @@ impl Mechanism {
         }
     }
 
-    /// Whether it is on unless switched off.
+    /// Whether it is on unless switched off. What acknowledges data that has not arrived is off: after a crash, or where the
+    /// bytes cannot be fetched, such a flow can only be ended.
     pub const fn is_default(self) -> bool {
-        matches!(self, Self::Offload | Self::Undo | Self::Reserve | Self::Revert | Self::Hide | Self::LateHide)
+        matches!(self, Self::Offload | Self::Undo | Self::Reserve | Self::Revert)
     }
 
     /// Whether it needs a second link.

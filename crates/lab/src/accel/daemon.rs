@@ -28,12 +28,19 @@ pub(crate) enum Who {
 }
 
 /// What is on unless it is switched off.
-const OURS: &str = "offload,undo,reserve,revert,hide,late-hide";
+const OURS: &str = "offload,undo,reserve,revert";
+/// What acknowledges data before it has arrived.
+const EARLY: &str = "hide,late-hide";
 
 impl Who {
     /// Everything that is on by default.
     pub(crate) fn ours() -> Self {
         Self::Accel("ours", Vec::new())
+    }
+
+    /// What is on by default, and early ACK: what a flow of plain HTTP may have.
+    pub(crate) fn early() -> Self {
+        Self::Accel("ours", vec!["--enable".to_owned(), EARLY.to_owned()])
     }
 
     /// Only these mechanisms, under this name.
@@ -199,10 +206,7 @@ mod tests {
         };
         assert_eq!(words(Who::ours()), "");
         assert_eq!(words(Who::only("paper", "freeze")), format!("--disable {OURS} --enable freeze"));
-        assert_eq!(
-            words(Who::only("undo", "undo")),
-            "--disable offload,reserve,revert,hide,late-hide --enable undo"
-        );
+        assert_eq!(words(Who::only("undo", "undo")), "--disable offload,reserve,revert --enable undo");
         assert_eq!(words(Who::only("nothing", "")), format!("--disable {OURS}"));
         assert_eq!(Who::only("paper", "freeze,fast-fetch").enabled(), ["freeze", "fast-fetch"]);
         assert!(Who::ours().enabled().is_empty() && Who::Plain.enabled().is_empty());

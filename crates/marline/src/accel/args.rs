@@ -19,17 +19,18 @@ Examples:
       Help the TCP flows of wlan0 by what needs no second link, until Ctrl-C; then all is as before.
   sudo marline accel --primary wlan0 --secondary wwan0 --flows 'tcp dst port 443'
       With a second link beside it, and only flows to servers' port 443.
-  sudo marline accel --primary wlan0 --secondary wwan0 --disable hide,late-hide
-      Without what fetches bytes of plain HTTP over the second link.
+  sudo marline accel --primary wlan0 --secondary wwan0 --enable hide,late-hide
+      With early ACK: losses of plain HTTP are acknowledged before their bytes are there, and fetched over the second link.
   marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
       A camera's stream for a player on this machine, with reports and commands over the second link.
   marline accel status
       Which mechanism is in force for each flow, and what it gains.
 
-Mechanisms, on unless disabled: offload, undo, reserve, revert, hide, late-hide. For comparison, off unless enabled:
-offload-as-published, freeze, freeze-flight and fast-fetch, forms of the mechanisms of a paper of 2009 (freeze-flight is its
-form for Linux senders; fast-fetch takes all that the second link brings). offload and these need a second link. undo, reserve and revert help what
-this machine sends as well.
+Mechanisms, on unless disabled: offload, undo, reserve, revert. Off unless enabled, as they acknowledge data that has not
+arrived: hide and late-hide. Off unless enabled, for comparison: offload-as-published, freeze, freeze-flight and
+fast-fetch, forms of the mechanisms of a paper of 2009 (freeze-flight is its form for Linux senders; fast-fetch takes all
+that the second link brings). offload and these four need a second link. undo, reserve and revert help what this machine
+sends as well.
 
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
 them, joined by `and` and `or` (`tcp dst port 80 or 443`).
@@ -147,7 +148,7 @@ pub(super) struct Daemon {
     /// The one that helps this link, where there are several.
     #[arg(long, value_name = "IFACE")]
     pub(super) primary: Option<String>,
-    /// Where its socket is [default: /run/marline].
+    /// Where its socket is [default: /run/marline-accel].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
 }
@@ -188,7 +189,7 @@ pub(super) struct RunArgs {
     /// Write every decision and its inputs to FILE, for `marline replay`. Each packet's bytes are in it.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Where the socket for `status` and `stop` is made [default: /run/marline].
+    /// Where the socket for `status` and `stop` is made [default: /run/marline-accel].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
     /// Print how it stood at its end, as one JSON object.

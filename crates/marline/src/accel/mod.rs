@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use marline_net::accel::control::{self, Answer, Question, WHO};
 use marline_net::accel::{AccelError, look, restore, status::Status};
 use marline_net::control::AskError;
-use marline_net::paths::ground::RUN_DIR;
 
 use self::args::{AccelVerb, Daemon};
 use crate::Exit;
@@ -46,6 +45,9 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
         }
     }
 }
+
+/// Of its own: it runs as root, and keeps nothing where the daemons of other users have their files.
+const RUN_DIR: &str = "/run/marline-accel";
 
 fn run_dir(named: Option<&Path>) -> PathBuf {
     named.unwrap_or(Path::new(RUN_DIR)).to_owned()

@@ -87,7 +87,7 @@ pub(super) fn units(bench: &Bench) -> Result<Vec<Unit<'_>>, LabError> {
 
 /// One file.
 fn one(bench: &Bench, sheet: &mut Sheet, run: u32, payload: &Payload) -> Result<(), LabError> {
-    let (drawn, who) = (draw(run), if bench.ours { Who::ours() } else { Who::Plain });
+    let (drawn, who) = (draw(run), if bench.ours { Who::early() } else { Who::Plain });
     let streams = [Stream::new(drawn.secure)];
     let taken = match bench.trial_of(payload, &drawn.world, &who, &streams, LIMIT) {
         Err(why) => {

@@ -150,7 +150,11 @@ fn cell(preset: &'static str) -> World {
 
 fn three(mechanism: &str, secure: bool) -> Vec<Way> {
     let paper = Who::only("paper", mechanism);
-    vec![Way::one(Who::Plain, secure), Way::one(paper, secure), Way::one(Who::ours(), secure)]
+    vec![
+        Way::one(Who::Plain, secure),
+        Way::one(paper, secure),
+        Way::one(if secure { Who::ours() } else { Who::early() }, secure),
+    ]
 }
 
 /// The artefacts that are measured; `S8` is made of `F1` and `F5`.
