@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 
 use super::{CELL, WIFI};
-use crate::accel::{Accelerator, Bytes, Config, FlowView, Input, Output};
+use crate::accel::{Accelerator, Bytes, Config, FlowView, Input, Mechanism, Output};
 use crate::machine::Machine;
 use crate::units::Instant;
 use crate::wire::packet::{Flags, Flow as Key, NewSegment, OptionList, Pair, Seq, Stamp, TcpOption, Timestamps};
@@ -16,7 +16,9 @@ fn key(port: u16, server: u16) -> Key {
 }
 
 fn machine() -> Accelerator {
-    Accelerator::new(Config::new(WIFI, Some(CELL)))
+    let mut config = Config::new(WIFI, Some(CELL));
+    config.mechanisms.set(Mechanism::Hide, true);
+    Accelerator::new(config)
 }
 
 /// It leaves, and leaves as it came or otherwise.
