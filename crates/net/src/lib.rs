@@ -32,6 +32,7 @@ pub mod fuzzing {
     pub use crate::http::fuzzing::{Answers, chunked, fields};
     pub use crate::links::fuzzing::{bus_answer, bus_value};
     pub use crate::proxy::fuzzing::{
-        container, mpv_lines, page_state, proxy_manifest, proxy_playlist, proxy_range, proxy_socks, proxy_target,
+        List, container, mpv_lines, page_state, proxy_encoded, proxy_manifest, proxy_playlist, proxy_range,
+        proxy_socks, proxy_target,
     };
 }

@@ -8,6 +8,7 @@ mod bad_input;
 mod calm;
 mod command;
 mod guard;
+mod hostile;
 mod lan;
 mod links;
 mod lists;

@@ -19,8 +19,6 @@
 //! 8. What the links' streams must know of such a player is in [`Series`].
 //!
 //! An answer ahead is an ordinary answer that nobody reads yet, so there is no second cache and no second way to fetch.
-//!
-//! [`Memory`]: super::memory::Memory
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,7 +33,8 @@ use tokio::sync::oneshot;
 use url::Url;
 
 use super::body::{Late, Task};
-use super::playlist::{Piece, Pieces, Rendition, Spot};
+use super::memory::{Memory, Reserved, Use};
+use super::pieces::{Piece, Rendition, Spot};
 use super::range::Wanted;
 use super::series::{Series, Viewing};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
@@ -70,6 +69,7 @@ struct Course {
     right: Right,
     tracks: BTreeMap<usize, Rc<Track>>,
     seen: Instant,
+    _reserved: Reserved,
 }
 
 /// One rendition that is played.
@@ -103,24 +103,27 @@ pub(super) struct Turn {
 }
 
 impl Ahead {
-    /// A playlist has been read, whose addresses may lead to this.
-    pub(super) fn learn(&self, session: &Session, offer: Offer, right: Right) {
+    /// A playlist has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all players; those that were not
+    /// used for the longest time go first.
+    pub(super) fn learn(&self, memory: &Memory, session: &Session, offer: Offer, right: Right) {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
         let key = (session.player.clone(), session.url.to_string());
-        let course = courses.entry(key).or_insert_with(|| Course {
-            offer: Offer::default(),
-            right,
-            tracks: BTreeMap::new(),
-            seen: Instant::now(),
-        });
-        (course.offer, course.right, course.seen) = (offer, right, Instant::now());
-        while courses.len() > MOST {
-            let Some(oldest) = courses.iter().min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone())
-            else {
-                break;
+        let size = offer.size() + 2 * (key.0.len() + key.1.len());
+        let tracks = courses.remove(&key).map(|course| course.tracks).unwrap_or_default();
+        let reserved = loop {
+            let reserved = memory.reserve(Use::Remembered, size as u64).filter(|_| courses.len() < MOST);
+            if reserved.is_some() {
+                break reserved;
+            }
+            let oldest = courses.iter().min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone());
+            match oldest {
+                Some(oldest) => courses.remove(&oldest),
+                None => break None,
             };
-            courses.remove(&oldest);
+        };
+        if let Some(reserved) = reserved {
+            courses.insert(key, Course { offer, right, tracks, seen: Instant::now(), _reserved: reserved });
         }
     }
 
@@ -251,12 +254,15 @@ impl Ahead {
 impl Offer {
     /// Whether it names this URL.
     fn names(&self, url: &Url) -> bool {
-        let is_one_of = |rendition: &Rendition| match &rendition.pieces {
-            // Whichever range of it is asked for.
-            Pieces::List(pieces) => pieces.iter().any(|piece| piece.url == *url),
-            numbered @ Pieces::Numbered { .. } => numbered.after(url, None, 0).is_some(),
-        };
+        let is_one_of = |rendition: &Rendition| rendition.pieces.names(url);
         self.variants.contains(url) || self.renditions.iter().any(is_one_of)
+    }
+
+    /// The memory it takes up, in bytes.
+    fn size(&self) -> usize {
+        let variants = self.variants.iter().map(|url| url.as_str().len() + size_of::<Url>());
+        let renditions = self.renditions.iter().map(|rendition| rendition.pieces.size());
+        size_of::<Course>() + variants.sum::<usize>() + renditions.sum::<usize>()
     }
 
     /// The rendition that a segment is of, the segment as that has it, and what follows it.

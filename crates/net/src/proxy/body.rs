@@ -3,6 +3,7 @@
 //! In: turns to be polled. Out: frames. What a player lets go of ends at once with everything behind it.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,12 +15,14 @@ use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
+use url::Url;
 
 use super::memory::Grant;
 use super::series::Part;
 use super::session::{Session, begun};
 use super::single::Single;
 use crate::get::{GetError, Learnt};
+use crate::reach::Right;
 use crate::store::{Identity, Reader};
 
 /// The body of an answer.
@@ -134,6 +137,38 @@ impl Play {
         self.reader.held().1 == 0 && !matches!(*self.work.outcome.borrow(), Some(Ok(())) | None)
     }
 
+    /// Takes bytes in until there are enough of them, or the end; they stay.
+    pub(super) async fn peek(&mut self, enough: &impl Fn(&[u8]) -> bool) {
+        while !enough(&self.held) {
+            let Some(bytes) = poll_fn(|cx| self.reader.poll_next(cx)).await else { return };
+            self.take(bytes);
+        }
+    }
+
+    /// The bytes that have been taken in.
+    pub(super) fn peeked(&self) -> &[u8] {
+        &self.held
+    }
+
+    /// The next bytes of a body of which nothing is held back.
+    pub(super) fn poll_whole(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        self.session.hold.release();
+        self.poll_bytes(cx)
+    }
+
+    /// Where it comes from, behind all redirects, and what addresses in it may lead to.
+    pub(super) fn place(&self) -> Option<(Url, Right)> {
+        let learnt = self.work.learnt.borrow();
+        learnt.as_ref().map(|learnt| (learnt.url.clone(), learnt.right.led_by(learnt.server)))
+    }
+
+    fn take(&mut self, mut bytes: Bytes) {
+        let left = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+        bytes.truncate(left.saturating_sub(self.held.len()));
+        self.session.takes(self.at + self.held.len() as u64, &bytes);
+        self.held = if self.held.is_empty() { bytes } else { [&*self.held, &*bytes].concat().into() };
+    }
+
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         if self.left == Some(0) {
             return Poll::Ready(None);
@@ -142,11 +177,7 @@ impl Play {
             let Poll::Ready(next) = self.reader.poll_next(cx) else { return Poll::Pending };
             let ended_well = || matches!(*self.work.outcome.borrow(), Some(Ok(())));
             match (next, self.left) {
-                (Some(mut bytes), left) => {
-                    bytes.truncate(left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX));
-                    self.session.takes(self.at, &bytes);
-                    self.held = bytes;
-                }
+                (Some(bytes), _) => self.take(bytes),
                 (None, None) if ended_well() => return Poll::Ready(None),
                 // The connection is cut, which the player takes for what it is.
                 (None, _) => return Poll::Ready(Some(Err(io::Error::other("the transfer broke off")))),
@@ -240,8 +271,8 @@ impl Body for Reply {
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Bytes as a body.
-pub(super) fn whole(bytes: Vec<u8>) -> Reply {
-    Reply::Text(Full::new(Bytes::from(bytes)))
+pub(super) fn whole(bytes: Bytes) -> Reply {
+    Reply::Text(Full::new(bytes))
 }
 
 /// A text as a body.

@@ -11,11 +11,13 @@ use marline_core::playback::Profile;
 use marline_core::units::{DataSize, Instant};
 use url::Url;
 
+use super::address::Place;
 use super::container::Scan;
+use super::cost::{Cost, ListError};
 use super::mpv::Mpv;
-use super::playlist::{Place, Rewritten};
+use super::playlist::Rewritten;
 use super::range::Wanted;
-use super::{manifest, page, playlist, socks5, target};
+use super::{encoded, manifest, page, playlist, socks5, target};
 
 /// The URL that a path at the media port means, and how it is shown.
 pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {
@@ -47,18 +49,63 @@ pub fn proxy_socks(bytes: &[u8]) -> (Option<Result<(String, u16), u8>>, Vec<u8>)
     (heard, near.into_inner().1)
 }
 
-/// A playlist as a player gets it, and how many addresses are others; none: it is passed on as it is.
-pub fn proxy_playlist(text: &str) -> Option<(String, usize)> {
-    playlist::rewrite(text, &place()?).ok().map(told)
+/// What reading a list has come to.
+#[derive(Debug)]
+pub struct List {
+    /// The text for the player; none: it is passed on as it is, or refused.
+    pub text: Option<String>,
+    /// How many addresses are others.
+    pub moved: usize,
+    /// Bytes that are remembered for fetching ahead.
+    pub remembered: usize,
+    /// The work that it took, in bytes touched.
+    pub work: u64,
+    /// It costs too much, for this reason.
+    pub limit: Option<String>,
+}
+
+/// A playlist as a player gets it.
+pub fn proxy_playlist(text: &str) -> Option<List> {
+    told(text, playlist::rewrite)
 }
 
 /// The same of a manifest.
-pub fn proxy_manifest(text: &str) -> Option<(String, usize)> {
-    manifest::rewrite(text, &place()?).ok().map(told)
+pub fn proxy_manifest(text: &str) -> Option<List> {
+    told(text, manifest::rewrite)
 }
 
-fn told(rewritten: Rewritten) -> (String, usize) {
-    (rewritten.text, rewritten.moved)
+/// The text behind a value of Content-Encoding, at most `most` bytes; none: it is damaged, not known, or longer.
+pub fn proxy_encoded(body: &[u8], encoding: &str, most: usize) -> Option<Vec<u8>> {
+    let _ = encoded::beginning(body, encoding, most);
+    encoded::decoded(body, encoding, most, &mut cost(body.len())).ok()
+}
+
+type Read = fn(&str, &Place, &mut Cost) -> Result<Rewritten, ListError>;
+
+fn told(text: &str, read: Read) -> Option<List> {
+    let mut cost = cost(text.len());
+    let before = cost.left_for_work();
+    let read = read(text, &place()?, &mut cost);
+    let limit = read.as_ref().err().and_then(|why| match why {
+        ListError::Limit(why) => Some(why.clone()),
+        ListError::Malformed(_) => None,
+    });
+    let rewritten = read.ok();
+    let remembered =
+        rewritten.iter().flat_map(|rewritten| &rewritten.renditions).map(|rendition| rendition.pieces.size());
+    let (remembered, moved) = (remembered.sum(), rewritten.as_ref().map_or(0, |rewritten| rewritten.moved));
+    Some(List {
+        text: rewritten.map(|rewritten| rewritten.text),
+        moved,
+        remembered,
+        work: before - cost.left_for_work(),
+        limit,
+    })
+}
+
+/// Without a clock: a target is a function of its bytes.
+fn cost(input: usize) -> Cost {
+    Cost::new(input, u64::MAX, std::time::Instant::now() + std::time::Duration::from_secs(3600))
 }
 
 fn place() -> Option<Place> {

@@ -1,72 +1,89 @@
-//! DASH manifests (ISO/IEC 23009-1), so that a player stays with the proxy, and what comes next of each representation.
+//! DASH manifests (ISO/IEC 23009-1): the text with addresses that lead to the proxy, and the segments of each
+//! representation.
 //!
-//! In: the text of a manifest and its [`Place`]. Out: the text with other addresses where they are needed, and the
-//! segments of each representation.
-//!
-//! 1. roxmltree says where each value stands; only these bytes are changed, and only if the player would otherwise ask
-//!    for something else than the manifest means.
+//! 1. The [`Tree`] says where each value stands; only these bytes are changed, and only if the player would otherwise
+//!    request something else than the manifest means.
 //! 2. Addresses are: the text of BaseURL, Location and PatchLocation; the attributes media, initialization, index,
-//!    sourceURL, xlink:href and href. A base counts for what stands below it (§5.6), at the origin and for the player.
+//!    sourceURL, xlink:href and href. A base counts for what stands below it (section 5.6), at the origin and for the
+//!    player.
 //! 3. Segments are known from SegmentTemplate (numbers, or a timeline) and SegmentList. With SegmentBase the player
-//!    asks for ranges of one file, which need nothing of this.
-//! 4. A document type declaration is refused, as everywhere where XML comes from strangers.
+//!    requests ranges of one file, which need nothing of this.
+//! 4. Every step is charged to a [`Cost`]. Representations whose segments cannot be remembered within its bounds are not
+//!    fetched ahead; the player gets the rewritten manifest all the same, and the status has a note.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use roxmltree::{Document, Node, ParsingOptions};
-
-use super::playlist::{Piece, Pieces, Place, Rendition, Rewritten};
+use super::address::Place;
+use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
+use super::pieces::{List, MOST_PIECES, Pieces, Rendition, Template, Timeline, lasting};
+use super::playlist::Rewritten;
+use super::xml::{Id, Tree};
 
 /// Reads a manifest.
 ///
 /// # Errors
-/// It is none, in words.
-pub(super) fn rewrite(text: &str, place: &Place) -> Result<Rewritten, String> {
-    let options = ParsingOptions { nodes_limit: MOST_NODES, ..ParsingOptions::default() };
-    let document = Document::parse_with_options(text, options).map_err(|why| format!("it is no XML: {why}"))?;
-    let root = document.root_element();
-    if !matches!(root.tag_name().name(), "MPD" | "Period" | "AdaptationSet") {
-        return Err(format!("a `{}` is no manifest", root.tag_name().name()));
+/// It is none, or has errors, or costs too much.
+pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, ListError> {
+    let tree = Tree::read(text, cost)?;
+    if !matches!(tree.name(Tree::ROOT), "MPD" | "Period" | "AdaptationSet") {
+        return Err(malformed(format!("a `{}` is no manifest", quoted(tree.name(Tree::ROOT)))));
     }
-    // A dynamic one is read again and again (§5.3.1.2).
-    let ends = root.attribute("type") != Some("dynamic");
+    let place = Rc::new(place.clone());
+    let outermost = Frame { end: tree.len(), outer: Rc::clone(&place), place, bases: 0, inherited: Rc::default() };
+    // A dynamic one is read again and again (section 5.3.1.2).
+    let ends = tree.attribute(Tree::ROOT, "type").as_deref() != Some("dynamic");
     let mut reading = Reading {
+        tree: &tree,
         source: text,
-        changes: Vec::new(),
-        renditions: Vec::new(),
+        out: Rewritten::default(),
+        copied: 0,
+        pieces: 0,
         sets: 0,
-        choice: false,
         ends,
-        too_deep: false,
+        timelines: BTreeMap::new(),
     };
-    let whole = root.attribute("mediaPresentationDuration").and_then(duration);
-    reading.element(root, place, &Inherited { duration: whole, ..Inherited::default() });
-    if reading.too_deep {
-        return Err(format!("elements within elements, more than {MOST_DEPTH} deep"));
+    // Elements may be nested as deep as the text is long: their frames are on no call stack.
+    let mut open = vec![outermost];
+    for id in 0..tree.len() {
+        while open.last().is_some_and(|frame| frame.end <= id) {
+            open.pop();
+        }
+        let Some(frame) = open.last() else { break };
+        let own = reading.element(id, frame, cost)?;
+        open.push(own);
     }
-    reading.changes.sort_by_key(|(span, _)| span.start);
-    let mut out = String::with_capacity(text.len() + text.len() / 4);
-    let mut copied = 0;
-    for (span, other) in &reading.changes {
-        out.push_str(text.get(copied..span.start).unwrap_or_default());
-        out.push_str(&escaped(other));
-        copied = span.end;
-    }
-    out.push_str(text.get(copied..).unwrap_or_default());
-    let Reading { changes, renditions, choice, .. } = reading;
-    Ok(Rewritten { text: out, moved: changes.len(), renditions, variants: Vec::new(), choice })
+    reading.copy(text.len(), cost)?;
+    Ok(reading.out)
 }
 
 struct Reading<'a> {
+    tree: &'a Tree<'a>,
     source: &'a str,
-    changes: Vec<(Range<usize>, String)>,
-    renditions: Vec<Rendition>,
+    out: Rewritten,
+    /// Up to where the text is in the output.
+    copied: usize,
+    /// Segments of lists so far.
+    pieces: usize,
     /// Adaptation sets so far.
     sets: usize,
-    choice: bool,
     ends: bool,
-    too_deep: bool,
+    /// Those that were read, by their element: representations share them.
+    timelines: BTreeMap<Id, Arc<Timeline>>,
+}
+
+/// An element that is open.
+struct Frame<'a> {
+    end: Id,
+    /// The base in which its own bases are resolved, and the one of what stands below it.
+    outer: Rc<Place>,
+    place: Rc<Place>,
+    /// How many bases are within each other.
+    bases: usize,
+    inherited: Rc<Inherited<'a>>,
 }
 
 /// What an element has from those above it.
@@ -74,178 +91,249 @@ struct Reading<'a> {
 struct Inherited<'a> {
     /// How long the period lasts.
     duration: Option<Duration>,
-    /// How many there are.
-    depth: u32,
-    /// Templates and lists, the innermost last.
-    templates: Vec<Node<'a, 'a>>,
-    lists: Vec<Node<'a, 'a>>,
+    /// The innermost templates, the innermost last.
+    templates: Vec<Segments<'a>>,
+    list: Option<Id>,
+}
+
+/// A template and its timeline.
+#[derive(Clone, Copy)]
+struct Segments<'a> {
+    tree: &'a Tree<'a>,
+    template: Id,
+    timeline: Option<Id>,
 }
 
 impl<'a> Reading<'a> {
-    fn element(&mut self, node: Node<'a, 'a>, outer: &Place, inherited: &Inherited<'a>) {
-        let name = node.tag_name().name();
-        let bases = || node.children().filter(|child| child.is_a("BaseURL"));
-        for base in bases() {
-            self.text_of(base, outer);
-        }
+    fn element(&mut self, id: Id, parent: &Frame<'a>, cost: &mut Cost) -> Result<Frame<'a>, ListError> {
+        let (tree, name) = (self.tree, self.tree.name(id));
+        // Its children are gone through several times below.
+        cost.work(4 * tree.children(id).count())?;
+        let outer = Rc::clone(&parent.place);
+        let mut frame = Frame {
+            end: tree.next(id),
+            place: Rc::clone(&outer),
+            outer,
+            bases: parent.bases,
+            inherited: Rc::clone(&parent.inherited),
+        };
         // Of several bases the first one stands for all: what is fetched ahead must be one of them.
-        let first = bases().next().and_then(|base| base.text()).map(str::trim);
-        let place = first.and_then(|base| outer.based(base)).unwrap_or_else(|| outer.clone());
-        let mut inherited = inherited.clone();
-        inherited.depth += 1;
-        if inherited.depth > MOST_DEPTH {
-            self.too_deep = true;
-            return;
-        }
-        if name == "Period" {
-            inherited.duration = node.attribute("duration").and_then(duration).or(inherited.duration);
-        }
-        let own = |name: &str| node.children().find(|child| child.is_a(name));
-        inherited.templates.extend(own("SegmentTemplate"));
-        inherited.lists.extend(own("SegmentList"));
-        for attribute in node.attributes().filter(|attribute| ADDRESSES.contains(&attribute.name())) {
-            // An identification is no address, and `resolve-to-zero` is a word of xlink.
-            let is_address = !(attribute.value().is_empty() || attribute.value().starts_with("urn:"));
-            if let Some(other) = is_address.then(|| place.moved(attribute.value())).flatten() {
-                self.changes.push((attribute.range_value(), other));
+        if let Some(base) = tree.named(id, "BaseURL").next()
+            && let Some((base, _)) = tree.text(base, cost)?
+            && let Some(place) = frame.outer.based(&base, cost)?
+        {
+            frame.place = Rc::new(place);
+            frame.bases += 1;
+            if frame.bases > MOST_BASES {
+                return Err(limit(format!("more than {MOST_BASES} bases within each other")));
             }
+        }
+        self.inherit(id, &mut frame);
+        for attribute in tree.attributes(id).iter().filter(|attribute| ADDRESSES.contains(&attribute.name)) {
+            let value = attribute.value();
+            // An identification is no address, and `resolve-to-zero` is a word of xlink.
+            if !(value.is_empty() || value.starts_with("urn:"))
+                && let Some(other) = frame.place.moved(&value, cost)?
+            {
+                self.change(attribute.span(), &other, cost)?;
+            }
+        }
+        let texts = match name {
+            // A base is not within itself, nor within its siblings.
+            "BaseURL" => Some(&parent.outer),
+            "Location" | "PatchLocation" => Some(&frame.outer),
+            _ => None,
+        };
+        if let Some(place) = texts
+            && let Some((text, span)) = tree.text(id, cost)?.filter(|(text, _)| !text.is_empty())
+            && let Some(other) = place.moved(&text, cost)?
+        {
+            self.change(span, &other, cost)?;
         }
         match name {
-            "Location" | "PatchLocation" => self.text_of(node, outer),
             "AdaptationSet" => {
                 self.sets += 1;
-                self.choice |= node.children().filter(|child| child.is_a("Representation")).count() > 1;
+                self.out.choice |= tree.named(id, "Representation").nth(1).is_some();
             }
-            "Representation" => {
-                let (set, ends) = (self.sets, self.ends);
-                let pieces = pieces(node, &place, &inherited);
-                self.renditions.extend(pieces.map(|pieces| Rendition { set, pieces, ends }));
-            }
+            "Representation" => self.representation(id, &frame, cost)?,
             _ => {}
         }
-        for child in node.children().filter(|child| child.is_element() && !child.is_a("BaseURL")) {
-            self.element(child, &place, &inherited);
-        }
+        Ok(frame)
     }
 
-    /// An element whose text is an address.
-    fn text_of(&mut self, node: Node<'a, 'a>, place: &Place) {
-        if node.children().any(|child| child.is_element()) {
-            // An address has none within it, and what stands there may be changed itself.
+    /// Adds what an element says for those below it.
+    fn inherit(&self, id: Id, frame: &mut Frame<'a>) {
+        let tree = self.tree;
+        let lasts = match tree.name(id) {
+            "MPD" => tree.attribute(id, "mediaPresentationDuration").as_deref().and_then(duration),
+            "Period" => tree.attribute(id, "duration").as_deref().and_then(duration),
+            _ => None,
+        };
+        let template = tree.named(id, "SegmentTemplate").next();
+        let list = tree.named(id, "SegmentList").next();
+        if lasts.is_none() && template.is_none() && list.is_none() {
             return;
         }
-        let Some(other) = node.text().map(str::trim).filter(|text| !text.is_empty()).and_then(|t| place.moved(t))
-        else {
-            return;
-        };
-        // From the end of the start tag to the end tag, whatever is between: text, character data, a comment.
-        let span = node.range();
-        let last = node.attributes().map(|attribute| attribute.range().end).max().unwrap_or(span.start);
-        let within = |from: usize, to: usize| self.source.get(from..to).unwrap_or_default();
-        let (Some(start), Some(end)) = (within(last, span.end).find('>'), within(last, span.end).rfind("</"))
-        else {
-            return;
-        };
-        self.changes.push((last + start + 1..last + end, other));
-    }
-}
-
-/// Names without a look at their namespace: manifests in the wild have several.
-trait Named {
-    fn is_a(&self, name: &str) -> bool;
-}
-
-impl Named for Node<'_, '_> {
-    fn is_a(&self, name: &str) -> bool {
-        self.is_element() && self.tag_name().name() == name
-    }
-}
-
-/// The segments of a representation.
-fn pieces(node: Node<'_, '_>, place: &Place, inherited: &Inherited<'_>) -> Option<Pieces> {
-    if let Some(list) = inherited.lists.last() {
-        return Some(Pieces::List(listed(*list, place)));
-    }
-    let templates = &inherited.templates;
-    // What an inner template does not say, an outer one does (§5.3.9.1).
-    let said = |name: &str| templates.iter().rev().find_map(|template| template.attribute(name));
-    let media = said("media")?
-        .replace("$RepresentationID$", node.attribute("id").unwrap_or_default())
-        .replace("$Bandwidth$", node.attribute("bandwidth").unwrap_or_default());
-    let number = |name: &str| said(name).and_then(|text| text.parse::<u64>().ok());
-    let timescale = number("timescale").unwrap_or(1).max(1);
-    let first = number("startNumber").unwrap_or(1);
-    let timeline =
-        templates.iter().rev().find_map(|template| template.children().find(|child| child.is_a("SegmentTimeline")));
-    let lasting = |ticks: u64| Duration::try_from_secs_f64(ticks as f64 / timescale as f64).unwrap_or_default();
-    if let Some(timeline) = timeline {
-        let (before, name, width, after) = parted(&media)?;
-        let spans = spans(timeline, inherited.duration.map(|whole| whole.as_secs_f64() * timescale as f64));
-        let piece = |(at, (start, ticks)): (u64, (u64, u64))| {
-            let value = if name == "Time" { start } else { first.checked_add(at)? };
-            let url = place.resource(&plain(&format!("{before}{value:0width$}{after}")))?;
-            Some(Piece { url, span: None, duration: lasting(ticks) })
-        };
-        return Some(Pieces::List((0..).zip(spans).filter_map(piece).collect()));
-    }
-    let ticks = number("duration").filter(|ticks| *ticks > 0)?;
-    let (before, "Number", width, after) = parted(&media)? else { return None };
-    // The address is resolved with a mark in the place of the number, so that both halves are known.
-    let whole = place.resource(&plain(&format!("{before}{MARK}{after}")))?;
-    let (before, after) = whole.as_str().split_once(MARK)?;
-    let count = inherited.duration.map(|whole| (whole.as_secs_f64() / lasting(ticks).as_secs_f64()).ceil() as u64);
-    let last = count.and_then(|count| first.checked_add(count)).map(|end| end.saturating_sub(1));
-    let (before, after, duration) = (before.to_owned(), after.to_owned(), lasting(ticks));
-    Some(Pieces::Numbered { before, after, width, last, duration })
-}
-
-/// The segments of a list.
-fn listed(list: Node<'_, '_>, place: &Place) -> Vec<Piece> {
-    let number = |name: &str| list.attribute(name).and_then(|text| text.parse::<u64>().ok());
-    let (ticks, scale) = (number("duration").unwrap_or_default(), number("timescale").unwrap_or(1).max(1));
-    let duration = Duration::try_from_secs_f64(ticks as f64 / scale as f64).unwrap_or_default();
-    let piece = |segment: Node<'_, '_>| {
-        let url = match segment.attribute("media") {
-            Some(media) => place.resource(media)?,
-            None => place.resource("")?,
-        };
-        let span = segment.attribute("mediaRange").and_then(|range| {
-            let (from, last) = range.split_once('-')?;
-            Some(from.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
-        });
-        Some(Piece { url, span, duration })
-    };
-    list.children().filter(|child| child.is_a("SegmentURL")).filter_map(piece).collect()
-}
-
-/// The start and length of each segment of a timeline (§5.3.9.6), in ticks.
-fn spans(timeline: Node<'_, '_>, end: Option<f64>) -> Vec<(u64, u64)> {
-    let mut spans = Vec::new();
-    let mut at = 0_u64;
-    let entries: Vec<_> = timeline.children().filter(|child| child.is_a("S")).collect();
-    for (index, entry) in entries.iter().enumerate() {
-        let number = |entry: &Node<'_, '_>, name| entry.attribute(name).and_then(|text| text.parse::<u64>().ok());
-        at = number(entry, "t").unwrap_or(at);
-        let Some(ticks) = number(entry, "d").filter(|ticks| *ticks > 0) else { return spans };
-        let until = entries.get(index + 1).and_then(|next| number(next, "t"));
-        let repeats = match entry.attribute("r").map(str::parse::<i64>) {
-            // Until the next entry, or the end of the period; of a period without an end nothing is guessed.
-            Some(Ok(negative)) if negative < 0 => {
-                let until = until.or(end.map(|end| end as u64)).unwrap_or(at);
-                until.saturating_sub(at).div_ceil(ticks).max(1)
+        let inherited = Rc::make_mut(&mut frame.inherited);
+        inherited.duration = lasts.or(inherited.duration);
+        inherited.list = list.or(inherited.list);
+        if let Some(template) = template {
+            let timeline = tree.named(template, "SegmentTimeline").next();
+            inherited.templates.push(Segments { tree, template, timeline });
+            if inherited.templates.len() > MOST_TEMPLATES {
+                inherited.templates.remove(0);
             }
-            Some(Ok(more)) => more.unsigned_abs().saturating_add(1),
-            _ => 1,
-        };
-        for _ in 0..repeats {
-            if spans.len() >= MOST_PIECES {
-                return spans;
-            }
-            spans.push((at, ticks));
-            at = at.saturating_add(ticks);
         }
     }
-    spans
+
+    /// Writes another text in the place of a part of the source, behind all that was changed before.
+    fn change(&mut self, span: Range<usize>, other: &str, cost: &mut Cost) -> Result<(), ListError> {
+        if span.start < self.copied {
+            // Within what was changed already.
+            return Ok(());
+        }
+        self.copy(span.start, cost)?;
+        cost.write(&mut self.out.text, &quick_xml::escape::escape(other))?;
+        self.copied = span.end;
+        self.out.moved += 1;
+        Ok(())
+    }
+
+    /// Copies the source up to there.
+    fn copy(&mut self, to: usize, cost: &mut Cost) -> Result<(), ListError> {
+        cost.write(&mut self.out.text, self.source.get(self.copied..to).unwrap_or_default())?;
+        self.copied = to;
+        Ok(())
+    }
+
+    /// The segments of a representation, as far as they are known.
+    fn representation(&mut self, id: Id, frame: &Frame<'a>, cost: &mut Cost) -> Result<(), ListError> {
+        if self.out.note.is_some() {
+            return Ok(());
+        }
+        let pieces = match frame.inherited.list {
+            Some(list) => self.listed(list, &frame.place, cost)?.map(Pieces::List),
+            None => self.templated(id, frame, cost)?,
+        };
+        if let Some(pieces) = pieces {
+            if cost.remember(pieces.size()) {
+                self.out.renditions.push(Rendition { set: self.sets, pieces, ends: self.ends });
+            } else {
+                self.out.note = Some(TOO_MANY);
+            }
+        }
+        Ok(())
+    }
+
+    fn templated(&mut self, id: Id, frame: &Frame<'a>, cost: &mut Cost) -> Result<Option<Pieces>, ListError> {
+        let tree = self.tree;
+        let Inherited { duration: whole, templates, .. } = &*frame.inherited;
+        // What an inner template does not say, an outer one does (section 5.3.9.1).
+        let said = |name: &str| templates.iter().rev().find_map(|own| own.tree.attribute(own.template, name));
+        let number = |name: &str| said(name).and_then(|text| text.parse::<u64>().ok());
+        cost.work(templates.len() * 128)?;
+        let Some(media) = said("media") else { return Ok(None) };
+        let own = |name| tree.attribute(id, name).unwrap_or_default();
+        let media = replaced(&media, "$RepresentationID$", &own("id"))
+            .and_then(|media| replaced(&media, "$Bandwidth$", &own("bandwidth")));
+        let Some(media) = media else {
+            self.out.note = Some("addresses that are too long");
+            return Ok(None);
+        };
+        cost.work(media.len())?;
+        let Some((before, name, width, after)) = parted(&media) else { return Ok(None) };
+        // The address is resolved with a mark in the place of the number, so that both halves are known.
+        let marked = format!("{before}{MARK}{after}").replace("$$", "$");
+        let Some(address) = frame.place.resource(&marked, cost)? else { return Ok(None) };
+        let Some((before, after)) = address.as_str().split_once(MARK) else { return Ok(None) };
+        let template = Template { before: before.to_owned(), after: after.to_owned(), width };
+        let timescale = number("timescale").unwrap_or(1).max(1);
+        let first = number("startNumber").unwrap_or(1);
+        if let Some(timeline) = templates.iter().rev().find_map(|own| own.timeline) {
+            let end = whole.map(|whole| (whole.as_secs_f64() * timescale as f64) as u64);
+            let Some(timeline) = self.timeline(timeline, end, cost)? else { return Ok(None) };
+            return Ok(Some(Pieces::Timed { template, by_time: name == "Time", first, timeline, timescale }));
+        }
+        let Some(duration) = number("duration").filter(|ticks| *ticks > 0).map(|ticks| lasting(ticks, timescale))
+        else {
+            return Ok(None);
+        };
+        if name != "Number" {
+            return Ok(None);
+        }
+        let count = whole.map(|whole| (whole.as_secs_f64() / duration.as_secs_f64()).ceil() as u64);
+        let last = count.and_then(|count| first.checked_add(count)).map(|end| end.saturating_sub(1));
+        Ok(Some(Pieces::Numbered { template, last, duration }))
+    }
+
+    /// A timeline (section 5.3.9.6); none: it is too long to be remembered.
+    fn timeline(&mut self, id: Id, end: Option<u64>, cost: &mut Cost) -> Result<Option<Arc<Timeline>>, ListError> {
+        if let Some(known) = self.timelines.get(&id) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let tree = self.tree;
+        let (mut timeline, mut at) = (Timeline::default(), 0_u64);
+        let mut entries = tree.named(id, "S").peekable();
+        while let Some(entry) = entries.next() {
+            cost.work(tree.attributes(entry).len())?;
+            let number =
+                |entry: Id, name: &str| tree.attribute(entry, name).and_then(|text| text.parse::<u64>().ok());
+            at = number(entry, "t").unwrap_or(at);
+            let Some(ticks) = number(entry, "d").filter(|ticks| *ticks > 0) else { break };
+            let repeats = tree.attribute(entry, "r").and_then(|text| text.parse::<i64>().ok());
+            let count = match repeats {
+                // Until the next entry, or the end of the period; of a period without an end nothing is guessed.
+                Some(negative) if negative < 0 => {
+                    let until = entries.peek().and_then(|next| number(*next, "t")).or(end).unwrap_or(at);
+                    until.saturating_sub(at).div_ceil(ticks).max(1)
+                }
+                more => more.unwrap_or(0).unsigned_abs().saturating_add(1),
+            };
+            if !cost.remember(Timeline::cost()) {
+                self.out.note = Some(TOO_MANY);
+                return Ok(None);
+            }
+            timeline.push(at, ticks, count);
+            at = at.saturating_add(ticks.saturating_mul(count));
+        }
+        let timeline = Arc::new(timeline);
+        self.timelines.insert(id, Arc::clone(&timeline));
+        Ok(Some(timeline))
+    }
+
+    /// The segments of a list; none: they are too many.
+    fn listed(&mut self, id: Id, place: &Place, cost: &mut Cost) -> Result<Option<List>, ListError> {
+        let tree = self.tree;
+        let number = |name| tree.attribute(id, name).and_then(|text| text.parse::<u64>().ok());
+        let duration = lasting(number("duration").unwrap_or_default(), number("timescale").unwrap_or(1));
+        let mut list = List::default();
+        cost.work(tree.children(id).count())?;
+        for segment in tree.named(id, "SegmentURL") {
+            let media = tree.attribute(segment, "media").unwrap_or_default();
+            let Some(url) = place.resource(&media, cost)? else { continue };
+            let range = tree.attribute(segment, "mediaRange");
+            self.pieces += 1;
+            if self.pieces > MOST_PIECES || !cost.remember(List::cost(&url)) {
+                self.out.note = Some(TOO_MANY);
+                return Ok(None);
+            }
+            list.push(&url, range.as_deref().and_then(byte_range), duration);
+        }
+        Ok(Some(list.done()))
+    }
+}
+
+/// `FIRST-LAST`.
+fn byte_range(text: &str) -> Option<Range<u64>> {
+    let (from, last) = text.split_once('-')?;
+    Some(from.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
+}
+
+/// A text with a value in the place of a name; none: it would become too long.
+fn replaced(text: &str, name: &str, value: &str) -> Option<String> {
+    let places = text.matches(name).count();
+    let len = text.len().checked_add(places.checked_mul(value.len())?)?;
+    (len <= LONGEST_EXPANDED + places * name.len()).then(|| text.replace(name, value))
 }
 
 /// A template around its `$Number$` or `$Time$`: what stands before, which of the two, how many digits, what follows.
@@ -262,11 +350,6 @@ fn parted(media: &str) -> Option<(&str, &str, usize, &str)> {
         }
         from = close + 1;
     }
-}
-
-/// Two dollars stand for one.
-fn plain(text: &str) -> String {
-    text.replace("$$", "$")
 }
 
 /// A duration of XML Schema (`PT1H2M3.5S`), without years and months, which no film has.
@@ -295,42 +378,24 @@ fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(total).ok().filter(|_| digits.is_empty())
 }
 
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&apos;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 /// Attributes whose value is an address.
 const ADDRESSES: [&str; 5] = ["media", "initialization", "index", "sourceURL", "href"];
 const MARK: &str = "marline-number";
-/// The standard needs six. Whoever nests deeper is after our stack.
-const MOST_DEPTH: u32 = 32;
-/// chosen: a day of live television in segments of two seconds, described one by one, with all its renditions.
-const MOST_NODES: u32 = 1_000_000;
-/// chosen: eleven hours in segments of two seconds.
-const MOST_PIECES: usize = 20_000;
+const TOO_MANY: &str = "too many segments";
+/// The standard has four levels with bases. Each one within another costs as much memory as the address is long.
+const MOST_BASES: usize = 16;
+/// The standard has three levels with templates.
+const MOST_TEMPLATES: usize = 4;
 
 #[cfg(test)]
 mod tests {
     use url::Url;
 
+    use super::super::address::tests::{VIA, affordable, at};
     use super::*;
 
-    const VIA: &str = "http://127.0.0.1:8480/";
-
-    fn at(url: &str) -> Place {
-        let player = Url::parse(&format!("{VIA}{url}")).unwrap();
-        Place { origin: Url::parse(url).unwrap(), player, via: VIA.to_owned() }
+    fn rewrite(text: &str, place: &Place) -> Result<Rewritten, ListError> {
+        super::rewrite(text, place, &mut affordable())
     }
 
     fn addresses(rendition: &Rendition, first: &str, most: usize) -> Vec<String> {
@@ -361,7 +426,7 @@ mod tests {
             .replace("\"/init-", &format!("\"{VIA}https://cdn/init-"));
         assert_eq!((out.text.as_str(), out.moved, out.choice), (want.as_str(), 4, true));
         // What was read once reads the same again, through the proxy's own addresses.
-        assert_eq!(Document::parse(&out.text).unwrap().root_element().tag_name().name(), "MPD");
+        assert_eq!(Tree::read(&out.text, &mut affordable()).unwrap().name(Tree::ROOT), "MPD");
     }
 
     #[test]

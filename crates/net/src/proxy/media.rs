@@ -108,13 +108,24 @@ pub(super) async fn answer<B>(
         turn.follow(sessions, &session);
     }
     match opened {
-        Ok((head, bytes)) => {
-            if is_list(&session, &head) {
-                drop(bytes);
-                if let Some(answer) = list(sessions, &session, request).await {
-                    return answer;
-                }
-                return plain(StatusCode::BAD_GATEWAY, "the playlist is too long");
+        Ok((head, mut bytes)) => {
+            if let Some(kind) = playlist_answer::recognized(&session, &head, &mut bytes, wanted).await {
+                let host = fields.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+                let opened = matches!(wanted, Wanted::Whole | Wanted::Part(0, None)).then_some((head, bytes));
+                return match opened {
+                    Some(opened) => {
+                        let asked = (host, request.uri());
+                        let answer = playlist_answer::answer_with(sessions, &session, kind, opened, asked).await;
+                        answer.map_or_else(refused, |mut answer| {
+                            guarded(answer.headers_mut());
+                            answer
+                        })
+                    }
+                    // A range of a list is no list.
+                    None => list(sessions, &session, request)
+                        .await
+                        .unwrap_or_else(|| plain(StatusCode::BAD_GATEWAY, "it is called a playlist and is none")),
+                };
             }
             match bytes {
                 Bytes::Play(play) => with_head(&head, Reply::Play(play)),
@@ -127,7 +138,7 @@ pub(super) async fn answer<B>(
 
 /// Whether the type says what the name did not.
 fn is_list(session: &Session, head: &Head) -> bool {
-    if session.list.get().is_some() {
+    if session.list.get().is_some() || session.not_a_list.get() {
         // It was asked for as one, and was none.
         return false;
     }

@@ -18,11 +18,14 @@
 //!
 //! A server framework was not used: there are four kinds of requests and no routes.
 
+mod address;
 mod ahead;
 mod body;
 mod choice;
 mod container;
+mod cost;
 mod ear;
+mod encoded;
 mod events;
 mod forward;
 #[cfg(feature = "fuzzing")]
@@ -30,17 +33,20 @@ pub(crate) mod fuzzing;
 mod guard;
 mod hold;
 mod lines;
+mod list_reader;
 mod manifest;
 mod media;
 mod memory;
 mod mpv;
 mod mpv_socket;
 mod page;
+mod pieces;
 mod playlist;
 mod playlist_answer;
 mod probe;
 mod radios;
 mod range;
+mod recognize;
 mod series;
 mod session;
 mod single;
@@ -52,6 +58,7 @@ mod token;
 mod told;
 mod tunnel;
 mod watching;
+mod xml;
 
 use std::cell::Cell;
 use std::convert::Infallible;

@@ -1,38 +1,29 @@
-//! HLS playlists (RFC 8216), so that a player stays with the proxy, and what comes next of one.
+//! HLS playlists (RFC 8216): the text with addresses that lead to the proxy, and the segments in their order.
 //!
-//! In: the text of a playlist, where it came from, what the player took it for. Out: the text with other addresses where
-//! they are needed, and the segments in their order.
+//! 1. The text is changed in place, line by line, so that tags which are not known here survive to the byte. Addresses
+//!    stand in lines of their own, and in the attributes URI, X-ASSET-URI, X-ASSET-LIST and SERVER-URI of any tag: keys,
+//!    maps, renditions, I-frames, parts, hints, and tags to come.
+//! 2. A playlist with syntax errors is an error here; the caller passes it on unchanged.
+//! 3. Every step is charged to a [`Cost`]. Segments that cannot be remembered within its bounds are not fetched ahead; the
+//!    player gets the rewritten playlist all the same, and the status has a note.
 //!
-//! 1. The crate m3u8-rs says whether it is a playlist, and which segments it has; the text itself is changed in place,
-//!    so that tags which nobody here knows survive to the byte.
-//! 2. An address is changed if the player would otherwise ask for something else than the playlist means
-//!    ([`Place::moved`]). Relative ones mostly stay: fewer changes, fewer surprises.
-//! 3. Addresses stand in lines of their own, and in the attributes URI, X-ASSET-URI, X-ASSET-LIST and SERVER-URI of any
-//!    tag: keys, maps, renditions, I-frames, parts, hints, and tags to come.
-//! 4. A playlist with errors is an error here; who asked passes it on as it is.
-//!
-//! Writing the playlist anew from what the crate has read was not done: it would lose what the crate does not know.
+//! A parser of a crate is not used: m3u8-rs builds several hundred bytes for each segment before anything can be counted,
+//! and of what it reads only durations, ranges and the kind of playlist are needed.
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
-use m3u8_rs::Playlist;
 use url::Url;
 
-/// Where a playlist or manifest came from, and where the player believes it to be.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// Behind all redirects.
-    pub(super) origin: Url,
-    /// The address at the proxy that the player asked for.
-    pub(super) player: Url,
-    /// What stands before a URL at the proxy: `http://127.0.0.1:8480/`.
-    pub(super) via: String,
-}
+use super::address::Place;
+use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
+use super::pieces::{List, MOST_PIECES, Pieces, Rendition};
+use super::playlist_answer::Kind;
+use super::recognize::{Look, look};
 
 /// A playlist or manifest for the player.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub(super) struct Rewritten {
     pub(super) text: String,
     /// How many addresses are others now.
@@ -43,393 +34,297 @@ pub(super) struct Rewritten {
     pub(super) variants: Vec<Url>,
     /// The player may choose between several.
     pub(super) choice: bool,
-}
-
-/// One of those that a player may choose between.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Rendition {
-    /// Of those with the same number the player takes one at a time.
-    pub(super) set: usize,
-    pub(super) pieces: Pieces,
-    /// Whether it ends with the last of them; otherwise more will be known later (a live one).
-    pub(super) ends: bool,
-}
-
-/// Where a piece stands among the others.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Spot {
-    /// How long it lasts.
-    pub(super) lasts: Duration,
-    /// How long all that follow it last; none: nobody knows.
-    pub(super) left: Option<Duration>,
-}
-
-impl Rendition {
-    /// Where a piece stands; none: it is not of this rendition.
-    pub(super) fn spot(&self, url: &Url, span: Option<&Range<u64>>) -> Option<Spot> {
-        match &self.pieces {
-            Pieces::List(pieces) => {
-                let at = pieces.iter().position(|piece| piece.url == *url && piece.span.as_ref() == span)?;
-                let lasts = pieces.get(at)?.duration;
-                let left = pieces.iter().skip(at + 1).map(|piece| piece.duration).sum();
-                Some(Spot { lasts, left: self.ends.then_some(left) })
-            }
-            Pieces::Numbered { last, duration, .. } => {
-                let number = self.pieces.number(url).filter(|_| span.is_none())?;
-                let left = last.filter(|_| self.ends).map(|last| {
-                    u32::try_from(last.saturating_sub(number))
-                        .map_or(Duration::MAX, |left| duration.saturating_mul(left))
-                });
-                Some(Spot { lasts: *duration, left })
-            }
-        }
-    }
-}
-
-/// Pieces that follow one another.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) enum Pieces {
-    /// Each by its name.
-    List(Vec<Piece>),
-    /// By numbers in an address.
-    Numbered {
-        /// The address before the number.
-        before: String,
-        /// And behind it.
-        after: String,
-        /// How many digits at least.
-        width: usize,
-        /// The last one, where there is one.
-        last: Option<u64>,
-        /// How long one lasts.
-        duration: Duration,
-    },
-}
-
-/// One segment.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Piece {
-    pub(super) url: Url,
-    /// Which bytes of it; none: all.
-    pub(super) span: Option<Range<u64>>,
-    pub(super) duration: Duration,
-}
-
-impl Place {
-    /// The same within another base of the same document.
-    pub(super) fn based(&self, reference: &str) -> Option<Self> {
-        let origin = self.origin.join(reference).ok()?;
-        let player = self.moved(reference).and_then(|moved| Url::parse(&moved).ok());
-        let player = player.or_else(|| self.player.join(reference).ok())?;
-        Some(Self { origin, player, via: self.via.clone() })
-    }
-
-    /// What a reference means, without a login: as the proxy knows its resources.
-    pub(super) fn resource(&self, reference: &str) -> Option<Url> {
-        let mut url = self.origin.join(reference).ok()?;
-        let _ = url.set_username("");
-        let _ = url.set_password(None);
-        url.set_fragment(None);
-        Some(url)
-    }
-
-    /// The address that must stand in the place of a reference; none: it leads the player to the right place.
-    pub(super) fn moved(&self, reference: &str) -> Option<String> {
-        let mut meant = self.origin.join(reference).ok()?;
-        if !matches!(meant.scheme(), "http" | "https") {
-            return None;
-        }
-        if meant.username().is_empty() && meant.origin() == self.origin.origin() {
-            // The login with which the player came, for all that is of the same host.
-            let _ = meant.set_username(self.origin.username());
-            let _ = meant.set_password(self.origin.password());
-        }
-        let right = format!("{}{meant}", self.via);
-        let taken = self.player.join(reference).ok();
-        (taken.as_ref().map(Url::as_str) != Some(right.as_str())).then_some(right)
-    }
-}
-
-impl Pieces {
-    /// What follows a piece, at most so many; none: the piece is not of this rendition.
-    pub(super) fn after(&self, url: &Url, span: Option<&Range<u64>>, most: usize) -> Option<Vec<Piece>> {
-        match self {
-            Self::List(pieces) => {
-                let at = pieces.iter().position(|piece| piece.url == *url && piece.span.as_ref() == span)?;
-                Some(pieces.iter().skip(at + 1).take(most).cloned().collect())
-            }
-            Self::Numbered { before, after, width, last, duration } => {
-                let number = self.number(url).filter(|_| span.is_none())?;
-                let next = (number.saturating_add(1)..=last.unwrap_or(u64::MAX)).take(most);
-                let url = |n: u64| Url::parse(&format!("{before}{n:0width$}{after}", width = *width)).ok();
-                let piece = |n| Some(Piece { url: url(n)?, span: None, duration: *duration });
-                Some(next.filter_map(piece).collect())
-            }
-        }
-    }
-}
-
-impl Pieces {
-    /// The number in the address of a piece.
-    fn number(&self, url: &Url) -> Option<u64> {
-        let Self::Numbered { before, after, width, .. } = self else { return None };
-        let digits = url.as_str().strip_prefix(before.as_str())?.strip_suffix(after.as_str())?;
-        let is_number = digits.len() >= *width && digits.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number { digits.parse().ok() } else { None }
-    }
+    /// Why nothing, or not everything, is fetched ahead.
+    pub(super) note: Option<&'static str>,
 }
 
 /// Reads a playlist.
 ///
 /// # Errors
-/// It is none, in words.
-pub(super) fn rewrite(text: &str, place: &Place) -> Result<Rewritten, String> {
-    if !text.trim_start_matches('\u{feff}').starts_with("#EXTM3U") {
-        return Err("it does not begin with #EXTM3U".to_owned());
+/// It is none, or has errors, or costs too much.
+pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, ListError> {
+    if look(text.as_bytes()) != Look::Is(Kind::Playlist) {
+        return Err(malformed("it does not begin with #EXTM3U"));
     }
-    let plain = without_titles(text.trim_start_matches('\u{feff}'))?;
-    let playlist =
-        m3u8_rs::parse_playlist_res(plain.as_bytes()).map_err(|_| "its tags cannot be understood".to_owned())?;
-    let lines = plain.lines().map(str::trim).filter(|line| !(line.is_empty() || line.starts_with('#')));
-    let all_read = match &playlist {
-        Playlist::MasterPlaylist(master) => {
-            let variants = master.variants.iter().filter(|variant| !variant.is_i_frame);
-            lines.eq(variants.map(|variant| variant.uri.trim()))
-        }
-        Playlist::MediaPlaylist(media) => lines.eq(media.segments.iter().map(|segment| segment.uri.trim())),
-    };
-    if !all_read {
-        return Err("not all of its addresses can be understood".to_owned());
-    }
-    let names = names(text);
-    let mut moved = 0;
-    let mut out = String::with_capacity(text.len() + text.len() / 4);
-    for line in text.split_inclusive('\n') {
+    let variables = Variables::of(text, cost)?;
+    let mut reading = Reading { place, variables, out: Rewritten::default(), segments: Segments::default() };
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        cost.work(line.len())?;
         let bare = line.trim_end_matches(['\r', '\n']);
-        let end = line.get(bare.len()..).unwrap_or_default();
-        out.push_str(&line_for(bare, place, &names, &mut moved));
-        out.push_str(end);
+        reading.line(at, bare, cost)?;
+        cost.write(&mut reading.out.text, line.get(bare.len()..).unwrap_or_default())?;
     }
-    let (mut variants, mut renditions) = (Vec::new(), Vec::new());
-    match playlist {
-        Playlist::MasterPlaylist(master) => {
-            let all = master.variants.iter().filter(|variant| !variant.is_i_frame);
-            variants = all.filter_map(|variant| place.resource(&defined(&variant.uri, &names))).collect();
-        }
-        // Pictures for winding: nobody takes one after the other.
-        Playlist::MediaPlaylist(media) if media.i_frames_only => {}
-        Playlist::MediaPlaylist(media) => {
-            let pieces = Pieces::List(pieces(&media, place, &names));
-            renditions.push(Rendition { set: 0, pieces, ends: media.end_list });
-        }
-    }
-    let choice = variants.len() > 1;
-    Ok(Rewritten { text: out, moved, renditions, variants, choice })
+    Ok(reading.done())
 }
 
-/// The playlist as the crate reads it without mistakes: it takes what follows a comma in a title for an address, and a
-/// last line without an end as well.
-fn without_titles(text: &str) -> Result<String, String> {
-    let mut out = String::with_capacity(text.len() + 1);
-    for (at, line) in text.lines().enumerate() {
-        match line.strip_prefix("#EXTINF:") {
-            Some(rest) => {
-                let duration = rest.split(',').next().unwrap_or_default().trim();
-                if !duration.parse::<f32>().is_ok_and(|duration| duration.is_finite() && duration >= 0.0) {
-                    return Err(format!("line {}: `{duration}` is no duration", at + 1));
+struct Reading<'a> {
+    place: &'a Place,
+    variables: Variables<'a>,
+    out: Rewritten,
+    segments: Segments,
+}
+
+/// What is known of the segments.
+#[derive(Default)]
+struct Segments {
+    list: List,
+    /// Of the next address: how long it lasts, and which bytes of it are meant.
+    duration: Option<Duration>,
+    range: Option<ByteRange>,
+    /// The next address is of a variant.
+    is_variant: bool,
+    /// There is a tag that only a master playlist has.
+    is_master: bool,
+    /// Pictures for winding: no player takes one after the other.
+    only_pictures: bool,
+    ends: bool,
+    /// They are not remembered, for this reason.
+    given_up: Option<&'static str>,
+}
+
+/// A length, and the offset if it is given.
+#[derive(Clone, Copy)]
+struct ByteRange(u64, Option<u64>);
+
+impl<'a> Reading<'a> {
+    /// Writes a line for the player, without its end.
+    fn line(&mut self, at: usize, line: &str, cost: &mut Cost) -> Result<(), ListError> {
+        if let Some(tag) = line.strip_prefix("#EXT") {
+            return self.tag(at, line, tag, cost);
+        }
+        let reference = line.trim();
+        let mut other = None;
+        if !(reference.is_empty() || reference.trim_start_matches('\u{feff}').starts_with('#')) {
+            let reference = self.variables.expanded(reference, cost)?;
+            self.resource(&reference, cost)?;
+            other = self.place.moved(&reference, cost)?;
+        }
+        self.out.moved += usize::from(other.is_some());
+        cost.write(&mut self.out.text, other.as_deref().unwrap_or(line))
+    }
+
+    fn tag(&mut self, at: usize, line: &str, tag: &str, cost: &mut Cost) -> Result<(), ListError> {
+        let fault = |why: String| malformed(format!("line {}: {why}", at + 1));
+        let segments = &mut self.segments;
+        if let Some(rest) = tag.strip_prefix("INF:") {
+            // Lists of television channels have attributes behind the duration, and -1 for it.
+            let duration = rest.trim_start().split([',', ' ', '\t']).next().unwrap_or_default();
+            let seconds = duration.parse::<f32>().ok().filter(|seconds| seconds.is_finite());
+            let seconds = seconds.ok_or_else(|| fault(format!("`{}` is no duration", quoted(duration))))?;
+            segments.duration = Duration::try_from_secs_f32(seconds).ok();
+            if segments.duration.is_none() {
+                segments.given_up = Some("entries without a duration");
+            }
+        }
+        // No other tag has attributes (RFC 8216 section 4.3).
+        let Some(tag) = tag.strip_prefix("-X-") else { return cost.write(&mut self.out.text, line) };
+        if line.bytes().filter(|byte| *byte == b'"').count() % 2 == 1 {
+            // It would go on in the next line, which RFC 8216 section 4.2 forbids.
+            return Err(fault("a quoted value does not end".to_owned()));
+        }
+        let (name, value) = tag.split_once(':').unwrap_or((tag, ""));
+        match name.trim_end() {
+            "BYTERANGE" => {
+                segments.range = byte_range(value.trim());
+                if segments.range.is_none() {
+                    segments.given_up = Some("a byte range that is none");
                 }
-                out.extend(["#EXTINF:", duration, ","]);
             }
-            // The crate would read on in the next line (RFC 8216 §4.2 forbids it).
-            None if line.starts_with("#EXT-X-") && line.matches('"').count() % 2 == 1 => {
-                return Err(format!("line {}: a quoted value does not end", at + 1));
+            "STREAM-INF" => (segments.is_variant, segments.is_master) = (true, true),
+            "MEDIA" | "I-FRAME-STREAM-INF" => segments.is_master = true,
+            "I-FRAMES-ONLY" => segments.only_pictures = true,
+            "ENDLIST" => segments.ends = true,
+            _ => {}
+        }
+        self.attributes(line, cost)
+    }
+
+    /// Writes a tag's line, with other addresses in its attributes.
+    fn attributes(&mut self, line: &str, cost: &mut Cost) -> Result<(), ListError> {
+        let mut copied = 0;
+        for (name, value) in values(line) {
+            let reference = line.get(value.clone()).unwrap_or_default();
+            if reference.is_empty() || !ADDRESSES.contains(&name) {
+                continue;
             }
-            None => out.push_str(line),
+            let reference = self.variables.expanded(reference, cost)?;
+            if let Some(other) = self.place.moved(&reference, cost)? {
+                self.out.moved += 1;
+                cost.write(&mut self.out.text, line.get(copied..value.start).unwrap_or_default())?;
+                cost.write(&mut self.out.text, &other)?;
+                copied = value.end;
+            }
         }
-        out.push('\n');
+        cost.write(&mut self.out.text, line.get(copied..).unwrap_or_default())
     }
-    Ok(out)
+
+    /// An address in a line of its own.
+    fn resource(&mut self, reference: &str, cost: &mut Cost) -> Result<(), ListError> {
+        let segments = &mut self.segments;
+        let (duration, range) = (segments.duration.take(), segments.range.take());
+        let is_variant = std::mem::take(&mut segments.is_variant);
+        if segments.given_up.is_some() || segments.only_pictures || !(is_variant || duration.is_some()) {
+            return Ok(());
+        }
+        let Some(url) = self.place.resource(reference, cost)? else {
+            segments.given_up = Some("addresses that are too long");
+            return Ok(());
+        };
+        if segments.list.len() + self.out.variants.len() >= MOST_PIECES || !cost.remember(List::cost(&url)) {
+            segments.given_up = Some("too many segments");
+            segments.list = List::default();
+        } else if is_variant {
+            self.out.variants.push(url);
+        } else if let Some(duration) = duration {
+            // Without an offset a range follows the one before it (RFC 8216 section 4.3.2.2).
+            let follows = || segments.list.last_span(&url).map_or(0, |span| span.end);
+            let span = range.map(|ByteRange(length, offset)| {
+                let from = offset.unwrap_or_else(follows);
+                from..from.saturating_add(length)
+            });
+            segments.list.push(&url, span, duration);
+        }
+        Ok(())
+    }
+
+    fn done(self) -> Rewritten {
+        let Self { mut out, segments, .. } = self;
+        out.note = segments.given_up;
+        if segments.given_up.is_some() {
+            out.variants = Vec::new();
+        } else if !segments.only_pictures && !segments.is_master {
+            let pieces = Pieces::List(segments.list.done());
+            out.renditions.push(Rendition { set: 0, pieces, ends: segments.ends });
+        }
+        out.choice = out.variants.len() > 1;
+        out
+    }
 }
 
-fn pieces(media: &m3u8_rs::MediaPlaylist, place: &Place, names: &[(String, String)]) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::with_capacity(media.segments.len());
-    for segment in &media.segments {
-        let Some(url) = place.resource(&defined(&segment.uri, names)) else { continue };
-        // Without an offset a range follows the one before it (RFC 8216 §4.3.2.2).
-        let follows = pieces.last().filter(|last| last.url == url).and_then(|last| last.span.as_ref());
-        let from = |range: &m3u8_rs::ByteRange| range.offset.unwrap_or(follows.map_or(0, |span| span.end));
-        let span = segment.byte_range.as_ref().map(|range| from(range)..from(range).saturating_add(range.length));
-        let duration = Duration::try_from_secs_f32(segment.duration).unwrap_or_default();
-        pieces.push(Piece { url, span, duration });
-    }
-    pieces
-}
-
-fn line_for<'a>(line: &'a str, place: &Place, names: &[(String, String)], moved: &mut usize) -> Cow<'a, str> {
-    // No other tag has attributes (RFC 8216 §4.3).
-    if line.starts_with("#EXT-X-") {
-        return attributes(line, place, names, moved);
-    }
-    let reference = line.trim();
-    if reference.is_empty() || reference.starts_with('#') {
-        return Cow::Borrowed(line);
-    }
-    match place.moved(&defined(reference, names)) {
-        Some(other) => {
-            *moved += 1;
-            Cow::Owned(other)
-        }
-        None => Cow::Borrowed(line),
+/// `LENGTH` or `LENGTH@OFFSET`, quoted or not.
+fn byte_range(value: &str) -> Option<ByteRange> {
+    let value = value.trim_matches('"');
+    match value.split_once('@') {
+        Some((length, offset)) => Some(ByteRange(length.parse().ok()?, Some(offset.parse().ok()?))),
+        None => Some(ByteRange(value.parse().ok()?, None)),
     }
 }
 
-/// A tag's line, with other addresses in its attributes.
-fn attributes<'a>(line: &'a str, place: &Place, names: &[(String, String)], moved: &mut usize) -> Cow<'a, str> {
-    let mut out = String::new();
-    let mut copied = 0;
-    for (name, value) in values(line) {
-        let reference = line.get(value.clone()).unwrap_or_default();
-        if reference.is_empty() || !ADDRESSES.contains(&name) {
-            continue;
-        }
-        if let Some(other) = place.moved(&defined(reference, names)) {
-            *moved += 1;
-            out.push_str(line.get(copied..value.start).unwrap_or_default());
-            out.push_str(&other);
-            copied = value.end;
-        }
-    }
-    if copied == 0 {
-        return Cow::Borrowed(line);
-    }
-    out.push_str(line.get(copied..).unwrap_or_default());
-    Cow::Owned(out)
-}
+/// What EXT-X-DEFINE says (draft RFC 8216bis section 4.4.2.3).
+struct Variables<'a>(Vec<(&'a str, &'a str)>);
 
-/// The quoted values of a tag's attribute list (RFC 8216 §4.2), each with its name and where it stands.
-fn values(line: &str) -> Vec<(&str, Range<usize>)> {
-    let mut found = Vec::new();
-    let Some(mut at) = line.find(':').map(|at| at + 1) else { return found };
-    while let Some(rest) = line.get(at..).filter(|rest| !rest.is_empty()) {
-        let Some(equals) = rest.find('=') else { break };
-        let name = rest.get(..equals).unwrap_or_default().trim();
-        let from = at + equals + 1;
-        let value = line.get(from..).unwrap_or_default();
-        let len = match value.strip_prefix('"') {
-            Some(quoted) => {
-                let Some(len) = quoted.find('"') else { break };
-                let behind = quoted.get(len + 1..).unwrap_or_default().trim_start();
-                if !(behind.is_empty() || behind.starts_with(',')) {
-                    // Where such a value ends is anybody's guess.
-                    break;
+impl<'a> Variables<'a> {
+    fn of(text: &'a str, cost: &mut Cost) -> Result<Self, ListError> {
+        cost.work(text.len())?;
+        let mut all = Vec::new();
+        for line in text.lines().filter(|line| line.starts_with("#EXT-X-DEFINE:")) {
+            let (mut name, mut value) = (None, None);
+            for (attribute, span) in values(line) {
+                match attribute {
+                    "NAME" => name = name.or(line.get(span)),
+                    "VALUE" => value = value.or(line.get(span)),
+                    _ => {}
                 }
-                found.push((name, from + 1..from + 1 + len));
-                len + 2
             }
-            None => value.find(',').unwrap_or(value.len()),
-        };
-        let Some(comma) = line.get(from + len..).and_then(|rest| rest.find(',')) else { break };
-        at = from + len + comma + 1;
+            all.extend(name.zip(value));
+            if all.len() > MOST_VARIABLES {
+                return Err(limit(format!("it defines more than {MOST_VARIABLES} variables")));
+            }
+        }
+        Ok(Self(all))
     }
-    found
+
+    /// A reference with its variables replaced, as far as they are known. The values are taken as they stand: the draft
+    /// knows no variables within values, and with them a few lines would become gigabytes.
+    fn expanded<'r>(&self, reference: &'r str, cost: &mut Cost) -> Result<Cow<'r, str>, ListError> {
+        if self.0.is_empty() || !reference.contains("{$") {
+            return Ok(Cow::Borrowed(reference));
+        }
+        let (mut out, mut rest) = (String::new(), reference);
+        while let Some(open) = rest.find("{$") {
+            let (before, from) = rest.split_at(open);
+            // Without a bound on names, many that do not end would each be searched to the end of the line.
+            let end = from.bytes().take(LONGEST_NAME).position(|byte| byte == b'}');
+            let known = end.and_then(|end| {
+                let name = from.get("{$".len()..end)?;
+                let (_, value) = self.0.iter().find(|(defined, _)| *defined == name)?;
+                Some((*value, from.get(end + 1..)?))
+            });
+            // A name that is not defined stays.
+            let (value, behind) = known.unwrap_or_else(|| from.split_at("{$".len()));
+            cost.work(before.len() + value.len() + LONGEST_NAME + MOST_VARIABLES)?;
+            out.push_str(before);
+            out.push_str(value);
+            rest = behind;
+            if out.len() > LONGEST_EXPANDED {
+                return Err(limit(format!("an address with variables has more than {LONGEST_EXPANDED} bytes")));
+            }
+        }
+        out.push_str(rest);
+        Ok(Cow::Owned(out))
+    }
 }
 
-/// What EXT-X-DEFINE says (draft RFC 8216bis §4.4.2.3).
-fn names(text: &str) -> Vec<(String, String)> {
-    let definitions = text.lines().filter(|line| line.starts_with("#EXT-X-DEFINE:"));
-    let pair = |line: &str| {
-        let all = values(line);
-        let value = |wanted: &str| {
-            let (_, span) = all.iter().find(|(name, _)| *name == wanted)?;
-            line.get(span.clone()).map(str::to_owned)
-        };
-        Some((value("NAME")?, value("VALUE")?))
-    };
-    definitions.filter_map(pair).collect()
-}
-
-/// A reference with its variables replaced, as far as they are known.
-fn defined<'a>(reference: &'a str, names: &[(String, String)]) -> Cow<'a, str> {
-    if !reference.contains("{$") {
-        return Cow::Borrowed(reference);
-    }
-    let mut out = reference.to_owned();
-    for (name, value) in names {
-        out = out.replace(&format!("{{${name}}}"), value);
-    }
-    Cow::Owned(out)
+/// The quoted values of a tag's attribute list (RFC 8216 section 4.2), each with its name and where it stands.
+fn values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
+    let mut next = line.find(':').map(|at| at + 1);
+    std::iter::from_fn(move || {
+        loop {
+            let at = next.take()?;
+            let rest = line.get(at..).filter(|rest| !rest.is_empty())?;
+            let equals = rest.find('=')?;
+            let name = rest.get(..equals).unwrap_or_default().trim();
+            let from = at + equals + 1;
+            let value = line.get(from..).unwrap_or_default();
+            let (quoted, len) = match value.strip_prefix('"') {
+                Some(quoted) => {
+                    let len = quoted.find('"')?;
+                    let behind = quoted.get(len + 1..).unwrap_or_default().trim_start();
+                    // With something else behind it, where such a value ends would be a guess.
+                    (behind.is_empty() || behind.starts_with(',')).then_some(())?;
+                    (Some(from + 1..from + 1 + len), len + 2)
+                }
+                None => (None, value.find(',').unwrap_or(value.len())),
+            };
+            let comma = line.get(from + len..).and_then(|rest| rest.find(','));
+            next = comma.map(|comma| from + len + comma + 1);
+            if let Some(span) = quoted {
+                return Some((name, span));
+            }
+        }
+    })
 }
 
 /// Attributes whose value is an address.
 const ADDRESSES: [&str; 4] = ["URI", "X-ASSET-URI", "X-ASSET-LIST", "SERVER-URI"];
+/// chosen: many times what published playlists have.
+const MOST_VARIABLES: usize = 64;
+const LONGEST_NAME: usize = 256;
 
 #[cfg(test)]
 mod tests {
+    use super::super::address::tests::{VIA, affordable, at};
+    use super::super::pieces::{Piece, Spot};
     use super::*;
 
-    const VIA: &str = "http://127.0.0.1:8480/";
-
-    fn place(asked: &str, origin: &str) -> Place {
-        let player = Url::parse(&format!("{VIA}{asked}")).unwrap();
-        Place { origin: Url::parse(origin).unwrap(), player, via: VIA.to_owned() }
-    }
-
-    fn at(url: &str) -> Place {
-        place(url, url)
-    }
-
-    #[test]
-    fn a_player_stays_with_the_proxy_whatever_the_form_of_an_address() {
-        let place = at("https://h/a/b/list.m3u8?x=1");
-        for (reference, moved) in [
-            ("seg1.ts", None),
-            ("seg1.ts?y=2", None),
-            ("sub/seg1.ts", None),
-            ("../c/seg1.ts", None),
-            ("https://h/a/seg1.ts", Some("https://h/a/seg1.ts")),
-            ("http://other:81/x", Some("http://other:81/x")),
-            ("/root/seg1.ts", Some("https://h/root/seg1.ts")),
-            ("//cdn.example/x", Some("https://cdn.example/x")),
-            // More steps up than there are: the origin stops at its root, the proxy's address would lose the host.
-            ("../../../../x.ts", Some("https://h/x.ts")),
-            ("data:text/plain,x", None),
-            ("skd://key", None),
-        ] {
-            assert_eq!(place.moved(reference), moved.map(|url| format!("{VIA}{url}")), "{reference}");
-        }
-    }
-
-    #[test]
-    fn a_login_goes_with_everything_of_its_host_and_nothing_else() {
-        let place = at("https://me:pw@h/a/list.m3u8");
-        assert_eq!(place.moved("seg.ts"), None);
-        assert_eq!(place.moved("/seg.ts").unwrap(), format!("{VIA}https://me:pw@h/seg.ts"));
-        assert_eq!(place.moved("https://cdn/seg.ts").unwrap(), format!("{VIA}https://cdn/seg.ts"));
-        assert_eq!(place.resource("/seg.ts#x").unwrap().as_str(), "https://h/seg.ts");
-    }
-
-    #[test]
-    fn behind_a_redirect_relative_addresses_are_of_the_place_it_led_to() {
-        let place = place("https://h/live", "https://edge.example/1/list.m3u8");
-        assert_eq!(place.moved("seg.ts").unwrap(), format!("{VIA}https://edge.example/1/seg.ts"));
-        let within = super::tests::place("https://h/old/list.m3u8", "https://h/old/other.m3u8");
-        assert_eq!(within.moved("seg.ts"), None);
+    fn rewrite(text: &str, place: &Place) -> Result<Rewritten, ListError> {
+        super::rewrite(text, place, &mut affordable())
     }
 
     #[test]
     fn a_quoted_value_with_nothing_in_it_or_with_more_behind_it_is_no_address() {
-        let place = at("https://h/a/list.m3u8");
         for line in
-            ["#EXT-X-KEY:URI=\"\"", "#EXT-X-MEDIA:URI=\"\"{a}/b\"", "#EXT-X-MAP:URI=\"/b\"c,SERVER-URI=\"/d\""]
+            ["#EXT-X-KEY:URI=\"\"", "#EXT-X-MEDIA:URI=\"\"{a}/b\"\"", "#EXT-X-MAP:URI=\"/b\"c,SERVER-URI=\"/d\""]
         {
-            assert_eq!(attributes(line, &place, &[], &mut 0), line);
+            let text = format!("#EXTM3U\n{line}\n");
+            assert_eq!(rewrite(&text, &at("https://h/a/list.m3u8")).unwrap().text, text);
         }
     }
 
     #[test]
     fn a_quoted_value_ends_in_its_line() {
         let text = "#EXTM3U\n#EXT-X-MAP:URI=\"/a\n\"\n#EXTINF:1,12\"\n/b.ts\n";
-        assert_eq!(rewrite(text, &at("https://h/l.m3u8")), Err("line 2: a quoted value does not end".to_owned()));
+        assert_eq!(rewrite(text, &at("https://h/l.m3u8")), Err(malformed("line 2: a quoted value does not end")));
         assert!(rewrite(&text.replace("/a\n", "/a"), &at("https://h/l.m3u8")).is_ok());
     }
 
@@ -471,9 +366,6 @@ mod tests {
             Piece { url: all.clone(), span: Some(110..160), duration: Duration::from_millis(3500) }
         );
         assert_eq!((next.len(), next[1].url.as_str()), (2, "https://h/last.ts"));
-        assert_eq!(out.renditions[0].pieces.after(&all, Some(&(10..110)), 1).unwrap().len(), 1);
-        assert_eq!(out.renditions[0].pieces.after(&all, None, 5), None);
-        assert_eq!(out.renditions[0].pieces.after(&next[1].url, None, 5), Some(Vec::new()));
         let spot = |text: &str, span: &Range<u64>| {
             let out = rewrite(text, &at("https://h/l.m3u8")).unwrap();
             out.renditions[0].spot(&all, Some(span))
@@ -486,40 +378,45 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_with_their_zeros() {
-        let rendition = Pieces::Numbered {
-            before: "https://h/v-".to_owned(),
-            after: ".m4s".to_owned(),
-            width: 3,
-            last: Some(10),
-            duration: Duration::from_secs(2),
-        };
-        let after = |url: &str| {
-            let pieces = rendition.after(&Url::parse(url).unwrap(), None, 2)?;
-            Some(pieces.iter().map(|piece| piece.url.as_str().to_owned()).collect::<Vec<_>>())
-        };
-        assert_eq!(after("https://h/v-008.m4s").unwrap(), ["https://h/v-009.m4s", "https://h/v-010.m4s"]);
-        assert_eq!(after("https://h/v-010.m4s").unwrap(), [""; 0]);
-        let rendition = Rendition { set: 0, pieces: rendition.clone(), ends: true };
-        let spot = rendition.spot(&Url::parse("https://h/v-007.m4s").unwrap(), None);
-        assert_eq!(spot, Some(Spot { lasts: Duration::from_secs(2), left: Some(Duration::from_secs(6)) }));
-        for other in ["https://h/v-8.m4s", "https://h/v-+08.m4s", "https://h/w-008.m4s", "https://h/v-008.mp4"] {
-            assert_eq!(after(other), None, "{other}");
-        }
+    fn variables_are_known_where_the_playlist_defines_them() {
+        let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-DEFINE:NAME=\"host\",VALUE=\"https://cdn\"\n\
+            #EXTINF:4,\n{$host}/a.ts\n#EXTINF:4,\n{$other}{$host}/{$host\n";
+        let out = rewrite(text, &at("https://h/l.m3u8")).unwrap();
+        assert!(out.text.contains(&format!("\n{VIA}https://cdn/a.ts\n")), "{}", out.text);
+        assert!(out.text.ends_with("\n{$other}{$host}/{$host\n"), "{}", out.text);
     }
 
     #[test]
-    fn variables_are_known_where_the_playlist_defines_them() {
-        let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-DEFINE:NAME=\"host\",VALUE=\"https://cdn\"\n\
-            #EXTINF:4,\n{$host}/a.ts\n";
+    fn values_of_variables_are_taken_as_they_stand() {
+        let text =
+            "#EXTM3U\n#EXT-X-DEFINE:NAME=\"a\",VALUE=\"/{$b}\"\n#EXT-X-DEFINE:NAME=\"b\",VALUE=\"/c\"\n{$a}{$b}\n";
         let out = rewrite(text, &at("https://h/l.m3u8")).unwrap();
-        assert!(out.text.ends_with(&format!("\n{VIA}https://cdn/a.ts\n")), "{}", out.text);
+        assert!(out.text.ends_with(&format!("\n{VIA}https://h/%7B$b%7D/c\n")), "{}", out.text);
+    }
+
+    #[test]
+    fn a_list_of_channels_is_rewritten_and_its_entries_are_no_segments() {
+        let text = "#EXTM3U\n#EXTINF:-1 tvg-id=\"a\",A channel\nhttp://h/1\n#EXTINF:0,Radio\nhttp://h/2\n";
+        let out = rewrite(text, &at("http://h/l.m3u")).unwrap();
+        assert_eq!(
+            (
+                out.moved,
+                out.renditions
+                    .iter()
+                    .map(|rendition| rendition.spot(&Url::parse("http://h/2").unwrap(), None))
+                    .count()
+            ),
+            (2, 0)
+        );
     }
 
     #[test]
     fn what_is_no_playlist_is_an_error() {
-        for text in ["", "<html>", "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:abc,\nx\n"] {
-            assert!(rewrite(text, &at("https://h/l.m3u8")).is_err(), "{text}");
+        for text in
+            ["", "<html>", "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:abc,\nx\n", "#EXTM3U\n#EXTINF:inf,\nx\n"]
+        {
+            let refused = rewrite(text, &at("https://h/l.m3u8"));
+            assert!(matches!(refused, Err(ListError::Malformed(_))), "{text}");
         }
     }
 

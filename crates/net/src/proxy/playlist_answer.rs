@@ -1,31 +1,38 @@
 //! The answer to a request for a playlist or a manifest: fetched whole, with other addresses where they are needed.
 //!
-//! In: a session and the address as the player wrote it. Out: the answer, and for [`Ahead`](super::ahead::Ahead) what
-//! the playlist offers.
-//!
 //! 1. A playlist is one small answer, so it comes over one link, the best one; if that keeps still for [`HEDGE`], the
 //!    next one is asked as well, and the first answer counts. A live player must not starve on a link that has died.
-//! 2. It is known by its name, or by its type; what its type has told once is remembered in the session.
-//! 3. A playlist with errors is passed on as it is, and the status says why.
+//! 2. It is known by its name, its type, or its first bytes ([`look`]); what was learnt so is remembered in the session.
+//! 3. A playlist with errors is passed on as it is, and the status says why. One that costs too much is answered with 502:
+//!    passed on as it is, it would send the player around the proxy, or to addresses that do not exist.
 //! 4. It is always answered whole: its text is of this proxy, so neither ranges nor validators of the origin fit.
+//! 5. Its bytes are charged to the memory of all players while they are fetched, read and sent.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::{Response, Uri};
 use marline_core::fetch::Ask;
-use marline_core::units::DataSize;
 use serde_json::json;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use url::Url;
 
+use super::address::Place;
 use super::body::{self, Reply};
-use super::playlist::{self, Place, Rewritten};
-use super::session::{Refusal, Session, Sessions};
+use super::cost::MOST_PLAYLIST;
+use super::list_reader::{Job, Outcome};
+use super::memory::{Reserved, Use};
+use super::playlist::Rewritten;
+use super::range::Wanted;
+use super::recognize::{self, Look, look};
+use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::single::{Question, Single};
-use super::{ahead, manifest};
+use super::{ahead, encoded};
 use crate::get::Network;
+use crate::http::Described;
 use crate::links::Interface;
 use crate::reach::Right;
 
@@ -82,59 +89,190 @@ pub(super) async fn answer(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
     kind: Kind,
-    (host, asked): (&str, &Uri),
+    asked: (&str, &Uri),
 ) -> Result<Answered, Refusal> {
-    let Some(fetched) = fetch(sessions, session).await? else { return Ok(Answered::NoList) };
-    let kind = fetched.content_type.as_deref().and_then(Kind::typed).unwrap_or(kind);
-    session.delivered.set(session.delivered.get() + fetched.bytes.len() as u64);
-    let bytes = match read(&fetched, session, kind, host, asked) {
-        Ok(Rewritten { text, moved, renditions, variants, choice }) => {
-            session.say(&format!("a list: {moved} addresses changed"));
-            sessions.ahead.learn(session, ahead::Offer { renditions, variants, choice }, fetched.leads);
-            text.into_bytes()
+    match fetch(sessions, session).await? {
+        Some(fetched) => read(sessions, session, kind, fetched, asked).await.map(Answered::With),
+        None => {
+            session.not_a_list.set(true);
+            Ok(Answered::NoList)
         }
-        Err(why) => {
-            let line = format!("a list that is passed on as it is: {why}");
-            if session.reason.borrow().as_str() != line {
-                sessions.events.tell(&json!({"event": "notice", "session": session.id, "text": line}));
+    }
+}
+
+/// Answers with a list whose transfer has begun as that of any other resource.
+pub(super) async fn answer_with(
+    sessions: &Rc<Sessions>,
+    session: &Rc<Session>,
+    kind: Kind,
+    (head, bytes): (Head, Bytes),
+    asked: (&str, &Uri),
+) -> Result<Response<Reply>, Refusal> {
+    let mut gathering = Gathering::new(sessions)?;
+    let (url, leads) = match bytes {
+        Bytes::Play(mut play) => {
+            let broken = |_| Refusal::Gone("the transfer of the playlist broke off".to_owned());
+            while let Some(piece) = poll_fn(|cx| play.poll_whole(cx)).await {
+                gathering.add(&piece.map_err(broken)?)?;
             }
-            session.say(&line);
-            fetched.bytes
+            // Of a server that is not known any more nothing is known but that it is one.
+            play.place().unwrap_or_else(|| (session.url.clone(), session.right.led_by(None)))
         }
+        Bytes::Single(mut single) => {
+            while let Some(piece) = single.next().await {
+                gathering.add(&piece?)?;
+            }
+            (single.url.clone(), single.leads())
+        }
+    };
+    read(sessions, session, kind, gathering.done(head.described, url, leads), asked).await
+}
+
+/// What kind of list an answer is, by its type or its first bytes, which stay in it.
+pub(super) async fn recognized(session: &Session, head: &Head, bytes: &mut Bytes, wanted: Wanted) -> Option<Kind> {
+    if session.not_a_list.get() || session.list.get().is_some() {
+        return None;
+    }
+    let described = &head.described;
+    let content_type = described.content_type.as_deref().unwrap_or_default();
+    let kind = match Kind::typed(content_type) {
+        None if matches!(wanted, Wanted::Whole | Wanted::Part(0, _)) && !is_medium(content_type) => {
+            let encoding = described.encoding.as_deref();
+            let enough = |first: &[u8]| of_encoded(first, encoding) != Look::Unsure;
+            // A body that comes byte by byte is no list that a player waits for.
+            let _ = timeout(PEEK, bytes.peek(&enough)).await;
+            match of_encoded(bytes.peeked(), encoding) {
+                Look::Is(kind) => Some(kind),
+                Look::Other | Look::Unsure => None,
+            }
+        }
+        kind => kind,
+    };
+    session.list.set(kind);
+    kind
+}
+
+/// What the first bytes say, behind their encoding.
+fn of_encoded(first: &[u8], encoding: Option<&str>) -> Look {
+    let Some(encoding) = encoding else { return look(first) };
+    match encoded::beginning(first, encoding, recognize::MOST) {
+        Some(text) => match look(&text) {
+            Look::Unsure if first.len() >= MOST_PEEKED => Look::Other,
+            says => says,
+        },
+        None => Look::Other,
+    }
+}
+
+/// Whether the type says that it is a medium or something else that is no text.
+fn is_medium(content_type: &str) -> bool {
+    let kind = content_type.split('/').next().unwrap_or_default().trim().to_ascii_lowercase();
+    matches!(kind.as_str(), "video" | "audio" | "image" | "font") && Kind::typed(content_type).is_none()
+}
+
+/// The answer for a list that is here.
+async fn read(
+    sessions: &Rc<Sessions>,
+    session: &Rc<Session>,
+    kind: Kind,
+    fetched: Fetched,
+    (host, asked): (&str, &Uri),
+) -> Result<Response<Reply>, Refusal> {
+    let Fetched { body, content_type, encoding, url, leads, reserved } = fetched;
+    let kind = content_type.as_deref().and_then(Kind::typed).unwrap_or(kind);
+    session.delivered.set(session.delivered.get() + body.len() as u64);
+    let via = format!("http://{host}/");
+    let asked = asked.path_and_query().map_or("/", |path| path.as_str()).trim_start_matches('/');
+    let player = Url::parse(&format!("{via}{asked}"));
+    let player = player.map_err(|why| Refusal::Gone(format!("the address of the playlist is none: {why}")))?;
+    let place = Place { origin: session.with_login(url), player, via };
+    let read = sessions.lists.read(Job { body, encoding: encoding.clone(), kind, place, reserved }).await;
+    let (kind, bytes, encoding) = match read {
+        Outcome::Rewritten(bytes, kind, rewritten) => {
+            let Rewritten { moved, renditions, variants, choice, note, .. } = rewritten;
+            let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
+            session.say(&format!("a list: {moved} addresses changed{note}"));
+            let offer = ahead::Offer { renditions, variants, choice };
+            sessions.ahead.learn(&sessions.memory, session, offer, leads);
+            (kind, bytes, None)
+        }
+        Outcome::Unchanged(bytes, why) => {
+            tell(sessions, session, &format!("a list that is passed on as it is: {why}"));
+            (kind, bytes, encoding)
+        }
+        Outcome::Refused(why) => {
+            let line = format!("this playlist cannot be played through the proxy: {why}");
+            tell(sessions, session, &line);
+            return Err(Refusal::Gone(line));
+        }
+        Outcome::Full => return Err(Refusal::Full),
     };
     let mut answer = Response::new(body::whole(bytes));
     let fields = answer.headers_mut();
-    let said = fetched.content_type.as_deref().and_then(|said| HeaderValue::from_str(said).ok());
+    let said = content_type.as_deref().and_then(|said| HeaderValue::from_str(said).ok());
     fields.insert(CONTENT_TYPE, said.unwrap_or_else(|| kind.content_type()));
-    let encoding = fetched.encoding.as_deref().and_then(|encoding| HeaderValue::from_str(encoding).ok());
+    let encoding = encoding.as_deref().and_then(|encoding| HeaderValue::from_str(encoding).ok());
     fields.extend(encoding.map(|encoding| (CONTENT_ENCODING, encoding)));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(Answered::With(answer))
+    Ok(answer)
 }
 
-fn read(fetched: &Fetched, session: &Session, kind: Kind, host: &str, asked: &Uri) -> Result<Rewritten, String> {
-    let text = std::str::from_utf8(&fetched.bytes).map_err(|_| "it is not UTF-8".to_owned())?;
-    let via = format!("http://{host}/");
-    let asked = asked.path_and_query().map_or("/", |path| path.as_str()).trim_start_matches('/');
-    let player = Url::parse(&format!("{via}{asked}")).map_err(|why| format!("its address is none: {why}"))?;
-    let place = Place { origin: session.with_login(fetched.url.clone()), player, via };
-    match kind {
-        Kind::Playlist => playlist::rewrite(text, &place),
-        Kind::Manifest => manifest::rewrite(text, &place),
+/// Says it once in the status and to those who hear events.
+fn tell(sessions: &Sessions, session: &Session, line: &str) {
+    if session.reason.borrow().as_str() != line {
+        sessions.events.tell(&json!({"event": "notice", "session": session.id, "text": line}));
     }
+    session.say(line);
 }
 
 /// A list as it came.
 struct Fetched {
-    bytes: Vec<u8>,
+    body: Vec<u8>,
     content_type: Option<String>,
-    /// It came encoded although it was not asked to: nobody here reads it.
+    /// It came encoded although it was not asked to.
     encoding: Option<String>,
     /// Behind all redirects.
     url: Url,
     /// What its addresses may lead to.
     leads: Right,
+    reserved: Reserved,
+}
+
+/// A list that is on its way.
+struct Gathering {
+    body: Vec<u8>,
+    reserved: Reserved,
+}
+
+impl Gathering {
+    fn new(sessions: &Sessions) -> Result<Self, Refusal> {
+        let reserved = sessions.memory.reserve(Use::Lists, 0).ok_or(Refusal::Full)?;
+        Ok(Self { body: Vec::new(), reserved })
+    }
+
+    fn add(&mut self, piece: &[u8]) -> Result<(), Refusal> {
+        if self.body.len() + piece.len() > MOST_PLAYLIST {
+            let line = format!("the playlist has more than {} MiB: play it without the proxy", MOST_PLAYLIST >> 20);
+            return Err(Refusal::Gone(line));
+        }
+        let (before, lacks) = (self.body.capacity(), self.body.len() + piece.len() > self.body.capacity());
+        if lacks {
+            // Doubling would take up much more than is needed.
+            self.body.reserve_exact(piece.len().max(self.body.len() / 8));
+        }
+        if lacks && !self.reserved.grow((self.body.capacity() - before) as u64) {
+            return Err(Refusal::Full);
+        }
+        self.body.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn done(self, described: Described, url: Url, leads: Right) -> Fetched {
+        let Self { body, reserved } = self;
+        let Described { content_type, encoding, .. } = described;
+        Fetched { body, content_type, encoding, url, leads, reserved }
+    }
 }
 
 /// Asks over the best link, and over the next one if that keeps still. None: it is no list.
@@ -148,14 +286,15 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>
         let is_last = links.len() == 0;
         match fresh {
             Some(link) => {
-                under.spawn_local(ask(Rc::clone(&sessions.network), link, question.clone()));
+                let gathering = Gathering::new(sessions)?;
+                under.spawn_local(ask(Rc::clone(&sessions.network), link, question.clone(), gathering));
             }
             None if under.is_empty() => return Err(last),
             None => {}
         }
         // A server may hold an answer back until a new segment is there (blocking reload).
         let patience = if is_last { PATIENCE } else { HEDGE };
-        match tokio::time::timeout(patience, under.join_next()).await {
+        match timeout(patience, under.join_next()).await {
             Ok(Some(Ok(Err(Refusal::Gone(why))))) => last = Refusal::Gone(why),
             Ok(Some(Ok(answer))) => return answer,
             Ok(Some(Err(_)) | None) => {}
@@ -169,33 +308,38 @@ async fn ask(
     network: Rc<Network>,
     link: Option<Interface>,
     question: Question,
+    mut gathering: Gathering,
 ) -> Result<Option<Fetched>, Refusal> {
     let mut single = Single::ask(&network, &[link], &question).await?;
     let leads = single.leads();
     if single.head.status != 200 {
         return Err(Refusal::Status(single.head.status));
     }
-    let content_type = single.described.content_type.clone();
-    let is_medium = content_type.as_deref().is_some_and(|said| {
-        let kind = said.split('/').next().unwrap_or_default();
-        Kind::typed(said).is_none() && matches!(kind, "video" | "audio" | "image")
-    });
-    if is_medium || single.head.length.is_some_and(|length| length > MOST) {
+    let Described { content_type, encoding, .. } = single.described.clone();
+    if content_type.as_deref().is_some_and(is_medium) {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
+    let mut is_known = false;
     while let Some(piece) = single.next().await {
-        bytes.extend_from_slice(&piece?);
-        if bytes.len() as u64 > MOST.bytes() {
-            return Ok(None);
+        let piece = piece?;
+        if !is_known {
+            let first = [gathering.body.as_slice(), &piece].concat();
+            match of_encoded(&first, encoding.as_deref()) {
+                Look::Is(_) => is_known = true,
+                Look::Other => return Ok(None),
+                Look::Unsure => {}
+            }
         }
+        gathering.add(&piece)?;
     }
-    let (encoding, url) = (single.described.encoding.clone(), single.url.clone());
-    Ok(Some(Fetched { bytes, content_type, encoding, url, leads }))
+    // What a server calls a list and is none is played as anything else, with ranges if it has some.
+    Ok(is_known.then(|| gathering.done(single.described.clone(), single.url.clone(), leads)))
 }
 
-/// chosen: the longest playlists in use (half a day in segments of two seconds) have two.
-const MOST: DataSize = DataSize::from_mib(8);
+/// For the first bytes of a body that may be a list.
+const PEEK: Duration = Duration::from_secs(2);
+/// Of an encoded body so many bytes are looked at.
+const MOST_PEEKED: usize = 4096;
 /// chosen: three times a loaded round trip on a phone's link; asking twice costs a few kilobytes.
 const HEDGE: Duration = Duration::from_millis(1500);
 /// chosen: three segments of six seconds (draft RFC 8216bis §6.2.5.2 for held-back answers).

@@ -25,7 +25,7 @@ use marline_core::stream::{Stream, Viewer};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 use super::lines::Lines;
-use super::playlist::{Piece, Spot};
+use super::pieces::{Piece, Spot};
 
 /// All that one player plays from playlists.
 #[derive(Debug, Default)]

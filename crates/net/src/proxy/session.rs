@@ -32,6 +32,7 @@ use super::choice::{Candidate, Choice};
 use super::ear::{Decided, Ear};
 use super::events::Events;
 use super::hold::{Hold, Start};
+use super::list_reader::ListReader;
 use super::memory::Memory;
 use super::playlist_answer::Kind;
 use super::radios::Radios;
@@ -52,6 +53,7 @@ use crate::store::{Identity, Reader, StoreError};
 pub(super) struct Sessions {
     pub(super) network: Rc<Network>,
     pub(super) memory: Memory,
+    pub(super) lists: ListReader,
     pub(super) events: Rc<Events>,
     pub(super) choice: Rc<RefCell<Choice>>,
     pub(super) ahead: Ahead,
@@ -72,7 +74,7 @@ pub(super) struct Session {
     pub(super) url: Url,
     pub(super) player: String,
     /// What its URL may lead to.
-    right: Right,
+    pub(super) right: Right,
     user: Option<(String, String)>,
     headers: Vec<(HeaderName, HeaderValue)>,
     resource: RefCell<Option<Resource>>,
@@ -85,6 +87,8 @@ pub(super) struct Session {
     pub(super) most: Cell<DataSize>,
     /// It is a playlist or manifest.
     pub(super) list: Cell<Option<Kind>>,
+    /// It was taken for a list, and is none.
+    pub(super) not_a_list: Cell<bool>,
     /// The player did not take the last answer to its end.
     pub(super) left_early: Cell<bool>,
     /// It is being opened ahead of the player.
@@ -169,11 +173,30 @@ enum Looked {
     Whole(Head),
 }
 
+impl Bytes {
+    /// Takes bytes in until there are enough of them, or the end; they stay.
+    pub(super) async fn peek(&mut self, enough: &impl Fn(&[u8]) -> bool) {
+        match self {
+            Self::Play(play) => play.peek(enough).await,
+            Self::Single(single) => single.peek(enough).await,
+        }
+    }
+
+    /// The bytes that have been taken in.
+    pub(super) fn peeked(&self) -> &[u8] {
+        match self {
+            Self::Play(play) => play.peeked(),
+            Self::Single(single) => single.peeked(),
+        }
+    }
+}
+
 impl Sessions {
     pub(super) fn new(network: Rc<Network>, memory: Memory, events: Rc<Events>, terms: Terms) -> Self {
         Self {
             network,
             memory,
+            lists: ListReader::default(),
             events,
             choice: Rc::default(),
             ahead: Ahead::default(),
@@ -542,6 +565,7 @@ impl Session {
         Self {
             id,
             list: Cell::new(Kind::named(&target.url)),
+            not_a_list: Cell::new(false),
             left_early: Cell::new(false),
             opening: Cell::new(false),
             url: target.url,

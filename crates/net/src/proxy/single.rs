@@ -38,6 +38,8 @@ pub(super) struct Single {
     pub(super) right: Right,
     /// The server that answers.
     server: IpAddr,
+    /// Bytes of the body that were looked at, and not taken yet.
+    first: Bytes,
 }
 
 /// What is asked.
@@ -144,6 +146,7 @@ impl Single {
                     url: url.clone(),
                     right,
                     server,
+                    first: Bytes::new(),
                 };
                 Ok((single, location))
             }
@@ -164,6 +167,26 @@ impl Single {
     /// # Errors
     /// It broke off.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Trouble>> {
+        if !self.first.is_empty() {
+            return Some(Ok(std::mem::take(&mut self.first)));
+        }
+        self.read().await
+    }
+
+    /// Takes bytes in until there are enough of them, or the end; they stay.
+    pub(super) async fn peek(&mut self, enough: &impl Fn(&[u8]) -> bool) {
+        while !enough(&self.first) {
+            let Some(Ok(bytes)) = self.read().await else { return };
+            self.first = if self.first.is_empty() { bytes } else { [&*self.first, &*bytes].concat().into() };
+        }
+    }
+
+    /// The bytes that have been taken in.
+    pub(super) fn peeked(&self) -> &[u8] {
+        &self.first
+    }
+
+    async fn read(&mut self) -> Option<Result<Bytes, Trouble>> {
         let mut gathered = Gathered::default();
         loop {
             let connection = self.connection.as_mut()?;

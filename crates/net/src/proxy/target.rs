@@ -24,6 +24,9 @@ pub(super) struct Target {
 pub(super) fn parse(path_and_query: &str) -> Result<Target, String> {
     const HOW: &str = "write http://ADDRESS/https://host/path";
     let text = path_and_query.strip_prefix('/').unwrap_or(path_and_query);
+    if text.len() > LONGEST {
+        return Err(format!("the URL has more than {LONGEST} bytes"));
+    }
     let Some((scheme, rest)) = text.split_once(":/") else {
         return Err(format!("the path is no URL: {HOW}"));
     };
@@ -46,6 +49,9 @@ pub(super) fn parse(path_and_query: &str) -> Result<Target, String> {
     url.set_fragment(None);
     Ok(Target { url, user })
 }
+
+/// The longest URL that is played. Many are remembered, each several times; servers take no more than half of it.
+pub(super) const LONGEST: usize = 16 * 1024;
 
 /// A URL as it may be shown: without login and query, where tokens live.
 pub(super) fn shown(url: &Url) -> String {
@@ -94,6 +100,12 @@ mod tests {
         ] {
             assert_eq!(parse(path).unwrap().url.as_str(), url, "{path}");
         }
+    }
+
+    #[test]
+    fn a_url_has_a_length_that_servers_take() {
+        let url = format!("/https://h/{}", "x".repeat(LONGEST));
+        assert!(parse(&url).is_err() && parse(&url[..LONGEST]).is_ok());
     }
 
     #[test]

@@ -1,0 +1,175 @@
+//! Bounds on what reading one playlist or manifest may cost.
+//!
+//! Playlists come from strangers, and a few hundred bytes can ask for gigabytes: nested variables, templates that repeat a
+//! long identifier, a timeline of a million segments for each of a thousand representations. A [`Cost`] is handed down to
+//! everything that reads such a text. It counts work in bytes touched, so that a list ends after the same amount of work on
+//! every machine, and looks at the clock from time to time, because a slow machine must not work for longer either.
+//!
+//! There are two kinds of bounds. Beyond those of the rewritten text ([`ListError::Limit`]) the player gets an error: a
+//! list of which some addresses were not changed would send it around the proxy without a word. Beyond those of what is
+//! remembered for fetching ahead the list is rewritten all the same, and nothing is fetched ahead.
+
+use std::time::{Duration, Instant};
+
+/// Why a list is not rewritten.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ListError {
+    /// It is not a playlist or manifest, or has syntax errors; it is passed on unchanged.
+    Malformed(String),
+    /// Reading it would cost too much; the player gets an error.
+    Limit(String),
+}
+
+/// What one list may still cost.
+#[derive(Debug)]
+pub(super) struct Cost {
+    work: u64,
+    unchecked: u64,
+    output: u64,
+    remembered: u64,
+    deadline: Instant,
+}
+
+impl Cost {
+    /// For a text of this length. `memory`: what the rewritten text may take up in any case.
+    pub(super) fn new(input: usize, memory: u64, deadline: Instant) -> Self {
+        let input = input as u64;
+        let output = input.saturating_mul(OUTPUT_FACTOR).saturating_add(OUTPUT_EXTRA).min(memory);
+        let work = input.saturating_mul(WORK_FACTOR).saturating_add(WORK_EXTRA);
+        Self { work, unchecked: 0, output, remembered: MOST_REMEMBERED, deadline }
+    }
+
+    /// Charges work on this many bytes.
+    ///
+    /// # Errors
+    /// The list costs too much.
+    pub(super) fn work(&mut self, bytes: usize) -> Result<(), ListError> {
+        // Even an empty thing takes a step.
+        let bytes = bytes as u64 + 1;
+        self.work = self.work.checked_sub(bytes).ok_or_else(|| limit("it takes too much work to read"))?;
+        self.unchecked += bytes;
+        if self.unchecked >= CHECK_EVERY {
+            self.unchecked = 0;
+            if Instant::now() >= self.deadline {
+                return Err(limit("it takes too long to read"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a part to the rewritten text.
+    ///
+    /// # Errors
+    /// The text becomes too long.
+    pub(super) fn write(&mut self, text: &mut String, part: &str) -> Result<(), ListError> {
+        let left = self.output.checked_sub(part.len() as u64);
+        self.output = left.ok_or_else(|| limit("its addresses become too long when they are replaced"))?;
+        if text.capacity() - text.len() < part.len() {
+            // Doubling would take up memory that nobody has counted.
+            text.reserve_exact(part.len().max(text.len() / 8));
+        }
+        text.push_str(part);
+        Ok(())
+    }
+
+    /// Charges bytes that are kept for fetching ahead; whether they may be.
+    pub(super) fn remember(&mut self, bytes: usize) -> bool {
+        let left = self.remembered.checked_sub(bytes as u64);
+        self.remembered = left.unwrap_or(self.remembered);
+        left.is_some()
+    }
+
+    pub(super) fn left_for_output(&self) -> u64 {
+        self.output
+    }
+
+    /// The work that is left.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn left_for_work(&self) -> u64 {
+        self.work
+    }
+}
+
+impl std::fmt::Display for ListError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Malformed(why) | Self::Limit(why)) = self;
+        f.write_str(why)
+    }
+}
+
+pub(super) fn limit(why: impl Into<String>) -> ListError {
+    ListError::Limit(why.into())
+}
+
+pub(super) fn malformed(why: impl Into<String>) -> ListError {
+    ListError::Malformed(why.into())
+}
+
+/// A piece of a stranger's text as a message may repeat it.
+pub(super) fn quoted(text: &str) -> String {
+    let mut short: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
+    if text.chars().nth(QUOTED).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// The longest text of HLS. chosen: half a day in segments of two seconds has two mebibytes, the published list of all
+/// free television channels has three.
+pub(super) const MOST_PLAYLIST: usize = 8 << 20;
+/// The longest text of DASH. chosen: several hours of many short periods have one mebibyte; beside its text a manifest takes
+/// up several times its size while it is read.
+pub(super) const MOST_MANIFEST: usize = 2 << 20;
+/// The longest address that is replaced. A longer one could not be requested through the proxy.
+pub(super) const LONGEST_ADDRESS: usize = super::target::LONGEST;
+/// The longest address with variables in it, and the longest one that is fetched ahead. chosen: what nginx and CloudFront
+/// accept in a request.
+pub(super) const LONGEST_EXPANDED: usize = 8 * 1024;
+/// How long one list may be read.
+pub(super) const TIME: Duration = Duration::from_secs(1);
+/// chosen: four times what 20,000 segments cost whose addresses are as long as those of content delivery networks. A few
+/// tens of milliseconds for a short list, and half a second for the longest.
+const WORK_FACTOR: u64 = 12;
+const WORK_EXTRA: u64 = 24 << 20;
+const CHECK_EVERY: u64 = 256 << 10;
+/// chosen: 20,000 short addresses that each get the proxy's and a server's name in front of them.
+const OUTPUT_EXTRA: u64 = 4 << 20;
+const OUTPUT_FACTOR: u64 = 3;
+/// chosen: 20,000 segments with addresses of 150 bytes.
+const MOST_REMEMBERED: u64 = 4 << 20;
+const QUOTED: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_ends_at_the_same_amount_or_at_the_deadline() {
+        let far = Instant::now() + Duration::from_secs(3600);
+        let mut cost = Cost::new(100, u64::MAX, far);
+        assert_eq!(cost.left_for_work(), WORK_EXTRA + 100 * WORK_FACTOR);
+        while cost.work(1 << 20).is_ok() {}
+        assert!(cost.left_for_work() < 2 << 20);
+        let mut late = Cost::new(100, u64::MAX, Instant::now());
+        let steps = (0..1000).take_while(|_| late.work(1 << 10).is_ok()).count() as u64;
+        assert!(steps <= CHECK_EVERY >> 10, "{steps}");
+    }
+
+    #[test]
+    fn output_is_in_proportion_to_the_input_and_within_the_memory() {
+        let far = Instant::now() + Duration::from_secs(3600);
+        let part = "x".repeat(1000);
+        for (memory, most) in [(10_000, 10_000), (u64::MAX, 300 + OUTPUT_EXTRA)] {
+            let (mut cost, mut text) = (Cost::new(100, memory, far), String::new());
+            while cost.write(&mut text, &part).is_ok() {}
+            assert!(text.len() as u64 <= most && text.len() as u64 > most - 1000, "{}", text.len());
+            assert!(text.capacity() <= text.len() + text.len() / 8 + 1000);
+        }
+    }
+
+    #[test]
+    fn what_is_quoted_is_short_and_harmless() {
+        assert_eq!(quoted("a\u{1b}[31m"), "a\\u{1b}[31m");
+        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), QUOTED + 1);
+    }
+}

@@ -1,0 +1,178 @@
+//! Playlists and manifests are read on threads of their own, so that one that takes long holds up nobody else.
+//!
+//! A thread cannot be stopped. That a reading ends is the business of its [`Cost`]; that the player does not wait longer
+//! than that, even if the thread is not scheduled, is that of a timer here. Long lists have one thread, short ones two of
+//! their own: a short one never waits for a long one. At most [`WAITING`] lists wait for their turn; beyond that players get
+//! 503. The memory of a list is reserved before it is taken, and goes with it into the thread.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::address::Place;
+use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit, malformed};
+use super::memory::Reserved;
+use super::playlist::Rewritten;
+use super::playlist_answer::Kind;
+use super::recognize::{Look, look};
+use super::xml::Tree;
+use super::{encoded, manifest, playlist};
+
+/// The threads, as far as they are free.
+pub(super) struct ListReader {
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+/// A list to be read.
+pub(super) struct Job {
+    pub(super) body: Vec<u8>,
+    /// Its Content-Encoding.
+    pub(super) encoding: Option<String>,
+    /// What it is by its name or type; what its text says counts more.
+    pub(super) kind: Kind,
+    pub(super) place: Place,
+    /// Holds the memory of the body, at least.
+    pub(super) reserved: Reserved,
+}
+
+/// What has come of it.
+pub(super) enum Outcome {
+    /// The text for the player, which holds its memory, and what was found in it (without the text).
+    Rewritten(Bytes, Kind, Rewritten),
+    /// It is passed on as it came, for this reason.
+    Unchanged(Bytes, String),
+    /// The player gets an error, for this reason.
+    Refused(String),
+    /// No memory, or no thread within a reasonable time.
+    Full,
+}
+
+impl Default for ListReader {
+    fn default() -> Self {
+        let some = |permits| Arc::new(Semaphore::new(permits));
+        Self { short: some(2), long: some(1), waiting: some(WAITING) }
+    }
+}
+
+impl ListReader {
+    /// Reads a list.
+    pub(super) async fn read(&self, job: Job) -> Outcome {
+        let Ok(_waits) = Arc::clone(&self.waiting).try_acquire_owned() else { return Outcome::Full };
+        // What a compressed one becomes is not known.
+        let is_short = job.body.len() <= SHORT && job.encoding.is_none();
+        let threads = if is_short { &self.short } else { &self.long };
+        let Ok(Ok(thread)) = timeout(PATIENCE, Arc::clone(threads).acquire_owned()).await else {
+            return Outcome::Full;
+        };
+        let reading = tokio::task::spawn_blocking(move || {
+            // Until the very end: nobody may take its place while it still works.
+            let _thread = thread;
+            read(job)
+        });
+        match timeout(TIME * 2, reading).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Outcome::Refused("it cannot be read".to_owned()),
+            Err(_) => Outcome::Refused("it takes too long to read".to_owned()),
+        }
+    }
+}
+
+/// Why a list is not rewritten.
+enum Stop {
+    List(ListError),
+    Full,
+}
+
+impl From<ListError> for Stop {
+    fn from(error: ListError) -> Self {
+        Self::List(error)
+    }
+}
+
+fn read(job: Job) -> Outcome {
+    let Job { body, encoding, kind, place, mut reserved } = job;
+    let deadline = Instant::now() + TIME;
+    let text = match &encoding {
+        None => Ok(None),
+        Some(encoding) => decoded(&body, encoding, deadline, &mut reserved).map(Some),
+    };
+    let read =
+        text.and_then(|text| rewritten(text.as_deref().unwrap_or(&body), kind, &place, deadline, &mut reserved));
+    match read {
+        Ok((kind, mut rewritten)) => {
+            let text = std::mem::take(&mut rewritten.text).into_bytes();
+            reserved.shrink_to(text.len() as u64);
+            Outcome::Rewritten(held(text, reserved), kind, rewritten)
+        }
+        // The body as it came, with its encoding.
+        Err(Stop::List(ListError::Malformed(why))) => {
+            reserved.shrink_to(body.len() as u64);
+            Outcome::Unchanged(held(body, reserved), why)
+        }
+        Err(Stop::List(ListError::Limit(why))) => Outcome::Refused(why),
+        Err(Stop::Full) => Outcome::Full,
+    }
+}
+
+fn decoded(body: &[u8], encoding: &str, deadline: Instant, reserved: &mut Reserved) -> Result<Vec<u8>, Stop> {
+    let mut cost = Cost::new(body.len(), 0, deadline);
+    let text = encoded::decoded(body, encoding, MOST_PLAYLIST, &mut cost)?;
+    if reserved.grow(text.len() as u64) { Ok(text) } else { Err(Stop::Full) }
+}
+
+fn rewritten(
+    bytes: &[u8],
+    kind: Kind,
+    place: &Place,
+    deadline: Instant,
+    reserved: &mut Reserved,
+) -> Result<(Kind, Rewritten), Stop> {
+    let text = std::str::from_utf8(bytes).map_err(|_| malformed("it is not UTF-8"))?;
+    let kind = if let Look::Is(kind) = look(bytes) { kind } else { kind };
+    // A manifest's tree may be many times as large as its text; a playlist is read line by line.
+    let (most, tree) = match kind {
+        Kind::Playlist => (MOST_PLAYLIST, 0),
+        Kind::Manifest => (MOST_MANIFEST, Tree::size_of(text) as u64),
+    };
+    if text.len() > most {
+        return Err(limit(format!("it has more than {} MiB", most >> 20)).into());
+    }
+    let free = reserved.free().saturating_sub(tree);
+    if free < text.len() as u64 + SLACK {
+        return Err(Stop::Full);
+    }
+    let mut cost = Cost::new(text.len(), free, deadline);
+    let before = reserved.bytes();
+    reserved.grow(tree + cost.left_for_output());
+    let read = match kind {
+        Kind::Playlist => playlist::rewrite(text, place, &mut cost),
+        Kind::Manifest => manifest::rewrite(text, place, &mut cost),
+    };
+    reserved.shrink_to(before + read.as_ref().map_or(0, |rewritten| rewritten.text.len() as u64));
+    Ok((kind, read?))
+}
+
+/// Bytes that give their memory back when they have gone to the player.
+fn held(bytes: Vec<u8>, reserved: Reserved) -> Bytes {
+    struct Held(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] Reserved);
+    impl AsRef<[u8]> for Held {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Bytes::from_owner(Held(bytes, reserved))
+}
+
+/// chosen: two thousand segments, an hour of television.
+const SHORT: usize = 256 * 1024;
+/// chosen: a playlist takes milliseconds, so this is a second of ordinary ones.
+const WAITING: usize = 64;
+/// As long as players wait for a playlist.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// What a short list may become longer by.
+const SLACK: u64 = 64 * 1024;

@@ -1,0 +1,106 @@
+//! What a body is by its first bytes: a playlist of HLS, a manifest of DASH, or anything else.
+//!
+//! Servers give playlists any type and any name. RFC 8216 section 4 has `#EXTM3U` as the very first line, and a manifest has
+//! an outermost element called MPD. Bodies that are neither show it with their first byte, nearly always.
+
+use super::playlist_answer::Kind;
+
+/// What the first bytes say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    Is(Kind),
+    Other,
+    /// More bytes are needed.
+    Unsure,
+}
+
+/// Looks at the first bytes of a body.
+pub(super) fn look(first: &[u8]) -> Look {
+    let is_all = first.len() < MOST;
+    let bytes = first.get(..MOST).unwrap_or(first);
+    if is_all && BOM.starts_with(bytes) {
+        return Look::Unsure;
+    }
+    let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes).trim_ascii_start();
+    let unsure = if is_all { Look::Unsure } else { Look::Other };
+    match bytes {
+        [] => unsure,
+        [b'#', ..] if bytes.starts_with(TAG) => Look::Is(Kind::Playlist),
+        [b'#', ..] if TAG.starts_with(bytes) => unsure,
+        [b'<', ..] => match outermost(bytes) {
+            Some(name) if name.rsplit(|byte| *byte == b':').next() == Some(b"MPD") => Look::Is(Kind::Manifest),
+            Some(_) => Look::Other,
+            None => unsure,
+        },
+        _ => Look::Other,
+    }
+}
+
+/// The name of the outermost element; none: it does not stand in these bytes.
+fn outermost(mut bytes: &[u8]) -> Option<&[u8]> {
+    loop {
+        bytes = bytes.trim_ascii_start();
+        let end: &[u8] = match bytes {
+            [b'<', b'?', ..] => b"?>",
+            [b'<', b'!', b'-', b'-', ..] => b"-->",
+            // A document type declaration, which is a word of HTML.
+            [b'<', b'!', next, ..] if *next != b'-' => return Some(b"!"),
+            [b'<', b'!', ..] => return None,
+            [b'<', name @ ..] => {
+                let end = name.iter().position(|byte| byte.is_ascii_whitespace() || b"/><".contains(byte))?;
+                return name.get(..end);
+            }
+            [] => return None,
+            _ => return Some(b""),
+        };
+        let at = bytes.windows(end.len()).position(|window| window == end)?;
+        bytes = bytes.get(at + end.len()..)?;
+    }
+}
+
+/// So many bytes are looked at. chosen: an XML declaration, and the comment of a packager.
+pub(super) const MOST: usize = 1024;
+const TAG: &[u8] = b"#EXTM3U";
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_known_by_their_first_bytes_and_other_bodies_by_their_first_byte() {
+        let playlist = Look::Is(Kind::Playlist);
+        let manifest = Look::Is(Kind::Manifest);
+        for (text, is) in [
+            ("#EXTM3U\n", playlist),
+            ("\u{feff}\r\n  #EXTM3U8", playlist),
+            ("<MPD>", manifest),
+            ("\u{feff}<?xml version=\"1.0\"?>\n<!-- a > b -->\n<mpd:MPD xmlns:mpd='x'", manifest),
+            ("<?xml version=\"1.0\"?><svg>", Look::Other),
+            ("<!DOCTYPE html><MPD>", Look::Other),
+            ("<html>", Look::Other),
+            ("<MPDX>", Look::Other),
+            ("#EXT-X", Look::Other),
+            ("# comment", Look::Other),
+            ("\0\0\0\u{18}ftyp", Look::Other),
+            ("PK", Look::Other),
+            ("", Look::Unsure),
+            (" \n", Look::Unsure),
+            ("#EXTM", Look::Unsure),
+            ("<?xml version", Look::Unsure),
+            ("<!-", Look::Unsure),
+            ("<M", Look::Unsure),
+        ] {
+            assert_eq!(look(text.as_bytes()), is, "{text:?}");
+        }
+        assert_eq!(look(b"\xef\xbb"), Look::Unsure);
+        assert_eq!(look(b"\x1f\x8b\x08"), Look::Other);
+    }
+
+    #[test]
+    fn it_is_decided_within_a_kibibyte() {
+        for text in [" ".repeat(MOST), format!("<!--{}", "-".repeat(MOST)), format!("<{}", "M".repeat(MOST))] {
+            assert_eq!(look(text.as_bytes()), Look::Other);
+        }
+    }
+}
