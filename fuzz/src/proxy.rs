@@ -1,7 +1,7 @@
 //! What the proxy reads: addresses and ranges of players, SOCKS5 of programs, playlists and films of origins, and what
 //! players say of themselves.
 
-use marline_net::fuzzing;
+use marline_net::fuzzing::{self, List};
 
 use crate::bytes::Bytes;
 
@@ -47,19 +47,47 @@ pub fn socks(bytes: &[u8]) {
 
 /// A playlist: what a player gets instead is one, too, with as many lines.
 pub fn playlist(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Some((other, moved)) = fuzzing::proxy_playlist(text) else { return };
-    assert!(moved > 0 || other == text, "nothing was moved, and it is another text");
-    assert_eq!(other.lines().count(), text.lines().count(), "lines are lost or won");
-    assert!(fuzzing::proxy_playlist(&other).is_some(), "what was written cannot be read: {other}");
+    list(bytes, fuzzing::proxy_playlist, |text, other| {
+        assert_eq!(other.lines().count(), text.lines().count(), "lines are lost or won");
+    });
 }
 
 /// A manifest: what a player gets instead is one, too.
 pub fn manifest(bytes: &[u8]) {
+    list(bytes, fuzzing::proxy_manifest, |_, _| {});
+}
+
+fn list(bytes: &[u8], read: fn(&str) -> Option<List>, check: impl Fn(&str, &str)) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Some((other, moved)) = fuzzing::proxy_manifest(text) else { return };
+    let Some(List { text: other, moved, remembered, work, limit }) = read(text) else { return };
+    let (len, lines) = (text.len(), text.lines().count());
+    assert!(work <= 12 * len as u64 + (24 << 20), "{work} bytes were touched for {len}");
+    assert!(remembered <= 5 << 20, "{remembered} bytes are remembered");
+    assert!(limit.is_none() || other.is_none());
+    let Some(other) = other else { return };
     assert!(moved > 0 || other == text, "nothing was moved, and it is another text");
-    assert!(fuzzing::proxy_manifest(&other).is_some(), "what was written cannot be read: {other}");
+    assert!(other.len() <= 3 * len + (4 << 20), "{} bytes of {len}", other.len());
+    // Without variables each address becomes longer by a bounded amount.
+    let longest = text.split(['\n', '"', '<']).map(str::len).max().unwrap_or(0);
+    let each = 64 * longest + 300;
+    assert!(
+        text.contains("{$") || other.len() <= len + moved * each,
+        "{} bytes of {len}, {lines} lines",
+        other.len()
+    );
+    check(text, &other);
+    let again = read(&other).is_some_and(|again| again.text.is_some());
+    assert!(again, "what was written cannot be read: {other}");
+}
+
+/// A byte that chooses the coding, and a body. What comes out of its beginning is how all of it begins, within the bounds.
+pub fn encoded(bytes: &[u8]) {
+    const MOST: usize = 64 * 1024;
+    let Some((choice, body)) = bytes.split_first() else { return };
+    let encoding = ["gzip", "deflate", "br", "gzip, deflate", "br, gzip"][usize::from(*choice) % 5];
+    if let Some(text) = fuzzing::proxy_encoded(body, encoding, MOST) {
+        assert!(text.len() <= MOST, "{} bytes", text.len());
+    }
 }
 
 /// The beginning of a film, and at its front eight bytes that say how long it is. It plays the same however it is cut.

@@ -17,4 +17,4 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
     })
 });
 
-fuzz_target!(|bytes: &[u8]| (CHOSEN.run)(bytes));
+fuzz_target!(|bytes: &[u8]| CHOSEN.check(bytes));
