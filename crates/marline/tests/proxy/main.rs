@@ -23,6 +23,7 @@ mod players;
 #[path = "../faults/program.rs"]
 mod program;
 mod proxy;
+mod recognized;
 mod segments;
 #[path = "../faults/server.rs"]
 mod server;

@@ -36,6 +36,7 @@ use super::body::{Late, Task};
 use super::memory::{Memory, Reserved, Use};
 use super::pieces::{Piece, Rendition, Spot};
 use super::range::Wanted;
+use super::reload;
 use super::series::{Series, Viewing};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target::shown;
@@ -50,6 +51,10 @@ pub(super) struct Offer {
     pub(super) variants: Vec<Url>,
     /// The player may choose between several renditions.
     pub(super) choice: bool,
+    /// The longest that a segment may last.
+    pub(super) target: Option<Duration>,
+    /// Parts that the server is about to make, and holds answers back for.
+    pub(super) hints: Vec<Url>,
 }
 
 /// All playlists that players follow.
@@ -103,12 +108,12 @@ pub(super) struct Turn {
 }
 
 impl Ahead {
-    /// A playlist has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all players; those that were not
-    /// used for the longest time go first.
+    /// A playlist has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all
+    /// players; those that were not used for the longest time go first.
     pub(super) fn learn(&self, memory: &Memory, session: &Session, offer: Offer, right: Right) {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
-        let key = (session.player.clone(), session.url.to_string());
+        let key = (session.player.clone(), reload::identity(&session.url).to_string());
         let size = offer.size() + 2 * (key.0.len() + key.1.len());
         let tracks = courses.remove(&key).map(|course| course.tracks).unwrap_or_default();
         let reserved = loop {
@@ -133,6 +138,21 @@ impl Ahead {
         let courses = self.courses.borrow();
         let own = courses.iter().filter(|((of, _), _)| of == player);
         own.filter(|(_, course)| course.offer.names(url)).map(|(_, course)| course.right).max().unwrap_or(itself)
+    }
+
+    /// The longest that a segment of a player's playlist may last, as it said when it was read last.
+    pub(super) fn target(&self, session: &Session) -> Option<Duration> {
+        let key = (session.player.clone(), reload::identity(&session.url).to_string());
+        self.courses.borrow().get(&key)?.offer.target
+    }
+
+    /// How long a server may hold back what a session is of: a part that does not exist yet. None: it is no such one.
+    pub(super) fn is_held_back(&self, session: &Session) -> Option<Duration> {
+        let courses = self.courses.borrow();
+        let of_player = courses.iter().filter(|((player, _), _)| *player == session.player);
+        let mut offers = of_player.map(|(_, course)| &course.offer);
+        let offer = offers.find(|offer| offer.hints.contains(&session.url))?;
+        Some(reload::patience(offer.target))
     }
 
     /// What a request means for what was fetched ahead; none: it is for no segment that is known.
@@ -255,12 +275,13 @@ impl Offer {
     /// Whether it names this URL.
     fn names(&self, url: &Url) -> bool {
         let is_one_of = |rendition: &Rendition| rendition.pieces.names(url);
-        self.variants.contains(url) || self.renditions.iter().any(is_one_of)
+        self.variants.contains(url) || self.hints.contains(url) || self.renditions.iter().any(is_one_of)
     }
 
     /// The memory it takes up, in bytes.
     fn size(&self) -> usize {
-        let variants = self.variants.iter().map(|url| url.as_str().len() + size_of::<Url>());
+        let urls = self.variants.iter().chain(&self.hints);
+        let variants = urls.map(|url| url.as_str().len() + size_of::<Url>());
         let renditions = self.renditions.iter().map(|rendition| rendition.pieces.size());
         size_of::<Course>() + variants.sum::<usize>() + renditions.sum::<usize>()
     }

@@ -47,6 +47,7 @@ mod probe;
 mod radios;
 mod range;
 mod recognize;
+mod reload;
 mod series;
 mod session;
 mod single;

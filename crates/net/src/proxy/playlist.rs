@@ -36,6 +36,10 @@ pub(super) struct Rewritten {
     pub(super) choice: bool,
     /// Why nothing, or not everything, is fetched ahead.
     pub(super) note: Option<&'static str>,
+    /// The longest that a segment may last (EXT-X-TARGETDURATION).
+    pub(super) target: Option<Duration>,
+    /// Parts that do not exist yet, which the player may request all the same (EXT-X-PRELOAD-HINT).
+    pub(super) hints: Vec<Url>,
 }
 
 /// Reads a playlist.
@@ -134,6 +138,11 @@ impl<'a> Reading<'a> {
             "MEDIA" | "I-FRAME-STREAM-INF" => segments.is_master = true,
             "I-FRAMES-ONLY" => segments.only_pictures = true,
             "ENDLIST" => segments.ends = true,
+            "TARGETDURATION" => {
+                let seconds = value.trim().parse::<f32>().ok();
+                self.out.target = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
+            }
+            "PRELOAD-HINT" => self.hint(line, cost)?,
             _ => {}
         }
         self.attributes(line, cost)
@@ -156,6 +165,16 @@ impl<'a> Reading<'a> {
             }
         }
         cost.write(&mut self.out.text, line.get(copied..).unwrap_or_default())
+    }
+
+    /// A part that the server is about to make.
+    fn hint(&mut self, line: &str, cost: &mut Cost) -> Result<(), ListError> {
+        let uri = values(line).find(|(name, _)| *name == "URI").and_then(|(_, span)| line.get(span));
+        if let Some(uri) = uri.filter(|_| self.out.hints.len() < MOST_HINTS) {
+            let uri = self.variables.expanded(uri, cost)?;
+            self.out.hints.extend(self.place.resource(&uri, cost)?);
+        }
+        Ok(())
     }
 
     /// An address in a line of its own.
@@ -300,6 +319,8 @@ const ADDRESSES: [&str; 4] = ["URI", "X-ASSET-URI", "X-ASSET-LIST", "SERVER-URI"
 /// chosen: many times what published playlists have.
 const MOST_VARIABLES: usize = 64;
 const LONGEST_NAME: usize = 256;
+/// The draft allows one hint of each of two types.
+const MOST_HINTS: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -408,6 +429,15 @@ mod tests {
             ),
             (2, 0)
         );
+    }
+
+    #[test]
+    fn what_a_server_will_hold_back_is_known() {
+        let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"/p.3.mp4\"\n";
+        let out = rewrite(text, &at("https://h/a/l.m3u8")).unwrap();
+        assert_eq!(out.target, Some(Duration::from_secs(4)));
+        assert_eq!(out.hints.iter().map(Url::as_str).collect::<Vec<_>>(), ["https://h/p.3.mp4"]);
+        assert!(out.text.contains(&format!("\"{VIA}https://h/p.3.mp4\"")));
     }
 
     #[test]

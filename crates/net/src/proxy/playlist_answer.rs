@@ -1,7 +1,8 @@
 //! The answer to a request for a playlist or a manifest: fetched whole, with other addresses where they are needed.
 //!
 //! 1. A playlist is one small answer, so it comes over one link, the best one; if that keeps still for [`HEDGE`], the
-//!    next one is asked as well, and the first answer counts. A live player must not starve on a link that has died.
+//!    next one is asked as well, and the first answer counts. A live player must not starve on a link that has died. An
+//!    answer that the server holds back on purpose ([`reload`]) is waited for instead.
 //! 2. It is known by its name, its type, or its first bytes ([`look`]); what was learnt so is remembered in the session.
 //! 3. A playlist with errors is passed on as it is, and the status says why. One that costs too much is answered with 502:
 //!    passed on as it is, it would send the player around the proxy, or to addresses that do not exist.
@@ -30,7 +31,7 @@ use super::range::Wanted;
 use super::recognize::{self, Look, look};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::single::{Question, Single};
-use super::{ahead, encoded};
+use super::{ahead, encoded, reload};
 use crate::get::Network;
 use crate::http::Described;
 use crate::links::Interface;
@@ -189,10 +190,10 @@ async fn read(
     let read = sessions.lists.read(Job { body, encoding: encoding.clone(), kind, place, reserved }).await;
     let (kind, bytes, encoding) = match read {
         Outcome::Rewritten(bytes, kind, rewritten) => {
-            let Rewritten { moved, renditions, variants, choice, note, .. } = rewritten;
+            let Rewritten { moved, renditions, variants, choice, note, target, hints, .. } = rewritten;
             let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
             session.say(&format!("a list: {moved} addresses changed{note}"));
-            let offer = ahead::Offer { renditions, variants, choice };
+            let offer = ahead::Offer { renditions, variants, choice, target, hints };
             sessions.ahead.learn(&sessions.memory, session, offer, leads);
             (kind, bytes, None)
         }
@@ -277,7 +278,9 @@ impl Gathering {
 
 /// Asks over the best link, and over the next one if that keeps still. None: it is no list.
 async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>, Refusal> {
-    let question = session.question(Ask::Whole);
+    let mut question = session.question(Ask::Whole);
+    let held = reload::is_blocking(&session.url).then(|| reload::patience(sessions.ahead.target(session)));
+    question.patience = held.unwrap_or(question.patience);
     let mut links = sessions.links_of(session)?.into_iter();
     let mut under = JoinSet::new();
     let mut last = Refusal::Gone("no answer in time".to_owned());
@@ -287,14 +290,18 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>
         match fresh {
             Some(link) => {
                 let gathering = Gathering::new(sessions)?;
+                question.sent = Rc::default();
                 under.spawn_local(ask(Rc::clone(&sessions.network), link, question.clone(), gathering));
             }
             None if under.is_empty() => return Err(last),
             None => {}
         }
-        // A server may hold an answer back until a new segment is there (blocking reload).
-        let patience = if is_last { PATIENCE } else { HEDGE };
-        match timeout(patience, under.join_next()).await {
+        let mut answer = timeout(if is_last { PATIENCE } else { HEDGE }, under.join_next()).await;
+        if let (Err(_), Some(held)) = (&answer, held.filter(|_| question.sent.get())) {
+            // The request has left, so the link carries: now the server waits.
+            answer = timeout(held, under.join_next()).await;
+        }
+        match answer {
             Ok(Some(Ok(Err(Refusal::Gone(why))))) => last = Refusal::Gone(why),
             Ok(Some(Ok(answer))) => return answer,
             Ok(Some(Err(_)) | None) => {}
@@ -342,7 +349,7 @@ const PEEK: Duration = Duration::from_secs(2);
 const MOST_PEEKED: usize = 4096;
 /// chosen: three times a loaded round trip on a phone's link; asking twice costs a few kilobytes.
 const HEDGE: Duration = Duration::from_millis(1500);
-/// chosen: three segments of six seconds (draft RFC 8216bis §6.2.5.2 for held-back answers).
+/// chosen: three segments of six seconds.
 const PATIENCE: Duration = Duration::from_secs(18);
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use super::playlist_answer::Kind;
 use super::radios::Radios;
 use super::range::{self, Wanted};
 use super::series::{Part, Viewing};
-use super::single::{Question, Single};
+use super::single::{PATIENCE, Question, Single};
 use super::target::{Target, shown};
 use super::terms::Terms;
 use super::told::Told;
@@ -269,6 +269,9 @@ impl Sessions {
         wanted: Wanted,
         holds: impl Fn(Option<&str>) -> bool,
     ) -> Result<(Head, Bytes), Refusal> {
+        if let Some(held) = self.ahead.is_held_back(session) {
+            return self.wait_for(session, wanted, held).await;
+        }
         for last_try in [false, true] {
             let known = session.resource.borrow().clone();
             let from_zero = matches!(wanted, Wanted::Whole | Wanted::Part(0, None)) && holds(None);
@@ -369,27 +372,18 @@ impl Sessions {
 
     /// One range as the origin answers it.
     async fn pass_on(&self, session: &Session, wanted: Wanted, known: &Head) -> Result<(Head, Bytes), Refusal> {
-        let ask = match (wanted, known.total) {
-            (Wanted::Whole, _) => Ask::Whole,
-            (Wanted::Part(from, None), _) => Ask::From(from),
-            (Wanted::Part(from, Some(to)), _) => Ask::Span(Span::new(from, to)),
-            (Wanted::Last(len), Some(total)) => Ask::From(total.saturating_sub(len)),
-            (Wanted::Last(_), None) => Ask::Whole,
-        };
-        let single = self.ask(session, ask).await?;
+        let single = self.ask(session, asking(wanted, known.total)).await?;
         session.say("one answer over one link: no strong validator");
-        let span = single.head.range.and_then(|range| range.span).map(|span| span.start..span.end);
-        let total = single.head.range.and_then(|range| range.total).or(single.head.length);
-        match single.head.status {
-            206 if span.is_some() => {}
-            200 => {}
-            416 => return Err(Refusal::Beyond(total.map_or(0, DataSize::bytes))),
-            status => return Err(Refusal::Status(status)),
-        }
-        let span = span.filter(|_| single.head.status == 206);
-        let total = total.map(DataSize::bytes);
-        let head = Head { described: single.described.clone(), total, span, ranges: true };
-        Ok((head, Bytes::Single(Box::new(single))))
+        opened(single)
+    }
+
+    /// A part of a segment that does not exist yet: the server holds its answer back until it does, at most for so long. That
+    /// is no silence of the link, so no other link is asked meanwhile.
+    async fn wait_for(&self, session: &Session, wanted: Wanted, held: Duration) -> Result<(Head, Bytes), Refusal> {
+        let links = self.links_of(session)?;
+        let question = Question { patience: held, ..session.question(asking(wanted, None)) };
+        session.say("one answer over one link: the server holds it back until there is something to send");
+        opened(Single::ask(&self.network, &links, &question).await?)
     }
 
     /// Asks for the first byte, to learn what the resource is.
@@ -541,6 +535,33 @@ impl Sessions {
     }
 }
 
+/// What is asked for the bytes that a player wants, of so many if that is known.
+fn asking(wanted: Wanted, total: Option<u64>) -> Ask {
+    match (wanted, total) {
+        (Wanted::Whole, _) => Ask::Whole,
+        (Wanted::Part(from, None), _) => Ask::From(from),
+        (Wanted::Part(from, Some(to)), _) => Ask::Span(Span::new(from, to)),
+        (Wanted::Last(len), Some(total)) => Ask::From(total.saturating_sub(len)),
+        (Wanted::Last(_), None) => Ask::Whole,
+    }
+}
+
+/// An answer that is passed on as it comes.
+fn opened(single: Single) -> Result<(Head, Bytes), Refusal> {
+    let span = single.head.range.and_then(|range| range.span).map(|span| span.start..span.end);
+    let total = single.head.range.and_then(|range| range.total).or(single.head.length);
+    match single.head.status {
+        206 if span.is_some() => {}
+        200 => {}
+        416 => return Err(Refusal::Beyond(total.map_or(0, DataSize::bytes))),
+        status => return Err(Refusal::Status(status)),
+    }
+    let span = span.filter(|_| single.head.status == 206);
+    let total = total.map(DataSize::bytes);
+    let head = Head { described: single.described.clone(), total, span, ranges: true };
+    Ok((head, Bytes::Single(Box::new(single))))
+}
+
 /// The resource is another one now, or cannot be had for this reason.
 struct Outdated(Option<Refusal>);
 
@@ -622,7 +643,8 @@ impl Session {
             value.set_sensitive(true);
             Some(value)
         });
-        Question { url: self.url.clone(), headers: self.headers.clone(), login, ask, right: self.right }
+        let (url, headers) = (self.url.clone(), self.headers.clone());
+        Question { url, headers, login, ask, right: self.right, patience: PATIENCE, sent: Rc::default() }
     }
 
     /// The target and the fields with which another part of what is played is asked for.

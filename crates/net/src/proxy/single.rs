@@ -8,6 +8,7 @@
 //!    than the server that redirects is ([`Right`]).
 //! 3. A connection whose answer is complete stays with the network for whoever asks next.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -52,6 +53,10 @@ pub(super) struct Question {
     pub(super) ask: Ask,
     /// What the URL may lead to.
     pub(super) right: Right,
+    /// How long each link has for the head, names and handshakes included.
+    pub(super) patience: Duration,
+    /// Whether the request has left on a connection: from then on it is the server that waits.
+    pub(super) sent: Rc<Cell<bool>>,
 }
 
 impl Single {
@@ -67,7 +72,7 @@ impl Single {
         let mut last = Trouble { kind: TroubleKind::Unreachable, text: "no link can be used".to_owned() };
         for interface in links {
             let asked = Self::ask_over(network, interface.as_ref(), question);
-            match tokio::time::timeout(PATIENCE, asked).await {
+            match tokio::time::timeout(question.patience, asked).await {
                 Ok(Ok(single)) => return Ok(single),
                 Ok(Err(trouble)) => last = trouble,
                 Err(_) => {
@@ -131,6 +136,7 @@ impl Single {
         let same = url.origin() == question.url.origin();
         headers.extend(question.login.clone().filter(|_| same).map(|login| (AUTHORIZATION, login)));
         connection.request(REQ, &Get { path_and_query, authority, ask: question.ask, if_range: None, headers });
+        question.sent.set(true);
         let mut scratch = vec![0; SCRATCH];
         let event =
             poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Gathered::default(), DataSize::ZERO)).await;
@@ -236,5 +242,5 @@ const SHORT: DataSize = DataSize::from_kib(64);
 /// chosen: a round trip of a slow link; a connection costs no more.
 const DRAINS: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: u32 = 10;
-/// For the head, names and handshakes included. chosen: three times what a satellite link takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For an answer that no server holds back on purpose. chosen: three times what a satellite link takes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
