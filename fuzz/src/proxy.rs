@@ -61,7 +61,7 @@ fn list(bytes: &[u8], read: fn(&str) -> Option<List>, check: impl Fn(&str, &str)
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Some(List { text: other, moved, remembered, work, limit }) = read(text) else { return };
     let (len, lines) = (text.len(), text.lines().count());
-    assert!(work <= 12 * len as u64 + (24 << 20), "{work} bytes were touched for {len}");
+    assert!(work <= 24 * len as u64 + (24 << 20), "{work} bytes were touched for {len}");
     assert!(remembered <= 5 << 20, "{remembered} bytes are remembered");
     assert!(limit.is_none() || other.is_none());
     let Some(other) = other else { return };
