@@ -9,6 +9,7 @@ pub mod clock;
 pub mod detached;
 pub mod device;
 pub mod early;
+pub mod memory;
 pub mod mptcp;
 pub mod namespace;
 pub mod netlink;

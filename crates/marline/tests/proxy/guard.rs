@@ -17,6 +17,19 @@ fn public(lan: &Lan) -> Server {
         Some(("/list.m3u8", target)) => {
             Answer::page(200, &list(target)).with("Content-Type", "application/x-mpegurl")
         }
+        Some(("/key.m3u8", target)) => {
+            let key = format!("#EXT-X-KEY:METHOD=AES-128,URI=\"{target}\"");
+            Answer::page(200, &format!("#EXTM3U\n{key}\n#EXTINF:2,\n/1.ts\n"))
+        }
+        Some(("/channels.m3u", target)) => Answer::page(200, &format!("#EXTM3U\n#EXTINF:-1,A channel\n{target}\n")),
+        Some(("/template.mpd", target)) => Answer::page(
+            200,
+            &format!(
+                "<MPD mediaPresentationDuration=\"PT9S\"><Period><AdaptationSet><SegmentTemplate duration=\"1\" \
+                 media=\"$Number$.m4s\" initialization=\"{target}?$RepresentationID$\"/><Representation id=\"a\"/>\
+                 </AdaptationSet></Period></MPD>"
+            ),
+        ),
         _ => resource.answer(asked),
     })
 }
@@ -162,6 +175,20 @@ fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
         assert_eq!(got, [200, 200, 403], "{target}");
     }
     assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
+}
+
+#[test]
+fn no_address_of_a_list_leads_into_the_local_networks_whatever_it_is_of() {
+    let Some(lan) = Lan::new() else { return };
+    let (server, proxy) = (public(&lan), lan.proxy(&[]));
+    let target = format!("http://10.77.1.1:{}/admin", lan.router.port);
+    for (list, asked) in [("key.m3u8", ""), ("channels.m3u", ""), ("template.mpd", "?a")] {
+        let list = server.url(&format!("/{list}?{target}"));
+        assert_eq!(lan.ask_here(&proxy, Form::Media, &list).status, 200, "{list}");
+        let got = lan.ask_here(&proxy, Form::Media, &format!("{target}{asked}"));
+        assert_eq!(got.status, 403, "{list}: {}", got.text());
+    }
+    assert_eq!(lan.router.connections(), 0);
 }
 
 #[test]

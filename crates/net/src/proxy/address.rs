@@ -66,6 +66,7 @@ impl Place {
         if !matches!(meant.scheme(), "http" | "https") {
             return Ok(None);
         }
+        cost.named.add(&meant);
         if meant.username().is_empty() && meant.origin() == self.origin.origin() {
             // The login with which the player came, for all that is of the same host.
             let _ = meant.set_username(self.origin.username());

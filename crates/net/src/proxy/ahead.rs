@@ -34,6 +34,7 @@ use url::Url;
 
 use super::body::{Late, Task};
 use super::memory::{Memory, Reserved, Use};
+use super::named::Named;
 use super::pieces::{Piece, Rendition, Spot};
 use super::range::Wanted;
 use super::reload;
@@ -55,6 +56,8 @@ pub(super) struct Offer {
     pub(super) target: Option<Duration>,
     /// Parts that the server is about to make, and holds answers back for.
     pub(super) hints: Vec<Url>,
+    /// All addresses in it.
+    pub(super) named: Named,
 }
 
 /// All playlists that players follow.
@@ -74,7 +77,21 @@ struct Course {
     right: Right,
     tracks: BTreeMap<usize, Rc<Track>>,
     seen: Instant,
-    _reserved: Reserved,
+    /// Its segments have been forgotten.
+    is_short: bool,
+    reserved: Reserved,
+    /// The bytes that its key takes up.
+    around: usize,
+}
+
+impl Course {
+    /// Gives back the memory of its segments.
+    fn shorten(&mut self) {
+        self.offer.shorten();
+        self.tracks.clear();
+        self.is_short = true;
+        self.reserved.shrink_to((self.offer.size() + self.around) as u64);
+    }
 }
 
 /// One rendition that is played.
@@ -110,25 +127,37 @@ pub(super) struct Turn {
 impl Ahead {
     /// A playlist has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all
     /// players; those that were not used for the longest time go first.
-    pub(super) fn learn(&self, memory: &Memory, session: &Session, offer: Offer, right: Right) {
+    pub(super) fn learn(&self, memory: &Memory, session: &Session, mut offer: Offer, right: Right) {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
         let key = (session.player.clone(), reload::identity(&session.url).to_string());
-        let size = offer.size() + 2 * (key.0.len() + key.1.len());
+        let around = 2 * (key.0.len() + key.1.len());
         let tracks = courses.remove(&key).map(|course| course.tracks).unwrap_or_default();
+        let mut is_short = false;
         let reserved = loop {
-            let reserved = memory.reserve(Use::Remembered, size as u64).filter(|_| courses.len() < MOST);
+            let size = (offer.size() + around) as u64;
+            let reserved = memory.reserve(Use::Remembered, size).filter(|_| courses.len() < MOST);
             if reserved.is_some() {
                 break reserved;
             }
-            let oldest = courses.iter().min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone());
-            match oldest {
-                Some(oldest) => courses.remove(&oldest),
-                None => break None,
-            };
+            // The segments of the oldest, as long as there are any; then its own; then the oldest itself.
+            let is_full = courses.len() >= MOST;
+            let with_segments = courses.values_mut().filter(|course| !is_full && !course.is_short);
+            if let Some(course) = with_segments.min_by_key(|course| course.seen) {
+                course.shorten();
+            } else if !is_full && !is_short {
+                offer.shorten();
+                is_short = true;
+            } else {
+                let oldest = courses.iter().min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone());
+                match oldest {
+                    Some(oldest) => courses.remove(&oldest),
+                    None => break None,
+                };
+            }
         };
         if let Some(reserved) = reserved {
-            courses.insert(key, Course { offer, right, tracks, seen: Instant::now(), _reserved: reserved });
+            courses.insert(key, Course { offer, right, tracks, seen: Instant::now(), is_short, reserved, around });
         }
     }
 
@@ -137,7 +166,10 @@ impl Ahead {
     pub(super) fn right(&self, player: &str, url: &Url, itself: Right) -> Right {
         let courses = self.courses.borrow();
         let own = courses.iter().filter(|((of, _), _)| of == player);
-        own.filter(|(_, course)| course.offer.names(url)).map(|(_, course)| course.right).max().unwrap_or(itself)
+        own.filter(|(_, course)| course.offer.named.contains(url))
+            .map(|(_, course)| course.right)
+            .max()
+            .unwrap_or(itself)
     }
 
     /// The longest that a segment of a player's playlist may last, as it said when it was read last.
@@ -272,10 +304,11 @@ impl Ahead {
 }
 
 impl Offer {
-    /// Whether it names this URL.
-    fn names(&self, url: &Url) -> bool {
-        let is_one_of = |rendition: &Rendition| rendition.pieces.names(url);
-        self.variants.contains(url) || self.hints.contains(url) || self.renditions.iter().any(is_one_of)
+    /// Forgets everything but the hosts of its addresses, which may not lead further later either.
+    fn shorten(&mut self) {
+        let mut named = std::mem::take(&mut self.named);
+        named.shorten();
+        *self = Self { named, ..Self::default() };
     }
 
     /// The memory it takes up, in bytes.
@@ -283,7 +316,7 @@ impl Offer {
         let urls = self.variants.iter().chain(&self.hints);
         let variants = urls.map(|url| url.as_str().len() + size_of::<Url>());
         let renditions = self.renditions.iter().map(|rendition| rendition.pieces.size());
-        size_of::<Course>() + variants.sum::<usize>() + renditions.sum::<usize>()
+        size_of::<Course>() + self.named.size() + variants.sum::<usize>() + renditions.sum::<usize>()
     }
 
     /// The rendition that a segment is of, the segment as that has it, and what follows it.

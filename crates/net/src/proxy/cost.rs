@@ -11,6 +11,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::named::Named;
+
 /// Why a list is not rewritten.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ListError {
@@ -28,6 +30,8 @@ pub(super) struct Cost {
     output: u64,
     remembered: u64,
     deadline: Instant,
+    /// The addresses that were found.
+    pub(super) named: Named,
 }
 
 impl Cost {
@@ -36,7 +40,7 @@ impl Cost {
         let input = input as u64;
         let output = input.saturating_mul(OUTPUT_FACTOR).saturating_add(OUTPUT_EXTRA).min(memory);
         let work = input.saturating_mul(WORK_FACTOR).saturating_add(WORK_EXTRA);
-        Self { work, unchecked: 0, output, remembered: MOST_REMEMBERED, deadline }
+        Self { work, unchecked: 0, output, remembered: MOST_REMEMBERED, deadline, named: Named::exact() }
     }
 
     /// Charges work on this many bytes.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::address::Place;
 use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
+use super::named::Named;
 use super::pieces::{List, MOST_PIECES, Pieces, Rendition, Template, Timeline, lasting};
 use super::playlist::Rewritten;
 use super::xml::{Id, Tree};
@@ -28,11 +29,13 @@ use super::xml::{Id, Tree};
 /// # Errors
 /// It is none, or has errors, or costs too much.
 pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, ListError> {
+    // Players make addresses out of templates and bases.
+    cost.named = Named::by_host();
     let tree = Tree::read(text, cost)?;
     if !matches!(tree.name(Tree::ROOT), "MPD" | "Period" | "AdaptationSet") {
         return Err(malformed(format!("a `{}` is no manifest", quoted(tree.name(Tree::ROOT)))));
     }
-    let place = Rc::new(place.clone());
+    let (origin, place) = (place.origin.clone(), Rc::new(place.clone()));
     let outermost = Frame { end: tree.len(), outer: Rc::clone(&place), place, bases: 0, inherited: Rc::default() };
     // A dynamic one is read again and again (section 5.3.1.2).
     let ends = tree.attribute(Tree::ROOT, "type").as_deref() != Some("dynamic");
@@ -57,6 +60,8 @@ pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewr
         open.push(own);
     }
     reading.copy(text.len(), cost)?;
+    cost.named.add(&origin);
+    reading.out.named = std::mem::take(&mut cost.named);
     Ok(reading.out)
 }
 

@@ -39,6 +39,7 @@ mod media;
 mod memory;
 mod mpv;
 mod mpv_socket;
+mod named;
 mod page;
 mod pieces;
 mod playlist;
@@ -223,6 +224,8 @@ async fn serve(
     }
     // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
     crate::descriptors::raise();
+    // Texts of playlists come and go, on several threads.
+    marline_sys::memory::return_large_blocks();
     let media = bind(options.listen).await?;
     let ours = bind(options.status).await?;
     let token = Token::new().map_err(ProxyError::Token)?;

@@ -175,19 +175,6 @@ impl Pieces {
         }
     }
 
-    /// Whether one of them has this address, whichever bytes of it.
-    pub(super) fn names(&self, url: &Url) -> bool {
-        match self {
-            Self::List(list) => {
-                let wanted = hash(url);
-                let is_it =
-                    |(at, entry): (usize, &Entry)| entry.hash == wanted && list.address(at) == Some(url.as_str());
-                list.entries.iter().enumerate().any(is_it)
-            }
-            Self::Numbered { template, .. } | Self::Timed { template, .. } => template.number(url).is_some(),
-        }
-    }
-
     /// The memory it takes up, in bytes.
     pub(super) fn size(&self) -> usize {
         let own = match self {

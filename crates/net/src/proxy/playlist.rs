@@ -18,6 +18,7 @@ use url::Url;
 
 use super::address::Place;
 use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
+use super::named::Named;
 use super::pieces::{List, MOST_PIECES, Pieces, Rendition};
 use super::playlist_answer::Kind;
 use super::recognize::{Look, look};
@@ -38,6 +39,8 @@ pub(super) struct Rewritten {
     pub(super) note: Option<&'static str>,
     /// The longest that a segment may last (EXT-X-TARGETDURATION).
     pub(super) target: Option<Duration>,
+    /// All addresses.
+    pub(super) named: Named,
     /// Parts that do not exist yet, which the player may request all the same (EXT-X-PRELOAD-HINT).
     pub(super) hints: Vec<Url>,
 }
@@ -58,6 +61,7 @@ pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewr
         reading.line(at, bare, cost)?;
         cost.write(&mut reading.out.text, line.get(bare.len()..).unwrap_or_default())?;
     }
+    reading.out.named = std::mem::take(&mut cost.named);
     Ok(reading.done())
 }
 

@@ -190,10 +190,10 @@ async fn read(
     let read = sessions.lists.read(Job { body, encoding: encoding.clone(), kind, place, reserved }).await;
     let (kind, bytes, encoding) = match read {
         Outcome::Rewritten(bytes, kind, rewritten) => {
-            let Rewritten { moved, renditions, variants, choice, note, target, hints, .. } = rewritten;
+            let Rewritten { moved, renditions, variants, choice, note, target, hints, named, .. } = rewritten;
             let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
             session.say(&format!("a list: {moved} addresses changed{note}"));
-            let offer = ahead::Offer { renditions, variants, choice, target, hints };
+            let offer = ahead::Offer { renditions, variants, choice, target, hints, named };
             sessions.ahead.learn(&sessions.memory, session, offer, leads);
             (kind, bytes, None)
         }
