@@ -3,6 +3,7 @@
 use marline_net::get::{BatchWatcher, Ended, Failed, GetError, Kind, Overview, Report, SCHEMA, Watcher as _};
 use serde::Serialize;
 
+use super::ignored_proxy;
 use super::url::mask;
 use crate::progress::Viewer;
 use crate::{Exit, energy, output};
@@ -40,7 +41,7 @@ impl Board {
             self.print(&failed(url, error));
         }
         self.note(error);
-        self.line = Some(mask(&error.to_string()));
+        self.line = Some(words(urls.first().map_or("", String::as_str), error));
     }
 
     /// How the command ends.
@@ -95,11 +96,17 @@ impl Board {
     }
 }
 
+/// What went wrong, without secrets, and what might be the cause.
+fn words(url: &str, error: &GetError) -> String {
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    mask(&error.to_string()) + &ignored_proxy::hint(error.kind(), url, variable)
+}
+
 fn failed(url: &str, error: &GetError) -> Failed {
     Failed {
         schema: SCHEMA,
         url: url.to_owned(),
-        error: mask(&error.to_string()),
+        error: words(url, error),
         kind: error.kind(),
         exit_code: error.exit_code(),
     }
@@ -124,7 +131,7 @@ impl BatchWatcher for Board {
         };
         self.note(error);
         self.print(&failed(&ended.url, error));
-        let line = mask(&error.to_string());
+        let line = words(&ended.url, error);
         if self.files == 1 {
             self.line = Some(line);
         } else if !matches!(error.kind(), Kind::Interrupted) {

@@ -7,6 +7,7 @@
 mod args;
 mod board;
 mod fields;
+mod ignored_proxy;
 mod list;
 mod url;
 
