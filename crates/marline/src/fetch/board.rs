@@ -1,10 +1,10 @@
 //! What a person and a program see of the downloads: progress and lines, an object for each file, the exit code at the end.
 
 use marline_net::get::{BatchWatcher, Ended, Failed, GetError, Kind, Overview, Report, SCHEMA, Watcher as _};
+use marline_net::printable::mask;
 use serde::Serialize;
 
 use super::ignored_proxy;
-use super::url::mask;
 use crate::progress::Viewer;
 use crate::{Exit, energy, output};
 

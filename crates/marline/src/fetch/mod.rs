@@ -18,7 +18,6 @@ use marline_core::fetch::Config;
 use marline_net::get::{self, Accounting, Batch, Credentials, Digests, File, Settings, Target};
 use marline_net::links::{Choice, Named};
 use marline_net::power::POWER_SUPPLIES;
-use marline_net::printable::mask;
 
 pub(crate) use args::{AFTER_HELP, GetArgs};
 
