@@ -80,8 +80,9 @@ impl Ear {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, words));
         }
         within.unlink(name)?;
-        let listener = UnixListener::from_std(bound(&socket)?)?;
-        let file = identity(&socket)?;
+        // By its own name, which /proc/net/unix shows: so other users see that a daemon runs.
+        let listener = UnixListener::from_std(bound(path)?)?;
+        let file = identity(&socket).map_err(|_| replaced(path))?;
         let accepting = tokio::spawn(accept(listener, Arc::new(answer)));
         Ok(Self { accepting, within, name: name.to_owned(), file })
     }
@@ -94,6 +95,11 @@ impl Drop for Ear {
             let _ = self.within.unlink(&self.name);
         }
     }
+}
+
+/// The name of the directory leads elsewhere by now, and so the socket is not in the directory that was checked.
+fn replaced(path: &Path) -> io::Error {
+    io::Error::other(format!("{}: its directory was replaced while the socket was made", path.display()))
 }
 
 /// A listening socket for its owner alone. Linux gives a socket's file the mode that the socket has when it is bound, so there
