@@ -7,13 +7,18 @@
 
 use std::io::{self, Write};
 
-use marline_net::printable::{printable, printable_lines};
+use marline_net::printable::{mask, printable, printable_lines};
 
 use crate::Exit;
 
 /// A line for people, on standard error: `marline: LINE`. A closed standard error ends nothing.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "marline: {}", printable(line));
+    let _ = writeln!(io::stderr(), "marline: {}", shown(line));
+}
+
+/// A line as it is shown: escaped, and without the logins and queries of URLs.
+pub(crate) fn shown(line: &str) -> String {
+    mask(&printable(line))
 }
 
 /// A result, on standard output: a table, JSON, or lines for scripts.
@@ -36,7 +41,7 @@ impl Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
-        io::stderr().write_all(format!("{}{end}", printable(line)).as_bytes())?;
+        io::stderr().write_all(format!("{}{end}", shown(line)).as_bytes())?;
         Ok(event.len())
     }
 

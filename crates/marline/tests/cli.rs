@@ -122,6 +122,7 @@ fn a_secret_is_never_printed() {
         assert!(!program.refused(words, 64).contains("hunter2"), "{words:?}");
     }
     let secret = program.write("secret", "hunter2\n");
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let line = program.refused(&["get", "--user-file", &secret, URL], 64);
     assert!(line.contains("write USER:PASS") && !line.contains("hunter2"), "{line}");
     let output = program.command(&["get", URL]).env("MARLINE_USER", "hunter2").output().unwrap();

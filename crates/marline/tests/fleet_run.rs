@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,13 @@ use tempfile::TempDir;
 struct Home(TempDir);
 
 impl Home {
+    /// A file for its owner alone.
+    fn secret(&self, name: &str, bytes: &[u8]) {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
     /// With an authority, and the files of ann, who operates.
     fn new() -> Self {
         let home = Self(TempDir::new().unwrap());
@@ -165,7 +173,7 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
     let home = Home::new();
     let redis = Redis::start(&home);
     let store = format!("redis://127.0.0.1:{}", redis.1);
-    std::fs::write(home.0.path().join("pw"), "hunter2\n").unwrap();
+    home.secret("pw", b"hunter2\n");
     let start = |more: &[&str]| {
         let words = ["--store", &store, "--store-password-file", "pw", "--region", "north"];
         Service::with(&home, &[&words, more].concat())
@@ -212,8 +220,8 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     }
     let redis = Redis::with_tls(&home, "other");
     let store = format!("rediss://127.0.0.1:{}", redis.1);
-    std::fs::write(home.0.path().join("pw"), "hunter2\n").unwrap();
-    std::fs::write(home.0.path().join("wrong"), "hunter3\n").unwrap();
+    home.secret("pw", b"hunter2\n");
+    home.secret("wrong", b"hunter3\n");
     let start = |authority: &str, password: &str| {
         let words = ["--store", &store, "--store-password-file", password, "--store-ca", authority];
         Service::with(&home, &words)
@@ -268,7 +276,7 @@ fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
         let words = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--dir", "ca"];
         let output = home.command(&words).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        std::fs::write(home.0.path().join(name), output.stdout).unwrap();
+        home.secret(name, &output.stdout);
     };
     let enrol = |name: &str| {
         let words = ["fleet", "enrol", "--fleet", &service.url, "--token-file", name, "--out", "."];

@@ -153,6 +153,104 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
 }
 
 #[test]
+fn each_flow_is_in_the_relays_audit_log_with_its_edge_target_verdict_and_bytes() {
+    let (dir, server) = (members(), server());
+    let dir = dir.path();
+    let words = format!(
+        "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1 --allow-port {} \
+         --allow-port 1 --audit-log audit.ndjson",
+        server.port()
+    );
+    let relay = Running::start(dir, &words);
+    let edge = edge(dir, relay.address);
+    let ask = |target: &str| {
+        let mut program = std::net::TcpStream::connect(edge.address).unwrap();
+        program.write_all(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
+        let mut head = [0; 12];
+        program.read_exact(&mut head).unwrap();
+        (String::from_utf8_lossy(&head[9..]).into_owned(), program)
+    };
+    let (status, mut program) = ask(&server.to_string());
+    assert_eq!(status, "200");
+    program.write_all(b"hello").unwrap();
+    program.shutdown(std::net::Shutdown::Write).unwrap();
+    program.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(ask("127.0.0.1:22").0, "403");
+    assert_eq!(ask(&format!("10.1.2.3:{}", server.port())).0, "403");
+    assert_eq!(ask("127.0.0.1:1").0, "502");
+    let lines = |name: &str| -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let until = |name: &str, count: usize| {
+        let begun = std::time::Instant::now();
+        while lines(name).len() < count {
+            assert!(begun.elapsed() < common::LONG, "{name}: {:?}", lines(name));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        lines(name)
+    };
+    let all = until("audit.ndjson", 4);
+    let of = |target: &str| all.iter().find(|line| line["target"] == target).unwrap_or_else(|| panic!("{all:?}"));
+    let carried = of(&server.to_string());
+    assert_eq!((&carried["edge"], &carried["verdict"]), (&"e1".into(), &"allowed".into()));
+    assert_eq!((&carried["up_bytes"], &carried["down_bytes"]), (&5.into(), &5.into()));
+    assert_eq!(carried["address"], server.to_string());
+    assert!(
+        carried["time"].is_string() && carried["duration_ms"].is_u64() && carried["rule"].is_null(),
+        "{carried}"
+    );
+    let port = of("127.0.0.1:22");
+    assert_eq!(
+        (&port["verdict"], &port["rule"], &port["address"]),
+        (&"refused".into(), &"allow-port".into(), &serde_json::Value::Null)
+    );
+    let private = of(&format!("10.1.2.3:{}", server.port()));
+    assert_eq!((&private["verdict"], &private["rule"]), (&"refused".into(), &"allow-net".into()));
+    assert_eq!(private["address"], format!("10.1.2.3:{}", server.port()));
+    let closed = of("127.0.0.1:1");
+    assert_eq!((&closed["verdict"], &closed["rule"]), (&"failed".into(), &"connection_refused".into()));
+    use std::os::unix::fs::MetadataExt as _;
+    assert_eq!(std::fs::metadata(dir.join("audit.ndjson")).unwrap().mode() & 0o777, 0o600);
+    // A rotation as logrotate does it.
+    std::fs::rename(dir.join("audit.ndjson"), dir.join("audit.1")).unwrap();
+    relay.signal("-HUP");
+    until_there(&dir.join("audit.ndjson"));
+    assert_eq!(ask("127.0.0.1:22").0, "403");
+    assert_eq!((until("audit.ndjson", 1).len(), lines("audit.1").len()), (1, 4));
+    drop(edge);
+    assert_eq!(relay.stop("-TERM").0, Some(0));
+}
+
+fn until_there(path: &Path) {
+    let begun = std::time::Instant::now();
+    while !path.exists() {
+        assert!(begun.elapsed() < common::LONG, "{}", path.display());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn keys_that_others_may_read_are_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = members();
+    let dir = dir.path();
+    for (key, words) in [
+        ("r1.key", "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem"),
+        ("e1.key", "edge --no-paths --listen 127.0.0.1:0 --relay 127.0.0.1:1 --certificate e1.pem"),
+    ] {
+        std::fs::set_permissions(dir.join(key), std::fs::Permissions::from_mode(0o644)).unwrap();
+        let out = marline(dir, words);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(64), "{said}");
+        assert!(
+            said.contains(&format!("{key}: others than its owner may read it (mode 0644): chmod 600")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
     let dir = members();
     for (words, code, said) in [

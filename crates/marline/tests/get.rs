@@ -7,6 +7,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -203,7 +204,18 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     assert_eq!(refused.status.code(), Some(66));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("401 (unauthorized); it wants a login: --user"), "{said}");
-    std::fs::write(home.path().join("login"), "me:pa:ss\n").unwrap();
+    let login = home.path().join("login");
+    std::fs::write(&login, "me:pa:ss\n").unwrap();
+    // A password that others may read is refused, and not repeated.
+    std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let output = marline(&home, &["get", "--user-file", "login", &server.url("/auth/f")]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(
+        said.contains("login: others than its owner may read it (mode 0644): chmod 600") && !said.contains("pa:ss"),
+        "{said}"
+    );
+    std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
     let in_url = server.url("/auth/f").replace("http://", "http://me:pa%3Ass@");
     let ways: [&[&str]; 3] = [
         &["--user", "me:pa:ss", &server.url("/auth/f")],
@@ -235,6 +247,27 @@ fn what_the_server_refuses_ends_with_66_and_its_status() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said, format!("marline: {}: the server answers 404 (not found)\n", server.url("/absent")));
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "a file was left behind");
+}
+
+#[test]
+fn the_query_of_a_signed_url_is_shown_nowhere() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    for path in ["/f?X-Amz-Signature=5ecret", "/none?X-Amz-Signature=5ecret"] {
+        for more in [&[][..], &["--json"]] {
+            let url = server.url(path);
+            let words = [&["get", "--retry", "1", "-o", "f", &url][..], more].concat();
+            let output = marline(&home, &words).env("MARLINE_LOG", "trace").output().unwrap();
+            for text in [output.stdout, output.stderr] {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                assert!(
+                    !text.contains("5ecret"),
+                    "{words:?}: {}",
+                    text.lines().find(|l| l.contains("5ecret")).unwrap()
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -117,7 +117,18 @@ fn scripts_and_the_hotspots_configurations_are_taken_by_those_who_read_them() {
     // hostapd has no such question; without the radio it comes as far as that, and no configuration error.
     let place = tempfile::tempdir().unwrap();
     let conf = place.path().join("hostapd.conf");
-    std::fs::write(&conf, read("hotspot/hostapd.conf").replace("interface=wlan1", "interface=nosuch0")).unwrap();
+    let sample = read("hotspot/hostapd.conf");
+    let phrase = sample.lines().find_map(|line| line.strip_prefix("wpa_passphrase=")).unwrap();
+    // IEEE 802.11 J.4.1: 8 to 63 characters. A phrase that everybody knows must not come into use as it is.
+    assert!(phrase.len() < 8, "the sample's phrase works");
+    std::fs::write(&conf, sample.replace("interface=wlan1", "interface=nosuch0")).unwrap();
+    if let Some(output) = judged("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
+        let is_there = output.status.code() != Some(127);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(!is_there || said.contains("passphrase"), "hostapd refuses the placeholder: {said}");
+    }
+    let own = sample.replace(&format!("wpa_passphrase={phrase}"), "wpa_passphrase=a phrase of my own");
+    std::fs::write(&conf, own.replace("interface=wlan1", "interface=nosuch0")).unwrap();
     if let Some(output) = judged("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(!said.contains("errors found in configuration file") && !said.contains("Line "), "{said}");

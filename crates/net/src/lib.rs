@@ -17,6 +17,7 @@ mod pass;
 pub mod paths;
 pub mod power;
 pub mod printable;
+pub mod private_file;
 pub mod proxy;
 pub mod queue;
 pub mod reach;

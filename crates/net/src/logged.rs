@@ -17,7 +17,7 @@ use marline_core::replay::Record;
 use marline_core::units::Instant;
 use serde::Serialize;
 
-use crate::get::log_file;
+use crate::private_file::create_log;
 
 /// The machine, and the file that hears what it hears.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ where
 {
     /// The log begins with the configuration that the machine was made from.
     pub(crate) fn new(machine: M, config: C, trace: Option<PathBuf>) -> Result<Self, Failed> {
-        let open = |path: PathBuf| match log_file(&path) {
+        let open = |path: PathBuf| match create_log(&path) {
             Ok(file) => Ok((path, BufWriter::new(file))),
             Err(error) => Err((path, error)),
         };

@@ -39,9 +39,24 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// `text` with the login of each URL in it replaced: whatever stands between `//` and the last `@` of the authority. Error
-/// lines repeat what a user typed, and others read logs.
+/// `text` with the login and the query of each URL in it replaced, by `MASKED` and `…`. Error lines repeat what a user typed, and others read logs.
+///
+/// - The login: whatever stands between `//` and the last `@` of the authority.
+/// - The query: signed URLs carry their secret there (S3, CloudFront, Azure SAS). A URL is a word with `://` in it, or a path with a
+///   query, as requests are logged.
 pub fn mask(text: &str) -> String {
+    mask_queries(&mask_logins(text))
+}
+
+/// The same for a value that should have been one URL and may be none: everything up to its last `@` may be a login, but for a
+/// scheme.
+pub fn mask_value(value: &str) -> Cow<'_, str> {
+    let Some(login) = value.rfind('@').filter(|at| value[..*at].contains(':')) else { return Cow::Borrowed(value) };
+    let scheme = value[..login].find("://").map_or(0, |at| at + 3);
+    Cow::Owned(format!("{}{MASKED}{}", &value[..scheme], &value[login..]))
+}
+
+fn mask_logins(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("//") {
@@ -59,12 +74,27 @@ pub fn mask(text: &str) -> String {
     out + rest
 }
 
-/// The same for a value that should have been one URL and may be none: everything up to its last `@` may be a login, but for a
-/// scheme.
-pub fn mask_value(value: &str) -> Cow<'_, str> {
-    let Some(login) = value.rfind('@').filter(|at| value[..*at].contains(':')) else { return Cow::Borrowed(value) };
-    let scheme = value[..login].find("://").map_or(0, |at| at + 3);
-    Cow::Owned(format!("{}{MASKED}{}", &value[..scheme], &value[login..]))
+fn mask_queries(text: &str) -> String {
+    let is_quote = |c: char| matches!(c, '"' | '`' | '<' | '>' | '\'');
+    let mut out = String::with_capacity(text.len());
+    // Words end where a URL does in prose.
+    for word in text.split_inclusive(|c: char| c.is_whitespace() || is_quote(c)) {
+        let start = word.trim_start_matches('(');
+        let end = word.find('?').filter(|at| start.starts_with('/') || word[..*at].contains("://"));
+        let Some(at) = end else {
+            out += word;
+            continue;
+        };
+        let query = &word[at + 1..];
+        let is_end = |c: char| c.is_whitespace() || is_quote(c) || matches!(c, ':' | ';' | ',' | ')' | '.');
+        let after = query.trim_end_matches(is_end).len();
+        out += &word[..=at];
+        if after > 0 {
+            out.push('…');
+        }
+        out += &query[after..];
+    }
+    out
 }
 
 const MASKED: &str = "MASKED";
@@ -141,6 +171,24 @@ mod tests {
             ("10.0.0.1:80", "10.0.0.1:80"),
         ] {
             assert_eq!(mask_value(value), shown);
+        }
+    }
+
+    #[test]
+    fn queries_of_urls_are_masked_and_other_question_marks_are_not() {
+        for (text, shown) in [
+            ("http://h/f?X-Amz-Signature=abc: connection refused", "http://h/f?…: connection refused"),
+            (
+                "the redirect (https://h/f?sig=a,b) is not followed.",
+                "the redirect (https://h/f?…) is not followed.",
+            ),
+            ("\"https://h/f?a=1&b=2\" is", "\"https://h/f?…\" is"),
+            ("GET /f?token=x HTTP/1.1", "GET /f?… HTTP/1.1"),
+            ("https://a/?x https://b/?y", "https://a/?… https://b/?…"),
+            ("http://h/f?", "http://h/f?"),
+            ("a captive portal?) or not? 3/4", "a captive portal?) or not? 3/4"),
+        ] {
+            assert_eq!(mask(text), shown);
         }
     }
 

@@ -28,6 +28,16 @@ pub enum CaError {
         /// Where it was looked for.
         dir: PathBuf,
     },
+    /// Its key is not in its directory.
+    #[error(
+        "{}: it is missing, so this authority signs nothing here: put it back from a copy, or issue and revoke where the key is \
+         kept (docs/fleet.md, \"The root key off-line\")",
+        dir.join("ca.key").display()
+    )]
+    KeyAway {
+        /// Where the authority is.
+        dir: PathBuf,
+    },
     /// Making it was interrupted.
     #[error("{0}: making this authority was interrupted; `marline fleet ca init --dir {0}` finishes it", dir.display())]
     HalfMade {

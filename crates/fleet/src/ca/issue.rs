@@ -84,7 +84,7 @@ impl Authority {
             not_after: now.after(grant.life()).min(self.not_after),
             renews: None,
         };
-        let certificate = params(&issued, grant.addresses())?.signed_by(key, &self.issuer)?;
+        let certificate = params(&issued, grant.addresses())?.signed_by(key, self.signer()?)?;
         Ok((certificate.into(), issued))
     }
 }

@@ -68,13 +68,16 @@ pub use self::spent::SpentFile;
 pub use self::stamp::Stamp;
 pub use self::token::{Token, TokenText};
 
+use marline_net::private_file::{SecretError, read_secret};
+
 use self::files::Lock;
 
 /// An authority, open for work. Clones are not made: processes and threads share the directory instead.
 pub struct Authority {
     dir: PathBuf,
     certificate: CertificateDer<'static>,
-    issuer: Issuer<'static, KeyPair>,
+    /// None: its key is kept elsewhere, and it signs nothing here.
+    signer: Option<Issuer<'static, KeyPair>>,
     not_after: Stamp,
 }
 
@@ -122,8 +125,19 @@ impl Authority {
     /// Opens the authority in `dir`.
     ///
     /// # Errors
-    /// There is none or half of one, its files do not fit together, or others may read its key.
+    /// There is none or half of one, its files do not fit together, its key is not there, or others may read it.
     pub fn open(dir: &Path) -> Result<Self, CaError> {
+        let authority = Self::open_to_serve(dir)?;
+        authority.signer()?;
+        Ok(authority)
+    }
+
+    /// Opens the authority in `dir`, whose key may be kept elsewhere: then it serves its certificate and its revocation list, and signs
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but for a key that is not there.
+    pub fn open_to_serve(dir: &Path) -> Result<Self, CaError> {
         let path = certificate_path(dir);
         let Some(pem) = files::read(&path)? else {
             let half = key_path(dir).exists();
@@ -134,12 +148,25 @@ impl Authority {
             });
         };
         files::check_mode(dir, 0o022, "write into", 0o700)?;
-        let key = read_key(dir)?;
+        let key = match read_key(dir) {
+            Ok(key) => Some(key),
+            Err(CaError::KeyAway { .. }) => None,
+            Err(error) => return Err(error),
+        };
         let certificate =
             CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| CaError::damaged(&path, error))?;
-        let not_after = check(&certificate, &key).map_err(|text| CaError::damaged(&path, text))?;
-        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
-        Ok(Self { dir: dir.into(), certificate, issuer, not_after })
+        let not_after = check(&certificate, key.as_ref()).map_err(|text| CaError::damaged(&path, text))?;
+        let signer = key.map(|key| Issuer::from_ca_cert_der(&certificate, key)).transpose()?;
+        Ok(Self { dir: dir.into(), certificate, signer, not_after })
+    }
+
+    /// Whether its key is here.
+    pub fn can_sign(&self) -> bool {
+        self.signer.is_some()
+    }
+
+    fn signer(&self) -> Result<&Issuer<'static, KeyPair>, CaError> {
+        self.signer.as_ref().ok_or_else(|| CaError::KeyAway { dir: self.dir.clone() })
     }
 
     /// Its own certificate.
@@ -210,21 +237,26 @@ fn params(name: &str, now: Stamp) -> Result<CertificateParams, CaError> {
 
 fn read_key(dir: &Path) -> Result<KeyPair, CaError> {
     let path = key_path(dir);
-    let missing = || CaError::damaged(&path, "it is missing: put it back from a copy");
-    let pem = files::read(&path)?.ok_or_else(missing)?;
-    files::check_mode(&path, 0o077, "read", 0o600)?;
+    let pem = read_secret(&path).map_err(|error| match error {
+        SecretError::File { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            CaError::KeyAway { dir: dir.into() }
+        }
+        SecretError::File { path, error } => CaError::File { path, error },
+        SecretError::Open { path, mode } => CaError::Open { path, what: "read", mode, right: 0o600 },
+    })?;
+    let pem = String::from_utf8(pem).unwrap_or_default();
     // The library's words could repeat a part of the key.
     let key = KeyPair::from_pem(&pem).ok().filter(|key| key.algorithm() == &rcgen::PKCS_ECDSA_P256_SHA256);
     key.ok_or_else(|| CaError::damaged(&path, "it holds no private key of ECDSA P-256 as PEM (PKCS #8)"))
 }
 
 /// Until when the certificate is valid, if it is an authority's with this key.
-fn check(certificate: &CertificateDer<'_>, key: &KeyPair) -> Result<Stamp, String> {
+fn check(certificate: &CertificateDer<'_>, key: Option<&KeyPair>) -> Result<Stamp, String> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
     if !parsed.is_ca() {
         return Err("it is no authority's certificate".to_owned());
     }
-    if parsed.public_key().raw != key.subject_public_key_info() {
+    if key.is_some_and(|key| parsed.public_key().raw != key.subject_public_key_info()) {
         return Err("ca.key is not the key of this certificate".to_owned());
     }
     Ok(Stamp::from_unix(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default()))

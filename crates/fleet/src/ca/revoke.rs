@@ -76,7 +76,7 @@ impl Authority {
             files::replace(&path, pem.as_bytes(), files::OPEN)?;
         } else {
             let number = own.number.max(other.number).saturating_add(1);
-            let new = crl::sign(&self.issuer, number, &both, now)?;
+            let new = crl::sign(self.signer()?, number, &both, now)?;
             files::replace(&path, new.as_bytes(), files::OPEN)?;
         }
         Ok(true)
@@ -106,7 +106,7 @@ impl Authority {
             return Ok(());
         }
         files::sweep(&self.dir)?;
-        let pem = crl::sign(&self.issuer, old.number.saturating_add(1), &revoked, now)?;
+        let pem = crl::sign(self.signer()?, old.number.saturating_add(1), &revoked, now)?;
         files::replace(&crl::path(&self.dir), pem.as_bytes(), files::OPEN)
     }
 }

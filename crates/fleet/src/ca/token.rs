@@ -80,7 +80,7 @@ impl Authority {
         let token = Token { grant: grant.clone(), until, nonce: Nonce::random()?, authority: self.fingerprint() };
         let payload = serde_json::to_vec(&token).map_err(|error| CaError::Library(error.to_string()))?;
         let payload = URL_SAFE_NO_PAD.encode(payload);
-        let signature = URL_SAFE_NO_PAD.encode(self.issuer.key().sign(&signed(&payload))?);
+        let signature = URL_SAFE_NO_PAD.encode(self.signer()?.key().sign(&signed(&payload))?);
         Ok(TokenText(format!("{KIND}.{payload}.{signature}")))
     }
 

@@ -10,6 +10,7 @@
 //! 5. Threads have a runtime each and share nothing but the listeners and the `registry`.
 
 pub mod announce;
+pub mod audit;
 pub mod control;
 mod door;
 mod names;
@@ -50,6 +51,8 @@ pub struct Config {
     pub limits: Limits,
     /// The congestion control towards servers; none: the kernel's.
     pub congestion: Option<Congestion>,
+    /// Where each flow is written down; none: nowhere.
+    pub audit: Option<Arc<audit::Log>>,
 }
 
 /// How a relay stands.

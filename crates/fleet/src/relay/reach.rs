@@ -18,6 +18,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::audit::Flow;
 use super::names::{Names, Unknown};
 use super::rules::{Refusal, Rules};
 use crate::congestion::Congestion;
@@ -47,8 +48,18 @@ pub(super) struct Ways<'a> {
 }
 
 /// A connection to there, for this edge.
-pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Result<TcpStream, Problem> {
-    ways.rules.asked(&target.host, target.port).map_err(|refusal| refused(target, &refusal))?;
+///
+/// `flow` gets the address and the rule that decide.
+pub(super) async fn reach(
+    target: &Target,
+    edge: &Name,
+    ways: &Ways<'_>,
+    flow: &mut Flow,
+) -> Result<TcpStream, Problem> {
+    ways.rules.asked(&target.host, target.port).map_err(|refusal| {
+        flow.rule = Some(rule(&refusal));
+        refused(target, &refusal)
+    })?;
     let addresses = match target.host.parse::<IpAddr>() {
         Ok(address) => vec![address],
         Err(_) => ways.names.addresses(edge, &target.host).await.map_err(|why| unknown(target, &why))?,
@@ -65,12 +76,14 @@ pub(super) async fn reach(target: &Target, edge: &Name, ways: &Ways<'_>) -> Resu
         let none = || Problem::new(Status::Unreachable, "dns_error", format!("{}: no address", target.host));
         return Err(refusal.map_or_else(none, |(address, why)| {
             tracing::debug!(%edge, host = target.host, %address, "refused");
+            (flow.address, flow.rule) = (Some(SocketAddr::new(address, target.port)), Some(rule(&why)));
             refused(target, &why)
         }));
     }
     match timeout(CONNECT, race(&good, TcpStream::connect)).await {
         Ok(Ok(connection)) => {
             prepare(&connection, ways.congestion);
+            flow.address = connection.peer_addr().ok();
             Ok(connection)
         }
         Ok(Err(error)) => Err(unreachable(target, &error)),
@@ -88,6 +101,16 @@ fn prepare(server: &TcpStream, congestion: Option<&Congestion>) {
     let socket = SockRef::from(server);
     let _ = socket.set_tcp_keepalive(&keep_alive.with_retries(KEEP_ALIVE_TRIES));
     let _ = socket.set_tcp_notsent_lowat(NOT_SENT);
+}
+
+/// The rule's name in the audit log: the option that allows it.
+fn rule(why: &Refusal) -> &'static str {
+    match why {
+        Refusal::Port(_) => "allow-port",
+        Refusal::Host => "allow-host",
+        Refusal::Address(_) => "allow-net",
+        Refusal::Own(_) => "own-address",
+    }
 }
 
 fn refused(target: &Target, why: &Refusal) -> Problem {
@@ -140,7 +163,9 @@ mod tests {
 
     async fn reach(target: &Target, rules: &Rules) -> Result<TcpStream, Problem> {
         let (names, edge) = (Names::default(), "cam-1".parse().unwrap());
-        super::reach(target, &edge, &Ways { rules, own: &|_| false, names: &names, congestion: None }).await
+        let mut flow = Flow::new(&edge);
+        let ways = Ways { rules, own: &|_| false, names: &names, congestion: None };
+        super::reach(target, &edge, &ways, &mut flow).await
     }
 
     #[test]
@@ -199,10 +224,10 @@ mod tests {
             let (names, edge) = (Names::of(rebinds), "cam-1".parse().unwrap());
             let ways = Ways { rules: &rules, own: &|_| false, names: &names, congestion: None };
             let name = target("rebinds.example", port);
-            let connection = super::reach(&name, &edge, &ways).await.unwrap();
+            let connection = super::reach(&name, &edge, &ways, &mut Flow::new(&edge)).await.unwrap();
             assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
             assert_eq!(ASKED.load(Ordering::Relaxed), 1);
-            let problem = super::reach(&name, &edge, &ways).await.unwrap_err();
+            let problem = super::reach(&name, &edge, &ways, &mut Flow::new(&edge)).await.unwrap_err();
             assert_eq!(problem.error, "destination_ip_prohibited");
         });
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
+use marline_core::units::DataSize;
 use marline_net::reach::is_own;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
+use super::audit::Flow;
 use super::origins::Window;
 use super::probe;
 use super::reach::{Ways, reach};
@@ -27,7 +29,7 @@ use super::registry::Seat;
 use super::rooms::Room;
 use super::{Relay, Trusted};
 use crate::tls::{Peer, TlsError};
-use crate::tunnel::{CONNECTED, Going, Problem, Request, Status, Wire, carry_watched, end, parse};
+use crate::tunnel::{CONNECTED, Going, Grant, Pace, Problem, Request, Status, Wire, carry_watched, end, parse};
 
 /// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
 const WARM: Duration = Duration::from_secs(300);
@@ -68,9 +70,37 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
     // A resumed session has been asked nothing.
     trusted.borrow().check(&peer).map_err(|why| denied(&why))?;
     let mut seat = relay.registry.enter(peer.identity.name.clone())?;
+    let mut flow = Flow::new(&peer.identity.name);
+    let served = one(edge, &peer, relay, (&mut trusted, &mut seat), &mut flow).await;
+    if let Some(audit) = &relay.config.audit
+        && !matches!(served, Ok(Served::NoFlow))
+    {
+        if let Err(problem) = &served {
+            flow.refused(problem);
+        }
+        audit.write(flow);
+    }
+    served.map(drop)
+}
+
+/// What became of a request.
+enum Served {
+    /// A tunnel was carried to its end.
+    Flow,
+    /// The edge went without asking, or measured.
+    NoFlow,
+}
+
+async fn one(
+    edge: &mut Edge,
+    peer: &Peer,
+    relay: &Relay,
+    (trusted, seat): (&mut watch::Receiver<Arc<Trusted>>, &mut Seat),
+    flow: &mut Flow,
+) -> Result<Served, Problem> {
     let asked = tokio::select! {
         asked = request(edge) => asked?,
-        why = no_more(&mut trusted, &peer) => return Err(denied(&why)),
+        why = no_more(trusted, peer) => return Err(denied(&why)),
         () = relay.drained() => return Err(Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining")),
     };
     let (target, early) = match asked {
@@ -78,9 +108,14 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
         Some(Asked::Probe(_)) if relay.registry.is_draining() || relay.registry.is_closed() => {
             return Err(Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining"));
         }
-        Some(Asked::Probe(early)) => return probe::count(edge, &early, &mut seat, &relay.probes).await,
-        None => return Ok(()),
+        Some(Asked::Probe(early)) => {
+            return probe::count(edge, &early, seat, &relay.probes).await.map(|()| Served::NoFlow);
+        }
+        None => return Ok(Served::NoFlow),
     };
+    // Waiting with a ready connection is no part of the flow.
+    *flow = Flow::new(&peer.identity.name);
+    flow.to(&target);
     seat.open()?;
     let ways = Ways {
         rules: &relay.config.rules,
@@ -88,34 +123,54 @@ async fn admit(edge: &mut Edge, peer: Peer, relay: &Relay) -> Result<(), Problem
         names: &relay.names,
         congestion: relay.config.congestion.as_ref(),
     };
-    let mut server = reach(&target, &peer.identity.name, &ways).await?;
+    let mut server = reach(&target, &peer.identity.name, &ways, flow).await?;
     end::broken(&server);
     tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, "carried");
     let room = Room::new(&relay.rooms);
     let window = target.authority().parse().ok().map(|origin| Window::new(&relay.origins, origin));
+    let mut counted = Counted { seat, passed: [0; 2] };
     let carrying = async {
         edge.write_all(CONNECTED.as_bytes()).await?;
         edge.flush().await?;
         tokio::select! {
-            ended = carried(edge, &mut server, early, (&mut seat, room, window)) => ended,
-            why = no_more(&mut trusted, &peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
+            ended = carried(edge, &mut server, early, (&mut counted, room, window)) => ended,
+            why = no_more(trusted, peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
         }
     };
-    match carrying.await {
+    let ended = carrying.await;
+    flow.carried(counted.passed, ended.as_ref().err());
+    match ended {
         Ok(()) => end::whole(&server),
         Err(error) => {
-            tracing::debug!(edge = %seat.name(), host = target.host, port = target.port, %error, "broke");
+            tracing::debug!(edge = %counted.seat.name(), host = target.host, port = target.port, %error, "broke");
             end::broken(edge.get_ref().0.socket());
         }
     }
-    Ok(())
+    Ok(Served::Flow)
+}
+
+/// An edge's share of the relay, and what this flow has taken of it: from the edge, and to it.
+struct Counted<'a> {
+    seat: &'a mut Seat,
+    passed: [u64; 2],
+}
+
+impl Pace for Counted<'_> {
+    fn ask(&mut self, up: bool, wanted: DataSize) -> Grant {
+        self.seat.ask(up, wanted)
+    }
+
+    fn passed(&mut self, up: bool, granted: DataSize, passed: DataSize) {
+        self.passed[usize::from(!up)] += passed.bytes();
+        self.seat.passed(up, granted, passed);
+    }
 }
 
 async fn carried(
     edge: &mut Edge,
     server: &mut TcpStream,
     early: Vec<u8>,
-    (seat, mut room, mut window): (&mut Seat, Room, Option<Window<'_>>),
+    (seat, mut room, mut window): (&mut Counted<'_>, Room, Option<Window<'_>>),
 ) -> io::Result<()> {
     let watch = |cx: &mut Context<'_>, edge: &Edge, going: Going| {
         room.watch(cx, edge.get_ref().0.socket(), going.up);

@@ -272,6 +272,7 @@ impl Desk {
             EnrolError::Malformed(_) | EnrolError::Request(_) => Problem::malformed(error.to_string()),
             EnrolError::NotOurs | EnrolError::Expired => Problem::not_allowed(error.to_string()),
             EnrolError::Used => Problem::new(StatusCode::CONFLICT, "used", error.to_string()),
+            EnrolError::Authority(error @ CaError::KeyAway { .. }) => key_away(&error),
             EnrolError::Authority(error) => {
                 self.say(Of::Authority, Some(error.to_string()));
                 unavailable("authority", "the authority cannot now; the token may be lost")
@@ -293,6 +294,7 @@ impl Desk {
         renewed.map_err(|error| match error {
             RenewError::NotDue(text) => Problem::new(StatusCode::CONFLICT, "not-due", text),
             RenewError::NotAllowed(text) => Problem::not_allowed(text),
+            RenewError::Authority(error @ CaError::KeyAway { .. }) => key_away(&error),
             RenewError::Authority(error) => {
                 self.say(Of::Authority, Some(error.to_string()));
                 unavailable("authority", "the authority cannot now; ask again")
@@ -417,6 +419,13 @@ pub(super) fn drains(store: &mut dyn Store, now: Stamp) -> Result<Vec<(Name, Opt
         Some((entry.key.strip_prefix(DRAINS)?.parse().ok()?, (entry.until != Stamp::LAST).then_some(left)))
     };
     Ok(entries.into_iter().filter_map(drain).collect())
+}
+
+/// Certificates are issued elsewhere, which is no trouble of this service.
+fn key_away(error: &CaError) -> Problem {
+    tracing::debug!(%error, "asked for a signature");
+    let words = "this service signs nothing, for the authority's key is kept off-line: ask whoever keeps it for a certificate";
+    unavailable("authority", words)
 }
 
 pub(super) fn unavailable(title: &str, detail: impl Into<String>) -> Problem {

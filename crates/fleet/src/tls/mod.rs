@@ -24,6 +24,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use marline_net::private_file::{SecretError, read_secret};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -48,6 +49,9 @@ pub enum TlsError {
         /// Why.
         text: String,
     },
+    /// Other users may read the key.
+    #[error(transparent)]
+    Secret(SecretError),
     /// The library refuses.
     #[error("TLS cannot be set up: {0}")]
     Library(String),
@@ -71,7 +75,11 @@ impl Credentials {
     pub fn read(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, TlsError> {
         let chain = certificates(certificate)?;
         // The library's words name no part of a key.
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, words(error)))?;
+        let pem = read_secret(key).map_err(|error| match error {
+            SecretError::File { path, error } => TlsError::File { path, text: error.to_string() },
+            open => TlsError::Secret(open),
+        })?;
+        let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| file(key, words(error)))?;
         let mut authorities = certificates(authority)?;
         let one = if authorities.len() == 1 { authorities.pop() } else { None };
         let own = one.ok_or_else(|| file(authority, "it holds not one certificate but several".to_owned()))?;

@@ -76,7 +76,8 @@ impl Board {
         if let Some(line) = self.joules.then(|| energy::line(report)).flatten() {
             self.viewer.line(&line);
         }
-        self.print(report);
+        // A signed URL carries its secret in the query.
+        self.print(&Report { url: mask(&report.url), ..report.clone() });
     }
 
     /// An object and a line end.
@@ -105,7 +106,7 @@ fn words(url: &str, error: &GetError) -> String {
 fn failed(url: &str, error: &GetError) -> Failed {
     Failed {
         schema: SCHEMA,
-        url: url.to_owned(),
+        url: mask(url),
         error: words(url, error),
         kind: error.kind(),
         exit_code: error.exit_code(),

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use marline_net::private_file::read_secret;
+
 use crate::Exit;
 
 /// `Name: value` (RFC 9110 §5). The value is never repeated in a message: it may be a token.
@@ -35,8 +37,9 @@ pub(super) fn parse_user(text: &str, source: &str) -> Result<(String, String), E
 
 /// `--user-file`.
 pub(super) fn read_user(path: &Path) -> Result<(String, String), Exit> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Exit::usage(format!("{}: {error}: --user-file cannot be read", path.display())))?;
+    let bytes = read_secret(path).map_err(|error| Exit::usage(format!("{error}: --user-file cannot be used")))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Exit::usage(format!("{}: no text: --user-file cannot be used", path.display())))?;
     parse_user(text.lines().next().unwrap_or_default(), &format!("--user-file {}", path.display()))
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use marline_fleet::enrol::{JoinError, join};
 use marline_fleet::service::ClientError;
+use marline_net::private_file::read_secret;
 use rustix::fs::Access;
 
 use super::ask::runtime;
@@ -60,14 +61,15 @@ fn room(out: &Path) -> Result<(), Exit> {
 }
 
 fn token(args: &EnrolArgs) -> Result<String, Exit> {
-    let mut text = String::new();
-    let read = if args.token_file.as_os_str() == "-" {
-        std::io::stdin().take(LONGEST).read_to_string(&mut text)
-    } else {
-        std::fs::File::open(&args.token_file).and_then(|file| file.take(LONGEST).read_to_string(&mut text))
-    };
-    read.map_err(|error| Exit::usage(format!("--token-file {}: {error}", args.token_file.display())))?;
-    Ok(text)
+    if args.token_file.as_os_str() == "-" {
+        let mut text = String::new();
+        let read = std::io::stdin().take(LONGEST).read_to_string(&mut text);
+        read.map_err(|error| Exit::usage(format!("--token-file -: {error}")))?;
+        return Ok(text);
+    }
+    let bytes = read_secret(&args.token_file).map_err(|error| Exit::usage(format!("--token-file {error}")))?;
+    String::from_utf8(bytes)
+        .map_err(|_| Exit::usage(format!("--token-file {}: no text", args.token_file.display())))
 }
 
 fn exit(error: JoinError) -> Exit {

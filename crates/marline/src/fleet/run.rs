@@ -27,6 +27,7 @@ use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Stor
 use marline_fleet::service::words::Endpoint;
 use marline_fleet::service::{Counter, Desk, Limits};
 use marline_fleet::tls::{Clients, Credentials};
+use marline_net::private_file::read_secret;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::ask::runtime;
@@ -114,7 +115,14 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let dir = ca::path(args.ca.clone(), "--ca")?;
     let place = place(&args, &dir)?;
     let is_shared = matches!(place, Place::Redis(_));
-    let authority = Authority::open(&dir).map_err(ca::exit)?;
+    // Without the authority's key the service signs nothing, and needs a certificate that was issued elsewhere.
+    let authority = Authority::open_to_serve(&dir).map_err(ca::exit)?;
+    if !authority.can_sign() {
+        if !args.shown.is_named() {
+            return Authority::open(&dir).map(drop).map_err(ca::exit);
+        }
+        say("the authority's key is not here: certificates are neither issued nor renewed by this service");
+    }
     let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
     let shows = Shows::of(&args, &authority)?;
     let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
@@ -202,7 +210,8 @@ fn secrets(args: &RunArgs, nodes: &Nodes) -> Result<Secrets, Exit> {
         |path: &Path| std::fs::read(path).map_err(|error| Exit::usage(format!("{}: {error}", path.display())));
     let password = match &args.store_password_file {
         Some(path) => {
-            let text = String::from_utf8(read(path)?)
+            let bytes = read_secret(path).map_err(|error| Exit::usage(format!("--store-password-file {error}")))?;
+            let text = String::from_utf8(bytes)
                 .map_err(|_| Exit::usage(format!("{}: no text, and so no password", path.display())))?;
             let line = text.lines().next().unwrap_or_default().to_owned();
             if line.is_empty() {

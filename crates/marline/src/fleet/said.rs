@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::output::LogWriter;
 
 /// Rule 1.
-const WORDS: &str = "off,marline_fleet::renew=info,marline_fleet::relay::announce=info,marline_fleet::relay::trust=warn,\
+const WORDS: &str = "off,marline_fleet::renew=info,marline_fleet::relay::announce=info,marline_fleet::relay::trust=warn,marline_fleet::relay::audit=warn,\
                      marline_fleet::service::lead=warn,marline_fleet::service::desk=warn,marline_fleet::edge::trust=warn,\
                      marline_net::paths::gateway=warn";
 

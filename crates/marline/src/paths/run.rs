@@ -16,6 +16,7 @@ use marline_net::paths::forward::{self, Cgroup, ForwardError, Forwarder, Ports, 
 use marline_net::paths::ground::{self, Claim, Host, Preview, RUN_DIR, Roads, Role};
 use marline_net::paths::status::About;
 use marline_net::paths::{Budgets, Ground, Job, Mode, PathsError, Shared, drive};
+use marline_net::private_file::append_log;
 use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -376,8 +377,7 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
 
 /// Whether a log can be written there; it is made, and what it holds stays.
 fn writable(path: &Path) -> Result<(), PathsError> {
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    opened.map(drop).map_err(|error| PathsError::Trace { path: path.to_owned(), error })
+    append_log(path).map(drop).map_err(|error| PathsError::Trace { path: path.to_owned(), error })
 }
 
 const ENDING: &str = "stopped; everything is as it was before";

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use marline_net::get::{Overview, Progress};
 use marline_net::printable::printable;
 
+use crate::output::shown;
+
 use super::figures::{clock, percent, rate, share, size};
 use super::files;
 
@@ -74,7 +76,7 @@ impl Bars {
     /// Writes `text` as a line that stays; the bars are drawn below it the next time.
     pub(crate) fn line(&mut self, text: &str) {
         self.clear();
-        put(&format!("marline: {}\n", printable(text)));
+        put(&format!("marline: {}\n", shown(text)));
         self.last = None;
     }
 

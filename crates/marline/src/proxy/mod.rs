@@ -9,6 +9,7 @@
 mod args;
 
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
     let mut options = options(args.common, args.watching, config)?;
     if let Some(folder) = &args.trace {
         let told = |error| Exit::usage(format!("--trace {}: {error}", folder.display()));
-        std::fs::create_dir_all(folder).map_err(told)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(told)?;
     }
     options.trace = args.trace;
     options.mpv_socket = args.mpv_socket;

@@ -82,6 +82,10 @@ pub(super) struct RunArgs {
     /// Where the socket for `status`, `drain` and `stop` is [default: /run/marline, or $XDG_RUNTIME_DIR/marline].
     #[arg(long, value_name = "DIRECTORY")]
     pub(super) run_dir: Option<PathBuf>,
+    /// Append a JSON line to FILE for each flow, carried or refused: edge, target, address, verdict, bytes. SIGHUP opens it again
+    /// after a rotation; a full disk loses lines and does not stop the relay.
+    #[arg(long, value_name = "FILE")]
+    pub(super) audit_log: Option<PathBuf>,
     /// How long old tunnels may last after the first SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "12h", value_parser = parse_duration)]
     pub(super) drain: Duration,

@@ -18,6 +18,7 @@ use marline_fleet::ca::Address;
 use marline_fleet::congestion::Congestion;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::relay::announce::{Terms, announce};
+use marline_fleet::relay::audit::Log;
 use marline_fleet::relay::control::Control;
 use marline_fleet::relay::rules::Rules;
 use marline_fleet::relay::{Config, Doors, Relay, Trust};
@@ -61,7 +62,11 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
         congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
     }
     let congestion = args.congestion.or_else(Congestion::bbr);
-    let config = Config { listen: args.listen, rules, limits, congestion };
+    let audit = args.audit_log.as_deref().map(Log::open).transpose().map_err(|error| {
+        let path = args.audit_log.as_deref().unwrap_or(Path::new("")).display();
+        Exit::failed(format!("--audit-log {path}: {error}"))
+    })?;
+    let config = Config { listen: args.listen, rules, limits, congestion, audit: audit.clone() };
     let relay = Relay::new(config, trust.newest());
     let own_runtime = runtime()?;
     let doors = own_runtime.block_on(async { Doors::open(&relay) });
@@ -113,6 +118,9 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
                 loop {
                     hangup.next().await;
                     reloader.request();
+                    if let Some(audit) = &audit {
+                        audit.reopen();
+                    }
                 }
             } => match never {},
             never = announced(&relay, fleet) => match never {},
@@ -120,6 +128,9 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
         }
     })?;
     drop(control);
+    if let Some(audit) = &audit {
+        audit.finish();
+    }
     Ok(())
 }
 

@@ -1,19 +1,17 @@
 //! The machine with its log: every input with its time, every output behind it (design §2; `docs/replay.md`).
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::{Config, Input, Output};
 use marline_core::replay::Record;
 use marline_core::stream;
 use marline_core::units::Instant;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use super::driven::{Driven, Order};
 use super::{GetError, Joules};
+use crate::private_file::create_log;
 
 /// One line of a download's log.
 pub type FetchRecord = Record<Config, Input, Output>;
@@ -37,22 +35,8 @@ pub(super) type Log = (PathBuf, BufWriter<File>);
 /// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
 pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
     let Some(path) = path else { return Ok(None) };
-    let file = log_file(path).map_err(|error| GetError::Trace { path: path.to_owned(), error })?;
+    let file = create_log(path).map_err(|error| GetError::Trace { path: path.to_owned(), error })?;
     Ok(Some((path.to_owned(), BufWriter::new(file))))
-}
-
-/// The file of a log, empty, and locked against other runs. One that is made is its owner's alone: packets and addresses stand
-/// in it.
-pub(crate) fn log_file(path: &Path) -> std::io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    // A device or a pipe is somebody else's to lock, and cannot be emptied.
-    if file.metadata().is_ok_and(|meta| meta.is_file()) {
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            return Err(std::io::Error::new(ErrorKind::WouldBlock, "another run of marline writes it"));
-        }
-        file.set_len(0)?;
-    }
-    Ok(file)
 }
 
 impl<M: Driven> Logged<M> {

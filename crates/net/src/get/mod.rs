@@ -37,7 +37,6 @@ pub use job::{
     Watcher,
 };
 pub use joules::Joules;
-pub(crate) use log::log_file;
 pub use log::{FetchRecord, StreamRecord};
 pub(crate) use network::Network;
 pub use network::NetworkError;

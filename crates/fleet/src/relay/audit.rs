@@ -1,0 +1,294 @@
+//! The relay's audit log: a JSON line for each flow that an edge asked for, carried or refused.
+//!
+//! A thread writes; flows hand it their lines through a bounded queue and never wait. When the disk is full or too slow, lines are lost, the
+//! relay goes on, and the next line that is written says how many are missing. A line is written whole or not at all.
+//!
+//! The file is for its owner alone (mode 0600), because it says who reached what. After it was renamed, [`Log::reopen`] (SIGHUP) begins a
+//! new one.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use marline_net::printable::printable;
+use marline_net::private_file::append_log;
+use serde::Serialize;
+
+use crate::ca::Stamp;
+use crate::identity::Name;
+use crate::tunnel::{Problem, Target};
+
+/// Lines that wait for the disk. chosen: a second of a busy relay, some megabytes.
+const WAITING: usize = 8192;
+
+/// One flow, from its request to its end.
+#[derive(Debug, Serialize)]
+pub(super) struct Flow {
+    /// When it was asked for.
+    time: String,
+    edge: Name,
+    /// `HOST:PORT`; none: the request was not understood.
+    target: Option<String>,
+    /// The address that the relay connected to, or that a rule has refused.
+    pub(super) address: Option<SocketAddr>,
+    verdict: Verdict,
+    /// Which rule has refused it, or RFC 9209's word for what failed; none: it was carried.
+    pub(super) rule: Option<&'static str>,
+    /// The same in words.
+    why: Option<String>,
+    up_bytes: u64,
+    down_bytes: u64,
+    duration_ms: u64,
+    #[serde(skip)]
+    begun: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Allowed,
+    Refused,
+    /// The rules allow it, and it could not be carried.
+    Failed,
+}
+
+impl Flow {
+    /// Asked for now.
+    pub(super) fn new(edge: &Name) -> Self {
+        Self {
+            time: Stamp::now().to_string(),
+            edge: edge.clone(),
+            target: None,
+            address: None,
+            verdict: Verdict::Allowed,
+            rule: None,
+            why: None,
+            up_bytes: 0,
+            down_bytes: 0,
+            duration_ms: 0,
+            begun: Instant::now(),
+        }
+    }
+
+    pub(super) fn to(&mut self, target: &Target) {
+        self.target = Some(target.authority());
+    }
+
+    /// It was answered with this.
+    pub(super) fn refused(&mut self, problem: &Problem) {
+        use crate::tunnel::Status;
+        self.verdict = match problem.status {
+            Status::Unreachable | Status::NoAnswer | Status::TimedOut => Verdict::Failed,
+            _ => Verdict::Refused,
+        };
+        self.rule = self.rule.or(Some(problem.error));
+        self.why = Some(problem.words.clone());
+    }
+
+    /// So much went through; `broken` says why it was cut off.
+    pub(super) fn carried(&mut self, [up, down]: [u64; 2], broken: Option<&io::Error>) {
+        (self.up_bytes, self.down_bytes) = (up, down);
+        self.why = broken.map(ToString::to_string);
+    }
+}
+
+enum Message {
+    Line(Box<Flow>),
+    Reopen,
+    End,
+}
+
+/// The log. It ends with [`Log::finish`].
+#[derive(Debug)]
+pub struct Log {
+    queue: SyncSender<Message>,
+    lost: Arc<AtomicU64>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Message")
+    }
+}
+
+impl Log {
+    /// Appends to this file, which is made if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be opened, or another user could have put it there.
+    pub fn open(path: &Path) -> io::Result<Arc<Self>> {
+        let (queue, lines) = sync_channel(WAITING);
+        let lost = Arc::new(AtomicU64::new(0));
+        let writer = Writer {
+            path: path.to_owned(),
+            file: Some(append_log(path)?),
+            lost: Arc::clone(&lost),
+            failing: false,
+        };
+        let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(&lines))?;
+        Ok(Arc::new(Self { queue, lost, writer: Mutex::new(Some(writer)) }))
+    }
+
+    /// Opens the file of its name again: the old one was renamed.
+    pub fn reopen(&self) {
+        // A full queue is on its way to a disk that does not answer: the next request for it comes.
+        let _ = self.queue.try_send(Message::Reopen);
+    }
+
+    /// Writes what waits, and ends.
+    pub fn finish(&self) {
+        if self.queue.send(Message::End).is_ok()
+            && let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            let _ = writer.join();
+        }
+    }
+
+    pub(super) fn write(&self, mut flow: Flow) {
+        flow.duration_ms = u64::try_from(flow.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Line(Box::new(flow))) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Writer {
+    path: PathBuf,
+    file: Option<File>,
+    /// Lines that could not be written.
+    lost: Arc<AtomicU64>,
+    failing: bool,
+}
+
+impl Writer {
+    fn run(mut self, lines: &Receiver<Message>) {
+        while let Ok(message) = lines.recv() {
+            match message {
+                Message::Line(flow) => self.line(&flow),
+                Message::Reopen => self.reopen(),
+                Message::End => return,
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        match append_log(&self.path) {
+            Ok(file) => self.file = Some(file),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn line(&mut self, flow: &Flow) {
+        if self.file.is_none() {
+            self.reopen();
+        }
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        let mut text = String::new();
+        if lost > 0 {
+            let time = Stamp::now();
+            text += &format!("{{\"time\":\"{time}\",\"verdict\":\"lost\",\"count\":{lost}}}\n");
+        }
+        // Hosts are checked and words are the relay's own; whatever else comes in is escaped as JSON escapes it.
+        text += &printable(&serde_json::to_string(flow).unwrap_or_default());
+        text.push('\n');
+        match self.append(text.as_bytes()) {
+            Ok(()) => {
+                if std::mem::take(&mut self.failing) {
+                    tracing::warn!("audit log {}: written again; lines are missing", self.path.display());
+                }
+            }
+            Err(error) => {
+                self.lost.fetch_add(lost + 1, Ordering::Relaxed);
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Whole, or not at all.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let before = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
+        let written = file.write_all(bytes);
+        if let (Err(_), Some(before)) = (&written, before) {
+            let _ = file.set_len(before);
+        }
+        written
+    }
+
+    /// Once until it goes again.
+    fn failed(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.failing, true) {
+            tracing::warn!(
+                "audit log {}: {error}: lines are lost and counted; the relay goes on",
+                self.path.display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(host: &str) -> Flow {
+        let mut flow = Flow::new(&"cam-7".parse().unwrap());
+        flow.to(&Target { host: host.to_owned(), port: 443 });
+        flow
+    }
+
+    fn lines(path: &Path) -> Vec<serde_json::Value> {
+        std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_followed_by_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("audit"), dir.path().join("audit.1"));
+        let log = Log::open(&path).unwrap();
+        log.write(flow("a.example"));
+        while !path.exists() || lines(&path).is_empty() {
+            std::thread::yield_now();
+        }
+        std::fs::rename(&path, &old).unwrap();
+        log.reopen();
+        log.write(flow("b.example"));
+        log.finish();
+        assert_eq!(lines(&old)[0]["target"], "a.example:443");
+        assert_eq!(lines(&path)[0]["target"], "b.example:443");
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit");
+        let lost = Arc::new(AtomicU64::new(0));
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut writer = Writer { path: path.clone(), file: Some(full), lost: Arc::clone(&lost), failing: false };
+        writer.line(&flow("a.example"));
+        writer.line(&flow("b.example"));
+        assert_eq!((lost.load(Ordering::Relaxed), writer.failing), (2, true));
+        writer.reopen();
+        writer.line(&flow("c.example"));
+        let lines = lines(&path);
+        assert_eq!((&lines[0]["verdict"], &lines[0]["count"]), (&"lost".into(), &2.into()));
+        assert_eq!((&lines[1]["target"], writer.failing), (&"c.example:443".into(), false));
+    }
+
+    #[test]
+    fn a_queue_that_is_full_holds_up_no_flow() {
+        let (queue, lines) = sync_channel(1);
+        let log = Log { queue, lost: Arc::default(), writer: Mutex::new(None) };
+        for _ in 0..100 {
+            log.write(flow("a.example"));
+        }
+        assert_eq!(log.lost.load(Ordering::Relaxed), 99);
+        drop(lines);
+    }
+}

@@ -1,0 +1,119 @@
+//! The authority's root key off-line: the procedure of `docs/fleet.md` with the real commands, on two "machines" that are directories.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{LONG, Running, STANDS, marline, server, tunnel};
+
+fn must(dir: &Path, words: &str) -> String {
+    let out = marline(dir, words);
+    assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn refused(dir: &Path, words: &str, why: &str) {
+    let out = marline(dir, words);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains(why), "{words}: {said}");
+}
+
+/// Carries files from one machine to the other.
+fn carry(from: &Path, to: &Path, files: &[&str]) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in files {
+        std::fs::copy(from.join(file), to.join(Path::new(file).file_name().unwrap())).unwrap();
+    }
+}
+
+#[test]
+fn a_fleet_runs_without_its_root_key() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let both = tempfile::tempdir().unwrap();
+    let (vault, online) = (both.path().join("vault"), both.path().join("online"));
+    for dir in [&vault, &online] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    // On the machine without a network: the authority, and certificates.
+    must(&vault, "fleet ca init --dir ca --name test");
+    for member in ["fleet f1 --address 127.0.0.1", "relay r1 --address 127.0.0.1", "operator ann", "edge e1"] {
+        must(&vault, &format!("fleet ca issue {member} --dir ca --out out"));
+    }
+    // What goes to the others. ca.key does not.
+    let service = online.join("ca");
+    carry(&vault.join("ca"), &service, &["ca.pem", "revoked.pem", "issued.jsonl"]);
+    std::fs::set_permissions(&service, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let members =
+        ["f1", "r1", "ann", "e1"].map(|name| [format!("out/{name}.pem"), format!("out/{name}.key")]).concat();
+    let members: Vec<&str> = members.iter().map(String::as_str).chain(["out/ca.pem", "out/revoked.pem"]).collect();
+    carry(&vault, &online, &members);
+    assert!(!service.join("ca.key").exists());
+
+    refused(&online, "fleet run --ca ca --listen 127.0.0.1:0", "signs nothing here");
+    let mut fleet = Running::start(&online, "fleet run --ca ca --certificate f1.pem --listen 127.0.0.1:0");
+    let url = format!("https://{}", fleet.address);
+    let target = server();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let relay = format!(
+        "relay --listen {free} --certificate r1.pem --run-dir run --allow-net 127.0.0.1 --allow-port {} --fleet {url} \
+         --announce {free} --capacity 100Mbit/s",
+        target.port()
+    );
+    let relay = Running::start(&online, &relay);
+    let edge = "edge --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --state edge.json --certificate e1.pem";
+    let edge = Running::start(&online, &format!("{edge} --relay {free} --fleet {url}"));
+    assert_eq!(tunnel(edge.address, target).0, STANDS);
+    let status = format!("fleet status --fleet {url} --certificate ann.pem");
+    let begun = std::time::Instant::now();
+    while !must(&online, &status).contains("r1") {
+        assert!(begun.elapsed() < LONG);
+    }
+    // Nothing is signed on line: neither by hand nor for members.
+    for words in ["token --role edge --name e2", "issue edge e2 --out out", "revoke --role edge e1"] {
+        refused(
+            &online,
+            &format!("fleet ca {words} --dir ca"),
+            "put it back from a copy, or issue and revoke where the key is",
+        );
+    }
+    let token = online.join("token");
+    std::fs::write(&token, must(&vault, "fleet ca token --role edge --name e2 --dir ca")).unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    refused(
+        &online,
+        &format!("fleet enrol --fleet {url} --token-file token --out new"),
+        "the authority's key is kept off-line",
+    );
+
+    // A certificate for a key that was made on line and never leaves it: a request goes to the vault, a certificate comes back.
+    if std::process::Command::new("openssl").arg("version").output().is_ok_and(|out| out.status.success()) {
+        let openssl = |words: &str| {
+            let out =
+                std::process::Command::new("openssl").current_dir(&online).args(words.split(' ')).output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        };
+        openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out bob.key");
+        openssl("req -new -key bob.key -subj /CN=bob -out bob.csr");
+        carry(&online, &vault, &["bob.csr"]);
+        must(&vault, "fleet ca issue operator bob --csr bob.csr --dir ca --out out");
+        carry(&vault, &online, &["out/bob.pem"]);
+        assert!(must(&online, &status.replace("ann.pem", "bob.pem")).contains("r1"));
+    }
+
+    // Revocation: signed in the vault, carried to the service, which hands it to all.
+    must(&vault, "fleet ca revoke --dir ca --role edge e1");
+    carry(&vault.join("ca"), &online, &["revoked.pem"]);
+    std::fs::rename(online.join("revoked.pem"), service.join("revoked.pem")).unwrap();
+    std::fs::copy(service.join("revoked.pem"), online.join("revoked.pem")).unwrap();
+    fleet.signal("-HUP");
+    fleet.line_with("read again");
+    let begun = std::time::Instant::now();
+    while tunnel(edge.address, target).0 == STANDS {
+        assert!(begun.elapsed() < LONG, "the revoked edge is still carried");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    drop((edge, relay));
+    assert_eq!(fleet.stop("-TERM").0, Some(0));
+}

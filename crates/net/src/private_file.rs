@@ -1,0 +1,208 @@
+//! Files that are for their owner alone: secrets that are read, and logs that are written.
+//!
+//! [`read_secret`] refuses a file that other users may read, as ssh does: a private key or a password that is readable is not secret any
+//! more, and a warning in a log is not seen. [`create_log`] and [`append_log`] open a log so that another user can neither read it nor
+//! have put a link or a file of their own in its place: names of logs are predictable, and directories such as `/tmp` are shared.
+//!
+//! All checks are made on the open descriptor, so a path that changes in between changes nothing. Pipes and devices (`<(command)`,
+//! `/dev/stdin`) have no mode that says anything and are taken as they are.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+
+/// chosen: a key or a password has some hundred bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// Why a secret is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Other users may read it.
+    #[error("{0}: others than its owner may read it (mode {mode:04o}): chmod 600 {0}", path.display())]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+}
+
+/// The bytes of a file that only its owner may read.
+///
+/// # Errors
+/// It cannot be read, is longer than a mebibyte, or other users may read it.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretError> {
+    let failed = |error: io::Error| SecretError::File { path: path.to_owned(), error };
+    let file = File::open(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    if meta.is_file() {
+        let mode = meta.mode() & 0o7777;
+        // systemd hands credentials to a unit's user by an access list, whose mask shows as the mode of root's group.
+        let others = if meta.uid() == 0 && meta.gid() == 0 { 0o027 } else { 0o077 };
+        if mode & others != 0 {
+            return Err(SecretError::Open { path: path.to_owned(), mode });
+        }
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "it is too long to be a key or a password",
+        )));
+    }
+    Ok(bytes)
+}
+
+/// A log that is written anew: empty, locked against other runs, for its owner alone. Blocks on nothing.
+///
+/// # Errors
+/// It cannot be opened, another run writes it, or another user could have put it there.
+pub fn create_log(path: &Path) -> io::Result<File> {
+    let file = open_log(path, false)?;
+    // A device or a pipe cannot be emptied, and is not this process's to lock.
+    if file.metadata()?.is_file() {
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "another run of marline writes it"));
+        }
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// A log that goes on at its end, for its owner alone.
+///
+/// # Errors
+/// It cannot be opened, or another user could have put it there.
+pub fn append_log(path: &Path) -> io::Result<File> {
+    open_log(path, true)
+}
+
+fn open_log(path: &Path, append: bool) -> io::Result<File> {
+    let open = |flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).mode(0o600).custom_flags(flags.bits().cast_signed());
+        if append { options.append(true) } else { options.write(true) }.open(path)
+    };
+    let file = match open(OFlags::NOFOLLOW) {
+        // A link that root or this user has made, such as /dev/stderr.
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            let link = std::fs::symlink_metadata(path)?;
+            if !is_trusted(link.uid()) {
+                return Err(unsafe_file("it is a link that another user has made"));
+            }
+            open(OFlags::empty())?
+        }
+        opened => opened?,
+    };
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Ok(file);
+    }
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(unsafe_file("it belongs to another user; remove it, or name another file"));
+    }
+    if meta.nlink() != 1 {
+        return Err(unsafe_file("it has several names (hard links); remove it, or name another file"));
+    }
+    if meta.mode() & 0o077 != 0 {
+        rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+fn unsafe_file(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_secret_that_others_may_read_is_refused_with_what_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        std::fs::write(&path, "hunter2").unwrap();
+        for mode in [0o600, 0o400] {
+            set_mode(&path, mode);
+            assert_eq!(read_secret(&path).unwrap(), b"hunter2");
+        }
+        for mode in [0o644, 0o604, 0o602, 0o660] {
+            set_mode(&path, mode);
+            let error = read_secret(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod 600") && !error.contains("hunter2"), "{mode:o}: {error}");
+        }
+        let absent = read_secret(&dir.path().join("absent")).unwrap_err().to_string();
+        assert!(absent.contains("absent: No such file"), "{absent}");
+        std::fs::write(&path, vec![b'x'; 2 << 20]).unwrap();
+        set_mode(&path, 0o600);
+        assert!(matches!(read_secret(&path), Err(SecretError::File { .. })));
+    }
+
+    #[test]
+    fn a_log_goes_into_no_file_that_another_user_could_have_put_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, victim) = (dir.path().join("log"), dir.path().join("victim"));
+        std::fs::write(&victim, "precious").unwrap();
+        std::fs::hard_link(&victim, &log).unwrap();
+        for open in [create_log, append_log] {
+            assert_eq!(open(&log).unwrap_err().kind(), io::ErrorKind::PermissionDenied, "a hard link");
+        }
+        std::fs::remove_file(&log).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::symlink(&victim, &log).unwrap();
+            std::os::unix::fs::lchown(&log, Some(65_534), Some(65_534)).unwrap();
+            assert_eq!(
+                create_log(&log).unwrap_err().kind(),
+                io::ErrorKind::PermissionDenied,
+                "another user's link"
+            );
+            std::fs::remove_file(&log).unwrap();
+            std::fs::write(&log, "").unwrap();
+            std::os::unix::fs::chown(&log, Some(65_534), None).unwrap();
+            assert_eq!(
+                create_log(&log).unwrap_err().kind(),
+                io::ErrorKind::PermissionDenied,
+                "another user's file"
+            );
+            std::fs::remove_file(&log).unwrap();
+        } else {
+            eprintln!("skipped in part: only root can give files away");
+        }
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        std::fs::write(&log, "before\n").unwrap();
+        set_mode(&log, 0o644);
+        append_log(&log).unwrap().write_all(b"after\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "before\nafter\n");
+        assert_eq!(std::fs::metadata(&log).unwrap().mode() & 0o777, 0o600);
+        let first = create_log(&log).unwrap();
+        assert_eq!(create_log(&log).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(first);
+        create_log(Path::new("/dev/null")).unwrap();
+        create_log(Path::new("/dev/stderr")).unwrap();
+    }
+}
