@@ -49,8 +49,9 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretError> {
     let meta = file.metadata().map_err(failed)?;
     if meta.is_file() {
         let mode = meta.mode() & 0o7777;
-        // systemd hands credentials to a unit's user by an access list, whose mask shows as the mode of root's group.
-        let others = if meta.uid() == 0 && meta.gid() == 0 { 0o027 } else { 0o077 };
+        // systemd hands credentials to a unit's user by an access list, whose mask shows as the group's mode. Their directory is for
+        // that user alone.
+        let others = if is_credential(path) { 0o027 } else { 0o077 };
         if mode & others != 0 {
             return Err(SecretError::Open { path: path.to_owned(), mode });
         }
@@ -64,6 +65,13 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretError> {
         )));
     }
     Ok(bytes)
+}
+
+/// Whether systemd has put it there for this unit (`LoadCredential=`).
+fn is_credential(path: &Path) -> bool {
+    let directory = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|directory| !directory.is_empty());
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    directory.and_then(|directory| Path::new(&directory).canonicalize().ok()).is_some_and(|it| parent == Some(it))
 }
 
 /// A log that is written anew: empty, locked against other runs, for its owner alone. Blocks on nothing.
@@ -151,7 +159,7 @@ mod tests {
             set_mode(&path, mode);
             assert_eq!(read_secret(&path).unwrap(), b"hunter2");
         }
-        for mode in [0o644, 0o604, 0o602, 0o660] {
+        for mode in [0o644, 0o640, 0o604, 0o602, 0o660] {
             set_mode(&path, mode);
             let error = read_secret(&path).unwrap_err().to_string();
             assert!(error.contains("chmod 600") && !error.contains("hunter2"), "{mode:o}: {error}");

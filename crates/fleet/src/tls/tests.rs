@@ -235,7 +235,11 @@ fn files_that_hold_something_else_are_named_and_keys_do_not_print() {
     let dir = fleet.home.path().join("ca");
     let (pem, key) = (dir.join("ca.pem"), dir.join("ca.key"));
     let said = |cert: &Path, key: &Path, ca: &Path| Credentials::read(cert, key, ca).unwrap_err().to_string();
-    assert!(said(&pem, &pem, &pem).contains("ca.pem: it holds nothing of the kind"));
+    let other = fleet.home.path().join("other.key");
+    std::fs::copy(&pem, &other).unwrap();
+    std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    assert!(said(&pem, &other, &pem).contains("other.key: it holds nothing of the kind"));
+    assert!(said(&pem, &pem, &pem).contains("ca.pem: others than its owner may read it"));
     assert!(said(&key, &key, &pem).contains("ca.key: it holds no certificate"));
     assert!(said(&dir.join("absent"), &key, &pem).contains("absent: No such file"));
     assert!(!format!("{:?}", fleet.member("marline://edge/a")).contains("Pkcs8"));
