@@ -26,6 +26,7 @@ mod pump;
 mod report;
 mod sockets;
 mod tally;
+mod traffic;
 mod verify;
 mod warm;
 
@@ -42,6 +43,7 @@ pub(crate) use network::Network;
 pub use network::NetworkError;
 pub(crate) use origins::{host_of, is_local};
 pub use report::{Failed, FileProgress, LinkEnergy, LinkProgress, LinkReport, Overview, Progress, Report, SCHEMA};
+pub(crate) use traffic::{Counted, Flow};
 pub use verify::{PieceHash, Pieces};
 
 /// Which links may be used.

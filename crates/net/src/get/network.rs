@@ -24,6 +24,7 @@ use super::Links;
 use super::links::Uplinks;
 use super::origins::{host_of, is_local};
 use super::sockets::Sockets;
+use super::traffic::Traffic;
 use super::warm::{Warm, Way};
 use crate::dns::Resolver;
 use crate::http::{Connection, Dial, Trust, TrustError, Windows};
@@ -37,6 +38,8 @@ pub(crate) struct Network {
     pub(super) resolver: Rc<Resolver>,
     trust: RefCell<Trust>,
     pub(super) warm: Warm,
+    /// What went over the links.
+    pub(crate) traffic: Rc<Traffic>,
     /// How soon a link answers while it is busy, and when that was seen.
     busy: RefCell<BTreeMap<String, (std::time::Instant, Duration)>>,
 }
@@ -72,6 +75,7 @@ impl Network {
             resolver: Rc::new(Resolver::new()),
             trust: RefCell::new(trust),
             warm: Warm::default(),
+            traffic: Rc::default(),
             busy: RefCell::default(),
         };
         Ok((network, lines))
@@ -85,6 +89,7 @@ impl Network {
             resolver: Rc::new(Resolver::new()),
             trust: RefCell::new(trust),
             warm: Warm::default(),
+            traffic: Rc::default(),
             busy: RefCell::default(),
         }
     }

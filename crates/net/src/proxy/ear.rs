@@ -23,7 +23,7 @@ use super::radios::Radios;
 use super::series::Part;
 use super::session::{Segment, Session, Sessions};
 use super::watching::Standing;
-use crate::get::{Audience, Progress, Watcher};
+use crate::get::{Audience, Network, Progress, Watcher};
 
 /// What the stream of the present answer has decided.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +52,7 @@ pub(super) struct Ear {
     window: DataSize,
     session: Rc<Session>,
     radios: Rc<RefCell<Radios>>,
+    network: Rc<Network>,
     /// What is counted already of each link.
     carried: BTreeMap<String, u64>,
     /// No link brings anything, and none is expected to soon.
@@ -76,6 +77,7 @@ impl Ear {
             window,
             session: Rc::clone(session),
             radios: Rc::clone(&sessions.radios),
+            network: Rc::clone(&sessions.network),
             carried: BTreeMap::new(),
             hopeless,
             events: Rc::clone(&sessions.events),
@@ -134,7 +136,8 @@ impl Watcher for Ear {
         for link in &progress.links {
             let counted = self.carried.entry(link.name.clone()).or_default();
             let more = link.bytes.saturating_sub(std::mem::replace(counted, link.bytes));
-            radios.carried(now, &link.name, link.kind, link.metered, more);
+            radios.carried(now, &link.name, link.kind, more);
+            self.network.traffic.received(&link.name, more);
             if let Some((viewing, _)) = &self.part {
                 let busy = self.busy.contains(&link.name);
                 viewing.lines.borrow_mut().moved(now, self.id, &link.name, more, busy);

@@ -6,21 +6,28 @@
 //! 1. Each request has a connection of its own over the link that suits the host. Pages of today come through CONNECT;
 //!    what is left is too little to keep connections for.
 //! 2. What concerns one connection only goes no further (RFC 9110 §7.6.1).
-//! 3. The proxy adds nothing of its own: no Via and no X-Forwarded-For, which would tell who is behind it.
+//! 3. A request that asks for another protocol (WebSocket over `http://`) becomes a tunnel when the server agrees (101).
+//! 4. The proxy adds nothing of its own: no Via and no X-Forwarded-For, which would tell who is behind it.
 
 use std::rc::Rc;
 
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use marline_core::fetch::{Trouble, TroubleKind};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::body::Reply;
+use super::clients::Seat;
 use super::media::plain;
 use super::session::Sessions;
-use super::tunnel;
+use super::tunnel::{self, Tunnel};
+use crate::get::Counted;
 use crate::reach::Right;
 
 /// Passes a request on.
@@ -28,13 +35,17 @@ pub(super) async fn request(
     sessions: &Rc<Sessions>,
     mut request: Request<Incoming>,
     right: Right,
+    seat: Rc<Seat>,
 ) -> Response<Reply> {
     let uri = request.uri().clone();
-    let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some("http")) else {
+    let scheme = uri.scheme_str().unwrap_or_default().to_ascii_lowercase();
+    let Some(host) = uri.host().filter(|_| matches!(scheme.as_str(), "http" | "ws")) else {
         return plain(StatusCode::BAD_REQUEST, "only http:// can be asked for here; https goes through CONNECT");
     };
     let port = uri.port_u16().unwrap_or(80);
-    let opened = tunnel::open(sessions, host, port, right).await;
+    let upgrade = upgrade_of(request.headers());
+    let kind = if upgrade.is_some() { "upgrade" } else { "http" };
+    let opened = tunnel::open(sessions, kind, (host, port), right).await;
     let mut tunnel = match opened {
         Ok(tunnel) => tunnel,
         Err(trouble) => return refused(&trouble),
@@ -48,36 +59,99 @@ pub(super) async fn request(
     *request.uri_mut() = path;
     strip(request.headers_mut());
     request.headers_mut().insert(HOST, authority);
+    if let Some(protocol) = &upgrade {
+        ask_to_upgrade(request.headers_mut(), protocol);
+    }
+    let near = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     let Some(far) = tunnel.take() else {
         return plain(StatusCode::BAD_GATEWAY, "the connection is gone");
     };
+    let failed = |error: hyper::Error| {
+        plain(StatusCode::BAD_GATEWAY, &format!("{}: {error}", uri.host().unwrap_or_default()))
+    };
     let (mut sender, connection) = match hyper::client::conn::http1::handshake(TokioIo::new(far)).await {
         Ok(both) => both,
-        Err(error) => {
-            return plain(StatusCode::BAD_GATEWAY, &format!("{}: {error}", uri.host().unwrap_or_default()));
-        }
+        Err(error) => return failed(error),
     };
+    let connection = tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
+    let mut answer = match sender.send_request(request).await {
+        Ok(answer) => answer,
+        Err(error) => return failed(error),
+    };
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        tokio::task::spawn_local(async move {
+            // Held to count the connection as open.
+            let _tunnel = tunnel;
+            let _ = connection.await;
+        });
+        strip(answer.headers_mut());
+        return answer.map(Reply::Forward);
+    }
+    let (Some(near), Some(protocol)) = (near, answer.headers().get(UPGRADE).cloned()) else {
+        return plain(StatusCode::BAD_GATEWAY, "the server changes to a protocol that nobody has asked for");
+    };
+    let far = hyper::upgrade::on(&mut answer);
     tokio::task::spawn_local(async move {
-        // Held to count the connection as open.
-        let _tunnel = tunnel;
-        let _ = connection.await;
-    });
-    match sender.send_request(request).await {
-        Ok(mut answer) => {
-            strip(answer.headers_mut());
-            answer.map(Reply::Forward)
+        tokio::select! {
+            () = switched(&tunnel, near, far) => {}
+            () = seat.evicted() => {}
         }
-        Err(error) => plain(StatusCode::BAD_GATEWAY, &format!("{}: {error}", uri.host().unwrap_or_default())),
+    });
+    strip(answer.headers_mut());
+    ask_to_upgrade(answer.headers_mut(), &protocol);
+    answer.map(|_| Reply::Text(http_body_util::Full::default()))
+}
+
+/// Carries a connection whose ends speak another protocol than HTTP from now on (RFC 9110 §7.8), as a tunnel.
+async fn switched(tunnel: &Tunnel, near: OnUpgrade, far: OnUpgrade) {
+    let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
+    let (Ok(near), Ok(far)) = (near.downcast::<TokioIo<TcpStream>>(), far.downcast::<TokioIo<Counted>>()) else {
+        return;
+    };
+    let (mut to_client, mut to_server) = (near.io.into_inner(), far.io.into_inner().into_inner());
+    // What came with the heads already.
+    let early = tokio::try_join!(to_client.write_all(&far.read_buf), to_server.write_all(&near.read_buf));
+    if early.is_ok() {
+        tunnel.pass(&to_client, &to_server).await;
     }
 }
 
+/// The protocol that a client wants to change to; HTTP/2 is between the client and the proxy alone.
+fn upgrade_of(fields: &HeaderMap) -> Option<HeaderValue> {
+    let asks = |value: &HeaderValue| {
+        let list = value.to_str().unwrap_or_default();
+        list.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
+    };
+    let protocol = fields.get(UPGRADE).filter(|_| fields.get_all(CONNECTION).iter().any(asks))?;
+    let is_h2c = protocol.to_str().is_ok_and(|name| name.to_ascii_lowercase().contains("h2c"));
+    (!is_h2c).then(|| protocol.clone())
+}
+
+/// Puts back what [`strip`] has taken away.
+fn ask_to_upgrade(fields: &mut HeaderMap, protocol: &HeaderValue) {
+    fields.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    fields.insert(UPGRADE, protocol.clone());
+}
+
 /// Opens a tunnel.
-pub(super) async fn connect(sessions: &Rc<Sessions>, request: Request<Incoming>, right: Right) -> Response<Reply> {
+pub(super) async fn connect(
+    sessions: &Rc<Sessions>,
+    request: Request<Incoming>,
+    right: Right,
+    seat: Rc<Seat>,
+) -> Response<Reply> {
+    let fields = request.headers();
+    if fields.contains_key(CONTENT_LENGTH) || fields.contains_key(TRANSFER_ENCODING) {
+        // RFC 9110 §9.3.6: what follows a CONNECT is for the server.
+        let mut answer = plain(StatusCode::BAD_REQUEST, "CONNECT has no body");
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return answer;
+    }
     let uri = request.uri();
     let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
         return plain(StatusCode::BAD_REQUEST, "write CONNECT host:port");
     };
-    let tunnel = match tunnel::open(sessions, host, port, right).await {
+    let tunnel = match tunnel::open(sessions, "connect", (host, port), right).await {
         Ok(tunnel) => tunnel,
         Err(trouble) => return refused(&trouble),
     };
@@ -85,7 +159,10 @@ pub(super) async fn connect(sessions: &Rc<Sessions>, request: Request<Incoming>,
         let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
         let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
         // The buffer has what the client sent behind its request.
-        tunnel.relay(parts.io.into_inner(), &parts.read_buf).await;
+        tokio::select! {
+            () = tunnel.relay(parts.io.into_inner(), &parts.read_buf) => {}
+            () = seat.evicted() => {}
+        }
     });
     Response::new(Reply::Text(http_body_util::Full::default()))
 }

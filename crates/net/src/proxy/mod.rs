@@ -22,6 +22,7 @@ mod address;
 mod ahead;
 mod body;
 mod choice;
+mod clients;
 mod container;
 mod cost;
 mod ear;
@@ -62,7 +63,6 @@ mod tunnel;
 mod watching;
 mod xml;
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -79,6 +79,7 @@ use marline_core::energy::Model;
 use marline_core::fetch::MeteredUse;
 use marline_core::stream::{GreenBag, Minimise, Policy};
 use marline_core::units::DataSize;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
@@ -89,6 +90,7 @@ pub use hold::{Start, UnknownStart};
 use crate::get::Network;
 use crate::reach::Right;
 use body::Reply;
+use clients::{Clients, Seat};
 use events::Events;
 use memory::Memory;
 use session::Sessions;
@@ -223,7 +225,7 @@ async fn serve(
         }
     }
     // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
-    crate::descriptors::raise();
+    let descriptors = crate::descriptors::raise();
     // Texts of playlists come and go, on several threads.
     marline_sys::memory::return_large_blocks();
     let media = bind(options.listen).await?;
@@ -250,19 +252,24 @@ async fn serve(
         let sessions = Rc::clone(&sessions);
         spawn_local(async move { mpv_socket::run(sessions, &path).await });
     }
-    let room = Rc::new(Cell::new(CONNECTIONS));
-    let (of_media, of_ours, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
-    let accept_media = accept(&media.0, &room, |stream, peer| {
-        let (sessions, address) = (Rc::clone(&of_media), media.1);
-        client(sessions, stream, peer, address)
+    let (of_media, of_ours) = (Clients::new(connections(descriptors)), Clients::new(OF_STATUS));
+    let (media_sessions, sessions, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
+    let accept_media = accept(&media.0, &of_media, |stream, peer, seat| {
+        let (sessions, patience) = (Rc::clone(&media_sessions), of_media.patience());
+        client(sessions, stream, (peer, media.1), seat, patience)
     });
-    let accept_ours = accept(&ours.0, &room, |stream, _| {
-        let (sessions, token, address) = (Rc::clone(&of_ours), Rc::clone(&token), ours.1);
+    let accept_ours = accept(&ours.0, &of_ours, |stream, _, seat| {
+        let (sessions, token, address) = (Rc::clone(&sessions), Rc::clone(&token), ours.1);
+        let http = http(of_ours.patience());
         async move {
             let answer = service_fn(|request: Request<Incoming>| async {
+                seat.asks();
                 Ok::<_, Infallible>(page::answer(&sessions, request, (address, media.1), &token).await)
             });
-            let _ = http().serve_connection(TokioIo::new(stream), answer).await;
+            tokio::select! {
+                _ = http.serve_connection(TokioIo::new(stream), answer) => {}
+                () = seat.evicted() => {}
+            }
         }
     });
     let stopped = std::future::poll_fn(|cx| {
@@ -287,60 +294,74 @@ async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ProxyErr
     Ok((listener, bound))
 }
 
-/// Takes connections for ever, each in a task of its own, and no more than there is room for.
-async fn accept<F>(listener: &TcpListener, room: &Rc<Cell<usize>>, serve: impl Fn(TcpStream, SocketAddr) -> F)
-where
+/// Takes connections for ever, each in a task of its own, and no more than there are places for.
+async fn accept<F>(
+    listener: &TcpListener,
+    clients: &Rc<Clients>,
+    serve: impl Fn(TcpStream, SocketAddr, Rc<Seat>) -> F,
+) where
     F: Future<Output = ()> + 'static,
 {
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             // Out of descriptors, most likely: some will be free soon.
+            clients.make_room();
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        if room.get() == 0 {
-            continue;
-        }
+        let Some(seat) = clients.admit(peer.ip()) else { continue };
         let _ = stream.set_nodelay(true);
-        let (place, work) = (Place::take(room), serve(stream, peer));
-        spawn_local(async move {
-            work.await;
-            drop(place);
-        });
+        // A client that has gone without a word keeps no place for ever.
+        let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keep_alive);
+        spawn_local(serve(stream, peer, seat));
     }
 }
 
-/// One of the places for connections.
-struct Place(Rc<Cell<usize>>);
-
-impl Place {
-    fn take(room: &Rc<Cell<usize>>) -> Self {
-        room.set(room.get() - 1);
-        Self(Rc::clone(room))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() + 1);
-    }
+/// How many clients there may be with so many descriptors: a tunnel has six, with both its pipes, and a player five
+/// connections.
+fn connections(descriptors: u64) -> usize {
+    usize::try_from(descriptors / 8).unwrap_or(usize::MAX).clamp(16, CONNECTIONS)
 }
 
 /// Serves one client of the media port.
-async fn client(sessions: Rc<Sessions>, stream: TcpStream, peer: SocketAddr, listener: SocketAddr) {
+async fn client(
+    sessions: Rc<Sessions>,
+    stream: TcpStream,
+    (peer, listener): (SocketAddr, SocketAddr),
+    seat: Rc<Seat>,
+    patience: Duration,
+) {
+    let served = Rc::clone(&seat);
+    tokio::select! {
+        () = serve_client(sessions, stream, (peer, listener), served, patience) => {}
+        () = seat.evicted() => tracing::debug!(%peer, "closed: its place is needed"),
+    }
+}
+
+async fn serve_client(
+    sessions: Rc<Sessions>,
+    stream: TcpStream,
+    (peer, listener): (SocketAddr, SocketAddr),
+    seat: Rc<Seat>,
+    patience: Duration,
+) {
     let mut first = [0; 1];
-    match tokio::time::timeout(FIRST_BYTE, stream.peek(&mut first)).await {
+    match tokio::time::timeout(patience, stream.peek(&mut first)).await {
         Ok(Ok(1)) if first == [5] => {
-            return socks5::serve(&sessions, stream, Right::of_peer(peer).at(listener)).await;
+            return socks5::serve(&sessions, stream, Right::of_peer(peer).at(listener), &seat).await;
         }
         Ok(Ok(1)) => {}
         _ => return,
     }
     let answer = service_fn(|request: Request<Incoming>| {
-        let sessions = Rc::clone(&sessions);
-        async move { Ok::<_, Infallible>(route(&sessions, request, listener, peer).await) }
+        let (sessions, seat) = (Rc::clone(&sessions), Rc::clone(&seat));
+        async move {
+            seat.asks();
+            Ok::<_, Infallible>(route(&sessions, request, (listener, peer), seat).await)
+        }
     });
-    if let Err(error) = http().serve_connection(TokioIo::new(stream), answer).with_upgrades().await {
+    if let Err(error) = http(patience).serve_connection(TokioIo::new(stream), answer).with_upgrades().await {
         tracing::debug!(%peer, %error, "a client's connection ended");
     }
 }
@@ -348,14 +369,14 @@ async fn client(sessions: Rc<Sessions>, stream: TcpStream, peer: SocketAddr, lis
 async fn route(
     sessions: &Rc<Sessions>,
     request: Request<Incoming>,
-    listener: SocketAddr,
-    peer: SocketAddr,
+    (listener, peer): (SocketAddr, SocketAddr),
+    seat: Rc<Seat>,
 ) -> Response<Reply> {
     if request.method() == Method::CONNECT {
-        return forward::connect(sessions, request, Right::of_peer(peer).at(listener)).await;
+        return forward::connect(sessions, request, Right::of_peer(peer).at(listener), seat).await;
     }
     if request.uri().scheme().is_some() {
-        return forward::request(sessions, request, Right::of_peer(peer).at(listener)).await;
+        return forward::request(sessions, request, Right::of_peer(peer).at(listener), seat).await;
     }
     let near = guard::is_near(request.headers());
     let mut answer = media::answer(sessions, &request, listener, peer).await;
@@ -367,17 +388,19 @@ async fn route(
     answer
 }
 
-/// The server's side of HTTP/1.1, with little kept for each connection.
-fn http() -> http1::Builder {
+/// The server's side of HTTP/1.1, with little kept for each connection, and so much time for a head.
+fn http(patience: Duration) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(Some(HEAD)).max_buf_size(BUFFER).keep_alive(true);
+    builder.timer(TokioTimer::new()).header_read_timeout(Some(patience)).max_buf_size(BUFFER).keep_alive(true);
     builder
 }
 
 /// chosen: twice what two hundred players with five connections each need.
 const CONNECTIONS: usize = 2000;
-const FIRST_BYTE: Duration = Duration::from_secs(60);
-/// For a request's head, and how long an idle connection stays.
-const HEAD: Duration = Duration::from_secs(60);
+/// chosen: the pages and players of one user, with their event streams.
+const OF_STATUS: usize = 256;
+/// chosen: a phone that sleeps answers within minutes.
+const KEEP_ALIVE: Duration = Duration::from_secs(120);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(30);
 /// A request's head; bodies pass by.
 const BUFFER: usize = 64 * 1024;

@@ -1,7 +1,7 @@
 //! What this device's radios draw for everything that is played, as a model has it.
 //!
 //! In: how many bytes each link has carried by now, of each transfer. Out: joules by link and state, what a radio does
-//! now, and bytes over metered links.
+//! now.
 //!
 //! One meter for all transfers, because a radio has one tail, whoever was last. A meter in each, as `get` has, was not
 //! used: the segments of a film would each pay for a tail that the next one cuts short.
@@ -25,7 +25,6 @@ pub(super) struct Radios {
 #[derive(Debug)]
 struct Carried {
     id: LinkId,
-    metered: bool,
     bytes: u64,
     /// The last look.
     at: Instant,
@@ -38,11 +37,10 @@ impl Radios {
     }
 
     /// So many more bytes have come over a link since the last look.
-    pub(super) fn carried(&mut self, now: Instant, name: &str, kind: LinkKind, metered: bool, bytes: u64) {
+    pub(super) fn carried(&mut self, now: Instant, name: &str, kind: LinkKind, bytes: u64) {
         let next = LinkId(u16::try_from(self.links.len()).unwrap_or(u16::MAX));
-        let new = Carried { id: next, metered, bytes: 0, at: now };
+        let new = Carried { id: next, bytes: 0, at: now };
         let link = self.links.entry(name.to_owned()).or_insert(new);
-        link.metered = metered;
         link.bytes += bytes;
         // What came since then came steadily, as far as anybody knows.
         let since = if now.since(link.at) < STEADY { link.at } else { now };
@@ -53,11 +51,6 @@ impl Radios {
                 meter.carry(since, now, link.id, Direction::Down, DataSize::from_bytes(bytes));
             }
         }
-    }
-
-    /// Bytes over links that cost money.
-    pub(super) fn metered_bytes(&self) -> u64 {
-        self.links.values().filter(|link| link.metered).map(|link| link.bytes).sum()
     }
 
     /// The device so far; null: nobody counts.
@@ -108,9 +101,9 @@ mod tests {
         let mut radios = Radios::new(Some(Radio::greenbag()));
         let at = |millis| Instant::from_millis(millis);
         for n in 0..=20 {
-            radios.carried(at(1000 + n * 100), "wwan0", LinkKind::Lte, true, if n == 0 { 0 } else { 25_000 });
+            radios.carried(at(1000 + n * 100), "wwan0", LinkKind::Lte, if n == 0 { 0 } else { 25_000 });
         }
-        assert_eq!(radios.metered_bytes(), 500_000);
+        assert_eq!(radios.link(at(3000), "wwan0")["bytes"], 500_000);
         let end = at(3000) + Duration::from_secs(60);
         // Two seconds of β, 4 Mbit of α, 11.2 s of tail.
         let joules = radios.device(end)["energy_j"].as_f64().unwrap();

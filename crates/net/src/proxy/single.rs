@@ -200,7 +200,12 @@ impl Single {
             let most = DataSize::from_bytes(SCRATCH as u64);
             let event = poll_fn(|cx| connection.poll_event(cx, &mut self.scratch, &mut gathered, most)).await;
             match event {
-                Event::Data { .. } => return Some(Ok(Bytes::from(gathered.0))),
+                Event::Data { .. } => {
+                    if let Some(interface) = &self.interface {
+                        self.network.traffic.received(&interface.name, gathered.0.len() as u64);
+                    }
+                    return Some(Ok(Bytes::from(gathered.0)));
+                }
                 Event::End { .. } => {
                     if let Some(connection) = self.connection.take().filter(|_| !self.head.closes) {
                         self.network.keep(&self.url, self.interface.as_ref(), connection);

@@ -14,16 +14,18 @@ use marline_core::fetch::TroubleKind;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use super::clients::Seat;
 use super::session::Sessions;
 use super::tunnel;
 use crate::reach::Right;
 
 /// Serves one client.
-pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: Right) {
+pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: Right, seat: &Seat) {
     let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, hear(&mut near)).await else { return };
+    seat.asks();
     let (code, tunnel) = match asked {
         Err(code) => (code, None),
-        Ok((host, port)) => match tunnel::open(sessions, &host, port, right).await {
+        Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), right).await {
             Ok(tunnel) => (SUCCEEDED, Some(tunnel)),
             Err(trouble) => {
                 tracing::debug!(host, port, why = %trouble.text, "SOCKS5");

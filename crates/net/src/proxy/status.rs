@@ -9,6 +9,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -23,6 +24,7 @@ use super::session::{Session, Sessions};
 use super::target::shown;
 use super::token::Token;
 use super::watching::Standing;
+use crate::get::Flow;
 
 /// What a request wants behind the token, if whoever asks may have it.
 ///
@@ -87,24 +89,54 @@ pub(super) fn status(sessions: &Sessions) -> Value {
         .lines()
         .iter()
         .map(|line| {
+            let traffic = sessions.network.traffic.of(&line.profile.name);
             json!({
                 "name": line.profile.name,
                 "kind": line.profile.kind.name(),
                 "metered": line.profile.metered,
                 "state": if line.up { "up" } else { "down" },
+                "bytes": traffic.down,
+                "sent_bytes": traffic.up,
+                "open_tunnels": traffic.open,
+                "tunnels": traffic.flows,
                 "played": radios.link(now, &line.profile.name),
             })
         })
         .collect();
+    let metered: u64 = sessions
+        .network
+        .lines()
+        .iter()
+        .filter(|line| line.profile.metered)
+        .map(|line| sessions.network.traffic.of(&line.profile.name).down)
+        .sum();
+    let flows = sessions.network.traffic.flows();
     let all: Vec<Value> = sessions.all().iter().map(|session| of_session(session)).collect();
     json!({
         "links": links,
         "idle_connections": sessions.network.idle(),
         "energy": radios.device(now),
-        "metered_bytes": radios.metered_bytes(),
+        "metered_bytes": metered,
         "window_bytes": sessions.memory.granted().bytes(),
         "ahead": sessions.ahead.status(now),
         "sessions": all,
+        "open_tunnels": flows.len(),
+        "tunnels": flows.iter().take(MOST_TUNNELS).map(|flow| of_flow(flow)).collect::<Vec<_>>(),
+    })
+}
+
+/// A connection that is carried for a client: a tunnel, or a request that is passed on.
+fn of_flow(flow: &Flow) -> Value {
+    json!({
+        "id": flow.id,
+        "kind": flow.kind,
+        "host": flow.host,
+        "port": flow.port,
+        "client": flow.client,
+        "link": flow.link,
+        "seconds": flow.began.elapsed().as_secs_f64(),
+        "bytes": flow.count.down.load(Ordering::Relaxed),
+        "sent_bytes": flow.count.up.load(Ordering::Relaxed),
     })
 }
 
@@ -193,4 +225,6 @@ pub(super) async fn run(sessions: Rc<Sessions>) {
 }
 
 /// chosen: often enough for a bar that moves.
+/// Of tunnels the newest are shown. chosen: a screen's worth of a household's browsers.
+const MOST_TUNNELS: usize = 200;
 const TELL_EVERY: Duration = Duration::from_millis(500);

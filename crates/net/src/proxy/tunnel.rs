@@ -6,15 +6,22 @@
 //!    is learnt of, and so is what comes over it and how fast.
 //! 2. How bytes go from one connection to the other is [`crate::pass`]'s.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::units::DataSize;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::session::Sessions;
-use crate::pass::pass;
+use crate::get::{Counted, Flow};
+use crate::pass::{self, Way};
 use crate::reach::Right;
 
 /// A connection to a host, and the link that it is on.
@@ -22,31 +29,42 @@ pub(super) struct Tunnel {
     /// None when somebody has taken it.
     stream: Option<TcpStream>,
     sessions: Rc<Sessions>,
-    /// None: this machine itself.
-    link: Option<String>,
+    pub(super) flow: Rc<Flow>,
+    /// What has come since the rate was told.
+    window: Cell<(Instant, u64)>,
 }
 
-/// Opens a connection over the link that suits the host, if it may be reached with this right.
+/// Opens a connection over the link that suits the host, if it may be reached with this right. `kind` is what it is for.
 ///
 /// # Errors
 /// The last link's trouble.
-pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, right: Right) -> Result<Tunnel, Trouble> {
+pub(super) async fn open(
+    sessions: &Rc<Sessions>,
+    kind: &'static str,
+    (host, port): (&str, u16),
+    right: Right,
+) -> Result<Tunnel, Trouble> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let network = &sessions.network;
+    let tunnel = |stream, link: Option<&str>| {
+        keep_alive(&stream);
+        Tunnel {
+            stream: Some(stream),
+            sessions: Rc::clone(sessions),
+            flow: network.traffic.flow(kind, (bare, port), right.host(), link),
+            window: Cell::new((Instant::now(), 0)),
+        }
+    };
     if is_own(bare) {
         let (stream, _) = network.connect(bare, port, None, right).await?;
-        return Ok(Tunnel { stream: Some(stream), sessions: Rc::clone(sessions), link: None });
+        return Ok(tunnel(stream, None));
     }
     let mut last = Trouble { kind: TroubleKind::Unreachable, text: format!("{host}: no link can be used now") };
     for interface in sessions.interfaces(bare) {
         match network.connect(bare, port, Some(&interface), right).await {
             Ok((stream, handshake)) => {
                 sessions.choice.borrow_mut().connected(sessions.now(), &interface.name, bare, handshake);
-                return Ok(Tunnel {
-                    stream: Some(stream),
-                    sessions: Rc::clone(sessions),
-                    link: Some(interface.name),
-                });
+                return Ok(tunnel(stream, Some(&interface.name)));
             }
             // Over no other link may it be reached either, unless a name means something else there.
             Err(trouble) if matches!(trouble.kind, TroubleKind::Forbidden | TroubleKind::Loop) => last = trouble,
@@ -62,6 +80,13 @@ pub(super) async fn open(sessions: &Rc<Sessions>, host: &str, port: u16, right: 
     Err(last)
 }
 
+/// A server that has gone without a word is found.
+fn keep_alive(stream: &TcpStream) {
+    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
+    // What cannot be set changes how soon that is, nothing else.
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keep_alive);
+}
+
 /// Whether a host is this machine, by whatever link; the kernel takes the unspecified address for the loopback.
 fn is_own(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
@@ -71,35 +96,61 @@ fn is_own(host: &str) -> bool {
 
 impl Tunnel {
     /// The connection, for somebody who speaks HTTP on it. What is left counts it as open.
-    pub(super) fn take(&mut self) -> Option<TcpStream> {
-        self.stream.take()
+    pub(super) fn take(&mut self) -> Option<Counted> {
+        self.stream.take().map(|stream| Counted::new(stream, Arc::clone(&self.flow.count)))
     }
 
-    /// Passes bytes both ways until both ends are done; `first` came from the near end already.
+    /// Passes bytes both ways until both ends are done, or silent for [`IDLE`]; `first` came from the near end already.
     pub(super) async fn relay(mut self, near: TcpStream, first: &[u8]) {
         let Some(mut far) = self.stream.take() else { return };
         if far.write_all(first).await.is_err() {
             return;
         }
-        let down = pass(&far, &near, |bytes, time| {
-            if let Some(link) = &self.link {
-                self.sessions.choice.borrow_mut().moved(link, bytes, time);
+        self.flow.count.up.fetch_add(first.len() as u64, Ordering::Relaxed);
+        self.pass(&near, &far).await;
+    }
+
+    /// Passes bytes on between two connections, the far one of which was [taken](Self::take).
+    pub(super) async fn pass(&self, near: &TcpStream, far: &TcpStream) {
+        let moved = |way, size: DataSize| match way {
+            Way::Up => drop(self.flow.count.up.fetch_add(size.bytes(), Ordering::Relaxed)),
+            Way::Down => {
+                self.flow.count.down.fetch_add(size.bytes(), Ordering::Relaxed);
+                self.came(size);
             }
-        });
-        let up = pass(&near, &far, |_, _| {});
-        if let Err(error) = tokio::try_join!(down, up) {
-            tracing::debug!(%error, "a tunnel broke");
+        };
+        if let Err(error) = pass::relay(near, far, IDLE, moved).await {
+            tracing::debug!(host = self.flow.host, %error, "a tunnel broke");
+        }
+    }
+
+    /// So much has come: the link's rate is told about twice a second.
+    fn came(&self, size: DataSize) {
+        let (since, bytes) = self.window.get();
+        let (bytes, time) = (bytes + size.bytes(), since.elapsed());
+        if time < TELL_EVERY {
+            return self.window.set((since, bytes));
+        }
+        self.window.set((Instant::now(), 0));
+        if let Some(link) = &self.flow.link {
+            self.sessions.choice.borrow_mut().moved(link, DataSize::from_bytes(bytes), time);
         }
     }
 }
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        if let Some(link) = &self.link {
+        if let Some(link) = &self.flow.link {
             self.sessions.choice.borrow_mut().ended(link);
         }
     }
 }
+
+/// RFC 5382 §5: a NAT keeps an idle connection for at least so long, so programs expect it.
+const IDLE: Duration = Duration::from_secs(124 * 60);
+const KEEP_ALIVE: Duration = Duration::from_secs(120);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(30);
+const TELL_EVERY: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

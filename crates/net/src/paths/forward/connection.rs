@@ -10,16 +10,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use rustix::net::sockopt::set_tcp_congestion;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::rules::MARK;
-use super::{Config, Counts, ForwardError, HALF_CLOSED};
-use crate::pass::pass;
+use super::{Config, Counts, ForwardError};
+use crate::pass;
 
 /// Whether connections to servers can be made here: MPTCP is there, and a mark may be set.
 pub(super) fn may_be_made() -> Result<(), ForwardError> {
@@ -99,51 +100,10 @@ async fn relay(near: &TcpStream, far: &TcpStream, config: &Config, bytes: &Atomi
     // Nothing congests the loopback, and pacing (BBR, if it is the machine's default) would only slow this leg down. It is
     // part of every kernel; a sandbox that forbids it changes nothing else.
     let _ = set_tcp_congestion(near, "reno");
-    let moved = Moved::new(bytes);
-    let mut up = std::pin::pin!(pass(near, far, |size, _| moved.add(size.bytes())));
-    let mut down = std::pin::pin!(pass(far, near, |size, _| moved.add(size.bytes())));
-    let one_is_left = tokio::select! {
-        ended = &mut up => { ended?; false }
-        ended = &mut down => { ended?; true }
-        error = moved.silence(config.idle) => return Err(error),
+    let moved = |_, size: DataSize| {
+        bytes.fetch_add(size.bytes(), Ordering::Relaxed);
     };
-    let idle = config.idle.min(HALF_CLOSED);
-    tokio::select! {
-        ended = async { if one_is_left { up.await } else { down.await } } => ended,
-        error = moved.silence(idle) => Err(error),
-    }
-}
-
-/// When something moved last.
-struct Moved<'a> {
-    began: Instant,
-    /// Milliseconds after that.
-    last: AtomicU64,
-    bytes: &'a AtomicU64,
-}
-
-impl<'a> Moved<'a> {
-    fn new(bytes: &'a AtomicU64) -> Self {
-        Self { began: Instant::now(), last: AtomicU64::new(0), bytes }
-    }
-
-    fn add(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last.store(now, Ordering::Relaxed);
-    }
-
-    /// Ends when nothing has moved for this long.
-    async fn silence(&self, longest: Duration) -> io::Error {
-        let began = self.began.elapsed();
-        loop {
-            let last = Duration::from_millis(self.last.load(Ordering::Relaxed)).max(began);
-            match (last + longest).checked_sub(self.began.elapsed()) {
-                Some(left) if !left.is_zero() => tokio::time::sleep(left).await,
-                _ => return io::Error::new(io::ErrorKind::TimedOut, "silent for too long"),
-            }
-        }
-    }
+    pass::relay(near, far, config.idle, moved).await
 }
 
 /// The other end shall learn that this is no orderly end.

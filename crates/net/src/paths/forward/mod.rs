@@ -63,7 +63,7 @@ const CONNECT: Duration = Duration::from_secs(60);
 /// chosen: a shell that was left open over night is there in the morning. (RFC 5382 §5: at least 2 h 4 min.)
 const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
 /// chosen: as long as Linux's conntrack keeps what is half closed, and more than its `tcp_fin_timeout`.
-pub const HALF_CLOSED: Duration = Duration::from_secs(10 * 60);
+pub const HALF_CLOSED: Duration = crate::pass::HALF_CLOSED;
 
 /// What the forwarder has done so far. Read it at any time.
 #[derive(Debug, Default)]
