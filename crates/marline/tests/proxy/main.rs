@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod calm;
+mod clients;
 mod command;
 mod guard;
 mod hostile;

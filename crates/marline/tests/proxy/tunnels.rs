@@ -1,8 +1,10 @@
 //! Everything that is not played: forwarded requests, CONNECT, SOCKS5.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
+use crate::network::Network;
 use crate::nginx::{Nginx, identity};
 use crate::proxy::Proxy;
 use crate::server::{Answer, Resource, Server, Step};
@@ -93,4 +95,129 @@ fn bytes_behind_a_connect_request_are_not_lost() {
         all.extend_from_slice(&said[..len]);
     }
     assert_eq!(server.asked()[0].path, "/early");
+}
+
+#[test]
+fn a_connect_request_with_a_body_is_refused() {
+    let proxy = Proxy::start(&[]);
+    for field in ["Content-Length: 5", "Content-Length: 0", "Transfer-Encoding: chunked"] {
+        let mut client = TcpStream::connect(proxy.address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        write!(client, "CONNECT 127.0.0.1:9 HTTP/1.1\r\nHost: x\r\n{field}\r\n\r\n").unwrap();
+        let mut said = [0; 12];
+        client.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"HTTP/1.1 400", "{field}");
+    }
+}
+
+/// A server that changes to a protocol in which every byte comes back as the next one.
+fn upgrading() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    head.push(byte[0]);
+                }
+                let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+                if !(head.starts_with("get /chat http/1.1") && head.contains("upgrade: websocket")) {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain");
+                    return;
+                }
+                // The first bytes of the new protocol come with the head.
+                let said = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                            Sec-WebSocket-Accept: x\r\n\r\nhi";
+                stream.write_all(said.as_bytes()).unwrap();
+                let mut bytes = [0; 1000];
+                while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                    bytes[..len].iter_mut().for_each(|byte| *byte += 1);
+                    stream.write_all(&bytes[..len]).unwrap();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_websocket_passes_through_the_plain_proxy() {
+    let (server, proxy) = (upgrading(), Proxy::start(&[]));
+    let ask = |path: &str| {
+        let mut client = TcpStream::connect(proxy.address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        write!(
+            client,
+            "GET http://{server}{path} HTTP/1.1\r\nHost: {server}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        .unwrap();
+        client
+    };
+    let read_until = |client: &mut TcpStream, end: &str| {
+        let mut said = String::new();
+        while !said.ends_with(end) {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            said.push(char::from(byte[0]));
+        }
+        said.to_ascii_lowercase()
+    };
+    let mut client = ask("/chat");
+    let head = read_until(&mut client, "\r\n\r\n");
+    assert!(head.starts_with("http/1.1 101") && head.contains("\r\nupgrade: websocket\r\n"), "{head}");
+    assert!(head.contains("\r\nconnection: upgrade\r\n") && head.contains("sec-websocket-accept: x"), "{head}");
+    read_until(&mut client, "hi");
+    for (sent, back) in [("abc", "bcd"), ("xyz", "yz{")] {
+        client.write_all(sent.as_bytes()).unwrap();
+        read_until(&mut client, back);
+    }
+    let now = proxy.wait("a tunnel", |now| now["open_tunnels"] == 1);
+    let tunnel = &now["tunnels"][0];
+    assert_eq!((tunnel["kind"].as_str(), tunnel["host"].as_str()), (Some("upgrade"), Some("127.0.0.1")), "{now:#}");
+    assert!(tunnel["sent_bytes"].as_u64() >= Some(6) && tunnel["bytes"].as_u64() >= Some(8), "{now:#}");
+    drop(client);
+    proxy.wait("no tunnel", |now| now["open_tunnels"] == 0);
+    // A server that does not change answers as always.
+    let mut client = ask("/other");
+    assert!(read_until(&mut client, "plain").starts_with("http/1.1 200"));
+}
+
+#[test]
+fn the_status_counts_what_is_forwarded_and_tunnelled() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE);
+    let served = resource.clone();
+    let server = network.serve(move |asked| served.answer(asked)).pace(4_000_000);
+    let proxy = Proxy::behind(network.words(), &["--metered", "use"]);
+    let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
+    let url = server.url("/file");
+    let links = |now: &serde_json::Value, field: &str| -> u64 {
+        now["links"].as_array().unwrap().iter().filter_map(|link| link[field].as_u64()).sum()
+    };
+    for (n, (kind, words)) in
+        [("http", &["-x", &address][..]), ("connect", &["-p", "-x", &address]), ("socks5", &["--socks5", &socks])]
+            .into_iter()
+            .enumerate()
+    {
+        let words = [words, &[url.as_str()]].concat();
+        let output = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| proxy.curl(&words));
+            let now = proxy.wait(kind, |now| {
+                let bytes = now["tunnels"][0]["bytes"].as_u64();
+                now["tunnels"][0]["kind"] == kind && bytes > Some(100_000)
+            });
+            assert_eq!((links(&now, "open_tunnels"), now["open_tunnels"].as_u64()), (1, Some(1)), "{now:#}");
+            assert_eq!(now["tunnels"][0]["host"], "203.0.113.9");
+            asking.join().unwrap()
+        });
+        assert!(output.stdout == *resource.data, "{kind}");
+        let now = proxy.wait("the end", |now| now["open_tunnels"] == 0);
+        let whole = (n as u64 + 1) * SIZE as u64;
+        assert!((whole..whole + 10_000).contains(&links(&now, "bytes")), "{kind}: {now:#}");
+        assert!(links(&now, "sent_bytes") > 50 && links(&now, "tunnels") == n as u64 + 1, "{now:#}");
+    }
 }

@@ -1,0 +1,77 @@
+//! One client takes nothing from another: neither places for connections, nor what was fetched for a login.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::lan::{Form, Lan};
+use crate::network::Network;
+use crate::proxy::Proxy;
+use crate::server::{Answer, Resource, Server};
+
+/// Opens connections from the LAN host, each with these bytes, until so many stand or no more can be had.
+fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> Vec<TcpStream> {
+    let descriptors = usize::try_from(marline_net::descriptors::raise()).unwrap_or(usize::MAX);
+    let count = count.min(descriptors.saturating_sub(200));
+    Network::within(lan.name(), move || {
+        let mut open = Vec::new();
+        for _ in 0..count {
+            let Ok(mut stream) = TcpStream::connect_timeout(&at, Duration::from_secs(5)) else { break };
+            let _ = std::io::Write::write_all(&mut stream, bytes);
+            open.push(stream);
+        }
+        Ok(open)
+    })
+}
+
+#[test]
+fn a_host_that_opens_connections_and_asks_for_nothing_keeps_nobody_out() {
+    let Some(lan) = Lan::new() else { return };
+    let resource = Resource::new(20_000);
+    let server = lan.network.serve(move |asked| resource.answer(asked));
+    let proxy = lan.proxy(&[]);
+    let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
+    lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);
+    for bytes in [&b""[..], b"GET /", b"\x05"] {
+        let _open = open_many(&lan, at, 2200, bytes);
+        let began = Instant::now();
+        // Another host, a program of this machine, and the user's own status.
+        let words = ["netns", "exec", lan.name(), "curl", "-sS", "--max-time", "20", "--interface", "192.168.91.3"];
+        let other =
+            Command::new("ip").args(words).arg(format!("http://{at}/{}", server.url("/file"))).output().unwrap();
+        assert_eq!(other.stdout.len(), 20_000, "{}", String::from_utf8_lossy(&other.stderr));
+        assert_eq!(lan.ask_here(&proxy, Form::Media, &server.url("/file")).status, 200);
+        assert!(proxy.now()["links"].as_array().is_some_and(|links| links.len() == 2));
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn what_was_fetched_ahead_belongs_to_the_login_it_was_fetched_with() {
+    // "me:pw"
+    const LOGIN: &str = "Basic bWU6cHc=";
+    const LIST: &str =
+        "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n1.ts\n#EXTINF:2,\n2.ts\n#EXTINF:2,\n3.ts\n#EXT-X-ENDLIST\n";
+    let resource = Resource::new(20_000);
+    let served = resource.clone();
+    let server = Server::start(move |asked| match asked.field("authorization") {
+        Some(LOGIN) if asked.path == "/list.m3u8" => {
+            Answer::page(200, LIST).with("Content-Type", "application/x-mpegurl")
+        }
+        Some(LOGIN) => served.answer(asked),
+        _ => Answer::status(401),
+    });
+    let proxy = Proxy::start(&[]);
+    let url = |login: &str, path: &str| format!("http://{login}{}/{path}", server.address);
+    let player = ["-A", "player"];
+    for (login, language) in [("", "en"), ("me:wrong@", "en"), ("other:pw@", "en")] {
+        assert_eq!(proxy.get(&url("me:pw@", "list.m3u8"), &player).status, 200);
+        assert_eq!(proxy.get(&url("me:pw@", "1.ts"), &player).status, 200);
+        proxy.wait("a segment ahead", |now| now["ahead"][0]["bytes_ahead"].as_u64() >= Some(20_000));
+        let field = format!("Accept-Language: {language}");
+        assert_eq!(proxy.get(&url(login, "2.ts"), &["-A", "player", "-H", &field]).status, 401, "{login}");
+        assert_eq!(proxy.get(&url(login, "2.ts"), &player).status, 401, "{login}");
+    }
+    let got = proxy.get(&url("me:pw@", "2.ts"), &player);
+    assert!(got.status == 200 && got.body == *resource.data, "{}", got.status);
+}
