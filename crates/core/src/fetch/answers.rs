@@ -4,7 +4,8 @@
 //! 2. A 200 or an error may come from a captive portal: other links are heard first; see `opinions`.
 //! 3. Later answers must agree in size and validator; see `same`.
 //! 4. Without a strong validator two answers could be of two files, so everything comes from one answer, unless a
-//!    checksum proves the whole; see `whole`.
+//!    checksum proves the whole; see `whole`. The same holds for a server whose answers to ranges cannot be used: what
+//!    comes in one piece for other programs comes in one piece here.
 //! 5. Redirects are followed and names resolved by each link for itself: its own edge of a content network, or its
 //!    portal, which rule 2 then finds.
 //!
@@ -13,11 +14,12 @@
 use alloc::format;
 use core::time::Duration;
 
-use super::conn::FIRST_SPAN;
-use super::links::Edge;
+use super::conn::{Conn, FIRST_SPAN};
+use super::links::{Edge, LinkState};
+use super::manners::size_of;
 use super::plan::LEAST_PIECE;
 use super::{
-    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Validator, Wake,
+    Ask, Ban, ContentRange, Failure, Fetch, Head, OneAnswer, Opening, Output, Phase, ReqId, Span, Validator, Wake,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -27,17 +29,26 @@ impl Fetch {
         let Some(req) = self.reqs.get(&id) else { return };
         let (conn_id, ask) = (req.conn, req.ask);
         let Some(conn) = self.conns.get_mut(&conn_id) else { return };
-        let link = conn.link;
+        let (link, root) = (conn.link, conn.root);
         conn.last = self.now;
         if let Some(link) = self.links.get_mut(&link) {
             conn.on_head(self.now, &mut link.known.pauses);
         }
-        if head.closes {
-            conn.draining = true;
+        let announces_end = head.closes && head.status == 206 && !conn.draining;
+        conn.draining |= head.closes;
+        let answers = conn.answered + 1;
+        if req.piped {
+            self.manners(root).on_pipelined();
+        }
+        if announces_end {
+            self.manners(root).on_end(answers);
         }
         match head.status {
-            206 => self.part(id, link, ask, head),
-            200 => self.whole(id, link, ask, head),
+            206 if ask == Ask::Whole => self.whole_part(id, link, head),
+            206 => self.part(id, link, head),
+            // 203: a proxy has changed something (RFC 9110 §15.3.4). The others mean success to every downloader.
+            200..=203 | 207..=299 => self.whole(id, link, ask, head),
+            300 if head.location.is_some() => self.redirect(id, link, head),
             301 | 302 | 303 | 307 | 308 => self.redirect(id, link, head),
             416 => self.beyond(id, link, head),
             429 | 503 => self.pause(id, link, head),
@@ -46,22 +57,33 @@ impl Fetch {
     }
 
     /// 206: some of the bytes that were asked for.
-    fn part(&mut self, id: ReqId, link: LinkId, ask: Ask, head: &Head) {
-        let (asked, conn) = match self.reqs.get(&id) {
-            Some(req) => (req.span, req.conn),
-            None => return,
+    fn part(&mut self, id: ReqId, link: LinkId, head: &Head) {
+        let Some(req) = self.reqs.get(&id) else { return };
+        let (asked, conn) = (req.span, req.conn);
+        let span = match head.range {
+            Some(ContentRange { span: Some(span), .. }) => span,
+            // A range of no bytes, at the end of the file.
+            Some(ContentRange { total: Some(total), .. }) if total.bytes() <= asked.start => {
+                return self.beyond(id, link, head);
+            }
+            _ => return self.unusable(id, link, "206 without a usable Content-Range", head),
         };
-        let Some(ContentRange { span: Some(span), total }) = head.range else {
-            return self.misbehaves(id, link, "206 without a usable Content-Range");
-        };
-        if span.start != asked.start || span.is_empty() || span.end > asked.end || ask == Ask::Whole {
-            return self.misbehaves(id, link, "another range than the one that was asked for");
-        }
+        let total = head.range.and_then(|range| range.total);
         if head.encoded {
             return self.misbehaves(id, link, "an encoded range although identity was asked for");
         }
         if head.length.is_some_and(|length| length != span.len()) {
-            return self.misbehaves(id, link, "a Content-Length that is not its range's");
+            return self.unusable(id, link, "a Content-Length that is not its range's", head);
+        }
+        let within = span.start == asked.start && span.end <= asked.end;
+        if !within && total.is_some_and(|total| span == Span::at(0, total)) {
+            return self.whole_as_part(id, link, head);
+        }
+        // More than was asked for is good if its head agrees with itself.
+        let skipped = DataSize::from_bytes(asked.start.saturating_sub(span.start));
+        let more = head.length.is_some() && span.start <= asked.start && asked.start < span.end;
+        if !within && (!more || skipped > MOST_SKIPPED) {
+            return self.unusable(id, link, "another range than the one that was asked for", head);
         }
         let total = match (total, self.ledger.total().filter(|_| self.phase == Phase::Ranges)) {
             (Some(total), _) => total,
@@ -73,16 +95,34 @@ impl Fetch {
             return self.refuse_size(id, link, total);
         }
         if span.end > total.bytes() {
-            return self.misbehaves(id, link, "a range beyond the end");
+            return self.unusable(id, link, "a range beyond the end", head);
         }
         if self.phase == Phase::Unknown && !self.identify(id, total, head.validator.as_ref(), span) {
             return;
         }
-        if !self.agrees(id, link, total, head.validator.as_ref()) {
+        if !self.agrees(id, link, total, head) {
             return;
         }
         self.accept(id, span);
         self.spoken_for_ranges();
+        self.leave_tiny_ranges(id, span);
+    }
+
+    /// Ranges of a few bytes each, where more was asked for, are not worth their requests.
+    fn leave_tiny_ranges(&mut self, id: ReqId, span: Span) {
+        let total = self.ledger.total().unwrap_or_default();
+        let Some(req) = self.reqs.get(&id) else { return };
+        let asked = size_of(req.ask).unwrap_or(DataSize::MAX);
+        let Some(root) = self.conns.get(&req.conn).map(|conn| conn.root) else { return };
+        let manners = self.manners(root);
+        if span.len() < TINY && span.len() < asked && span.end < total.bytes() {
+            manners.tiny += 1;
+            if manners.tiny >= MOST_TINY {
+                self.one_answer(OneAnswer::BadRanges, None);
+            }
+        } else if span.len() >= TINY {
+            manners.tiny = 0;
+        }
     }
 
     /// Whether a file of this size is known to be another one.
@@ -115,6 +155,11 @@ impl Fetch {
             self.carrier = self.carrier_of(id);
             self.drop_others(id);
         }
+        if self.opening == Opening::SmallRange
+            && let Some(root) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root)
+        {
+            self.manners(root).refuses_from(FIRST_SPAN);
+        }
         self.settle_total(total);
         self.out.push_back(Output::Identified { total: Some(total), validator: validator.cloned() });
         true
@@ -136,15 +181,37 @@ impl Fetch {
         self.out.push_back(Output::Accept { req: id, at, len, foreign });
     }
 
+    /// Takes the bytes of `span` up to the end of what was asked for: perhaps some that are in their place already, and
+    /// perhaps fewer.
     fn accept(&mut self, id: ReqId, span: Span) {
-        let Some(req) = self.reqs.get_mut(&id) else { return };
-        let short = span.end < req.span.end;
-        req.accepted = true;
-        req.span.end = span.end;
-        if short {
+        let alone = self.links.values().filter(|link| link.in_play()).count() == 1;
+        let Some(req) = self.reqs.get(&id) else { return };
+        let mut end = span.end.min(req.span.end);
+        // A server that does not heed the end of a range: what nobody else brings comes with it.
+        if alone && self.config.window.is_none() {
+            end = self.ledger.free(end, span.end).filter(|free| free.start == end).map_or(end, |free| free.end);
+        }
+        let (changed, cut) = (span.start < req.span.start || end != req.span.end, end < span.end);
+        let (asked, link, root) =
+            (size_of(req.ask), self.carrier_of(id), self.conns.get(&req.conn).map(|conn| conn.root));
+        if let Some(req) = self.reqs.get_mut(&id) {
+            req.accepted = true;
+            req.span = Span::new(span.start, end);
+            req.cursor = span.start;
+        }
+        if let Some(link) = link.and_then(|link| self.links.get_mut(&link)) {
+            link.served_here = link.served_here.saturating_add(1);
+        }
+        if let Some(root) = root {
+            let manners = self.manners(root);
+            manners.on_served(asked.unwrap_or_default());
+            // What is cut off takes its connection along.
+            manners.brief |= cut;
+        }
+        if changed {
             self.rebuild();
         }
-        self.accepted(id, span.start, Some(span.len()));
+        self.accepted(id, span.start, Some(DataSize::from_bytes(end - span.start)));
     }
 
     fn redirect(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
@@ -154,19 +221,36 @@ impl Fetch {
         match head.location {
             Some(target) if link.redirects <= MOST_REDIRECTS => {
                 link.targets.insert(root, Edge { origin: target, at: None });
+                link.served_here = 0;
                 link.next_try = self.now;
-                // Its connections lead to the old place.
-                for conn in link.conns.clone() {
-                    self.drop_conn(conn, true);
-                }
+                self.leave_old_place(link_id);
             }
             _ => self.refuse(id, link_id, Ban::OtherStatus { status: head.status }, Failure::Redirect),
+        }
+    }
+
+    /// A link's connections lead to where its requests no longer go: what they bring already is still good.
+    fn leave_old_place(&mut self, link: LinkId) {
+        let Some(link) = self.links.get(&link) else { return };
+        for id in link.conns.clone() {
+            let brings = |conn: &Conn| {
+                let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
+                front.is_some_and(|req| req.accepted && !req.remaining().is_empty())
+            };
+            if self.phase == Phase::Ranges && self.conns.get(&id).is_some_and(brings) {
+                self.conns.entry(id).and_modify(|conn| conn.draining = true);
+            } else {
+                self.drop_conn(id, true);
+            }
         }
     }
 
     /// 416: the range lies beyond the end.
     fn beyond(&mut self, id: ReqId, link: LinkId, head: &Head) {
         let total = head.range.and_then(|range| range.total);
+        if total.is_none() && self.was_too_large(id, head.status) {
+            return;
+        }
         match (self.phase, total) {
             // An empty file, or a reader that has jumped beyond the end: nothing is wanted.
             (Phase::Unknown, Some(total)) if total.bytes() <= self.ledger.frontier() => {
@@ -198,7 +282,7 @@ impl Fetch {
             }
             (_, got) => {
                 let want = self.ledger.total();
-                self.differs(id, link, Ban::OtherLength { got, want }, None);
+                self.differs(id, link, Ban::OtherLength { got, want }, None, got.is_some());
             }
         }
     }
@@ -210,41 +294,22 @@ impl Fetch {
         self.wake_at(self.now, Wake::Retry);
     }
 
-    /// 429 and 503: not now. A mirror may do better.
-    fn pause(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
-        self.cancel(id);
-        if self.next_root(link_id, &Ban::OtherStatus { status: head.status }) {
-            return;
-        }
-        let Some(link) = self.links.get_mut(&link_id) else { return };
-        link.failures += 1;
-        link.lanes.be_modest();
-        let asked = head.retry_after.filter(|asked| *asked > LONGEST_PAUSE);
-        let wait = head.retry_after.unwrap_or_else(|| link.backoff()).min(LONGEST_PAUSE);
-        link.next_try = self.now + wait;
-        link.paused_until = link.next_try;
-        let spent = link.failures > self.config.retries;
-        for conn in link.conns.clone() {
-            self.drop_conn(conn, true);
-        }
-        let status = head.status;
-        if !spent {
-            self.notice(Notice::Pause { link: link_id, wait, asked, status });
-        } else {
-            self.ban_or_end(link_id, Ban::OtherStatus { status }, false, Failure::Status { status });
-        }
-    }
-
     /// Any other status: a server that fails is tried again, one that refuses is not.
     fn refusal(&mut self, id: ReqId, link: LinkId, head: &Head) {
-        if matches!(head.status, 408 | 500 | 502 | 504) {
+        let status = head.status;
+        if self.has_expired(id, link, status) || self.was_too_large(id, status) {
+            return;
+        }
+        if matches!(status, 408 | 500 | 502 | 504) {
             return self.pause(id, link, head);
         }
-        let status = head.status;
         // All links may be refused alike: they are judged together.
         let alike = self.parked.iter().any(|parked| parked.head.status == status);
         if self.phase == Phase::Unknown && (alike || self.other_opinions(link)) {
             return self.park(id, link, head);
+        }
+        if self.open_otherwise(id, link, status) {
+            return;
         }
         self.refuse(id, link, Ban::OtherStatus { status }, Failure::Status { status });
     }
@@ -255,7 +320,17 @@ impl Fetch {
         if self.next_root(link_id, &ban) {
             return;
         }
-        self.ban_or_end(link_id, ban, self.phase != Phase::Unknown, failure);
+        let probing = self.may_deliver_again();
+        self.ban_or_end(link_id, ban, probing, failure);
+    }
+
+    /// Whether the resource has been had from anywhere, so that a refusal may pass.
+    fn may_deliver_again(&self) -> bool {
+        match self.phase {
+            Phase::Unknown => false,
+            Phase::Ranges | Phase::Over => true,
+            Phase::OneAnswer { .. } => self.links.values().any(|link| !link.known.bytes.is_zero()),
+        }
     }
 
     /// Bans a link; if it was the last that could bring anything, the failure itself says more than its ban.
@@ -269,6 +344,33 @@ impl Fetch {
         }
     }
 
+    /// An answer to a range that cannot be used. Other links may have better ones; where this is the server's way, there
+    /// is one answer without ranges.
+    pub(super) fn unusable(&mut self, id: ReqId, link_id: LinkId, text: &str, head: &Head) {
+        if self.phase == Phase::Unknown && self.other_opinions(link_id) {
+            return self.park_unusable(id, link_id, head, text);
+        }
+        let witness =
+            |(other, link): (&LinkId, &LinkState)| *other != link_id && link.hopeful() && link.known.proved;
+        if self.untried_root(link_id)
+            || self.links.iter().any(witness)
+            || matches!(self.phase, Phase::OneAnswer { .. })
+        {
+            return self.misbehaves(id, link_id, text);
+        }
+        let conn = self.reqs.get(&id).map(|req| req.conn);
+        let root = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.root);
+        let served = root.is_some_and(|root| self.manners(root).serves_ranges());
+        let Some(link) = self.links.get_mut(&link_id) else { return };
+        link.failures += 1;
+        let wait = link.backoff();
+        if !served || link.failures > self.config.retries {
+            return self.one_answer(OneAnswer::BadRanges, conn);
+        }
+        self.cancel(id);
+        self.rest(link_id, wait);
+    }
+
     /// Answers that HTTP does not allow: once may be chance, again and again is not.
     pub(super) fn misbehaves(&mut self, id: ReqId, link_id: LinkId, text: &str) {
         self.cancel(id);
@@ -276,7 +378,8 @@ impl Fetch {
         if self.next_root(link_id, &why) {
             return;
         }
-        self.ban_or_end(link_id, why, self.phase != Phase::Unknown, Failure::Protocol { text: text.into() });
+        let probing = self.may_deliver_again();
+        self.ban_or_end(link_id, why, probing, Failure::Protocol { text: text.into() });
     }
 
     /// The span that a connection asks for before the resource is known: the next bytes that nobody has asked for, and
@@ -284,13 +387,22 @@ impl Fetch {
     pub(super) fn probe_span(&self) -> Option<Span> {
         let free = self.ledger.free(0, self.limit())?;
         let room = self.config.window.map_or(DataSize::MAX, |window| window / (self.links.len() as u64).max(1));
-        Some(Span::at(free.start, free.len().min(FIRST_SPAN).min(room.max(LEAST_PIECE))))
+        let first = match self.opening {
+            Opening::Range => FIRST_SPAN,
+            Opening::SmallRange => SMALL_SPAN,
+        };
+        Some(Span::at(free.start, free.len().min(first).min(room.max(LEAST_PIECE))))
     }
 }
 
 /// RFC 9110 §15.4 asks for a limit; browsers allow 20, curl 50. chosen: 10.
 const MOST_REDIRECTS: u32 = 10;
-/// A server that wants to be asked later than this is asked then all the same: a laptop is carried away meanwhile.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// A server that begins so far before the range that was asked for is worth it. chosen: a second of a slow link.
+const MOST_SKIPPED: DataSize = DataSize::from_mib(1);
+/// What is asked for where a first range was refused: hosts that limit the size of a range allow this much.
+pub(super) const SMALL_SPAN: DataSize = DataSize::from_kib(4);
+/// Smaller ranges than this, where more was asked for, are given up after so many in a row.
+const TINY: DataSize = DataSize::from_kib(4);
+const MOST_TINY: u32 = 8;
 /// How long a link waits that asked beyond a small file's end.
 const SMALL_REST: Duration = Duration::from_millis(200);

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::links::Edge;
 use super::thinks::Thinking;
-use super::{Ask, OriginId, PathSample, Protocol, ReqId, Span};
+use super::{Ask, OriginId, PathSample, Protocol, ReqId, Span, Validator};
 use crate::link::LinkId;
 use crate::predict::Meter;
 use crate::units::{Bitrate, DataSize, Instant};
@@ -27,6 +27,8 @@ pub(super) struct Conn {
     pub(super) meter: Meter,
     /// The last sign of life: opened, or bytes; or a request sent when nothing else was on the way.
     pub(super) last: Instant,
+    /// Complete answers so far.
+    pub(super) answered: u32,
     /// The server closes after what is on its way: no more requests.
     pub(super) draining: bool,
     pub(super) path: PathSample,
@@ -46,6 +48,7 @@ impl Conn {
             reqs: VecDeque::new(),
             meter: Meter::default(),
             last: now,
+            answered: 0,
             draining: false,
             path: PathSample::default(),
             disorder: None,
@@ -169,6 +172,10 @@ pub(super) struct Req {
     pub(super) cursor: u64,
     /// The head has come and was good.
     pub(super) accepted: bool,
+    /// The version that it was bound to.
+    pub(super) condition: Option<Validator>,
+    /// It was sent while others on its connection were not complete.
+    pub(super) piped: bool,
     /// The first of the bytes that another request brings as well.
     pub(super) covered_from: u64,
     /// Its bytes were given to others, because its link is silent.

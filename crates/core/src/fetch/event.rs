@@ -163,6 +163,9 @@ pub struct Head {
     pub range: Option<ContentRange>,
     /// The strongest validator that the answer carries.
     pub validator: Option<Validator>,
+    /// Last-Modified, if it is a strong validator beside an ETag (RFC 9110 §8.8.2.2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modified: Option<String>,
     /// `Accept-Ranges: none` was said. For the log's reader: what counts is how the server answers.
     pub refuses_ranges: bool,
     /// The body is encoded (gzip and its kin) although identity was asked for.
@@ -234,6 +237,8 @@ pub enum TroubleKind {
     Tls,
     /// The other end does not speak HTTP as it should: bad head, too much data.
     Protocol,
+    /// The server wants HTTP/1.1 for this request (RFC 9113 §7, HTTP_1_1_REQUIRED).
+    Http1Required,
     /// The machine itself closed it.
     Local,
     /// What led to the address, or who asked for it, may not lead there. No packet was sent.
@@ -282,7 +287,8 @@ pub enum Output {
         /// If-Range, once the resource is identified.
         if_range: Option<Validator>,
     },
-    /// The head is good: put the body at this offset onwards. More than `len` bytes must never be taken from it.
+    /// The head is good: put the body at this offset onwards. More than `len` bytes must never be taken from it; where it
+    /// has more, the answer ends there, in HTTP/1.1 with its connection.
     Accept {
         /// The request.
         req: ReqId,

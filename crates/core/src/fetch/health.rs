@@ -68,6 +68,10 @@ impl Fetch {
 
     fn open_on(&mut self, id: LinkId) {
         let now = self.now;
+        // What waits for another link's opinion needs no second connection beside it.
+        if self.waits_for_opinion(id) {
+            return;
+        }
         let extra = if self.phase == Phase::Ranges { u32::MAX } else { 1 };
         let Some(link) = self.links.get_mut(&id) else { return };
         let opening = |conns: &alloc::collections::BTreeMap<ConnId, Conn>, link: &LinkState| {

@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use super::allowance::Allowance;
 use super::conn::Conn;
 use super::notice::Ban;
 use super::thinks::Pauses;
@@ -26,6 +27,8 @@ pub(super) struct LinkState {
     pub(super) next_try: Instant,
     /// The server asked for a pause until then; patience begins after it.
     pub(super) paused_until: Instant,
+    /// How often it may ask.
+    pub(super) allowance: Allowance,
     /// How often it was banned; rests double.
     pub(super) bans: u32,
     /// The URL of the command line that it asks now.
@@ -38,7 +41,10 @@ pub(super) struct LinkState {
     pub(super) refused: bool,
     /// Where redirects of this link led, or the edge of a link that it follows.
     pub(super) targets: BTreeMap<OriginId, Edge>,
+    /// Redirects since bytes last came.
     pub(super) redirects: u32,
+    /// Answers that the present target has begun to deliver.
+    pub(super) served_here: u32,
     /// It left its own edge for another link's.
     pub(super) adopted: bool,
     /// How many connections it should have, and what became of the last change.
@@ -74,6 +80,9 @@ pub(super) struct Known {
     pub(super) edge: Option<Edge>,
     /// It says that the file has changed: the new size and validator.
     pub(super) differs: Option<(Option<DataSize>, Validator)>,
+    /// How often its server has contradicted what is known of the resource, in answers that no portal gives, since it
+    /// last agreed.
+    pub(super) contradictions: u32,
     /// How far the one answer came over it at its best, and how often since then it broke off before that.
     pub(super) best_answer: (u64, u32),
 }
@@ -126,6 +135,7 @@ impl LinkState {
             failures: 0,
             next_try: Instant::ZERO,
             paused_until: Instant::ZERO,
+            allowance: Allowance::default(),
             bans: 0,
             root,
             roots_left: 0,
@@ -133,6 +143,7 @@ impl LinkState {
             refused: false,
             targets: BTreeMap::new(),
             redirects: 0,
+            served_here: 0,
             adopted: false,
             lanes: super::lanes::Lanes::default(),
             spent: false,
@@ -151,6 +162,7 @@ impl LinkState {
     pub(super) fn forget_places(&mut self) {
         self.targets.clear();
         self.redirects = 0;
+        self.served_here = 0;
         self.adopted = false;
     }
 

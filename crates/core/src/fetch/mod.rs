@@ -19,6 +19,7 @@
 //! (1.33 × the ideal time on 300 Mbit/s with 30 ms). One request for everything was not used either: HTTP/1.1 cannot
 //! take it back when a link turns out slow.
 
+mod allowance;
 mod answers;
 mod config;
 mod conn;
@@ -28,10 +29,12 @@ mod lanes;
 mod ledger;
 mod level;
 mod links;
+mod manners;
 mod notice;
 mod opinions;
 mod orders;
 mod plan;
+mod refusals;
 mod rules;
 mod same;
 mod share;
@@ -86,6 +89,12 @@ pub struct Fetch {
     /// What each source says of its file.
     validators: BTreeMap<OriginId, Validator>,
     sources: sources::Sources,
+    /// What proves its version where the ETags of one URL differ.
+    dates: BTreeMap<OriginId, same::Dated>,
+    /// What the servers behind them have shown.
+    servers: BTreeMap<OriginId, manners::Manners>,
+    /// How the resource is asked for as long as nothing is known of it.
+    opening: Opening,
     /// Answers that may be a portal's: kept until another link has spoken.
     parked: Vec<opinions::Parked>,
     /// What is known of the size as long as everything may have to come as one answer.
@@ -121,6 +130,15 @@ enum Phase {
     },
     /// Done or failed.
     Over,
+}
+
+/// The first request for a resource. A server may refuse it for its Range field, or for the size of the range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Opening {
+    /// A range that fills a round trip or two.
+    Range,
+    /// A range of a few bytes; the first was refused.
+    SmallRange,
 }
 
 /// Why the machine wants to be woken.
@@ -180,6 +198,9 @@ impl Fetch {
             phase: Phase::Unknown,
             validators: BTreeMap::new(),
             sources: sources::Sources::new(&config),
+            dates: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            opening: Opening::Range,
             parked: Vec::new(),
             told: None,
             restarts: 0,
@@ -253,18 +274,40 @@ impl Fetch {
         if let Some(link) = self.links.get_mut(&conn.link) {
             link.known.reached = true;
             link.known.handshake = Some(link.known.handshake.map_or(handshake, |least| least.min(handshake)));
+            link.allowance.connections.take(self.now);
         }
         self.probe_stands(id);
     }
 
     fn closed(&mut self, id: ConnId, trouble: Trouble) {
         let Some(conn) = self.conns.get(&id) else { return };
-        let (link, finished) = (conn.link, trouble.kind == TroubleKind::Finished);
-        // A close between answers after something was delivered is how HTTP ends a connection.
-        let fruitful = (conn.draining || finished) && !conn.meter.total().is_zero();
+        let (link, root, answered) = (conn.link, conn.root, conn.answered);
+        if trouble.kind == TroubleKind::Http1Required {
+            return self.leave_http2(id, false);
+        }
+        // A close between answers after something was delivered is how HTTP ends a connection. What is no answer behind
+        // one that was good (bytes beyond its end, a reset) ends it as well.
+        let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
+        let between = front.is_none_or(|req| !req.accepted || req.remaining().is_empty());
+        let announced = conn.draining || trouble.kind == TroubleKind::Finished;
+        let spoilt = matches!(trouble.kind, TroubleKind::Protocol | TroubleKind::Reset | TroubleKind::Truncated);
+        let fruitful = (announced || (between && spoilt)) && !conn.meter.total().is_zero();
         self.drop_conn(id, false);
         if !fruitful {
-            self.fail(link, trouble);
+            return self.fail(link, trouble);
+        }
+        // Resets are the network's as often as the server's.
+        if announced || trouble.kind == TroubleKind::Protocol {
+            self.manners(root).on_end(answered);
+        }
+    }
+
+    /// The server serves this URL over HTTP/1.1 only (RFC 9113 §7): the driver remembers that for its host.
+    fn leave_http2(&mut self, id: ConnId, order: bool) {
+        let link = self.conns.get(&id).map(|conn| conn.link);
+        self.drop_conn(id, order);
+        if let Some(link) = link.and_then(|link| self.links.get_mut(&link)) {
+            link.next_try = self.now;
         }
     }
 
@@ -297,6 +340,9 @@ impl Fetch {
             self.rebuild();
         }
         self.finish_if_complete();
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.answered += 1;
+        }
         let next = self.conns.get(&conn).and_then(|conn| conn.reqs.front()).and_then(|id| self.reqs.get(id));
         let next = next.filter(|next| !next.accepted).map(|next| next.sent);
         let Some(ended) = self.conns.get_mut(&conn) else { return };
@@ -316,10 +362,27 @@ impl Fetch {
     /// One answer broke off; its connection lives.
     fn aborted(&mut self, id: ReqId, trouble: Trouble) {
         let Some(req) = self.reqs.get(&id) else { return };
-        let link = self.conns.get(&req.conn).map(|conn| conn.link);
+        let (conn_id, complete) = (req.conn, req.accepted && req.remaining().is_empty());
+        if trouble.kind == TroubleKind::Http1Required {
+            return self.leave_http2(conn_id, true);
+        }
         self.forget_req(id);
         self.rebuild();
-        if let Some(link) = link {
+        let Some(conn) = self.conns.get_mut(&conn_id) else { return };
+        let link = conn.link;
+        // GOAWAY: the server takes no more requests on this connection and finishes those that it has.
+        let goes_away = trouble.kind == TroubleKind::Finished;
+        let (root, answered, first) = (conn.root, conn.answered, !conn.draining);
+        conn.draining |= goes_away;
+        // The requests that it gives back are one event.
+        let fruitful = (goes_away && !first) || ((goes_away || complete) && !conn.meter.total().is_zero());
+        if conn.draining && conn.reqs.is_empty() {
+            self.drop_conn(conn_id, true);
+        }
+        if goes_away && first {
+            self.manners(root).on_end(answered);
+        }
+        if !fruitful {
             self.fail(link, trouble);
         }
     }
@@ -372,6 +435,7 @@ impl Fetch {
             self.rules();
         }
         self.close_resting();
+        self.await_allowance();
         self.await_silence();
     }
 

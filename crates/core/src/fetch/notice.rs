@@ -156,6 +156,10 @@ pub enum OneAnswer {
     NoLength,
     /// There is neither a strong ETag nor a usable Last-Modified, so two answers could be of two files.
     NoValidator,
+    /// The answers to requests for ranges cannot be used.
+    BadRanges,
+    /// The validator is another one each time, so two answers could be of two files.
+    Unsteady,
 }
 
 /// Why the download ends without the file.
@@ -179,8 +183,6 @@ pub enum Failure {
         /// The last failure.
         trouble: Trouble,
     },
-    /// The file changed more often than one download can follow.
-    KeepsChanging,
     /// Every link has carried all that it may.
     Budget,
     /// The bytes do not match their digest, whatever source they come from.
@@ -265,6 +267,8 @@ impl fmt::Display for OneAnswer {
             Self::NoRanges => "the server does not serve ranges",
             Self::NoLength => "the server does not say how long the file is",
             Self::NoValidator => "the server gives no strong validator, so answers must not be mixed",
+            Self::BadRanges => "the server's answers to requests for ranges cannot be used",
+            Self::Unsteady => "the server names another version of the file each time",
         })
     }
 }
@@ -280,7 +284,6 @@ impl fmt::Display for Failure {
             }
             Self::Retries { trouble } => write!(f, "gave up: {}", trouble.text),
             Self::Budget => f.write_str("the budgets of the links are spent, or too small for the file"),
-            Self::KeepsChanging => f.write_str("the file keeps changing on the server"),
             Self::Digest => f.write_str("the file does not match its digest"),
             Self::Redirect => f.write_str("the redirects lead nowhere"),
             Self::Protocol { text } => write!(f, "the server answers what was not asked: {text}"),

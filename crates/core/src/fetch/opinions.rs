@@ -15,13 +15,14 @@
 //! Well-known probe URLs (as phones ask them) were not used: they tell of the network that answers them, not of the one
 //! that answers for this host, and a download should talk to nobody but its server.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
 use super::conn::Conn;
 use super::links::{LinkState, Standing};
-use super::{Ban, ConnId, Failure, Fetch, Head, Notice, ReqId, Validator, Wake};
+use super::{Ban, ConnId, Failure, Fetch, Head, Notice, OneAnswer, ReqId, Validator, Wake};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
@@ -33,6 +34,15 @@ pub(super) struct Parked {
     link: LinkId,
     pub(super) head: Head,
     since: Instant,
+    /// Why it cannot be used, if it is an answer to a range.
+    unusable: Option<String>,
+}
+
+impl Parked {
+    /// Whether it is the whole file, or a portal's page.
+    fn is_whole(&self) -> bool {
+        matches!(self.head.status, 200..=299) && self.unusable.is_none()
+    }
 }
 
 /// The size that a link was told before anything could be put together.
@@ -85,18 +95,33 @@ impl Fetch {
 
     /// A server has told the size without delivering anything: a whole file of another size is a portal's page.
     pub(super) fn told_total(&mut self, total: DataSize) {
-        let (other, same) = core::mem::take(&mut self.parked).into_iter().partition(|parked| {
-            parked.head.status == 200 && parked.head.length.is_some_and(|length| length != total)
-        });
+        let (other, same) = core::mem::take(&mut self.parked)
+            .into_iter()
+            .partition(|parked| parked.is_whole() && parked.head.length.is_some_and(|length| length != total));
         self.parked = same;
         self.ban_parked(other, Some(total));
     }
 
     /// Keeps an answer until another link has spoken.
     pub(super) fn park(&mut self, id: ReqId, link: LinkId, head: &Head) {
+        self.park_with(id, link, head, None);
+    }
+
+    /// Keeps an answer to a range that cannot be used, until another link has spoken.
+    pub(super) fn park_unusable(&mut self, id: ReqId, link: LinkId, head: &Head, why: &str) {
+        self.park_with(id, link, head, Some(why.into()));
+    }
+
+    fn park_with(&mut self, id: ReqId, link: LinkId, head: &Head, unusable: Option<String>) {
         let Some(conn) = self.reqs.get(&id).map(|req| req.conn) else { return };
-        self.parked.push(Parked { conn, req: id, link, head: head.clone(), since: self.now });
+        self.parked.push(Parked { conn, req: id, link, head: head.clone(), since: self.now, unusable });
         self.hear_parked();
+    }
+
+    /// Whether an answer over this link waits for another link's opinion. The link has said what it knows: it is asked
+    /// nothing more meanwhile, and its silence says nothing.
+    pub(super) fn waits_for_opinion(&self, link: LinkId) -> bool {
+        self.parked.iter().any(|parked| parked.link == link)
     }
 
     /// Whether a link that has not spoken yet may still do so.
@@ -114,7 +139,7 @@ impl Fetch {
     /// How long the others are waited for with this answer.
     fn patience_with(&self, parked: &Parked) -> Duration {
         let under_way = |conn: &Conn| !conn.is_open() || !conn.reqs.is_empty();
-        let doubtful = parked.head.status == 200 && parked.head.validator.is_none();
+        let doubtful = parked.is_whole() && parked.head.validator.is_none();
         let patience = self.unheard(parked.link).map(|(_, link)| match () {
             () if link.known.reached => LONG_OPINION,
             () if !self.conns_of(link).any(under_way) => OPINION,
@@ -132,7 +157,10 @@ impl Fetch {
             return self.wake_at(until, Wake::Opinion);
         }
         if self.all_refused_alike() {
-            let status = first.head.status;
+            let (req, link, status) = (first.req, first.link, first.head.status);
+            if self.open_otherwise(req, link, status) {
+                return;
+            }
             for parked in core::mem::take(&mut self.parked) {
                 self.cancel(parked.req);
             }
@@ -140,7 +168,7 @@ impl Fetch {
         }
         let silent: Vec<LinkId> = self.unheard(first.link).map(|(id, _)| id).collect();
         let parked = self.parked.remove(self.best_parked());
-        if parked.head.status == 200 {
+        if parked.is_whole() {
             for link in silent {
                 self.notice(Notice::Unconfirmed { link, told: parked.link });
             }
@@ -149,7 +177,10 @@ impl Fetch {
         } else if parked.head.status == 416 {
             self.parked.clear();
             self.ask_without_range(parked.req);
-        } else {
+        } else if parked.unusable.is_some() {
+            self.parked.clear();
+            self.one_answer(OneAnswer::BadRanges, Some(parked.conn));
+        } else if !self.open_otherwise(parked.req, parked.link, parked.head.status) {
             let status = parked.head.status;
             self.refuse(parked.req, parked.link, Ban::OtherStatus { status }, Failure::Status { status });
             self.hear_parked();
@@ -161,17 +192,17 @@ impl Fetch {
         let Some(first) = self.parked.first().filter(|_| !self.combines()) else { return false };
         let status = first.head.status;
         let spoke = |id: LinkId| self.parked.iter().any(|parked| parked.link == id);
-        !matches!(status, 200 | 416)
-            && self.parked.iter().all(|parked| parked.head.status == status)
-            && self.links.iter().all(|(id, link)| spoke(*id) || !link.in_play())
+        let refused = |parked: &Parked| {
+            !parked.is_whole() && parked.unusable.is_none() && status != 416 && parked.head.status == status
+        };
+        self.parked.iter().all(refused) && self.links.iter().all(|(id, link)| spoke(*id) || !link.in_play())
     }
 
     /// The answer to believe (rules 2 and 3).
     fn best_parked(&self) -> usize {
         let says = |parked: &Parked| (parked.head.status, parked.head.length, parked.head.validator.clone());
         let voices = |parked: &Parked| self.parked.iter().filter(|other| says(other) == says(parked)).count();
-        let rank =
-            |parked: &Parked| (parked.head.status != 200, parked.head.validator.is_none(), Reverse(voices(parked)));
+        let rank = |parked: &Parked| (!parked.is_whole(), parked.head.validator.is_none(), Reverse(voices(parked)));
         let Some(first) = self.parked.iter().min_by_key(|parked| rank(parked)) else { return 0 };
         let same = |parked: &&Parked| {
             parked.head.validator.is_some()
@@ -192,9 +223,10 @@ impl Fetch {
     fn ban_parked(&mut self, parked: Vec<Parked>, want: Option<DataSize>) {
         let mut done = Vec::new();
         for parked in parked {
-            let ban = match parked.head.status {
-                200 => Ban::OtherLength { got: parked.head.length, want },
-                status => Ban::OtherStatus { status },
+            let ban = match (parked.unusable, parked.head.status) {
+                (Some(text), _) => Ban::Protocol { text },
+                (None, 200..=299) => Ban::OtherLength { got: parked.head.length, want },
+                (None, status) => Ban::OtherStatus { status },
             };
             self.cancel(parked.req);
             // Each of its connections may have said the same: that is one reason, not several.

@@ -3,11 +3,12 @@
 //! 1. A request is claimed in the ledger when it is sent; what it still owes is free again when it or its connection
 //!    ends without having brought it.
 //! 2. HTTP/2 takes back one answer with a reset, HTTP/1.1 only with the whole connection (RFC 9112 §9.3).
+//! 3. Nothing is sent for which a link has no [`allowance`](super::allowance).
 
 use alloc::vec::Vec;
 
 use super::conn::{Conn, Req};
-use super::{Ask, ConnId, Fetch, Output, Protocol, ReqId, Span};
+use super::{Ask, ConnId, Fetch, Output, Protocol, ReqId, Span, Wake};
 use crate::link::LinkId;
 use crate::units::DataSize;
 
@@ -77,15 +78,22 @@ impl Fetch {
         self.ledger.rebuild(self.reqs.values().filter(|req| !req.released).map(Req::remaining));
     }
 
-    /// Sends a request: the one gate. A span is cut to what its link may still carry; nothing is sent for no bytes.
-    pub(super) fn send(&mut self, conn_id: ConnId, ask: Ask) {
-        let Some(link) = self.conns.get(&conn_id).map(|conn| conn.link) else { return };
+    /// Sends a request: the one gate. A span is cut to what its link may still carry, and to what its server serves at a
+    /// time; nothing is sent for no bytes. Tells whether it was sent.
+    pub(super) fn send(&mut self, conn_id: ConnId, ask: Ask) -> bool {
+        let Some(link) = self.conns.get(&conn_id).map(|conn| conn.link) else { return false };
+        let most = self.conns.get(&conn_id).map_or(DataSize::MAX, |conn| self.largest(conn));
         let ask = match ask {
-            Ask::Span(span) => Ask::Span(Span::at(span.start, span.len().min(self.budget_left(link)))),
+            Ask::Span(span) => Ask::Span(Span::at(span.start, span.len().min(self.budget_left(link)).min(most))),
+            // An end of its own, where the server serves no more at a time.
+            Ask::From(start) if most < DataSize::MAX => {
+                let total = self.ledger.total().map_or(u64::MAX, DataSize::bytes);
+                Ask::Span(Span::at(start, most).intersect(Span::new(0, total)))
+            }
             open => open,
         };
-        if matches!(ask, Ask::Span(span) if span.is_empty()) {
-            return;
+        if matches!(ask, Ask::Span(span) if span.is_empty()) || !self.has_request(link) {
+            return false;
         }
         let total = self.ledger.total().map_or(u64::MAX, DataSize::bytes);
         let span = match ask {
@@ -93,14 +101,18 @@ impl Fetch {
             Ask::From(start) => Span::new(start, total),
             Ask::Span(span) => span,
         };
-        let if_range = self.conns.get(&conn_id).and_then(|conn| self.known(conn.root)).cloned();
-        let Some(conn) = self.conns.get_mut(&conn_id) else { return };
+        let if_range = self.conns.get(&conn_id).and_then(|conn| self.condition(conn.root)).cloned();
+        if let Some(link) = self.links.get_mut(&link) {
+            link.allowance.requests.take(self.now);
+        }
+        let Some(conn) = self.conns.get_mut(&conn_id) else { return false };
         let id = ReqId(self.next_req);
         self.next_req += 1;
         if conn.reqs.is_empty() {
             conn.last = self.now;
             conn.on_next(self.now, self.now);
         }
+        let piped = !conn.reqs.is_empty();
         conn.reqs.push_back(id);
         let if_range = match ask {
             Ask::Whole => None,
@@ -113,16 +125,38 @@ impl Fetch {
             span,
             cursor: span.start,
             accepted: false,
+            condition: if_range.clone(),
+            piped,
             covered_from: u64::MAX,
             released: false,
         };
         self.reqs.insert(id, req);
         self.ledger.claim(span);
         self.out.push_back(Output::Request { req: id, conn: conn_id, range: ask, if_range });
+        true
     }
 
+    /// Whether a link may send a request now; if not, [`Fetch::await_allowance`] sees to it that the machine is woken.
+    pub(super) fn has_request(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.allowance.requests.has(self.now))
+    }
+
+    /// A link that has used up its requests may send the next one a moment later.
+    pub(super) fn await_allowance(&mut self) {
+        let spent =
+            self.links.values().filter(|link| !link.conns.is_empty() && !link.allowance.requests.has(self.now));
+        if let Some(next) = spent.map(|link| link.allowance.requests.next(self.now)).min() {
+            self.wake_at(next, Wake::Retry);
+        }
+    }
+
+    /// Orders a connection, unless too many have stood on this link lately for what they brought.
     pub(super) fn connect(&mut self, link_id: LinkId) {
         let Some(link) = self.links.get_mut(&link_id) else { return };
+        if !link.allowance.connections.has(self.now) {
+            let next = link.allowance.connections.next(self.now);
+            return self.wake_at(next, Wake::Retry);
+        }
         let id = ConnId(self.next_conn);
         self.next_conn += 1;
         let edge = link.target();

@@ -53,6 +53,8 @@ impl Fetch {
     fn may_probe_at(&self, conn: &Conn) -> Option<Instant> {
         let link = self.links.get(&conn.link)?;
         let free = conn.takes_requests() && conn.reqs.is_empty() && self.allowed(conn.link);
+        // One answer that waits for another link's opinion says all that this link can say.
+        let free = free && !self.waits_for_opinion(conn.link);
         // The next try of a silent link is its next connection's; what stands already is asked at once.
         let at_once = matches!(link.standing, Standing::Silent { .. } | Standing::Probation);
         free.then_some(if at_once { self.now } else { link.next_try })
@@ -63,8 +65,9 @@ impl Fetch {
         let first = self.conns.iter().find(|(_, conn)| {
             conn.takes_requests() && conn.reqs.is_empty() && only.is_none_or(|only| only == conn.link)
         });
-        if let Some(id) = first.map(|(id, _)| *id) {
-            self.send(id, Ask::Whole);
+        if let Some(id) = first.map(|(id, _)| *id)
+            && self.send(id, Ask::Whole)
+        {
             self.phase = Phase::OneAnswer { req: self.reqs.keys().next_back().copied() };
         }
     }
@@ -80,8 +83,8 @@ impl Fetch {
                 break;
             }
             match self.next_span(id, free) {
-                Some(span) => self.send(id, Ask::Span(span)),
-                None => passed.push(id),
+                Some(span) if self.send(id, Ask::Span(span)) => {}
+                _ => passed.push(id),
             }
         }
         if self.ledger.free_bytes(u64::MAX).is_zero() {
@@ -95,7 +98,7 @@ impl Fetch {
     fn neediest(&self, passed: &[ConnId]) -> Option<ConnId> {
         let hungry = self.conns.iter().filter(|(id, conn)| {
             let hungry = || self.ahead(conn) < conn.wanted_ahead(self.now);
-            !passed.contains(id) && self.serves(conn) && has_room(conn) && hungry()
+            !passed.contains(id) && self.serves(conn) && has_room(conn) && self.may_pipeline(conn) && hungry()
         });
         hungry.min_by_key(|(_, conn)| self.ahead(conn) / conn.pace(self.now)).map(|(id, _)| *id)
     }
@@ -126,6 +129,12 @@ impl Fetch {
     /// A connection as it is to be expected over the next `horizon`.
     pub(super) fn lane(&self, conn: &Conn, horizon: Duration) -> Lane {
         let now = conn.pace(self.now);
+        // Where each connection is new, its link's rate is the best guess; without one, nothing would ever be asked for
+        // but the little that suits a connection of which nothing is known.
+        let now = match self.links.get(&conn.link) {
+            Some(link) if now.is_zero() && self.is_brief(conn) => self.link_rate(link, BRIEF_MEMORY),
+            _ => now,
+        };
         let pace = if conn.ramping(self.now) {
             level::climb(now, self.fastest_pace(), conn.floor_rtt(), horizon)
         } else {
@@ -164,7 +173,13 @@ impl Fetch {
             }
             FIRST_SPAN
         } else {
-            let batch = if level > FAR && !conn.ramping(self.now) { BULK } else { SOON };
+            let batch = match () {
+                () if self.is_brief(conn) => BRIEF,
+                // The round trip between two answers should be small beside what each brings.
+                () if self.is_alone(conn) => conn.rtt() * WORTH,
+                () if level > FAR && !conn.ramping(self.now) => BULK,
+                () => SOON,
+            };
             let need = (conn.wanted_ahead(self.now) - self.ahead(conn)).max(lane.pace * batch).max(LEAST_PIECE);
             // The server's pause should be small beside what it brings.
             let need = need.max(lane.pace * (conn.thinks() * self.worth(conn.link)));
@@ -290,6 +305,10 @@ const FAR: Duration = Duration::from_secs(4);
 /// What a request asks for, in time of its link: far from the end, and near it.
 const BULK: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_millis(60);
+/// The same where each answer costs a connection. chosen: ten handshakes of a slow path.
+const BRIEF: Duration = Duration::from_secs(3);
+/// Over which time a link's rate is taken for what its next connection may carry.
+const BRIEF_MEMORY: Duration = Duration::from_secs(2);
 /// What a request lasts, in its server's pauses: beside other links, and alone.
 const WORTH: u32 = 10;
 const WORTH_ALONE: u32 = 40;

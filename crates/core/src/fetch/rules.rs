@@ -89,7 +89,8 @@ impl Fetch {
         let free = |id: &&ConnId| {
             self.conns
                 .get(id)
-                .is_some_and(|conn| conn.takes_requests() && self.ahead(conn) <= FIRST_SPAN && conn.reqs.len() <= 1)
+                .filter(|conn| conn.takes_requests() && self.may_pipeline(conn))
+                .is_some_and(|conn| self.ahead(conn) <= FIRST_SPAN && conn.reqs.len() <= 1)
         };
         link.conns.iter().find(free).copied()
     }
@@ -99,7 +100,7 @@ impl Fetch {
         let ids: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in ids {
             let Some(conn) = self.conns.get(&id) else { continue };
-            if !conn.takes_requests() || !self.allowed(conn.link) {
+            if !conn.takes_requests() || !self.allowed(conn.link) || !self.may_pipeline(conn) {
                 continue;
             }
             let newest = conn.reqs.back().and_then(|id| self.reqs.get(id));

@@ -42,7 +42,8 @@ impl Fetch {
 
     /// By when something should come on each connection on which something is awaited.
     fn expected(&self) -> impl Iterator<Item = (ConnId, Instant)> {
-        self.conns.iter().filter(|(_, conn)| !self.is_held(conn)).filter_map(|(id, conn)| {
+        let waits = |conn: &Conn| self.is_held(conn) || self.waits_for_opinion(conn.link);
+        self.conns.iter().filter(move |(_, conn)| !waits(conn)).filter_map(|(id, conn)| {
             let way = self.links.get(&conn.link).and_then(|link| link.known.handshake).unwrap_or_default();
             Some((*id, conn.last + patience(conn, way)?))
         })
@@ -80,6 +81,7 @@ impl Fetch {
             // The link is fine, the connection is not: after a while its bytes go elsewhere.
             Standing::Up if others_live && link.conns.len() > 1 => {
                 if given_up < self.now {
+                    self.note_forgotten(id);
                     self.drop_conn(id, true);
                 } else {
                     self.wake_at(given_up, Wake::Silence);
@@ -233,8 +235,10 @@ impl Fetch {
         link.known.meter.on_bytes(now, len);
         link.known.last_data = Some(now);
         link.failures = 0;
+        link.redirects = 0;
         link.roots_left = 0;
         link.refused = false;
+        link.allowance.earn(len);
         let was = core::mem::replace(&mut link.standing, Standing::Up);
         if was == Standing::Up {
             return self.spend(link_id);
@@ -247,6 +251,7 @@ impl Fetch {
         // What stood still while this one moved would only bring its bytes late.
         let stale: Vec<ConnId> = link.conns.iter().copied().filter(|other| *other != conn_id).collect();
         for other in stale {
+            self.note_forgotten(other);
             self.drop_conn(other, true);
         }
         if told {

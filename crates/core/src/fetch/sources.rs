@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::links::{LinkState, Standing};
-use super::{Ban, Config, Failure, Fetch, Notice, OriginId, Output, Phase, Proof, Span, SpanSet, Wake};
+use super::{Ban, Config, Failure, Fetch, Notice, Opening, OriginId, Output, Phase, Proof, Span, SpanSet, Wake};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
@@ -389,6 +389,8 @@ impl Fetch {
         let had = self.phase != Phase::Unknown || !self.ledger.done().is_zero();
         self.close_all();
         self.validators.clear();
+        self.dates.clear();
+        self.opening = Opening::Range;
         self.parked.clear();
         self.told = None;
         self.carrier = None;
@@ -544,6 +546,7 @@ impl LinkState {
         self.known.proved = false;
         self.known.edge = None;
         self.known.differs = None;
+        self.known.contradictions = 0;
         self.known.best_answer = (0, 0);
         if self.standing != Standing::Down {
             self.standing = Standing::Up;

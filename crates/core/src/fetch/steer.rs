@@ -84,7 +84,8 @@ impl Fetch {
 
     /// The connection on which a link may ask now: the one with the least on its way.
     pub(crate) fn seat(&self, link: LinkId) -> Option<Seat> {
-        let conns = self.conns.iter().filter(|(_, conn)| conn.link == link && self.serves(conn));
+        let may_ask = |conn: &super::conn::Conn| self.serves(conn) && self.may_pipeline(conn);
+        let conns = self.conns.iter().filter(|(_, conn)| conn.link == link && may_ask(conn));
         let (id, conn) = conns.min_by_key(|(_, conn)| self.ahead(conn))?;
         Some(Seat {
             conn: *id,
@@ -107,13 +108,14 @@ impl Fetch {
         Some(Seat { pace, wants: seat.wants.min(enough - seat.ahead), ..seat })
     }
 
-    /// Asks for the bytes of `span` that nobody brings, as far as they lie together. None: there are none, or the link
-    /// may not carry them.
-    pub(crate) fn ask(&mut self, seat: Seat, span: Span) -> Option<ReqId> {
+    /// Asks for the bytes of `span` that nobody brings, as far as they lie together and one request may bring them. Gives
+    /// what was asked for. None: there are no such bytes, or the link may not carry them.
+    pub(crate) fn ask(&mut self, seat: Seat, span: Span) -> Option<Span> {
         let free = self.unasked(span)?;
-        let next = self.next_req;
-        self.send(seat.conn, Ask::Span(free));
-        (self.next_req > next).then_some(ReqId(next))
+        if !self.send(seat.conn, Ask::Span(free)) {
+            return None;
+        }
+        self.reqs.values().next_back().map(|req| req.span)
     }
 
     /// Takes back everything that a link was asked for: over HTTP/1.1 that ends its connections (RFC 9112 §9.3). What

@@ -33,15 +33,13 @@ impl Fetch {
 
     fn next_double(&self) -> Option<(ConnId, ReqId, Span)> {
         let (late, end) = self.laggard()?;
-        // What may carry nothing more cannot help: a request for no bytes would be one for everything.
-        let may_carry = |conn: &Conn| self.serves(conn) && has_room(conn) && !self.budget_left(conn.link).is_zero();
         let laggard = self.conns.get(&late)?;
         // A connection of the same link shares its capacity: it helps only one that stands still.
         let stuck = self.now.since(laggard.last) >= laggard.rtt();
         let helpers = self
             .conns
             .iter()
-            .filter(|(id, conn)| **id != late && may_carry(conn) && (stuck || conn.link != laggard.link));
+            .filter(|(id, conn)| **id != late && self.may_help(conn) && (stuck || conn.link != laggard.link));
         let lanes = helpers
             .map(|(id, conn)| (*id, self.lane(conn, Duration::ZERO)))
             .filter(|(_, lane)| !lane.pace.is_zero());
@@ -53,8 +51,7 @@ impl Fetch {
         let owed = self.owed(laggard);
         let own = Lane { pace: laggard.pace(self.now), ready: self.standstill(laggard) };
         let both = level(&[own, lane], owed);
-        let part =
-            quota(lane, both).min(owed).max(LEAST_PIECE).min(self.budget_left(self.conns.get(&helper)?.link));
+        let part = quota(lane, both).min(owed).max(LEAST_PIECE).min(self.may_carry(self.conns.get(&helper)?));
         let costs = self.links.get(&self.conns.get(&helper)?.link).is_some_and(|link| link.profile.metered);
         let far = if gain < HOPELESS || costs { DataSize::ZERO } else { self.ledger.total()? / HOPELESS_WASTE };
         let allowed = self.waste_allowed().max(far);
@@ -86,25 +83,31 @@ impl Fetch {
         let own = Lane { pace, ready: (before / pace).saturating_add(self.standstill(laggard)) };
         let owed = self.ledger.undone_bytes(req.owed());
         let end = own.ready.saturating_add(owed / pace).saturating_add(laggard.thinks_of(self.unanswered(laggard)));
-        let others = self.conns.iter().filter(|(_, conn)| {
-            conn.link != laggard.link
-                && self.serves(conn)
-                && has_room(conn)
-                && !self.budget_left(conn.link).is_zero()
-        });
+        let others = self.conns.iter().filter(|(_, conn)| conn.link != laggard.link && self.may_help(conn));
         let lanes = others.map(|(id, conn)| (*id, self.lane(conn, Duration::ZERO)));
         let (helper, lane) = lanes.filter(|(_, lane)| !lane.pace.is_zero()).min_by_key(|(_, lane)| lane.ready)?;
         let both = level(&[own, lane], owed);
         if end <= within || both.saturating_add(RELIEF) > end {
             return None;
         }
-        let part =
-            quota(lane, both).min(owed).max(LEAST_PIECE).min(self.budget_left(self.conns.get(&helper)?.link));
+        let part = quota(lane, both).min(owed).max(LEAST_PIECE).min(self.may_carry(self.conns.get(&helper)?));
         if self.ledger.wasted() + part > self.ledger.total()? / HOPELESS_WASTE {
             return None;
         }
         let span = req.owed();
         Some((helper, *id, Span::new(span.start.max(span.end.saturating_sub(part.bytes())), span.end)))
+    }
+
+    /// Whether a connection may get another request, and its link carry its bytes. A request for no bytes would be one
+    /// for everything.
+    fn may_help(&self, conn: &Conn) -> bool {
+        let may_ask = self.serves(conn) && has_room(conn) && self.may_pipeline(conn);
+        may_ask && self.has_request(conn.link) && !self.budget_left(conn.link).is_zero()
+    }
+
+    /// The most that one request on a connection may bring.
+    fn may_carry(&self, conn: &Conn) -> DataSize {
+        self.budget_left(conn.link).min(self.largest(conn))
     }
 
     /// The connection that ends last, and when.

@@ -5,19 +5,43 @@
 //! 1. One connection of one link carries it; all others are closed.
 //! 2. If it breaks off, nothing of it can be used, because nothing proves that the next one continues it.
 //! 3. A 200 to a question for a range is a changed file, a server that has stopped serving ranges, or a portal's page;
-//!    the validator and the length tell which.
+//!    the validator and the length tell which. A server that serves ranges most of the time is asked again.
+//! 4. A 206 of all bytes, whatever was asked for, is a 200 in disguise. No portal gives one.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::links::LinkState;
 use super::{
-    Ask, Ban, ConnId, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Trouble, TroubleKind,
-    Validator,
+    Ask, Ban, ConnId, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Trouble,
+    TroubleKind,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
 
 impl Fetch {
+    /// 206 to a request without a range.
+    pub(super) fn whole_part(&mut self, id: ReqId, link: LinkId, head: &Head) {
+        let length = match head.range {
+            None => head.length,
+            Some(ContentRange { span: Some(span), total })
+                if span.start == 0
+                    && total.is_none_or(|total| total == span.len())
+                    && head.length.is_none_or(|length| length == span.len()) =>
+            {
+                total.or(head.length)
+            }
+            Some(_) => return self.misbehaves(id, link, "a part of the file although all of it was asked for"),
+        };
+        self.whole(id, link, Ask::Whole, &Head { status: 200, length, ..head.clone() });
+    }
+
+    /// Rule 4.
+    pub(super) fn whole_as_part(&mut self, id: ReqId, link: LinkId, head: &Head) {
+        let length = head.range.and_then(|range| range.total);
+        self.whole(id, link, Ask::Whole, &Head { status: 200, length, ..head.clone() });
+    }
+
     /// 200: the whole file, or a portal's page.
     pub(super) fn whole(&mut self, id: ReqId, link: LinkId, ask: Ask, head: &Head) {
         if head.encoded {
@@ -38,9 +62,14 @@ impl Fetch {
             Phase::Unknown => self.park(id, link, head),
             // If-Range failed: the file has changed, if the answer can prove it; otherwise it is a portal's page.
             _ => match &head.validator {
-                Some(validator) if !self.is_known(id, head.length, validator) => {
-                    self.differs(id, link, Ban::OtherValidator, Some((head.length, validator.clone())));
+                Some(validator) if !self.is_known(id, head) => {
+                    if !self.relax_condition(id, head) {
+                        let sure = head.length.is_some() && head.length == self.ledger.total();
+                        let change = Some((head.length, validator.clone()));
+                        self.differs(id, link, Ban::OtherValidator, change, sure);
+                    }
                 }
+                Some(_) if self.relax_condition(id, head) => {}
                 Some(_) => self.ranges_ignored(id, link),
                 // Nothing proves that it is the file, but a portal's page would not have its length.
                 None if head.length.is_some() && head.length == self.ledger.total() => {
@@ -48,7 +77,7 @@ impl Fetch {
                 }
                 None => {
                     let (got, want) = (head.length, self.ledger.total());
-                    self.differs(id, link, Ban::OtherLength { got, want }, None);
+                    self.differs(id, link, Ban::OtherLength { got, want }, None, false);
                 }
             },
         }
@@ -57,11 +86,18 @@ impl Fetch {
     /// The right file, but all of it: the server serves no ranges. If another link has delivered one, this link's
     /// server is to blame; otherwise everything has to come as one answer, and what an earlier run left is of no use.
     fn ranges_ignored(&mut self, id: ReqId, link: LinkId) {
+        let conn = self.reqs.get(&id).map(|req| req.conn);
+        let root = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.root);
+        if let Some(manners) = root.map(|root| self.manners(root)).filter(|manners| manners.serves_ranges()) {
+            manners.ignored += 1;
+            if manners.ignored <= MOST_IGNORED {
+                self.cancel(id);
+                return self.rest(link, Duration::ZERO);
+            }
+        }
         if self.links.iter().any(|(other, state)| *other != link && state.known.proved && state.hopeful()) {
             return self.misbehaves(id, link, "200 with everything instead of the range");
         }
-        let conn = self.reqs.get(&id).map(|req| req.conn);
-        let root = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.root);
         if let (Some(root), Some(total)) = (root, self.ledger.total()) {
             let known = self.known(root).cloned();
             self.told(link, total, known.as_ref(), false);
@@ -70,10 +106,10 @@ impl Fetch {
         self.validators.clear();
     }
 
-    fn is_known(&self, id: ReqId, total: Option<DataSize>, validator: &Validator) -> bool {
+    fn is_known(&self, id: ReqId, head: &Head) -> bool {
         let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
-        let known = root.and_then(|root| self.known(root));
-        (total.is_none() || self.ledger.total() == total) && known == Some(validator)
+        let proved = root.is_some_and(|root| self.proves(root, head));
+        (head.length.is_none() || self.ledger.total() == head.length) && proved
     }
 
     /// Takes this answer for the whole file, and no other.
@@ -179,3 +215,6 @@ impl Fetch {
         }
     }
 }
+
+/// Answers with everything, in a row, from a server that has served ranges, before everything is taken from one of them.
+const MOST_IGNORED: u32 = 3;

@@ -78,12 +78,12 @@ impl Stream {
             }
             return true;
         };
-        if self.fetch.ask(seat, free).is_none() {
+        let Some(asked) = self.fetch.ask(seat, free) else {
             self.lane(link).reserved.push_front(span);
             return false;
-        }
-        if free.end < span.end {
-            self.lane(link).reserved.push_front(Span::new(free.end, span.end));
+        };
+        if asked.end < span.end {
+            self.lane(link).reserved.push_front(Span::new(asked.end, span.end));
         }
         self.note();
         true

@@ -6,7 +6,7 @@
 //! 1. What frames the body must be beyond doubt: conflicting lengths and unknown transfer codings end the connection
 //!    (RFC 9112 §6.3).
 //! 2. What only helps is ignored when it is malformed: a Content-Range that cannot be is none, a weak validator is
-//!    none (RFC 9110 §8.8.1).
+//!    none (RFC 9110 §8.8.1). A Content-Range is read in each spelling that leaves no doubt of what it means.
 //! 3. Where a field that must be single comes twice, the first one counts, unless rule 1 applies.
 
 use std::time::{Duration, SystemTime};
@@ -97,6 +97,7 @@ pub(super) fn read<'a>(
         length: if let Framing::Length(n) = framing { Some(DataSize::from_bytes(n)) } else { None },
         range: seen.range.filter(|_| matches!(status, 206 | 416)).and_then(content_range),
         validator: seen.validator(),
+        modified: seen.modified(),
         refuses_ranges: seen.refuses_ranges,
         encoded: seen.encoding.is_some(),
         retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
@@ -118,14 +119,18 @@ impl<'a> Fields<'a> {
             return self.take_coding(text);
         }
         if is("content-disposition") {
-            let text = || String::from_utf8_lossy(value).into_owned();
+            let text = || unfolded(&String::from_utf8_lossy(value));
             self.disposition.get_or_insert_with(text);
         }
         let Some(text) = text else { return Ok(()) };
-        if is("content-type") {
-            self.content_type.get_or_insert(text);
-        } else if is("content-range") {
+        if is("content-range") {
             self.range.get_or_insert(text);
+        } else if is("location") {
+            self.location.get_or_insert_with(|| unfolded(text));
+        } else if text.contains(['\r', '\n']) {
+            // RFC 9112 §5.2 forbids folded lines. In none of these fields is one worth more than its absence.
+        } else if is("content-type") {
+            self.content_type.get_or_insert(text);
         } else if is("etag") {
             self.etag.get_or_insert(text);
         } else if is("last-modified") {
@@ -144,8 +149,6 @@ impl<'a> Fields<'a> {
         } else if is("connection") {
             self.close |= tokens(text).any(|token| token.eq_ignore_ascii_case("close"));
             self.keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
-        } else if is("location") {
-            self.location.get_or_insert_with(|| text.to_owned());
         }
         Ok(())
     }
@@ -163,11 +166,17 @@ impl<'a> Fields<'a> {
     }
 
     fn take_coding(&mut self, text: Option<&str>) -> Result<(), Trouble> {
-        if self.chunked || !text.is_some_and(|text| text.eq_ignore_ascii_case("chunked")) {
-            let text = text.unwrap_or("binary");
-            return Err(trouble(TroubleKind::Protocol, format!("the server sent Transfer-Encoding `{text:.40}`")));
+        for coding in tokens(text.unwrap_or("binary")) {
+            match coding {
+                // No coding at all (RFC 2616 §3.6).
+                _ if coding.eq_ignore_ascii_case("identity") => {}
+                _ if coding.eq_ignore_ascii_case("chunked") && !self.chunked => self.chunked = true,
+                _ => {
+                    let text = format!("the server sent Transfer-Encoding `{coding:.40}`");
+                    return Err(trouble(TroubleKind::Protocol, text));
+                }
+            }
         }
-        self.chunked = true;
         Ok(())
     }
 
@@ -185,30 +194,54 @@ impl<'a> Fields<'a> {
         if let Some(etag) = self.etag.filter(|etag| is_strong(etag)) {
             return Some(Validator::Etag(etag.to_owned()));
         }
+        self.strong_date().map(|text| Validator::Date(text.to_owned()))
+    }
+
+    /// Last-Modified beside an ETag. File systems and builds without clocks date everything alike; such a date tells
+    /// versions apart no better than none.
+    fn modified(&self) -> Option<String> {
+        let dated = self.modified?.duration_since(SystemTime::UNIX_EPOCH).ok()? >= FIRST_DATE;
+        self.strong_date().filter(|_| dated).map(str::to_owned)
+    }
+
+    /// Last-Modified, if it is a strong validator.
+    fn strong_date(&self) -> Option<&'a str> {
         let age = self.date?.duration_since(self.modified?).ok()?;
-        let text = self.modified_text.filter(|_| age >= STRONG_AGE)?;
-        Some(Validator::Date(text.to_owned()))
+        self.modified_text.filter(|_| age >= STRONG_AGE)
     }
 }
 
-/// `bytes 0-9/20`, `bytes 0-9/*` or `bytes */20` (RFC 9110 §14.4); none for what cannot be.
+/// `bytes 0-9/20`, `bytes 0-9/*` or `bytes */20` (RFC 9110 §14.4); none for what cannot be. Servers also write
+/// `bytes=0-9/20`, `bytes: 0-9/20` and `0-9/20`, put blanks around the numbers, and leave out the total, or the last
+/// byte where it is the file's.
 fn content_range(text: &str) -> Option<ContentRange> {
-    let (unit, rest) = text.split_once(' ')?;
-    let (range, total) = rest.trim().split_once('/')?;
-    if !unit.eq_ignore_ascii_case("bytes") {
+    let unit = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (unit, rest) = text.split_at(unit);
+    if !unit.is_empty() && !unit.eq_ignore_ascii_case("bytes") && !unit.eq_ignore_ascii_case("byte") {
         return None;
     }
+    let rest = rest.trim_start();
+    let rest = rest.strip_prefix(['=', ':']).unwrap_or(rest);
+    let (range, total) = rest.split_once('/').unwrap_or((rest, "*"));
+    let (range, total) = (range.trim(), total.trim());
     let total = if total == "*" { None } else { Some(number(total)?) };
+    let size = total.map(DataSize::from_bytes);
     if range == "*" {
-        return Some(ContentRange { span: None, total: Some(DataSize::from_bytes(total?)) });
+        return Some(ContentRange { span: None, total: Some(size?) });
     }
     let (first, last) = range.split_once('-')?;
-    let (first, last) = (number(first)?, number(last)?);
-    let end = last.checked_add(1)?;
-    if last < first || total.is_some_and(|total| end > total) {
+    let first = number(first.trim())?;
+    let end = match last.trim() {
+        "" => total?,
+        last => number(last)?.checked_add(1)?,
+    };
+    if first == end && total == Some(end) {
+        return Some(ContentRange { span: None, total: size });
+    }
+    if end <= first || total.is_some_and(|total| end > total) {
         return None;
     }
-    Some(ContentRange { span: Some(Span::new(first, end)), total: total.map(DataSize::from_bytes) })
+    Some(ContentRange { span: Some(Span::new(first, end)), total: size })
 }
 
 /// Seconds, or a date (RFC 9110 §10.2.3); a date that has passed is no delay.
@@ -232,6 +265,12 @@ fn number(text: &str) -> Option<u64> {
     if digits { text.parse().ok() } else { None }
 }
 
+/// The text of a field whose value goes on in further lines.
+fn unfolded(text: &str) -> String {
+    let lines: Vec<&str> = text.split(['\r', '\n']).map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.len() < 2 { text.to_owned() } else { lines.join(" ") }
+}
+
 fn tokens(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|token| !token.is_empty())
 }
@@ -239,6 +278,8 @@ fn tokens(list: &str) -> impl Iterator<Item = &str> {
 /// From this age on a Last-Modified is strong: a change within the same second, and a difference between two clocks,
 /// can be ruled out (RFC 9110 §8.8.2.2; the minute is that of RFC 7232 §2.2.2).
 const STRONG_AGE: Duration = Duration::from_secs(60);
+/// 1 January 1990, before the first web server: later than the zero of Unix (1970) and of FAT and ZIP (1980).
+const FIRST_DATE: Duration = Duration::from_secs(631_152_000);
 
 #[cfg(test)]
 mod tests {
@@ -266,9 +307,23 @@ mod tests {
             ("bytes 0-18446744073709551615/*", None),
             ("bytes 0-9/-20", None),
             ("bytes +0-9/20", None),
-            ("bytes 0-9", None),
+            ("bytes 0-9", span(0, 10, None)),
             ("items 0-9/20", None),
-            ("bytes=0-9/20", None),
+            ("bytes=0-9/20", span(0, 10, Some(20))),
+            ("bytes: 0-9/20", span(0, 10, Some(20))),
+            ("BYTES  0 - 9 / 20", span(0, 10, Some(20))),
+            ("bytes:0-9/20", span(0, 10, Some(20))),
+            ("bytes = 0-9/*", span(0, 10, None)),
+            ("0-9/20", span(0, 10, Some(20))),
+            ("bytes 5-/20", span(5, 20, Some(20))),
+            ("bytes 4-/4", Some(ContentRange { span: None, total: Some(DataSize::from_bytes(4)) })),
+            ("*/20", Some(ContentRange { span: None, total: Some(DataSize::from_bytes(20)) })),
+            ("bytes 5-/*", None),
+            ("bytes==0-9/20", None),
+            ("bytes 0-9/20/30", None),
+            ("bytes 0x0-9/20", None),
+            ("bytes -9/20", None),
+            ("none", None),
             ("", None),
         ] {
             assert_eq!(head(206, &[("Content-Range", text)]).expect("read").head.range, want, "{text}");
@@ -304,9 +359,11 @@ mod tests {
         assert_eq!(head(304, &[("content-length", "5")]).expect("read").framing, Framing::Length(0));
         assert_eq!(head(200, &[]).expect("read").framing, Framing::UntilClose);
         assert!(head(200, &[]).expect("read").head.closes);
-        for bad in ["gzip, chunked", "chunked, chunked", "identity", ""] {
+        for bad in ["gzip, chunked", "chunked, chunked", "x"] {
             assert!(head(200, &[("transfer-encoding", bad)]).is_err(), "{bad}");
         }
+        let identity = ("transfer-encoding", "identity");
+        assert_eq!(head(200, &[identity, ("content-length", "5")]).expect("read").framing, Framing::Length(5));
         assert!(head(200, &[chunked, chunked]).is_err());
     }
 

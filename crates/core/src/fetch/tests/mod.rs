@@ -6,6 +6,7 @@
 mod answers;
 mod links;
 mod opinions;
+mod servers;
 mod shares;
 mod sharing;
 mod sources;
@@ -44,6 +45,10 @@ pub(super) struct Desk {
     /// The address at which a connection was ordered, if one was named.
     pub(super) ordered_at: BTreeMap<ConnId, IpAddr>,
     pub(super) reqs: BTreeMap<ReqId, Asked>,
+    /// The connections that have come to stand.
+    pub(super) stood: Vec<ConnId>,
+    /// How many bytes were accepted of an answer.
+    pub(super) lens: BTreeMap<ReqId, Option<DataSize>>,
     pub(super) notices: Vec<Notice>,
     pub(super) done: bool,
     pub(super) failed: Option<Failure>,
@@ -63,6 +68,8 @@ impl Desk {
             conns: BTreeMap::new(),
             ordered_at: BTreeMap::new(),
             reqs: BTreeMap::new(),
+            stood: Vec::new(),
+            lens: BTreeMap::new(),
             notices: Vec::new(),
             done: false,
             failed: None,
@@ -114,7 +121,8 @@ impl Desk {
                     assert!(!matches!(range, Ask::Span(span) if span.is_empty()), "a request for no bytes");
                     self.reqs.insert(req, Asked { conn, ask: range, if_range, at: None });
                 }
-                Output::Accept { req, at, .. } => {
+                Output::Accept { req, at, len, .. } => {
+                    self.lens.insert(req, len);
                     self.reqs.get_mut(&req).expect("accepts what was asked for").at = Some(at);
                 }
                 Output::Cancel { req } => {
@@ -160,6 +168,7 @@ impl Desk {
 
     /// A connection stands after this many milliseconds.
     pub(super) fn stands(&mut self, conn: ConnId, protocol: Protocol, rtt: u64, peer: Option<IpAddr>) {
+        self.stood.push(conn);
         self.tell(Input::Connected { conn, protocol, handshake: Duration::from_millis(rtt), peer });
     }
 

@@ -144,31 +144,26 @@ fn an_answer_that_another_link_never_confirms_is_taken_and_told() {
 }
 
 #[test]
-fn several_answers_over_one_link_ban_it_once() {
-    let mut desk = Desk::two(Config::default());
-    let conn = desk.on(A)[0];
-    desk.stands(conn, Protocol::Http1, 5, None);
-    desk.whole(desk.first(A), Some(PAGE), None);
-    // Silence orders more connections, and the portal answers each of them.
-    let mut parked = 1;
-    for _ in 0..40 {
-        desk.pass(Duration::from_millis(50));
-        for conn in desk.on(A) {
-            if desk.reqs.values().all(|asked| asked.conn != conn) {
-                desk.stands(conn, Protocol::Http1, 5, None);
-                let req = desk.asked(A).iter().find(|(_, asked)| asked.conn == conn).map(|(req, _)| *req);
-                if let Some(req) = req {
-                    desk.whole(req, Some(PAGE), None);
-                    parked += 1;
-                }
-            }
+fn while_an_answer_waits_for_an_opinion_its_link_is_asked_nothing_more() {
+    // A server that closes behind each answer, and one that does not.
+    for closes in [false, true] {
+        let mut desk = Desk::two(Config::default());
+        let conn = desk.on(A)[0];
+        desk.stands(conn, Protocol::Http1, 5, None);
+        let length = bytes(PAGE);
+        desk.tell(Input::Head {
+            req: desk.first(A),
+            head: Head { status: 200, length, closes, ..Head::default() },
+        });
+        for _ in 0..40 {
+            desk.pass(Duration::from_millis(50));
+            assert_eq!((desk.on(A), desk.asked(A).len()), (alloc::vec![conn], 1), "closes: {closes}");
         }
+        desk.connect(B, 50);
+        desk.part(desk.first(B), SIZE, TAG);
+        let bans = desk.notices.iter().filter(|notice| matches!(notice, Notice::Banned { link: A, .. })).count();
+        assert_eq!(bans, 1, "{:?}", desk.notices);
     }
-    assert!(parked > 1, "several of its connections were answered");
-    desk.connect(B, 50);
-    desk.part(desk.first(B), SIZE, TAG);
-    let bans = desk.notices.iter().filter(|notice| matches!(notice, Notice::Banned { link: A, .. })).count();
-    assert_eq!(bans, 1, "{:?}", desk.notices);
 }
 
 #[test]
