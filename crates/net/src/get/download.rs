@@ -18,6 +18,7 @@ use super::job::{File, GetError, Target, Watcher};
 use super::log::{self, Logged};
 use super::mptcp::Together;
 use super::origins::Origins;
+use super::page;
 use super::place::Place;
 use super::pump::Pump;
 use super::report::{LinkReport, Report, SCHEMA};
@@ -89,7 +90,7 @@ pub(super) async fn download(
     links.into_iter().for_each(|link| pump.link_up(link));
     pump.takes_encoded = true;
     let mut seconds = None;
-    let ended = until_end(&mut pump, &mut beside, started, &mut seconds).await;
+    let ended = until_end(&mut pump, &mut beside, &file, started, &mut seconds).await;
     let seconds = seconds.unwrap_or_else(|| started.elapsed()).as_secs_f64();
     let drawn = watch.and_then(Watch::finish);
     let ended = ended.map_err(|stop| stop.into_error(&url, &shared, &mut pump));
@@ -171,6 +172,7 @@ impl Early {
 async fn until_end(
     pump: &mut Pump<'_, Fetch>,
     beside: &mut Beside,
+    file: &File,
     started: std::time::Instant,
     whole_after: &mut Option<Duration>,
 ) -> Result<(), Early> {
@@ -185,6 +187,7 @@ async fn until_end(
         let total = total_of(&pump.logged.machine.status());
         drain(&mut pump.place.store, total).await?;
         *whole_after = Some(started.elapsed());
+        refuse_page(pump, file)?;
         check(pump).await
     });
     poll_fn(|cx| match shared.stopping.get() {
@@ -192,6 +195,23 @@ async fn until_end(
         None => whole.as_mut().poll(cx).map_err(Early::Error),
     })
     .await
+}
+
+/// Keeps an HTML page from being taken for the file. A digest knows better.
+fn refuse_page(pump: &mut Pump<'_, Fetch>, file: &File) -> Result<(), GetError> {
+    let known = file.digests.whole.is_some() || file.digests.pieces.is_some();
+    let Some(url) = file.sources.first().map(|source| &source.url).filter(|_| !known) else { return Ok(()) };
+    let content_type = pump.described.as_ref().and_then(|(_, _, described)| described.content_type.as_deref());
+    let named = match &file.target {
+        Target::File(path) => Some(path.as_path()),
+        Target::Directory(_) | Target::Stdout => None,
+    };
+    let Some(wanted) = page::instead_of(url, named, content_type, &pump.place.head) else { return Ok(()) };
+    // The next run must not go on from it. What a stream's reader has taken cannot be taken back.
+    if pump.place.store.window().is_none() {
+        pump.place.store.restart()?;
+    }
+    Err(GetError::Page { url: url.to_string(), wanted })
 }
 
 /// Settles the file and counts everything up.

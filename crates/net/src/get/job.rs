@@ -207,6 +207,16 @@ pub enum GetError {
         /// Who says so.
         why: String,
     },
+    /// A page came where another kind of file was wanted.
+    #[error(
+        "{url}: the server sent an HTML page, not a {wanted}; open it in a browser, or name the file .html to keep the page"
+    )]
+    Page {
+        /// The URL.
+        url: String,
+        /// The extension of the URL.
+        wanted: String,
+    },
     /// The log cannot be written.
     #[error("{path}: {error}: the log of decisions cannot be written")]
     Trace {
@@ -273,6 +283,7 @@ impl GetError {
             Self::Trust(_) | Self::Name { .. } => Kind::Network,
             Self::Interrupted { .. } => Kind::Interrupted,
             Self::TimeUp { .. } => Kind::TimeUp,
+            Self::Page { .. } => Kind::Page,
         }
     }
 
@@ -292,7 +303,7 @@ fn of_failure(failure: &Failure) -> Kind {
         Failure::Status { .. } | Failure::Redirect | Failure::Protocol { .. } | Failure::Retries { .. } => {
             Kind::Protocol
         }
-        Failure::KeepsChanging | Failure::Budget => Kind::Other,
+        Failure::Budget => Kind::Other,
     }
 }
 
@@ -301,7 +312,7 @@ fn of_failure(failure: &Failure) -> Kind {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// None of the others: the file keeps changing, budgets are spent, a reader has gone away.
+    /// None of the others: budgets are spent, a reader has gone away.
     Other,
     /// `--max-time` is over.
     TimeUp,
@@ -311,6 +322,8 @@ pub enum Kind {
     Http4xx,
     /// The server does not speak HTTP as it should, or its redirects lead nowhere.
     Protocol,
+    /// The server sends an HTML page instead of the file.
+    Page,
     /// The server cannot be reached: no such name, refused, no TLS.
     Network,
     /// No link of this machine can be used, or nothing comes over any of them.
@@ -333,6 +346,7 @@ impl Kind {
             Self::Usage => 64,
             Self::Verification => 65,
             Self::Http4xx => 66,
+            Self::Page => 67,
             Self::Network => 68,
             Self::NoLink => 69,
             Self::Disk => 74,

@@ -21,6 +21,7 @@ mod log;
 mod mptcp;
 mod network;
 mod origins;
+mod page;
 mod place;
 mod pump;
 mod report;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use marline_core::fetch::ReqId;
 use marline_core::units::DataSize;
 
+use super::page;
 use crate::http::Sink;
 use crate::store::{Store, StoreError};
 
@@ -17,6 +18,8 @@ use crate::store::{Store, StoreError};
 pub(super) struct Place {
     pub(super) store: Store,
     answers: BTreeMap<ReqId, Way>,
+    /// The first bytes of the resource, as far as they came in order.
+    pub(super) head: Vec<u8>,
     error: Option<StoreError>,
 }
 
@@ -30,7 +33,7 @@ struct Way {
 
 impl Place {
     pub(super) fn new(store: Store) -> Self {
-        Self { store, answers: BTreeMap::new(), error: None }
+        Self { store, answers: BTreeMap::new(), head: Vec::new(), error: None }
     }
 
     /// The body of this answer belongs at `at` onwards, and is of no more bytes than `len`.
@@ -64,6 +67,10 @@ impl Place {
 impl Sink for Place {
     fn body(&mut self, req: ReqId, bytes: &[u8]) {
         let Some(way) = self.answers.get_mut(&req) else { return };
+        if way.next < page::HEAD as u64 && way.next == self.head.len() as u64 {
+            let more = (page::HEAD - self.head.len()).min(bytes.len());
+            self.head.extend_from_slice(&bytes[..more]);
+        }
         if let Err(error) = self.store.write(way.next, bytes) {
             self.error.get_or_insert(error);
         }
