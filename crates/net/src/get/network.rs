@@ -185,10 +185,10 @@ impl Network {
         interface: Option<&Interface>,
         right: Right,
     ) -> Result<Connection, Trouble> {
-        let tls = (url.scheme() == "https").then(|| self.trust.borrow_mut().config()).transpose();
-        let tls = tls.map_err(|why| Trouble { kind: TroubleKind::Tls, text: why.to_string() })?;
         let host = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
+        let tls = (url.scheme() == "https").then(|| self.trust.borrow_mut().config_for(&host, port)).transpose();
+        let tls = tls.map_err(|why| Trouble { kind: TroubleKind::Tls, text: why.to_string() })?;
         let answer =
             self.resolver.resolve_for(right.host(), &host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
         let dial = Dial {
@@ -202,6 +202,12 @@ impl Network {
             right,
         };
         Connection::dial(dial).await
+    }
+
+    /// The URL's host wants HTTP/1.1.
+    pub(crate) fn leave_http2(&self, url: &Url, interface: Option<&Interface>) {
+        self.trust.borrow().leave_http2(&host_of(url), url.port_or_known_default().unwrap_or(443));
+        self.warm.forget(&Way::to(url, interface));
     }
 
     /// Keeps a connection on which nothing is awaited.

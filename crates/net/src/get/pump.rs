@@ -443,7 +443,7 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     /// Something failed on a link, and the machine has heard of it. What it had to say of it needs no second line.
     fn failed(&mut self, link: LinkId, trouble: &Trouble, denied: bool) {
-        if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Local) {
+        if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Local | TroubleKind::Http1Required) {
             return;
         }
         let Some(tally) = self.tallies.get_mut(usize::from(link.0)) else { return };
@@ -540,6 +540,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                 Output::Restart => {
                     self.consumed = 0;
                     self.resumed = 0;
+                    self.place.head.clear();
                     if let Err(error) = self.place.store.restart() {
                         self.end = Some(Err(error.into()));
                     }

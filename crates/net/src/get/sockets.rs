@@ -165,7 +165,7 @@ impl Sockets {
     ) -> impl Future<Output = Dialed> + use<> {
         let name = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
-        let tls = (url.scheme() == "https").then(|| self.trust.config()).transpose();
+        let tls = (url.scheme() == "https").then(|| self.trust.config_for(&name, port)).transpose();
         let known = self.names.get(&(link, name.clone())).cloned();
         let (resolver, mptcp) = (Rc::clone(&self.resolver), self.mptcp);
         async move {
@@ -236,6 +236,15 @@ impl Sockets {
                 let most = most(slot.link).min(DataSize::from_bytes(SCRATCH as u64));
                 let looked = connection.poll_event(cx, &mut self.scratch, sink, most);
                 slot.over |= matches!(looked, Poll::Ready(Event::Closed { .. }));
+                if let Poll::Ready(Event::Aborted { trouble, .. } | Event::Closed { trouble }) = &looked
+                    && trouble.kind == TroubleKind::Http1Required
+                {
+                    slot.over = true;
+                    self.trust.leave_http2(&slot.host, slot.url.port_or_known_default().unwrap_or(443));
+                    if let Some(warm) = &self.warm {
+                        warm.forget(&Way::to(&slot.url, slot.interface.as_ref()));
+                    }
+                }
                 looked.map(Happening::Event)
             }
             State::Dialing(_, dialing) => {

@@ -136,6 +136,11 @@ impl Warm {
         self.pool.borrow_mut().resting.remove(device);
     }
 
+    /// What leads there is of no use any more.
+    pub(crate) fn forget(&self, way: &Way) {
+        self.pool.borrow_mut().idle.remove(way);
+    }
+
     /// Links have changed: nothing is sure to stand.
     pub(crate) fn clear(&self) {
         let mut pool = self.pool.borrow_mut();

@@ -38,6 +38,8 @@ struct Body {
     rest: Rest,
     /// How many more bytes may be delivered.
     allowed: u64,
+    /// More than that has come.
+    exceeded: bool,
 }
 
 /// How the rest of a body is framed.
@@ -90,7 +92,8 @@ impl Answers {
                 Framing::Chunked => Rest::Chunked(Chunks::new()),
                 Framing::UntilClose => Rest::UntilClose,
             };
-            self.state = State::Body(Body { rest, allowed: limit.map_or(u64::MAX, DataSize::bytes) });
+            let allowed = limit.map_or(u64::MAX, DataSize::bytes);
+            self.state = State::Body(Body { rest, allowed, exceeded: false });
         }
     }
 
@@ -116,8 +119,8 @@ impl Answers {
     /// How much to read at one time, so that little of what follows a body must be kept aside.
     pub(super) fn read_size(&self) -> usize {
         match &self.state {
-            State::Body(Body { rest: Rest::Length(n), .. }) => {
-                usize::try_from(*n).unwrap_or(usize::MAX).saturating_add(HEAD_READ / 4)
+            State::Body(Body { rest: Rest::Length(n), allowed, .. }) => {
+                usize::try_from(*n.min(allowed)).unwrap_or(usize::MAX).saturating_add(HEAD_READ / 4)
             }
             State::Body(_) => usize::MAX,
             _ => HEAD_READ,
@@ -126,14 +129,16 @@ impl Answers {
 
     /// What can be said without further bytes: a body of no bytes is complete, or all is over.
     pub(super) fn next(&mut self) -> Option<Event> {
-        if let State::Body(Body { rest, .. }) = &self.state {
-            let done = match rest {
-                Rest::Length(n) => *n == 0,
-                Rest::Chunked(chunks) => chunks.is_done(),
-                Rest::UntilClose => false,
-            };
-            if done && !self.is_stopped() {
+        if let State::Body(body) = &self.state
+            && !self.is_stopped()
+        {
+            if body.is_complete() {
                 return self.end();
+            }
+            if body.is_cut() {
+                let event = self.end();
+                self.over(trouble(TroubleKind::Finished, "the rest of the last answer was not wanted"));
+                return event;
             }
         }
         if let State::Over = self.state {
@@ -167,8 +172,8 @@ impl Answers {
         let said = error.as_ref().map_or("the server closed the connection", |trouble| trouble.text.as_str());
         let end = match &self.state {
             State::Over => return,
-            State::Body(Body { rest: Rest::UntilClose, allowed }) if error.is_none() => {
-                self.state = State::Body(Body { rest: Rest::Length(0), allowed: *allowed });
+            State::Body(Body { rest: Rest::UntilClose, allowed, exceeded }) if error.is_none() => {
+                self.state = State::Body(Body { rest: Rest::Length(0), allowed: *allowed, exceeded: *exceeded });
                 return;
             }
             State::Body(_) | State::Verdict(_) => {
@@ -187,24 +192,29 @@ impl Answers {
 
     fn feed_head(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         let Some(&req) = self.open.front() else { return self.unasked(bytes) };
+        if OTHER_LINES.iter().any(|(line, _)| line.starts_with(bytes)) {
+            return (0, None);
+        }
+        let other = OTHER_LINES.iter().find(|(line, _)| bytes.starts_with(line));
+        let rewritten = other.map(|(line, meant)| [*meant, &bytes[line.len()..]].concat());
+        let longer = other.map_or(0, |(line, meant)| meant.len() - line.len());
+        let head = rewritten.as_deref().unwrap_or(bytes);
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MOST];
         let mut response = httparse::Response::new(&mut fields);
-        let mut parsed = response.parse(bytes);
-        if parsed == Err(httparse::Error::HeaderValue) {
-            // A name with a control byte in it, say. RFC 9112 §5 lets nobody read such a field; the others are as good as
-            // before, unless one of those is hurt that say where the body ends.
+        let mut parsed = response.parse(head);
+        if parsed.is_err_and(|error| error != httparse::Error::TooManyHeaders) {
+            // A value with a control byte in it, a blank before a colon, a line that goes on in the next one. RFC 9112 §5
+            // lets nobody read such a field; the others are as good as before, unless one of those is hurt that say where
+            // the body ends.
             fields = [httparse::EMPTY_HEADER; FIELDS_MOST];
             response = httparse::Response::new(&mut fields);
-            let mut lenient = httparse::ParserConfig::default();
-            lenient.ignore_invalid_headers_in_responses(true);
-            parsed = lenient.parse_response(&mut response, bytes);
-            if parsed.is_ok_and(|parsed| parsed.is_complete()) && framing_lines(bytes) != framing_fields(&response)
-            {
+            parsed = lenient().parse_response(&mut response, head);
+            if parsed.is_ok_and(|parsed| parsed.is_complete()) && framing_lines(head) != framing_fields(&response) {
                 parsed = Err(httparse::Error::HeaderValue);
             }
         }
         let used = match parsed {
-            Ok(httparse::Status::Complete(used)) if used <= HEAD_MOST => used,
+            Ok(httparse::Status::Complete(used)) if used <= HEAD_MOST => used - longer,
             Ok(httparse::Status::Partial) if bytes.len() < HEAD_MOST => return (0, None),
             Ok(_) => return self.refuse("the server sent a head of more than 64 KiB"),
             Err(httparse::Error::TooManyHeaders) => {
@@ -233,8 +243,12 @@ impl Answers {
         }
     }
 
-    /// Bytes came although nothing was asked for. Servers that give up an idle connection may say so with a 408.
+    /// Bytes came although nothing was asked for. Servers that give up an idle connection may say so with a 408; some end
+    /// a body with a line more than they should.
     fn unasked(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
+        if bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
+            return (bytes.len(), None);
+        }
         if bytes.starts_with(b"HTTP/1.1 408") {
             self.over(trouble(TroubleKind::Finished, "the server ended the idle connection"));
             return (0, self.next());
@@ -270,13 +284,27 @@ impl Answers {
 }
 
 impl Body {
+    /// Whether all of it has come.
+    fn is_complete(&self) -> bool {
+        match &self.rest {
+            Rest::Length(n) => *n == 0,
+            Rest::Chunked(chunks) => chunks.is_done(),
+            Rest::UntilClose => false,
+        }
+    }
+
+    /// Whether everything that is wanted of it has come, and there is more.
+    fn is_cut(&self) -> bool {
+        self.exceeded || (self.allowed == 0 && matches!(self.rest, Rest::Length(1..)))
+    }
+
     /// Passes on what belongs to the body. Returns the bytes used, the payload among them, and what is wrong.
     fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> (usize, u64, Option<Trouble>) {
         let before = self.allowed;
-        let (allowed, mut excess) = (&mut self.allowed, false);
+        let (allowed, excess) = (&mut self.allowed, &mut self.exceeded);
         let mut pass = |slice: &[u8]| {
             let take = usize::try_from(*allowed).unwrap_or(usize::MAX).min(slice.len());
-            excess |= take < slice.len();
+            *excess |= take < slice.len();
             *allowed -= take as u64;
             if take > 0 {
                 payload(&slice[..take]);
@@ -299,13 +327,22 @@ impl Body {
                 bytes.len()
             }),
         };
-        let text = match (excess, broken) {
-            (true, _) => Some("the server sent more than was asked for"),
-            (_, true) => Some("the server sent a broken chunked body"),
-            _ => None,
-        };
-        (used, before - self.allowed, text.map(|text| trouble(TroubleKind::Protocol, text)))
+        let bad = broken && !self.exceeded;
+        let bad = bad.then(|| trouble(TroubleKind::Protocol, "the server sent a broken chunked body"));
+        (used, before - self.allowed, bad)
     }
+}
+
+/// What other programs tolerate in a head as well.
+fn lenient() -> httparse::ParserConfig {
+    let mut lenient = httparse::ParserConfig::default();
+    lenient
+        .ignore_invalid_headers_in_responses(true)
+        .allow_spaces_after_header_name_in_responses(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .allow_multiple_spaces_in_response_status_delimiters(true)
+        .allow_space_before_first_header_name(true);
+    lenient
 }
 
 /// Whether a field says where the body ends, or which bytes it has.
@@ -325,6 +362,8 @@ fn framing_fields(response: &httparse::Response<'_, '_>) -> usize {
     response.headers.iter().filter(|field| is_framing(field.name.as_bytes())).count()
 }
 
+/// How first lines begin that are not of HTTP/1, and as what they are meant: SHOUTcast's, and NCSA's httpd's.
+const OTHER_LINES: [(&[u8], &[u8]); 2] = [(b"ICY ", b"HTTP/1.0 "), (b"HTTP ", b"HTTP/1.0 ")];
 /// The largest head that is read (nginx and Apache send heads of at most 8 KiB by default).
 const HEAD_MOST: usize = 64 * 1024;
 /// The most fields in a head.
@@ -397,6 +436,42 @@ mod tests {
         for field in ["Content-Length: 1\x01", "Transfer-Encoding\x01: chunked\r\nTransfer-Encoding: \x01chunked"] {
             assert_eq!(kind_of(1, with(field).as_bytes()), "closed Protocol", "{field}");
         }
+    }
+
+    #[test]
+    fn heads_that_others_read_are_read() {
+        let rest = "Content-Length: 2\r\n\r\nok";
+        for head in [
+            "HTTP/1.1 200\r\n".to_owned() + rest,
+            "HTTP/1.1  200  OK\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\na b: c\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nno colon\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nX-Empty:\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nServer : x\r\nContent-Length : 2\r\n\r\nok".to_owned(),
+            "HTTP/1.1 200 OK\r\nX-Long: a,\r\n\tb\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nContent-Length:\r\n 2\r\n\r\nok".to_owned(),
+            "HTTP/1.1 200 OK\nContent-Length: 2\n\nok".to_owned(),
+            "\r\nHTTP/1.1 200 OK\r\n".to_owned() + rest,
+            "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok".to_owned(),
+            "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n".to_owned() + rest,
+            "ICY 200 OK\r\nicy-name: radio\r\n\r\nok".to_owned(),
+            "HTTP 200 OK\r\n\r\nok".to_owned(),
+        ] {
+            for cut in 0..head.len() {
+                let (first, second) = head.as_bytes().split_at(cut);
+                let (told, bodies) = hear(1, None, &[first, second], None);
+                assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{head} cut at {cut}");
+                assert_eq!(bodies.0, [(0, b"ok".to_vec())], "{head}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_that_only_end_a_body_are_skipped() {
+        let (told, _) = hear(1, None, &[b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok\r\n", b"\n"], None);
+        assert_eq!(told, ["head 0 200", "end 0", "closed Finished"]);
+        assert_eq!(kind_of(1, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokJUNK"), "closed Protocol");
     }
 
     const PIPELINED: &[u8] =
@@ -479,7 +554,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n123\r\n6\r\n456789\r\n",
         ] {
             let (told, bodies) = hear(1, Some(5), &[wire], None);
-            assert_eq!(told, ["head 0 200", "closed Protocol"]);
+            assert_eq!(told, ["head 0 200", "end 0", "closed Finished"]);
             assert_eq!(bodies.0, [(0, b"12345".to_vec())]);
         }
     }
@@ -495,7 +570,6 @@ mod tests {
             b"HTTP/2 200\r\n\r\n",
             b"HTTP/1.1 101 Switching\r\n\r\n",
             b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
             many.as_bytes(),
             long.as_bytes(),
         ] {

@@ -7,8 +7,8 @@
 //! 2. What has arrived is handed on before more is read, and nothing is read while the caller takes no body. So little
 //!    more than one turn's bytes is ever kept.
 //! 3. Requests beyond the server's SETTINGS_MAX_CONCURRENT_STREAMS wait here.
-//! 4. After GOAWAY the streams that the server still serves are finished; the rest is unanswered when the connection
-//!    closes, and nothing is said of it before.
+//! 4. After GOAWAY the streams that the server still serves are finished; the rest is aborted at once, so that it can be
+//!    asked for elsewhere meanwhile.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -190,8 +190,18 @@ impl Http2 {
     /// Sends what may be sent.
     fn open_streams(&mut self, cx: &mut Context<'_>) {
         while !self.waiting.is_empty() {
-            // An error here is the connection's: the driver tells it.
-            let Poll::Ready(Ok(())) = self.sender.poll_ready(cx) else { return };
+            match self.sender.poll_ready(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) if error.is_go_away() => {
+                    self.going = true;
+                    for (req, _) in std::mem::take(&mut self.waiting) {
+                        self.abort(req, words(&error, TroubleKind::Finished));
+                    }
+                    return;
+                }
+                // Any other error is the connection's: the driver tells it.
+                _ => return,
+            }
             let Some((req, request)) = self.waiting.pop_front() else { return };
             match self.sender.send_request(request, true) {
                 Ok((answer, reset)) => {
@@ -271,10 +281,8 @@ impl Http2 {
                         sink.body(req, &bytes[..take]);
                     }
                     if take < bytes.len() {
-                        self.data(req, passed);
                         exchange.reset.send_reset(Reason::CANCEL);
-                        self.abort(req, trouble(TroubleKind::Protocol, "the server sent more than was asked for"));
-                        return Turn::Gone;
+                        break Some(Ok(()));
                     }
                 }
             }
@@ -296,6 +304,9 @@ impl Http2 {
     fn lose(&mut self, req: ReqId, error: &h2::Error, kind: TroubleKind) -> Turn {
         if error.is_reset() {
             self.abort(req, words(error, kind));
+        } else if error.is_go_away() && kind != TroubleKind::Truncated {
+            self.going = true;
+            self.abort(req, words(error, TroubleKind::Finished));
         } else {
             self.going |= error.is_go_away();
             self.broken |= kind == TroubleKind::Truncated;
@@ -353,6 +364,10 @@ fn words(error: &h2::Error, kind: TroubleKind) -> Trouble {
         return Trouble { kind, ..lost };
     }
     match error.reason() {
+        Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => {
+            trouble(TroubleKind::Http1Required, "the server wants HTTP/1.1")
+        }
+        Some(Reason::NO_ERROR) if error.is_go_away() => trouble(kind, "the server ends the HTTP/2 connection"),
         Some(Reason::REFUSED_STREAM) => trouble(TroubleKind::Reset, "the server refused the stream"),
         Some(reason) if error.is_remote() => {
             trouble(kind, format!("the server reset it: {}", reason.description()))

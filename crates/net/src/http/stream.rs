@@ -109,17 +109,28 @@ impl AsyncRead for Metered {
     }
 }
 
+/// A failed write does not end anything: the server may have said why (GOAWAY) before it closed. Reading finds the end.
+/// The codec sends its own end before it tells of the server's, so that may fail, too.
 impl AsyncWrite for Metered {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf).map(|result| unless_closed(result, buf.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx).map(|result| unless_closed(result, ()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx).map(|result| unless_closed(result, ()))
+    }
+}
+
+/// The result of a write, or `done` where the peer has closed.
+fn unless_closed<T>(result: io::Result<T>, done: T) -> io::Result<T> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    match result {
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected) => Ok(done),
+        result => result,
     }
 }
 

@@ -15,9 +15,10 @@
 //! post-quantum key exchange, but it gathers entropy for 40 ms before the first handshake: two round trips of a Wi-Fi
 //! link at the start of every download, against 0.05 s of CPU time for each gigabyte.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
@@ -78,16 +79,19 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
 }
 
 /// Whom to trust in a run: read when the first `https` URL appears, which a redirect may name long after the start.
+/// Clones share what they learn of hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     ca_file: Option<PathBuf>,
     config: Option<Arc<ClientConfig>>,
+    /// Hosts and ports that want HTTP/1.1, although they offer HTTP/2.
+    http1: Arc<Mutex<BTreeSet<(String, u16)>>>,
 }
 
 impl Trust {
     /// Those in this file only, or the system's.
     pub fn new(ca_file: Option<&Path>) -> Self {
-        Self { ca_file: ca_file.map(Path::to_owned), config: None }
+        Self { ca_file: ca_file.map(Path::to_owned), ..Self::default() }
     }
 
     /// The configuration of all connections.
@@ -102,7 +106,37 @@ impl Trust {
         self.config = Some(Arc::clone(&config));
         Ok(config)
     }
+
+    /// The configuration of connections to one host.
+    ///
+    /// # Errors
+    /// As [`tls_config`].
+    pub fn config_for(&mut self, host: &str, port: u16) -> Result<Arc<ClientConfig>, TrustError> {
+        let config = self.config()?;
+        if !self.http1().contains(&(host.to_owned(), port)) {
+            return Ok(config);
+        }
+        let mut http1 = ClientConfig::clone(&config);
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(http1))
+    }
+
+    /// A host has asked for HTTP/1.1 (RFC 9113 §7, HTTP_1_1_REQUIRED): HTTP/2 is not offered to it any more.
+    pub fn leave_http2(&self, host: &str, port: u16) {
+        let mut http1 = self.http1();
+        if http1.len() < MOST_HOSTS {
+            http1.insert((host.to_owned(), port));
+        }
+    }
+
+    fn http1(&self) -> MutexGuard<'_, BTreeSet<(String, u16)>> {
+        // Nothing panics while it is held.
+        self.http1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
+
+/// Hosts that are remembered; few servers ask for HTTP/1.1 in this way.
+const MOST_HOSTS: usize = 1000;
 
 /// The one place that names the cryptography.
 fn provider() -> CryptoProvider {

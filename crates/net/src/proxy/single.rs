@@ -96,6 +96,10 @@ impl Single {
                 Err(trouble) if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Reset) => {
                     Self::once(network, interface, question, (&url, right), true).await?
                 }
+                Err(Trouble { kind: TroubleKind::Http1Required, .. }) => {
+                    network.leave_http2(&url, interface);
+                    Self::once(network, interface, question, (&url, right), true).await?
+                }
                 asked => asked?,
             };
             let Some(location) = location.filter(|_| (300..400).contains(&single.head.status)) else {

@@ -44,7 +44,7 @@ where
 }
 
 /// How a server proves this identity.
-fn acceptor(identity: &Identity) -> rustls::ServerConfig {
+pub(crate) fn acceptor(identity: &Identity) -> rustls::ServerConfig {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     rustls::ServerConfig::builder_with_provider(provider)
@@ -141,7 +141,7 @@ fn a_refused_stream_is_aborted_and_the_connection_lives() {
 }
 
 #[test]
-fn more_than_was_accepted_aborts_the_stream() {
+fn an_answer_ends_where_no_more_was_accepted() {
     let mut client = Client::dial(server(|mut incoming| async move {
         while let Some(Ok((_, mut answer))) = incoming.accept().await {
             let mut body = answer.send_response(ok(), false).expect("sent");
@@ -153,8 +153,60 @@ fn more_than_was_accepted_aborts_the_stream() {
     assert!(matches!(client.next(), Event::Head { .. }));
     client.conn.accept(ReqId(0), Some(DataSize::from_bytes(3)));
     let events = client.run(1);
-    assert_eq!(last_kind(&events), Some(TroubleKind::Protocol), "{events:?}");
+    assert!(matches!(events.last(), Some(Event::End { req: ReqId(0) })), "{events:?}");
     assert_eq!(client.bodies.0[&0], b"hel");
+}
+
+#[test]
+fn a_server_that_wants_http_1_1_says_so_for_a_stream_or_for_all() {
+    for goes_away in [false, true] {
+        let mut client = Client::dial(server(move |mut incoming| async move {
+            while let Some(Ok((_, mut answer))) = incoming.accept().await {
+                if goes_away {
+                    incoming.abrupt_shutdown(Reason::HTTP_1_1_REQUIRED);
+                } else {
+                    answer.send_reset(Reason::HTTP_1_1_REQUIRED);
+                }
+            }
+        }))
+        .expect("connected");
+        client.conn.request(ReqId(0), &get(Ask::Whole));
+        let events = client.run(1);
+        assert_eq!(last_kind(&events), Some(TroubleKind::Http1Required), "goes away: {goes_away}: {events:?}");
+    }
+}
+
+#[test]
+fn requests_that_a_leaving_server_does_not_take_are_given_back_while_it_still_answers() {
+    let mut client = Client::dial(server(|mut incoming| async move {
+        let (_, mut answer) = incoming.accept().await.expect("a request").expect("a stream");
+        incoming.graceful_shutdown();
+        let mut body = answer.send_response(ok(), false).expect("sent");
+        let slowly = async {
+            for _ in 0..20 {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                body.send_data(Bytes::from_static(b"x"), false).expect("sent");
+            }
+            body.send_data(Bytes::new(), true).expect("sent");
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = slowly => {}
+            () = async { while incoming.accept().await.is_some() {} } => {}
+        }
+    }))
+    .expect("connected");
+    client.conn.request(ReqId(0), &get(Ask::Whole));
+    assert!(matches!(client.next(), Event::Head { req: ReqId(0), .. }));
+    client.conn.accept(ReqId(0), None);
+    assert!(matches!(client.next(), Event::Data { .. }));
+    client.conn.request(ReqId(1), &get(Ask::Whole));
+    let events = client.run(2);
+    let told: Vec<_> = events.iter().filter(|event| !matches!(event, Event::Data { .. })).collect();
+    let [Event::Aborted { req: ReqId(1), trouble }, Event::End { req: ReqId(0) }] = told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(trouble.kind, TroubleKind::Finished);
 }
 
 #[test]
