@@ -175,10 +175,15 @@ fn a_file_that_changes_half_way_is_fetched_again_as_a_whole() {
 }
 
 #[test]
-fn a_file_that_always_changes_is_given_up() {
+fn a_file_that_always_changes_is_one_of_its_versions() {
     let server = Server::start(|asked| Resource::other(3_000_000, asked.nth as u64).answer(asked));
-    let line = Program::new().refused(&[&server.url("/file")], 1);
-    assert!(line.contains("the file keeps changing on the server"), "{line}");
+    let program = Program::new();
+    let ended = program.get(&server.url("/file"));
+    ended.report();
+    ended.says("the server names another version of the file each time");
+    let file = program.file("out").unwrap();
+    let last = server.asked().len() as u64;
+    assert!((0..last).any(|nth| file == *Resource::other(3_000_000, nth).data), "mixed");
 }
 
 #[test]
@@ -192,7 +197,7 @@ fn a_range_beyond_the_end_means_another_length() {
         }
         all.answer(asked)
     });
-    fetched(&server, &resource).says("its answer is 1000 bytes long instead of 6000000");
+    fetched(&server, &resource).is_quiet();
 }
 
 #[test]
@@ -215,7 +220,7 @@ fn a_range_that_was_not_asked_for_is_never_written() {
         }
         _ => all.answer(asked),
     });
-    fetched(&server, &resource).says("another range than the one that was asked for");
+    fetched(&server, &resource).is_quiet();
 }
 
 #[test]
@@ -223,7 +228,7 @@ fn a_range_of_a_file_of_another_size_is_never_written() {
     let (resource, other) = (Resource::new(SIZE), Resource::other(SIZE / 2, 1));
     let all = resource.clone();
     let server = Server::start(move |asked| if asked.nth == 1 { other.answer(asked) } else { all.answer(asked) });
-    fetched(&server, &resource).says("3000000 bytes long instead of 6000000");
+    fetched(&server, &resource).says("the file has changed on the server: starting again");
 }
 
 #[test]
@@ -274,7 +279,9 @@ fn an_answer_that_stays_is_final() {
             if status == 401 { "; it wants a login: --user, or the one that was given is wrong" } else { "" };
         assert!(line.contains(&format!("the server answers {status} (")), "{line}");
         assert!(line.ends_with(&format!("){hint}")), "{line}");
-        assert_eq!(server.asked().len(), 1);
+        // What may be the Range field's fault is asked for in other ways.
+        let others = if matches!(status, 400 | 403 | 501) { 2 } else { 0 };
+        assert_eq!(server.asked().len(), 1 + others);
     }
 }
 

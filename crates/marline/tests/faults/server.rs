@@ -30,6 +30,8 @@ pub(crate) struct Asked {
     pub(crate) nth: usize,
     /// The connection's number.
     pub(crate) conn: usize,
+    /// How many requests came before it on its connection.
+    pub(crate) on_conn: usize,
     /// The client's address: in a network of two links it tells the link.
     pub(crate) from: IpAddr,
 }
@@ -68,6 +70,8 @@ pub(crate) enum Step {
 pub(crate) struct Answer {
     line: String,
     fields: Vec<(String, String)>,
+    /// How the head is written, if not as HTTP says.
+    spelling: Option<fn(&str) -> String>,
     resource: Option<Resource>,
     pub(crate) steps: Vec<Step>,
 }
@@ -76,7 +80,8 @@ impl Answer {
     /// No body.
     pub(crate) fn status(status: u16) -> Self {
         let fields = vec![("Content-Length".to_owned(), "0".to_owned())];
-        Self { line: format!("HTTP/1.1 {status} Said"), fields, resource: None, steps: Vec::new() }
+        let line = format!("HTTP/1.1 {status} Said");
+        Self { line, fields, spelling: None, resource: None, steps: Vec::new() }
     }
 
     /// A page of HTML.
@@ -95,7 +100,7 @@ impl Answer {
     /// Sends these bytes and nothing else, not even a head.
     pub(crate) fn garbage(bytes: &[u8]) -> Self {
         let steps = vec![Step::Raw(bytes.to_vec()), Step::Close];
-        Self { line: String::new(), fields: Vec::new(), resource: None, steps }
+        Self { line: String::new(), fields: Vec::new(), spelling: None, resource: None, steps }
     }
 
     /// Sets a field.
@@ -114,6 +119,21 @@ impl Answer {
     /// The first line is that of HTTP/1.0.
     pub(crate) fn old(mut self) -> Self {
         self.line = self.line.replace("HTTP/1.1", "HTTP/1.0");
+        self
+    }
+
+    /// The head is written in another way.
+    pub(crate) fn spelled(mut self, spelling: fn(&str) -> String) -> Self {
+        self.spelling = Some(spelling);
+        self
+    }
+
+    /// The body in pieces of this size, with a pause behind each.
+    pub(crate) fn slowly(mut self, piece: u64, pause: Duration) -> Self {
+        let [Step::Data(all)] = &self.steps[..] else { return self };
+        let all = all.clone();
+        let pieces = (all.start..all.end).step_by(piece as usize);
+        self.steps = pieces.flat_map(|at| [Step::Data(at..(at + piece).min(all.end)), Step::Wait(pause)]).collect();
         self
     }
 
@@ -309,12 +329,14 @@ impl Desk {
         let Ok(from) = stream.peer_addr() else { return };
         let Ok(reading) = stream.try_clone() else { return };
         let mut reading = BufReader::new(reading);
+        let mut on_conn = 0;
         while let Some((path, fields)) = read_request(&mut reading) {
             let range = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("range"));
             let range = range.and_then(|(_, value)| parse_range(value));
             let asked = {
                 let mut all = self.asked.lock().unwrap();
-                let asked = Asked { path, range, fields, nth: all.len(), conn, from: from.ip() };
+                let asked = Asked { path, range, fields, nth: all.len(), conn, on_conn, from: from.ip() };
+                on_conn += 1;
                 all.push(asked.clone());
                 asked
             };
@@ -329,7 +351,8 @@ impl Desk {
     fn say(&self, mut stream: &TcpStream, answer: &Answer) -> Option<()> {
         if !answer.line.is_empty() {
             let fields: String = answer.fields.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
-            stream.write_all(format!("{}\r\n{fields}\r\n", answer.line).as_bytes()).ok()?;
+            let head = format!("{}\r\n{fields}\r\n", answer.line);
+            stream.write_all(answer.spelling.map_or(head.clone(), |spell| spell(&head)).as_bytes()).ok()?;
         }
         for step in &answer.steps {
             match step {

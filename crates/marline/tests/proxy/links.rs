@@ -2,7 +2,7 @@
 
 use crate::network::Network;
 use crate::proxy::{Got, Proxy};
-use crate::server::Resource;
+use crate::server::{Answer, Resource, Step};
 
 #[test]
 fn a_film_comes_over_both_links_and_survives_the_death_of_one() {
@@ -69,4 +69,36 @@ fn a_proxy_without_a_link_says_so_and_takes_the_first_that_comes() {
     network.add_link("lte0");
     proxy.wait("a link", |now| now["links"].as_array().is_some_and(|links| !links.is_empty()));
     assert!(proxy.get(&url, &[]).body == *resource.data);
+}
+
+#[test]
+fn a_silent_link_multiplies_no_requests_of_a_player() {
+    let Some(network) = Network::two_links() else { return };
+    let body = b"small file\n";
+    let small = |status: u16| {
+        let answer = Answer::status(status).with("ETag", "\"x\"").with("Content-Length", "11");
+        answer.then([Step::Raw(body.to_vec())])
+    };
+    let servers = [
+        network.serve(move |_| small(200).with("Connection", "close")),
+        network.serve(move |_| {
+            let mut answer = small(200).old().without("Content-Length").without("ETag");
+            answer.steps.push(Step::Close);
+            answer
+        }),
+        network.serve(move |_| small(200)),
+    ];
+    let proxy = Proxy::behind(network.words(), &[]);
+    network.cut("lte0");
+    std::thread::scope(|scope| {
+        for server in &servers {
+            let proxy = &proxy;
+            scope.spawn(move || {
+                let got = proxy.get(&server.url("/f"), &["--max-time", "20"]);
+                let asked = server.asked().len();
+                assert!(got.status == 200 && got.body == body, "{}: {}", got.status, got.text());
+                assert!(asked <= 8, "{asked} requests for {} bytes", body.len());
+            });
+        }
+    });
 }

@@ -7,7 +7,10 @@ use std::thread;
 
 use h2::Reason;
 use marline_core::fetch::Config;
-use marline_net::get::{Accounting, Job, Links, Progress, Target, Watcher, run};
+use marline_net::get::{
+    Accounting, Batch, BatchWatcher, Credentials, Digests, Ended, File, GetError, Links, Overview, Report,
+    Settings, Source, Target, run,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -66,12 +69,18 @@ async fn serve(tls: TlsStream<TcpStream>, goes_away: bool, data: Arc<Vec<u8>>, c
 }
 
 #[derive(Default)]
-struct Lines(Vec<String>);
+struct Lines {
+    said: Vec<String>,
+    ended: Vec<Result<Report, GetError>>,
+}
 
-impl Watcher for Lines {
-    fn progress(&mut self, _: &Progress) {}
-    fn line(&mut self, text: &str) {
-        self.0.push(text.to_owned());
+impl BatchWatcher for Lines {
+    fn progress(&mut self, _: &Overview) {}
+    fn line(&mut self, _: Option<&str>, text: &str) {
+        self.said.push(text.to_owned());
+    }
+    fn ended(&mut self, ended: Ended) {
+        self.ended.push(ended.result);
     }
 }
 
@@ -108,26 +117,30 @@ fn a_file_comes_over_http_1_1_where_the_server_wants_that() {
             });
         });
         let target = dir.path().join("out");
-        let job = Job {
-            urls: vec![format!("https://localhost:{port}/file").parse().expect("a URL")],
+        let settings = Settings {
             links: Links::Named(Vec::new()),
-            target: Target::File(target.clone()),
             config: Config::default(),
-            headers: Vec::new(),
-            user: None,
+            credentials: Credentials::default(),
             ca_file: Some(ca),
-            checksum: None,
             limit: None,
-            max_time: Some(std::time::Duration::from_secs(30)),
-            trace: None,
             energy: Accounting::default(),
             mptcp: false,
         };
+        let url = format!("https://localhost:{port}/file").parse().expect("a URL");
+        let file = File {
+            sources: vec![Source::named(url)],
+            target: Target::File(target.clone()),
+            digests: Digests::default(),
+            trace: None,
+        };
+        let max_time = Some(std::time::Duration::from_secs(30));
+        let batch = Batch { settings, files: vec![file], parallel: 1, keep_finished: false, max_time };
         let mut lines = Lines::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let report = runtime.block_on(run(job, &mut lines)).expect("downloaded");
+        runtime.block_on(run(batch, &mut lines)).expect("begun");
+        let report = lines.ended.pop().expect("ended").expect("downloaded");
         assert!(std::fs::read(&target).expect("a file") == *data);
-        assert!(lines.0.is_empty(), "{:?}", lines.0);
+        assert!(lines.said.is_empty(), "{:?}", lines.said);
         let counts = (counts.http2.load(Ordering::Relaxed), counts.http1.load(Ordering::Relaxed));
         assert_eq!(counts.0, 1, "goes away: {goes_away}: HTTP/2 was offered again: {counts:?}");
         assert_eq!(report.links[0].retries, 0, "goes away: {goes_away}");

@@ -336,7 +336,6 @@ pub(super) fn trouble(kind: TroubleKind) -> Trouble {
         TroubleKind::TimedOut => "timed out",
         TroubleKind::Name => "no such name",
         TroubleKind::Tls => "TLS handshake failed",
-        TroubleKind::Http1Required => "HTTP/1.1 required",
         TroubleKind::Protocol => "more than the answer's length",
         TroubleKind::Http1Required => "HTTP/1.1 required",
         TroubleKind::Local => "closed here",

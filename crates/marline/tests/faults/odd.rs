@@ -1,0 +1,227 @@
+//! Odd servers: whatever curl downloads in one piece, marline downloads, too, over one link and over two.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::network::Network;
+use crate::odd_servers::{Manner, RELATED, REPORTED, SIZE, answer};
+use crate::program::{Program, link};
+use crate::server::{Answer, Resource, Server, Step};
+
+/// Beyond curl's time; whatever is less is printed and not judged.
+const LATE: Duration = Duration::from_secs(10);
+
+/// Downloads from each path, several at a time, with curl beside it.
+fn all_of(manners: &'static [Manner], network: Option<&Network>) {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let handler = move |asked: &crate::server::Asked| answer(manners, asked, &all);
+    let server = match network {
+        Some(network) => network.serve(handler),
+        None => Server::start(handler),
+    };
+    let wrong = std::sync::Mutex::new(Vec::new());
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(manner) = manners.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                    if let Err(why) = same_as_curl(manner.name, &server, &resource, network) {
+                        wrong.lock().unwrap().push(format!("{}: {why}", manner.name));
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Option<&Network>) -> Result<(), String> {
+    let program = network.map_or_else(Program::new, Network::program);
+    let url = server.url(&format!("/{name}"));
+    let began = Instant::now();
+    let curl = curl(&url, &program, network);
+    let curls = began.elapsed();
+    let began = Instant::now();
+    let ended = program.get(&url);
+    let ours = began.elapsed();
+    println!("{name:>18}: curl {:>6.2} s, marline {:>6.2} s", curls.as_secs_f64(), ours.as_secs_f64());
+    if curl.is_some_and(|curl| curl != *resource.data) {
+        println!("{name:>18}: curl gets something else");
+    }
+    if ended.code != Some(0) {
+        return Err(format!("{:?}: {}", ended.code, ended.err));
+    }
+    if program.file("out").as_deref() != Some(&resource.data[..]) {
+        return Err(format!("the file differs: {}", ended.err));
+    }
+    if ours > curls + LATE {
+        return Err(format!("{ours:?} against {curls:?}: {}", ended.err));
+    }
+    let lines = ended.notices();
+    if lines.len() > 3 {
+        return Err(format!("{} lines: {lines:#?}", lines.len()));
+    }
+    Ok(())
+}
+
+/// What curl gets; none: there is no curl.
+fn curl(url: &str, program: &Program, network: Option<&Network>) -> Option<Vec<u8>> {
+    let mut words = network.map(Network::words).unwrap_or_default();
+    words.extend(["curl", "-sSL", "--http0.9", "--max-time", "20", "-o", "curl", url].map(str::to_owned));
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).current_dir(program.dir());
+    command.stderr(std::process::Stdio::null()).status().ok()?;
+    let got = program.file("curl")?;
+    std::fs::remove_file(program.path("curl")).ok()?;
+    Some(got)
+}
+
+#[test]
+fn what_the_reports_tell_is_downloaded_over_one_link() {
+    all_of(REPORTED, None);
+}
+
+#[test]
+fn what_the_reports_tell_is_downloaded_over_two_links() {
+    let Some(network) = Network::two_links() else { return };
+    all_of(REPORTED, Some(&network));
+}
+
+#[test]
+fn their_relatives_are_downloaded_over_one_link() {
+    all_of(RELATED, None);
+}
+
+#[test]
+fn their_relatives_are_downloaded_over_two_links() {
+    let Some(network) = Network::two_links() else { return };
+    all_of(RELATED, Some(&network));
+}
+
+#[test]
+fn an_empty_file_is_had_from_a_server_that_refuses_any_range_of_it() {
+    for sized in [true, false] {
+        let server = Server::start(move |asked| match (&asked.range, sized) {
+            (None, _) => Answer::status(200),
+            (Some(_), true) => Answer::status(416).with("Content-Range", "bytes */0"),
+            (Some(_), false) => Answer::status(416),
+        });
+        let program = Program::new();
+        program.get(&server.url("/empty")).report();
+        assert_eq!(program.file("out"), Some(Vec::new()));
+    }
+}
+
+#[test]
+fn a_size_that_no_disk_holds_is_refused() {
+    let all = Resource::new(65_536);
+    let server =
+        Server::start(move |_| all.part(0..all.len()).with("Content-Range", "bytes 0-65535/18446744073709551615"));
+    let line = Program::new().refused(&[&server.url("/huge")], 74);
+    assert!(line.contains("18446744.0TB"), "{line}");
+}
+
+#[test]
+fn servers_behind_one_address_are_all_used() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = network.serve(move |asked| answer(REPORTED, asked, &all));
+    let program = network.program();
+    let ended = program.get(&server.url("/flip"));
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data, "{report}");
+    ended.is_quiet();
+    for name in ["wifi0", "lte0"] {
+        assert!(link(&report, name)["bytes"].as_u64().unwrap() > 50_000, "{report}");
+    }
+}
+
+#[test]
+fn two_files_of_one_size_and_date_are_told_apart_where_the_date_is_no_word() {
+    let Some(network) = Network::two_links() else { return };
+    // What builds without clocks date alike, and what has the date of another second.
+    for dates in
+        [["Thu, 01 Jan 1970 00:00:01 GMT"; 2], ["Sat, 01 Aug 2020 10:00:00 GMT", "Sat, 01 Aug 2020 10:00:01 GMT"]]
+    {
+        let now = "Thu, 26 Nov 2026 10:00:00 GMT";
+        let files = [1, 2].map(|seed| Resource::other(SIZE, seed).with("Date", now));
+        let [one, two] = [0, 1].map(|n| files[n].clone().with("Last-Modified", dates[n]));
+        let server =
+            network.serve(move |asked| if asked.over_wifi() { one.answer(asked) } else { two.answer(asked) });
+        let program = network.program();
+        program.get(&server.url("/file")).report();
+        let got = program.file("out").unwrap();
+        assert!(files.iter().any(|file| got == *file.data), "mixed");
+    }
+}
+
+#[test]
+fn a_page_instead_of_the_file_is_not_kept() {
+    let page = "<!DOCTYPE html><html><title>Log in</title></html>";
+    let server = Server::start(move |_| Answer::page(200, page));
+    for name in ["big.zip", "v1/model.safetensors", "big.tar.gz?download=1"] {
+        let kind = name.split('?').next().unwrap().rsplit('.').next().unwrap();
+        let program = Program::new();
+        let line = program.refused(&[&server.url(&format!("/{name}"))], 67);
+        assert!(line.contains(&format!("the server sent an HTML page, not a {kind}")), "{line}");
+        assert!(program.files().is_empty(), "{:?}", program.files());
+    }
+    for name in ["page.html", "page", "", "page.php?x=big.zip"] {
+        let program = Program::new();
+        program.get(&server.url(&format!("/{name}"))).report();
+        assert_eq!(program.file("out").unwrap(), page.as_bytes(), "{name}");
+    }
+    let program = Program::new();
+    program.run(&[&server.url("/big.zip"), "-o", "page.html", "--json"]).report();
+    // A server that calls everything HTML.
+    let all = Resource::new(SIZE).with("Content-Type", "text/html");
+    let server = Server::honest(&all);
+    let program = Program::new();
+    program.get(&server.url("/big.zip")).report();
+    assert!(program.file("out").unwrap() == *all.data);
+}
+
+#[test]
+fn one_connection_for_each_address_is_no_less_than_one_link() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(3_000_000);
+    let all = resource.clone();
+    let busy = std::sync::Mutex::new((usize::MAX, Instant::now()));
+    let refused = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let refusals = refused.clone();
+    // Both links leave by one public address: a second connection gets 503 while the first one works.
+    let server = network.serve(move |asked| {
+        let mut busy = busy.lock().unwrap();
+        if busy.0 == usize::MAX || busy.0 == asked.conn || busy.1.elapsed() > Duration::from_secs(3) {
+            *busy = (asked.conn, Instant::now());
+            return all.answer(asked).slowly(20_000, Duration::from_millis(10));
+        }
+        refusals.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Answer::status(503)
+    });
+    let program = network.program();
+    let ended = program.get(&server.url("/file"));
+    let report = ended.report();
+    assert!(program.file("out").unwrap() == *resource.data, "{report}");
+    println!("{} s, {:?}", report["seconds"], ended.notices());
+    let refused = refused.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(ended.notices().len() <= 2 && refused < 12, "{refused} {:?}", ended.notices());
+}
+
+#[test]
+fn bytes_that_come_too_slowly_are_waited_for() {
+    let resource = Resource::new(30_000);
+    let all = resource.clone();
+    let server = Server::start(move |asked| {
+        let mut answer = all.answer(asked).slowly(3000, Duration::from_millis(300));
+        answer.steps.insert(0, Step::Wait(Duration::from_millis(700)));
+        answer
+    });
+    let program = Program::new();
+    program.get(&server.url("/file")).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+}

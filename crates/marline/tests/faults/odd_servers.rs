@@ -1,0 +1,266 @@
+//! Servers of the open web that answer in ways of their own, as public reports describe them.
+//!
+//! A [`Manner`] is a path of one server: it says what is answered there. Each must give the bytes that curl gets.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::server::{Answer, Asked, Resource, Step};
+
+/// What a server answers at one path.
+pub(crate) struct Manner {
+    /// The path, without its slash.
+    pub(crate) name: &'static str,
+    pub(crate) answer: fn(&Asked, &Resource) -> Answer,
+}
+
+/// The file's size: small, so that what a request costs shows.
+pub(crate) const SIZE: usize = 400_000;
+
+/// The server's answer to a path.
+pub(crate) fn answer(manners: &[Manner], asked: &Asked, all: &Resource) -> Answer {
+    let path = asked.path.trim_start_matches('/');
+    let path = path.split('?').next().unwrap_or(path);
+    // A redirect's target is named after the path that leads to it.
+    let name = path.strip_prefix("target-").unwrap_or(path);
+    let manner = manners.iter().find(|manner| manner.name == name);
+    manner.map_or_else(|| Answer::status(404), |manner| (manner.answer)(asked, all))
+}
+
+const fn manner(name: &'static str, answer: fn(&Asked, &Resource) -> Answer) -> Manner {
+    Manner { name, answer }
+}
+
+/// The behaviours of the reports.
+pub(crate) const REPORTED: &[Manner] = &[
+    manner("ok", |asked, all| all.clone().with("Last-Modified", OLD).with("Date", NOW).answer(asked)),
+    manner("slow", |asked, all| all.answer(asked).slowly(8000, Duration::from_millis(80))),
+    manner("whole206", |_, all| all.part(0..all.len())),
+    manner("creq", |asked, all| spelled(asked, all, |range, total| format!("bytes={range}/{total}"))),
+    manner("signed", |asked, all| signed(asked, all, 800, 403)),
+    manner("small", |asked, all| limited(asked, all, 131_072, 403)),
+    manner("flip", |asked, all| flip(asked, all, false)),
+    manner("gz", |asked, all| all.clone().with("Content-Encoding", "gzip").answer(asked)),
+    manner("chunk", chunked),
+    manner("crlf", |asked, all| behind(asked, all, b"\r\n")),
+    manner("junk", |asked, all| behind(asked, all, b"JUNK")),
+];
+
+/// Their relatives.
+pub(crate) const RELATED: &[Manner] = &[
+    // Content-Range in other spellings, wrong, or not at all.
+    manner("range-colon", |asked, all| spelled(asked, all, |range, total| format!("bytes: {range}/{total}"))),
+    manner("range-bare", |asked, all| spelled(asked, all, |range, total| format!("{range}/{total}"))),
+    manner("range-blanks", |asked, all| {
+        spelled(asked, all, |range, total| format!("BYTES   {} / {total}", range.replace('-', " - ")))
+    }),
+    manner("range-star", |asked, all| spelled(asked, all, |range, _| format!("bytes {range}/*"))),
+    manner("range-no-total", |asked, all| spelled(asked, all, |range, _| format!("bytes {range}"))),
+    manner("range-other-unit", |asked, all| spelled(asked, all, |range, total| format!("items {range}/{total}"))),
+    manner("range-missing", |asked, all| ranged(asked, all, |answer| answer.without("Content-Range"))),
+    manner("range-beyond", |asked, all| spelled(asked, all, |range, _| format!("bytes {range}/7"))),
+    manner("multipart", |asked, all| {
+        ranged(asked, all, |answer| {
+            answer.without("Content-Range").with("Content-Type", "multipart/byteranges; boundary=x")
+        })
+    }),
+    manner("length-more", |asked, all| {
+        ranged(asked, all, |mut answer| {
+            let [Step::Data(span)] = &answer.steps[..] else { return answer };
+            let length = span.end - span.start + 5;
+            answer.steps.push(Step::Raw(b"12345".to_vec()));
+            answer.with("Content-Length", &length.to_string())
+        })
+    }),
+    manner("length-less", |asked, all| {
+        ranged(asked, all, |answer| {
+            let [Step::Data(span)] = &answer.steps[..] else { return answer };
+            let cut = span.start..span.end - 1;
+            answer.clone().with("Content-Length", &(cut.end - cut.start).to_string()).then([Step::Data(cut)])
+        })
+    }),
+    manner("total-wrong", |asked, all| spelled(asked, all, |range, total| format!("bytes {range}/{}", total + 1))),
+    // Other ranges than those that were asked for.
+    manner("aligned", |asked, all| wider(asked, all, |range| range.start / 65_536 * 65_536..range.end + 50_000)),
+    manner("open-end", |asked, all| wider(asked, all, |range| range.start..u64::MAX)),
+    manner("short", |asked, all| wider(asked, all, |range| range.start..range.end.min(range.start + 20_000))),
+    manner("tiny", |asked, all| wider(asked, all, |range| range.start..range.end.min(range.start + 10))),
+    manner("sometimes200", |asked, all| if asked.nth % 3 == 2 { all.whole() } else { all.answer(asked) }),
+    manner(
+        "sometimes206",
+        |asked, all| {
+            if asked.nth % 3 == 2 { all.part(0..all.len()) } else { all.answer(asked) }
+        },
+    ),
+    manner("accept-none", |asked, all| all.clone().with("Accept-Ranges", "none").answer(asked)),
+    // Refusals.
+    manner("small-400", |asked, all| limited(asked, all, 100_000, 400)),
+    manner("small-413", |asked, all| limited(asked, all, 32_768, 413)),
+    manner("small-416", |asked, all| limited(asked, all, 65_536, 416)),
+    manner("small-500", |asked, all| limited(asked, all, 70_000, 500)),
+    manner(
+        "only-ranges",
+        |asked, all| {
+            if asked.range.is_none() { Answer::status(403) } else { limited(asked, all, 5000, 403) }
+        },
+    ),
+    manner("no-ranges-403", |asked, all| if asked.range.is_some() { Answer::status(403) } else { all.whole() }),
+    manner("no-ranges-501", |asked, all| if asked.range.is_some() { Answer::status(501) } else { all.whole() }),
+    manner("no-ranges-500", |asked, all| if asked.range.is_some() { Answer::status(500) } else { all.whole() }),
+    // Targets that expire.
+    manner("signed-410", |asked, all| signed(asked, all, 300, 410)),
+    manner("signed-404", |asked, all| signed(asked, all, 500, 404)),
+    manner("once", |asked, all| {
+        static USED: OnceLock<std::sync::Mutex<std::collections::BTreeSet<String>>> = OnceLock::new();
+        if !asked.path.starts_with("/target-") {
+            return Answer::redirect(302, &format!("/target-once?n={}", asked.nth));
+        }
+        let fresh = USED.get_or_init(Default::default).lock().unwrap().insert(asked.path.clone());
+        if fresh { all.answer(asked).slowly(20_000, Duration::from_millis(40)) } else { Answer::status(403) }
+    }),
+    // Validators.
+    manner("flip-honest", |asked, all| flip(asked, all, true)),
+    manner("weak", |asked, all| all.clone().with("ETag", "W/\"1\"").answer(asked)),
+    manner("weak-dated", |asked, all| {
+        all.clone().with("ETag", "W/\"1\"").with("Last-Modified", OLD).with("Date", NOW).answer(asked)
+    }),
+    manner("unquoted", |asked, all| all.clone().with("ETag", "abc").answer(asked)),
+    manner("no-tag", |asked, all| all.clone().with("ETag", "").answer(asked)),
+    manner("future", |asked, all| {
+        let all = all.clone().with("ETag", "").with("Last-Modified", "Sat, 01 Aug 2099 10:00:00 GMT");
+        all.with("Date", NOW).answer(asked)
+    }),
+    manner("no-date", |asked, all| all.clone().with("ETag", "").with("Last-Modified", OLD).answer(asked)),
+    manner("tag-each-time", |asked, all| all.clone().with("ETag", &format!("\"{}\"", asked.nth)).answer(asked)),
+    // Connections.
+    manner("close", |asked, all| all.answer(asked).with("Connection", "close")),
+    manner("close-3", |asked, all| {
+        let answer = all.answer(asked);
+        if asked.on_conn % 3 == 2 { answer.with("Connection", "close") } else { answer }
+    }),
+    manner("close-silently", |asked, all| {
+        let mut answer = all.answer(asked);
+        answer.steps.push(Step::Close);
+        answer
+    }),
+    manner("reset-behind", |asked, all| {
+        let mut answer = all.answer(asked);
+        answer.steps.extend([Step::Wait(Duration::from_millis(20)), Step::Reset]);
+        answer
+    }),
+    manner("http10", |asked, all| all.answer(asked).old().with("Connection", "close")),
+    manner("http10-keeps", |asked, all| all.answer(asked).old().with("Connection", "keep-alive")),
+    manner("until-close", |_, all| {
+        all.whole().old().without("Content-Length").then([Step::Data(0..all.len()), Step::Close])
+    }),
+    // Heads.
+    manner("icy", |_, all| {
+        let answer = all.whole().without("Content-Length").then([Step::Data(0..all.len()), Step::Close]);
+        answer.spelled(|head| head.replace("HTTP/1.1 ", "ICY "))
+    }),
+    manner("line-feeds", |asked, all| all.answer(asked).spelled(|head| head.replace("\r\n", "\n"))),
+    manner("folded", |asked, all| {
+        let answer = all.answer(asked).with("X-Long", "one,");
+        answer.spelled(|head| head.replace("one,\r\n", "one,\r\n\t two\r\n"))
+    }),
+    manner("blanks", |asked, all| all.answer(asked).spelled(|head| head.replace("ETag: ", "ETag : "))),
+    manner("no-value", |asked, all| all.answer(asked).with("X-Empty", "")),
+    manner("no-reason", |asked, all| all.answer(asked).spelled(|head| head.replace(" Said", ""))),
+    manner("no-colon", |asked, all| {
+        all.answer(asked).with("X-Mark", "1").spelled(|head| head.replace("X-Mark: 1", "no colon here"))
+    }),
+    manner("two-lengths", |asked, all| {
+        all.answer(asked).spelled(|head| {
+            let line = head.lines().find(|line| line.starts_with("Content-Length")).unwrap_or_default().to_owned();
+            head.replacen(&line, &format!("{line}\r\n{line}"), 1)
+        })
+    }),
+    manner("interim", |asked, all| {
+        all.answer(asked).spelled(|head| {
+            format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n{head}")
+        })
+    }),
+    manner("length-and-chunks", |asked, all| {
+        let answer = chunked(asked, all);
+        answer.with("Content-Length", "7")
+    }),
+    manner("status-203", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 203 "))),
+];
+
+const OLD: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
+const NOW: &str = "Thu, 26 Nov 2026 10:00:00 GMT";
+
+/// The honest answer, changed where it is a range.
+fn ranged(asked: &Asked, all: &Resource, change: impl Fn(Answer) -> Answer) -> Answer {
+    let answer = all.answer(asked);
+    if asked.range.as_ref().is_some_and(|range| range.start < all.len()) { change(answer) } else { answer }
+}
+
+/// Content-Range as `spell` writes `0-9` of a total.
+fn spelled(asked: &Asked, all: &Resource, spell: impl Fn(&str, u64) -> String) -> Answer {
+    let Some(range) = &asked.range else { return all.whole() };
+    let text = format!("{}-{}", range.start, range.end.min(all.len()) - 1);
+    ranged(asked, all, |answer| answer.with("Content-Range", &spell(&text, all.len())))
+}
+
+/// Another range.
+fn wider(asked: &Asked, all: &Resource, other: impl Fn(&Range<u64>) -> Range<u64>) -> Answer {
+    match &asked.range {
+        Some(range) if range.start < all.len() => {
+            let other = other(range);
+            all.part(other.start..other.end.min(all.len()))
+        }
+        _ => all.answer(asked),
+    }
+}
+
+/// Larger ranges are refused.
+fn limited(asked: &Asked, all: &Resource, limit: u64, status: u16) -> Answer {
+    let large = asked.range.as_ref().is_some_and(|range| range.end.min(all.len()) - range.start > limit);
+    if large { Answer::status(status) } else { all.answer(asked) }
+}
+
+/// A redirect to a target that is good for some milliseconds and slow.
+fn signed(asked: &Asked, all: &Resource, lives: u128, status: u16) -> Answer {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now = START.get_or_init(Instant::now).elapsed().as_millis();
+    match asked.path.split_once("?until=") {
+        Some((_, until)) if now <= until.parse().unwrap_or(0) => {
+            all.answer(asked).slowly(8000, Duration::from_millis(40))
+        }
+        Some(_) => Answer::status(status),
+        None => Answer::redirect(302, &format!("/target-{}?until={}", &asked.path[1..], now + lives)),
+    }
+}
+
+/// Two back ends behind one address: the ETag depends on the connection, and If-Range is compared with it. A back end
+/// that is `honest` compares dates, too.
+fn flip(asked: &Asked, all: &Resource, honest: bool) -> Answer {
+    let tag = format!("\"b{}\"", asked.conn % 2);
+    let all = all.clone().with("ETag", &tag);
+    let dated = all.clone().with("Last-Modified", OLD).with("Date", NOW);
+    let condition = asked.field("If-Range").filter(|_| asked.range.is_some());
+    if condition.is_some_and(|condition| condition != tag && !(honest && condition == OLD)) {
+        return if honest { dated.whole() } else { all.whole() };
+    }
+    dated.answer(asked).slowly(4000, Duration::from_millis(20))
+}
+
+/// A range in the chunked coding.
+fn chunked(asked: &Asked, all: &Resource) -> Answer {
+    ranged(asked, all, |answer| {
+        let [Step::Data(span)] = &answer.steps[..] else { return answer };
+        let span = span.clone();
+        let chunks = (span.start..span.end).step_by(50_000).map(|at| Step::Chunk(at..(at + 50_000).min(span.end)));
+        let steps: Vec<Step> = chunks.chain([Step::Raw(b"0;last=1\r\n\r\n".to_vec())]).collect();
+        answer.without("Content-Length").with("Transfer-Encoding", "chunked").then(steps)
+    })
+}
+
+/// Bytes that do not belong there, behind the body.
+fn behind(asked: &Asked, all: &Resource, what: &[u8]) -> Answer {
+    let mut answer = all.answer(asked);
+    answer.steps.push(Step::Raw(what.to_vec()));
+    answer
+}

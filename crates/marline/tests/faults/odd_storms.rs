@@ -1,0 +1,135 @@
+//! Servers that end connections, or forget requests, while another link says nothing: they are asked seldom.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::network::Network;
+use crate::program::Program;
+use crate::server::{Answer, Resource, Server, Step};
+
+const BODY: &[u8] = b"small file\n";
+
+fn small(status: u16) -> Answer {
+    let answer = Answer::status(status).with("ETag", "\"x\"").with("Content-Length", "11");
+    answer.then([Step::Raw(BODY.to_vec())])
+}
+
+/// The four servers of the report, by what they do.
+fn servers(network: &Network) -> Vec<(&'static str, Server)> {
+    vec![
+        ("close200", network.serve(|_| small(200).with("Connection", "close"))),
+        ("keep200", network.serve(|_| small(200))),
+        (
+            "http10",
+            network.serve(|_| {
+                let mut answer = small(200).old().without("Content-Length").without("ETag");
+                answer.steps.push(Step::Close);
+                answer
+            }),
+        ),
+        (
+            "keep206",
+            network.serve(|asked| match &asked.range {
+                Some(range) if range.start >= 11 => Answer::status(416).with("Content-Range", "bytes */11"),
+                _ => small(206).with("Content-Range", "bytes 0-10/11"),
+            }),
+        ),
+        (
+            "close-silently",
+            network.serve(|_| {
+                let mut answer = small(200);
+                answer.steps.push(Step::Close);
+                answer
+            }),
+        ),
+        ("close403", network.serve(|_| Answer::status(403).with("Connection", "close"))),
+        ("close503", network.serve(|_| Answer::status(503).with("Connection", "close"))),
+        ("close-nothing", network.serve(|_| Answer::garbage(b""))),
+    ]
+}
+
+#[test]
+fn a_silent_link_multiplies_no_requests() {
+    let Some(network) = Network::two_links() else { return };
+    let servers = servers(&network);
+    network.cut("lte0");
+    thread::scope(|scope| {
+        for (name, server) in &servers {
+            let network = &network;
+            scope.spawn(move || {
+                let program = network.program();
+                let ended =
+                    program.run(&[&server.url("/f"), "-o", "out", "--json", "--retry", "3", "--max-time", "15s"]);
+                let asked = server.asked().len();
+                println!("{name}: {:?} after {asked} requests: {:?}", ended.code, ended.notices());
+                assert!(asked <= 8, "{name}: {asked} requests for {} bytes", BODY.len());
+                if name.starts_with("keep") || name.starts_with("close200") || *name == "http10" {
+                    assert_eq!(program.file("out").as_deref(), Some(BODY), "{name}: {}", ended.err);
+                }
+            });
+        }
+    });
+}
+
+/// Answers the first request of each read, and forgets the others that came with it.
+fn forgetful(resource: &Resource, reads_of_two: &Arc<AtomicUsize>) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (data, twos) = (Arc::clone(&resource.data), Arc::clone(reads_of_two));
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (data, twos) = (Arc::clone(&data), Arc::clone(&twos));
+            thread::spawn(move || forget(stream, &data, &twos));
+        }
+    });
+    // Only its address is of use.
+    let mut server = Server::start(|_| Answer::status(404));
+    server.address = address;
+    server
+}
+
+fn forget(mut stream: TcpStream, data: &[u8], twos: &AtomicUsize) -> Option<()> {
+    let _ = stream.set_nodelay(true);
+    loop {
+        let mut heads = Vec::new();
+        while !heads.windows(4).any(|four| four == b"\r\n\r\n") {
+            let mut piece = [0; 65_536];
+            let len = stream.read(&mut piece).ok().filter(|len| *len > 0)?;
+            heads.extend_from_slice(&piece[..len]);
+        }
+        let text = String::from_utf8_lossy(&heads).into_owned();
+        twos.fetch_add(text.matches("\r\n\r\n").count() - 1, Ordering::Relaxed);
+        let range = text.lines().find_map(|line| line.strip_prefix("Range: bytes="))?;
+        let (start, end) = range.split_once('-')?;
+        let (start, end) = (start.parse::<usize>().ok()?, end.parse::<usize>().map_or(data.len(), |end| end + 1));
+        let (end, total) = (end.min(data.len()), data.len());
+        let head = format!(
+            "HTTP/1.1 206 X\r\nETag: \"a\"\r\nContent-Range: bytes {start}-{}/{total}\r\nContent-Length: {}\r\n\r\n",
+            end - 1,
+            end - start
+        );
+        stream.write_all(head.as_bytes()).ok()?;
+        for piece in data[start..end].chunks(40_000) {
+            stream.write_all(piece).ok()?;
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_server_that_forgets_pipelined_requests_is_left_in_peace_after_the_first() {
+    let resource = Resource::new(4_000_000);
+    let forgotten = Arc::new(AtomicUsize::new(0));
+    let server = forgetful(&resource, &forgotten);
+    let program = Program::new();
+    let report = program.get(&server.url("/file")).report();
+    assert!(program.file("out").unwrap() == *resource.data, "{report}");
+    let forgotten = forgotten.load(Ordering::Relaxed);
+    println!("{} s, {forgotten} forgotten", report["seconds"]);
+    // Those of one read; none after them.
+    assert!(forgotten <= 40, "{forgotten}");
+}
