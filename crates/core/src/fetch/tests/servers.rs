@@ -57,7 +57,8 @@ fn serve(desk: &mut Desk, mut answer: impl FnMut(&Desk, LinkId, ReqId) -> Option
             }
             let next = desk.asked(link).into_iter().find(|(_, asked)| asked.conn == conn);
             let Some((req, _)) = next else { continue };
-            if !heads.contains_key(&req) {
+            let unanswered = !heads.contains_key(&req);
+            if unanswered {
                 let Some(head) = answer(desk, link, req) else { continue };
                 requests += 1;
                 heads.insert(req, head.clone());
