@@ -64,6 +64,30 @@ fn nothing_is_told_without_the_token_or_to_a_foreign_page() {
 }
 
 #[test]
+fn the_proxys_own_page_says_how_it_is_used_and_no_secret() {
+    let proxy = Proxy::start(&[]);
+    let root = format!("http://{}/", proxy.address);
+    let (status, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
+    let page = proxy.ask(&root, &[]);
+    assert_eq!((page.status, page.field("content-type")), (200, Some("text/html; charset=utf-8")));
+    let text = page.text();
+    for said in [format!("{root}https://"), format!("curl -x {}", root.trim_end_matches('/')), "SOCKS".to_owned()] {
+        assert!(text.contains(&said), "{said}: {text}");
+    }
+    assert!(!text.contains(token) && !text.contains(status) && !text.contains("{{"), "{text}");
+    let policy = page.field("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    assert!(!policy.contains("unsafe") && !text.contains("<script"), "{policy}");
+    let head = proxy.ask(&root, &["-I"]);
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    assert_eq!(head.field("content-length").unwrap().parse(), Ok(page.body.len()));
+    // For pages of other sites, and names that are not its own, it is as closed as everything else.
+    assert_eq!(proxy.ask(&root, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
+    assert_eq!(proxy.ask(&root, &["-H", "Host: evil.example"]).status, 421);
+    assert_eq!(proxy.ask(&root, &["-X", "POST"]).status, 405);
+}
+
+#[test]
 fn the_media_port_is_for_no_foreign_page_and_no_rebound_name() {
     let resource = Resource::new(1000);
     let server = Server::honest(&resource);

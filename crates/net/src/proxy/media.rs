@@ -19,7 +19,7 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body as _;
 
 use super::body::{Reply, text};
-use super::guard;
+use super::{guard, home};
 use super::playlist_answer::{self, Answered, Kind};
 use super::range::{self, Wanted};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
@@ -48,6 +48,9 @@ pub(super) async fn answer<B>(
         return answer;
     }
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    if path == "/" {
+        return home::answer(request.method(), fields);
+    }
     let target = match target::parse(path) {
         Ok(target) => target,
         Err(line) => return plain(StatusCode::BAD_REQUEST, &line),

@@ -33,6 +33,7 @@ mod forward;
 pub(crate) mod fuzzing;
 mod guard;
 mod hold;
+mod home;
 mod lines;
 mod list_reader;
 mod manifest;
