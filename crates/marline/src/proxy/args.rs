@@ -8,7 +8,7 @@ use marline_core::fetch::MeteredUse;
 use marline_core::stream::{GreenBag, Minimise, Policy};
 use marline_core::units::DataSize;
 use marline_net::links::Named;
-use marline_net::proxy::Start;
+use marline_net::proxy::{Spread, Start};
 
 use crate::Secret;
 use crate::args::metered_use;
@@ -50,6 +50,10 @@ pub struct ProxyArgs {
     /// What the links are, and whom to trust.
     #[command(flatten)]
     pub common: Common,
+    /// Connections of one program to one host: auto (a host keeps its link, but where a program has several busy connections to it
+    /// they are spread over the links), always (each goes to the best link now) or never (a host keeps its link).
+    #[arg(long, default_value = "auto", value_name = "WORD")]
+    pub spread: Spread,
     /// How much may wait for one player.
     #[arg(long, default_value = "32MB", value_name = "SIZE")]
     pub window: DataSize,

@@ -37,6 +37,7 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
     options.listen = args.listen;
     options.status = args.status;
     options.allow_lan = args.allow_lan;
+    options.spread = args.spread;
     (options.window, options.memory) = (args.window, args.memory);
     let (json, quiet) = (args.json, args.quiet);
     let started = |running: &Running| {

@@ -102,3 +102,39 @@ fn a_silent_link_multiplies_no_requests_of_a_player() {
         }
     });
 }
+
+#[test]
+fn many_connections_of_a_program_to_a_host_use_both_links() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(400_000);
+    let served = resource.clone();
+    let server = network.serve(move |asked| served.answer(asked)).pace(20_000);
+    let url = server.url("/file");
+    for (spread, both) in [("auto", true), ("always", true), ("never", false)] {
+        for form in ["--socks5-hostname", "-px"] {
+            let proxy = Proxy::behind(network.words(), &["--metered", "use", "--spread", spread]);
+            let address = proxy.address.to_string();
+            let before = server.asked().len();
+            std::thread::scope(|scope| {
+                let parts: Vec<_> = (0..8_usize)
+                    .map(|n| {
+                        let (from, to) = (n * 40_000, (n + 1) * 40_000);
+                        let range = format!("{from}-{}", to - 1);
+                        let (proxy, url, address) = (&proxy, &url, &address);
+                        let asking = scope.spawn(move || proxy.curl(&[form, address, "-r", &range, url]));
+                        (from..to, asking)
+                    })
+                    .collect();
+                for (part, asking) in parts {
+                    assert!(asking.join().unwrap().stdout == resource.data[part], "{spread} {form}");
+                }
+            });
+            let asked = server.asked();
+            let over_wifi = asked[before..].iter().filter(|asked| asked.over_wifi()).count();
+            assert_eq!(asked.len() - before, 8);
+            let expected = if both { 2..7 } else { 0..9 };
+            assert!(expected.contains(&over_wifi), "{spread} {form}: {over_wifi} of 8 over wifi0");
+            assert!(both || over_wifi % 8 == 0, "{spread} {form}: {over_wifi} of 8 over wifi0");
+        }
+    }
+}

@@ -4,14 +4,18 @@
 //! host that is wanted. Out: the links in the order in which to try them.
 //!
 //! 1. A host keeps its link as long as that works: logins are often tied to an address.
-//! 2. A new host goes to the link that would bring its first 128 KiB soonest: two round trips and its share of the rate
+//! 2. A program that has [`MANY`] busy connections to one host wants throughput: further ones are spread over the links
+//!    ([`Spread`]). Those over a link of whose rate nothing is known come first, one of them; then rule 3 decides.
+//! 3. A new host goes to the link that would bring its first 128 KiB soonest: two round trips and its share of the rate
 //!    among the connections that are open.
-//! 3. A link that failed rests for a time that doubles; until then it is the last resort. So are links that cost money,
+//! 4. A link that failed rests for a time that doubles; until then it is the last resort. So are links that cost money,
 //!    unless the user said otherwise.
 //!
-//! A link for each connection in turn was not used: every second connection would go to the worse link.
+//! A link for each connection in turn was not used: every second connection would go to the worse link, and a login would
+//! change its address from one request to the next.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use marline_core::fetch::MeteredUse;
@@ -21,7 +25,50 @@ use marline_core::units::{Bitrate, DataSize, Instant};
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     links: BTreeMap<String, Learnt>,
-    hosts: BTreeMap<String, (String, Instant)>,
+    hosts: BTreeMap<Pair, Kept>,
+    next: u64,
+}
+
+/// A client (none: this machine) and the host that it wants.
+pub(super) type Pair = (Option<IpAddr>, String);
+
+/// What is known of a client's connections to a host.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The link of the last one, and since when there is none newer.
+    link: String,
+    at: Instant,
+    /// Those that are open: their links, and when they last carried something.
+    open: BTreeMap<u64, (String, Instant)>,
+}
+
+/// Whether a client's connections to one host are spread over the links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Spread {
+    /// Where many of them are busy at once.
+    #[default]
+    Auto,
+    /// Each by itself.
+    Always,
+    /// A host keeps its link.
+    Never,
+}
+
+/// The word is no way to spread connections.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way to spread connections: auto, always or never")]
+pub struct UnknownSpread(String);
+
+impl std::str::FromStr for Spread {
+    type Err = UnknownSpread;
+    fn from_str(word: &str) -> Result<Self, UnknownSpread> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(UnknownSpread(word.to_owned())),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -42,15 +89,28 @@ pub(super) struct Candidate {
 }
 
 impl Choice {
-    /// The names of the links for a connection to `host`, the best one first.
+    /// The names of the links for one more connection of a client to a host, the best one first.
     pub(super) fn order(
         &self,
         now: Instant,
-        host: &str,
+        pair: &Pair,
         candidates: &[Candidate],
-        metered: MeteredUse,
+        (metered, spread): (MeteredUse, Spread),
     ) -> Vec<String> {
-        let kept = self.hosts.get(host).filter(|(_, at)| now.since(*at) < KEPT).map(|(link, _)| link);
+        let known = self.hosts.get(pair);
+        let kept = known.filter(|known| now.since(known.at) < KEPT || !known.open.is_empty());
+        let busy: Vec<&String> = known
+            .iter()
+            .flat_map(|known| known.open.values())
+            .filter(|(_, last)| now.since(*last) < BUSY)
+            .map(|(link, _)| link)
+            .collect();
+        let spreads = match spread {
+            Spread::Auto => busy.len() >= MANY,
+            Spread::Always => true,
+            Spread::Never => false,
+        };
+        let kept = kept.map(|known| &known.link).filter(|_| !spreads);
         let mut order: Vec<_> = candidates
             .iter()
             .filter(|link| !link.metered || metered != MeteredUse::Never)
@@ -58,7 +118,8 @@ impl Choice {
                 let dear = link.metered && metered == MeteredUse::Avoid;
                 let learnt = self.links.get(&link.name);
                 let rests = learnt.is_some_and(|learnt| learnt.rests_until > now);
-                let other = kept != Some(&link.name);
+                let is_new = learnt.is_none_or(|learnt| learnt.rate.is_none()) && !busy.contains(&&link.name);
+                let other = if spreads { !is_new } else { kept != Some(&link.name) };
                 ((rests, dear, other, learnt.map_or(UNKNOWN, Learnt::cost)), link.name.clone())
             })
             .collect();
@@ -67,18 +128,52 @@ impl Choice {
         order.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// A connection to `host` stands.
-    pub(super) fn connected(&mut self, now: Instant, link: &str, host: &str, handshake: Duration) {
+    /// A client's connection to a host is being opened; its number. It counts from now on: programs open many at once.
+    pub(super) fn opens(&mut self, now: Instant, link: &str, pair: &Pair) -> u64 {
+        self.links.entry(link.to_owned()).or_default().open += 1;
+        self.make_room(now, pair);
+        let known = self.hosts.entry(pair.clone()).or_default();
+        if known.open.is_empty() && now.since(known.at) >= KEPT {
+            known.link.clear();
+        }
+        if known.link.is_empty() {
+            link.clone_into(&mut known.link);
+        }
+        known.at = now;
+        let id = self.next;
+        self.next += 1;
+        known.open.insert(id, (link.to_owned(), now));
+        id
+    }
+
+    /// It stands.
+    pub(super) fn connected(&mut self, now: Instant, link: &str, pair: &Pair, handshake: Duration) {
         let learnt = self.links.entry(link.to_owned()).or_default();
         learnt.failures = 0;
         learnt.rests_until = now;
-        learnt.open += 1;
         learnt.rtt = Some(learnt.rtt.map_or(handshake, |rtt| (rtt * 7 + handshake) / 8));
-        self.hosts.retain(|_, (_, at)| now.since(*at) < KEPT);
-        if self.hosts.len() >= MOST_HOSTS {
-            self.hosts.pop_first();
+        // Of those that are spread the first one's link is kept.
+        if let Some(known) = self.hosts.get_mut(pair)
+            && !known.open.values().any(|(of, _)| *of == known.link)
+        {
+            link.clone_into(&mut known.link);
         }
-        self.hosts.insert(host.to_owned(), (link.to_owned(), now));
+    }
+
+    fn make_room(&mut self, now: Instant, pair: &Pair) {
+        self.hosts.retain(|_, known| now.since(known.at) < KEPT || !known.open.is_empty());
+        if self.hosts.len() >= MOST_HOSTS && !self.hosts.contains_key(pair) {
+            let idle = self.hosts.iter().filter(|(_, known)| known.open.is_empty());
+            let oldest = idle.min_by_key(|(_, known)| known.at).map(|(pair, _)| pair.clone());
+            oldest.map(|oldest| self.hosts.remove(&oldest));
+        }
+    }
+
+    /// A connection carries something.
+    pub(super) fn is_busy(&mut self, now: Instant, pair: &Pair, id: u64) {
+        if let Some((_, last)) = self.hosts.get_mut(pair).and_then(|known| known.open.get_mut(&id)) {
+            *last = now;
+        }
     }
 
     /// A connection could not be opened.
@@ -89,7 +184,10 @@ impl Choice {
     }
 
     /// A connection is over.
-    pub(super) fn ended(&mut self, link: &str) {
+    pub(super) fn ended(&mut self, link: &str, pair: &Pair, id: u64) {
+        if let Some(known) = self.hosts.get_mut(pair) {
+            known.open.remove(&id);
+        }
         if let Some(learnt) = self.links.get_mut(link) {
             learnt.open = learnt.open.saturating_sub(1);
         }
@@ -121,6 +219,10 @@ impl Learnt {
 /// How long a host keeps its link without a new connection. chosen: longer than people leave a page open to read it.
 const KEPT: Duration = Duration::from_secs(600);
 const MOST_HOSTS: usize = 1000;
+/// chosen: what a browser opens to a host for one page at once stays together mostly; download programs open four to sixteen.
+const MANY: usize = 3;
+/// A connection that has carried nothing for so long is idle. chosen: as long as a lost packet takes to be sent a third time.
+const BUSY: Duration = Duration::from_secs(3);
 /// What most pages need before they show anything.
 const FIRST: DataSize = DataSize::from_kib(128);
 /// Less than this says nothing of a link's rate.
@@ -141,22 +243,104 @@ mod tests {
             .to_vec()
     }
 
+    fn pair(host: &str) -> Pair {
+        (None, host.to_owned())
+    }
+
+    fn order(choice: &Choice, at: u64, host: &str, spread: Spread) -> Vec<String> {
+        choice.order(Instant::from_millis(at), &pair(host), &candidates(), (MeteredUse::Avoid, spread))
+    }
+
     fn first(choice: &Choice, at: u64, host: &str) -> String {
-        choice.order(Instant::from_millis(at), host, &candidates(), MeteredUse::Avoid)[0].clone()
+        order(choice, at, host, Spread::Auto)[0].clone()
+    }
+
+    /// A connection that stands.
+    fn connect(choice: &mut Choice, at: u64, link: &str, host: &str, handshake: u64) -> u64 {
+        let at = Instant::from_millis(at);
+        let id = choice.opens(at, link, &pair(host));
+        choice.connected(at, link, &pair(host), Duration::from_millis(handshake));
+        id
+    }
+
+    /// So many connections at once: how many go over each link.
+    fn spread(choice: &mut Choice, at: u64, host: &str, count: usize, spread: Spread) -> (usize, usize) {
+        let links: Vec<String> = (0..count)
+            .map(|_| {
+                let link = order(choice, at, host, spread)[0].clone();
+                choice.opens(Instant::from_millis(at), &link, &pair(host));
+                link
+            })
+            .collect();
+        let over = |name| links.iter().filter(|link| *link == name).count();
+        (over("wifi"), over("wire"))
+    }
+
+    #[test]
+    fn many_connections_at_once_to_a_host_are_spread_and_few_stay_together() {
+        assert_eq!(spread(&mut Choice::default(), 0, "h", 3, Spread::Auto), (3, 0));
+        assert_eq!(spread(&mut Choice::default(), 0, "h", 8, Spread::Auto), (4, 4));
+        assert_eq!(spread(&mut Choice::default(), 0, "h", 8, Spread::Never), (8, 0));
+        assert_eq!(spread(&mut Choice::default(), 0, "h", 2, Spread::Always), (1, 1));
+        // A link that is known to be much better carries more, and the other one is tried.
+        let mut choice = Choice::default();
+        choice.moved("wifi", DataSize::from_mib(100), Duration::from_secs(1));
+        let (wifi, wire) = spread(&mut choice, 0, "h", 8, Spread::Auto);
+        assert!(wifi >= 6 && wire >= 1, "{wifi} {wire}");
+    }
+
+    #[test]
+    fn idle_connections_and_those_of_others_are_not_many() {
+        let mut choice = Choice::default();
+        let ids: Vec<u64> = (0..6).map(|_| connect(&mut choice, 0, "wifi", "h", 1)).collect();
+        assert_eq!(first(&choice, 100, "h"), "wire");
+        // The link of the first one is kept when they have nothing to do.
+        assert_eq!(first(&choice, 10_000, "h"), "wifi");
+        ids.iter().take(3).for_each(|id| choice.is_busy(Instant::from_millis(10_000), &pair("h"), *id));
+        assert_eq!(first(&choice, 10_100, "h"), "wire");
+        let other = (Some(IpAddr::from([192, 0, 2, 1])), "h".to_owned());
+        let order = |pair: &Pair| {
+            choice.order(Instant::from_millis(10_100), pair, &candidates(), (MeteredUse::Avoid, Spread::Auto))
+        };
+        assert_eq!(order(&other)[0], "wire", "by its cost");
+    }
+
+    #[test]
+    fn a_host_keeps_the_first_ones_link_after_many() {
+        let mut choice = Choice::default();
+        let mut open = Vec::new();
+        for _ in 0..8 {
+            let link = first(&choice, 0, "h");
+            open.push((connect(&mut choice, 0, &link, "h", 1), link));
+        }
+        for (id, link) in open {
+            choice.ended(&link, &pair("h"), id);
+        }
+        assert_eq!(first(&choice, 1000, "h"), "wifi");
+        assert_eq!(first(&choice, 500_000, "h"), "wifi");
+    }
+
+    #[test]
+    fn what_is_known_of_hosts_is_bounded() {
+        let mut choice = Choice::default();
+        for n in 0..MOST_HOSTS + 10 {
+            let id = connect(&mut choice, n as u64, "wifi", &format!("h{n}"), 1);
+            choice.ended("wifi", &pair(&format!("h{n}")), id);
+        }
+        assert_eq!(choice.hosts.len(), MOST_HOSTS);
     }
 
     #[test]
     fn the_link_that_brings_the_first_bytes_soonest_is_first() {
         let mut choice = Choice::default();
-        let at = Instant::from_millis(0);
-        choice.connected(at, "wifi", "a", Duration::from_millis(80));
-        choice.connected(at, "wire", "b", Duration::from_millis(5));
+        connect(&mut choice, 0, "wifi", "a", 80);
+        connect(&mut choice, 0, "wire", "b", 5);
         choice.moved("wifi", DataSize::from_mib(10), Duration::from_secs(1));
         choice.moved("wire", DataSize::from_mib(10), Duration::from_secs(1));
         assert_eq!(first(&choice, 0, "c"), "wire");
         // Twenty connections share its rate.
         for n in 0..20 {
-            choice.connected(at, "wire", &format!("h{n}"), Duration::from_millis(5));
+            connect(&mut choice, 0, "wire", &format!("h{n}"), 5);
         }
         assert_eq!(first(&choice, 0, "c"), "wifi");
     }
@@ -164,8 +348,9 @@ mod tests {
     #[test]
     fn a_host_keeps_its_link_until_that_fails() {
         let mut choice = Choice::default();
-        choice.connected(Instant::from_millis(0), "wifi", "a", Duration::from_millis(500));
-        choice.connected(Instant::from_millis(0), "wire", "b", Duration::from_millis(1));
+        let id = connect(&mut choice, 0, "wifi", "a", 500);
+        choice.ended("wifi", &pair("a"), id);
+        connect(&mut choice, 0, "wire", "b", 1);
         assert_eq!(first(&choice, 1000, "a"), "wifi");
         choice.failed(Instant::from_millis(1000), "wifi");
         assert_eq!(first(&choice, 1500, "a"), "wire");
@@ -175,8 +360,8 @@ mod tests {
     #[test]
     fn a_link_that_failed_rests_and_then_gets_its_chance() {
         let mut choice = Choice::default();
-        choice.connected(Instant::from_millis(0), "wifi", "a", Duration::from_millis(1));
-        choice.ended("wifi");
+        let id = connect(&mut choice, 0, "wifi", "a", 1);
+        choice.ended("wifi", &pair("a"), id);
         choice.failed(Instant::from_millis(0), "wifi");
         assert_eq!(first(&choice, 1999, "c"), "wire");
         assert_eq!(first(&choice, 2000, "c"), "wifi");
@@ -188,7 +373,9 @@ mod tests {
     #[test]
     fn links_that_cost_money_come_last_or_not_at_all() {
         let choice = Choice::default();
-        let order = |metered| choice.order(Instant::from_millis(0), "h", &candidates(), metered);
+        let order = |metered| {
+            choice.order(Instant::from_millis(0), &pair("h"), &candidates(), (metered, Spread::default()))
+        };
         assert_eq!(order(MeteredUse::Avoid), ["wifi", "wire", "lte"]);
         assert_eq!(order(MeteredUse::Use), ["lte", "wifi", "wire"]);
         assert_eq!(order(MeteredUse::Never), ["wifi", "wire"]);

@@ -81,8 +81,10 @@ pub(super) async fn request(
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         tokio::task::spawn_local(async move {
             // Held to count the connection as open.
-            let _tunnel = tunnel;
-            let _ = connection.await;
+            tokio::select! {
+                _ = connection => {}
+                () = tunnel.watch() => {}
+            }
         });
         strip(answer.headers_mut());
         return answer.map(Reply::Forward);

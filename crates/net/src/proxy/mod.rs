@@ -86,6 +86,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
 pub use crate::get::{Links, NetworkError};
+pub use choice::{Spread, UnknownSpread};
 pub use hold::{Start, UnknownStart};
 
 use crate::get::Network;
@@ -123,6 +124,8 @@ pub struct Options {
     pub greenbag: GreenBag,
     /// What is to be small.
     pub minimise: Minimise,
+    /// Whether a client's connections to one host are spread over the links.
+    pub spread: Spread,
     /// Whether a player that the links cannot carry is held back at its start.
     pub start: Start,
     /// The device whose radios the links are taken for; none: no radio is spared.
@@ -150,6 +153,7 @@ impl Options {
             policy: Policy::default(),
             greenbag: GreenBag::default(),
             minimise: Minimise::default(),
+            spread: Spread::default(),
             start: Start::default(),
             energy: None,
             prices: Vec::new(),

@@ -28,7 +28,7 @@ use url::Url;
 
 use super::ahead::Ahead;
 use super::body::{Play, Task, Work};
-use super::choice::{Candidate, Choice};
+use super::choice::{Candidate, Choice, Pair};
 use super::ear::{Decided, Ear};
 use super::events::Events;
 use super::hold::{Hold, Start};
@@ -441,18 +441,19 @@ impl Sessions {
         if is_local(url) {
             return Ok(vec![None]);
         }
-        let links: Vec<_> = self.interfaces(&host_of(url)).into_iter().map(Some).collect();
+        let links: Vec<_> = self.interfaces(&(None, host_of(url))).into_iter().map(Some).collect();
         if links.is_empty() { Err(Refusal::NoLink("no link can be used now".to_owned())) } else { Ok(links) }
     }
 
-    /// The interfaces for a connection to a host, the best one first.
-    pub(super) fn interfaces(&self, host: &str) -> Vec<Interface> {
+    /// The interfaces for a client's connection to a host, the best one first.
+    pub(super) fn interfaces(&self, pair: &Pair) -> Vec<Interface> {
         let lines: Vec<_> = self.network.lines().into_iter().filter(|line| line.up).collect();
         let candidates: Vec<Candidate> = lines
             .iter()
             .map(|line| Candidate { name: line.profile.name.clone(), metered: line.profile.metered })
             .collect();
-        let order = self.choice.borrow().order(self.now(), host, &candidates, self.terms.stream.fetch.metered);
+        let terms = (self.terms.stream.fetch.metered, self.terms.spread);
+        let order = self.choice.borrow().order(self.now(), pair, &candidates, terms);
         let interface = |name: &String| lines.iter().find(|line| line.profile.name == *name)?.interface.clone();
         order.iter().filter_map(interface).collect()
     }

@@ -7,7 +7,7 @@ use marline_core::link::LinkKind;
 use marline_core::stream::{Config, Policy};
 use marline_core::units::Power;
 
-use super::{Options, Start};
+use super::{Options, Spread, Start};
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub(super) struct Terms {
     pub(super) energy: Option<Model>,
     /// Whether the start is held back; only our own policy does that.
     pub(super) start: Start,
+    /// Whether a client's connections to one host are spread over the links.
+    pub(super) spread: Spread,
     /// What bytes cost, by interface.
     pub(super) prices: Vec<(String, u64)>,
     /// The folder of logs.
@@ -43,6 +45,7 @@ impl Terms {
             stream,
             start: if options.policy == Policy::Marline { options.start } else { Start::Fast },
             energy: options.energy.clone(),
+            spread: options.spread,
             prices: options.prices.clone(),
             trace: options.trace.clone(),
         }

@@ -19,6 +19,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
+use super::choice::Pair;
 use super::session::Sessions;
 use crate::get::{Counted, Flow};
 use crate::pass::{self, Way};
@@ -30,6 +31,8 @@ pub(super) struct Tunnel {
     stream: Option<TcpStream>,
     sessions: Rc<Sessions>,
     pub(super) flow: Rc<Flow>,
+    /// What the choice of links knows it by; none: it is over none.
+    choice: Option<Chosen>,
     /// What has come since the rate was told.
     window: Cell<(Instant, u64)>,
 }
@@ -46,12 +49,14 @@ pub(super) async fn open(
 ) -> Result<Tunnel, Trouble> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let network = &sessions.network;
-    let tunnel = |stream, link: Option<&str>| {
+    let tunnel = |stream, choice: Option<Chosen>| {
         keep_alive(&stream);
+        let link = choice.as_ref().map(|choice| choice.link.as_str());
         Tunnel {
             stream: Some(stream),
             sessions: Rc::clone(sessions),
             flow: network.traffic.flow(kind, (bare, port), right.host(), link),
+            choice,
             window: Cell::new((Instant::now(), 0)),
         }
     };
@@ -60,11 +65,13 @@ pub(super) async fn open(
         return Ok(tunnel(stream, None));
     }
     let mut last = Trouble { kind: TroubleKind::Unreachable, text: format!("{host}: no link can be used now") };
-    for interface in sessions.interfaces(bare) {
+    let pair = (right.host(), bare.to_ascii_lowercase());
+    for interface in sessions.interfaces(&pair) {
+        let chosen = Chosen::new(sessions, &interface.name, &pair);
         match network.connect(bare, port, Some(&interface), right).await {
             Ok((stream, handshake)) => {
-                sessions.choice.borrow_mut().connected(sessions.now(), &interface.name, bare, handshake);
-                return Ok(tunnel(stream, Some(&interface.name)));
+                sessions.choice.borrow_mut().connected(sessions.now(), &interface.name, &pair, handshake);
+                return Ok(tunnel(stream, Some(chosen)));
             }
             // Over no other link may it be reached either, unless a name means something else there.
             Err(trouble) if matches!(trouble.kind, TroubleKind::Forbidden | TroubleKind::Loop) => last = trouble,
@@ -124,6 +131,19 @@ impl Tunnel {
         }
     }
 
+    /// Tells the link's rate of what somebody else reads from a connection that was [taken](Self::take), for ever.
+    pub(super) async fn watch(&self) {
+        let mut told = 0;
+        loop {
+            tokio::time::sleep(TELL_EVERY).await;
+            let down = self.flow.count.down.load(Ordering::Relaxed);
+            let more = down - std::mem::replace(&mut told, down);
+            if more > 0 {
+                self.came(DataSize::from_bytes(more));
+            }
+        }
+    }
+
     /// So much has come: the link's rate is told about twice a second.
     fn came(&self, size: DataSize) {
         let (since, bytes) = self.window.get();
@@ -132,17 +152,32 @@ impl Tunnel {
             return self.window.set((since, bytes));
         }
         self.window.set((Instant::now(), 0));
-        if let Some(link) = &self.flow.link {
-            self.sessions.choice.borrow_mut().moved(link, DataSize::from_bytes(bytes), time);
+        if let Some(Chosen { link, pair, id, .. }) = &self.choice {
+            let mut choice = self.sessions.choice.borrow_mut();
+            choice.is_busy(self.sessions.now(), pair, *id);
+            choice.moved(link, DataSize::from_bytes(bytes), time);
         }
     }
 }
 
-impl Drop for Tunnel {
+/// A connection that the choice of links counts as open until this is dropped.
+struct Chosen {
+    sessions: Rc<Sessions>,
+    link: String,
+    pair: Pair,
+    id: u64,
+}
+
+impl Chosen {
+    fn new(sessions: &Rc<Sessions>, link: &str, pair: &Pair) -> Self {
+        let id = sessions.choice.borrow_mut().opens(sessions.now(), link, pair);
+        Self { sessions: Rc::clone(sessions), link: link.to_owned(), pair: pair.clone(), id }
+    }
+}
+
+impl Drop for Chosen {
     fn drop(&mut self) {
-        if let Some(link) = &self.flow.link {
-            self.sessions.choice.borrow_mut().ended(link);
-        }
+        self.sessions.choice.borrow_mut().ended(&self.link, &self.pair, self.id);
     }
 }
 
