@@ -179,12 +179,69 @@ mod tests {
         assert_eq!(told, data.len() as u64);
     }
 
+    fn block_on(work: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    }
+
     #[test]
     fn bytes_pass_through_the_pipe_and_through_memory() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             through(true).await;
             through(false).await;
+        });
+    }
+
+    #[test]
+    fn a_connection_in_which_nothing_moves_ends() {
+        block_on(async {
+            let ((_near, from), (to, _far)) = (pair().await, pair().await);
+            let ended = relay(&from, &to, Duration::from_millis(50), |_, _| {}).await;
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn a_connection_in_which_something_moves_goes_on() {
+        block_on(async {
+            let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
+            let began = Instant::now();
+            let idle = Duration::from_secs(2);
+            let carried = async {
+                // Only one direction moves, for longer than the limit in all.
+                while began.elapsed() < idle * 3 / 2 {
+                    near.write_all(b"x").await.unwrap();
+                    far.read_u8().await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            tokio::select! {
+                ended = relay(&from, &to, idle, |_, _| {}) => panic!("ended: {ended:?}"),
+                () = carried => {}
+            }
+            // Both ends are gone: it is over, and not by the limit.
+            let relay = async {
+                drop((near, far));
+                relay(&from, &to, Duration::from_secs(60), |_, _| {}).await
+            };
+            let _ = tokio::time::timeout(Duration::from_secs(20), relay).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn of_a_half_closed_connection_the_other_direction_goes_on() {
+        block_on(async {
+            let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
+            near.shutdown().await.unwrap();
+            let answer = async {
+                assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+                far.write_all(b"answer").await.unwrap();
+                drop(far);
+                let mut got = String::new();
+                near.read_to_string(&mut got).await.unwrap();
+                got
+            };
+            let (ended, got) = tokio::join!(relay(&from, &to, Duration::from_secs(60), |_, _| {}), answer);
+            assert_eq!((ended.is_ok(), got.as_str()), (true, "answer"));
         });
     }
 }

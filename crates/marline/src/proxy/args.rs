@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use marline_core::fetch::MeteredUse;
@@ -11,7 +12,7 @@ use marline_net::links::Named;
 use marline_net::proxy::{Spread, Start};
 
 use crate::Secret;
-use crate::args::metered_use;
+use crate::args::{metered_use, positive_duration};
 
 /// The last lines of `marline proxy --help`.
 pub(crate) const AFTER_PROXY: &str = "\
@@ -54,6 +55,9 @@ pub struct ProxyArgs {
     /// they are spread over the links), always (each goes to the best link now) or never (a host keeps its link).
     #[arg(long, default_value = "auto", value_name = "WORD")]
     pub spread: Spread,
+    /// Close a tunnel (CONNECT, SOCKS5, WebSocket) in which nothing moves for this long.
+    #[arg(long, default_value = "124min", value_name = "TIME", value_parser = positive_duration)]
+    pub idle_timeout: Duration,
     /// How much may wait for one player.
     #[arg(long, default_value = "32MB", value_name = "SIZE")]
     pub window: DataSize,

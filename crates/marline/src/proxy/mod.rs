@@ -37,7 +37,7 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
     options.listen = args.listen;
     options.status = args.status;
     options.allow_lan = args.allow_lan;
-    options.spread = args.spread;
+    (options.spread, options.idle) = (args.spread, args.idle_timeout);
     (options.window, options.memory) = (args.window, args.memory);
     let (json, quiet) = (args.json, args.quiet);
     let started = |running: &Running| {

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::network::Network;
 use crate::nginx::{Nginx, identity};
@@ -220,4 +220,36 @@ fn the_status_counts_what_is_forwarded_and_tunnelled() {
         assert!((whole..whole + 10_000).contains(&links(&now, "bytes")), "{kind}: {now:#}");
         assert!(links(&now, "sent_bytes") > 50 && links(&now, "tunnels") == n as u64 + 1, "{now:#}");
     }
+}
+
+#[test]
+fn a_tunnel_in_which_nothing_moves_ends_and_a_busy_one_goes_on() {
+    let server = upgrading();
+    let proxy = Proxy::start(&["--idle-timeout", "2s"]);
+    let connect = || {
+        let mut client = TcpStream::connect(proxy.address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        write!(client, "CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n").unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200"));
+        client
+    };
+    let (mut idle, mut busy) = (connect(), connect());
+    write!(busy, "GET /chat HTTP/1.1\r\nUpgrade: websocket\r\n\r\n").unwrap();
+    let began = Instant::now();
+    let mut bytes = [0; 1000];
+    while began.elapsed() < Duration::from_secs(4) {
+        busy.write_all(b"x").unwrap();
+        assert!(busy.read(&mut bytes).unwrap() > 0);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // An end, or a reset.
+    assert!(matches!(idle.read(&mut bytes), Ok(0) | Err(_)));
+    assert!(began.elapsed() < Duration::from_secs(30), "the proxy kept it");
+    proxy.wait("one tunnel", |now| now["open_tunnels"] == 1);
 }

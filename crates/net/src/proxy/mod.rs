@@ -126,6 +126,8 @@ pub struct Options {
     pub minimise: Minimise,
     /// Whether a client's connections to one host are spread over the links.
     pub spread: Spread,
+    /// How long nothing may move in a tunnel before it is closed.
+    pub idle: Duration,
     /// Whether a player that the links cannot carry is held back at its start.
     pub start: Start,
     /// The device whose radios the links are taken for; none: no radio is spared.
@@ -154,6 +156,7 @@ impl Options {
             greenbag: GreenBag::default(),
             minimise: Minimise::default(),
             spread: Spread::default(),
+            idle: tunnel::IDLE,
             start: Start::default(),
             energy: None,
             prices: Vec::new(),

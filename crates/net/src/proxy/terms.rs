@@ -1,6 +1,7 @@
 //! How sessions play: what every stream of a proxy has in common.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use marline_core::energy::Model;
 use marline_core::link::LinkKind;
@@ -20,6 +21,8 @@ pub(super) struct Terms {
     pub(super) start: Start,
     /// Whether a client's connections to one host are spread over the links.
     pub(super) spread: Spread,
+    /// How long nothing may move in a tunnel.
+    pub(super) idle: Duration,
     /// What bytes cost, by interface.
     pub(super) prices: Vec<(String, u64)>,
     /// The folder of logs.
@@ -46,6 +49,7 @@ impl Terms {
             start: if options.policy == Policy::Marline { options.start } else { Start::Fast },
             energy: options.energy.clone(),
             spread: options.spread,
+            idle: options.idle,
             prices: options.prices.clone(),
             trace: options.trace.clone(),
         }

@@ -126,7 +126,7 @@ impl Tunnel {
                 self.came(size);
             }
         };
-        if let Err(error) = pass::relay(near, far, IDLE, moved).await {
+        if let Err(error) = pass::relay(near, far, self.sessions.terms.idle, moved).await {
             tracing::debug!(host = self.flow.host, %error, "a tunnel broke");
         }
     }
@@ -182,7 +182,7 @@ impl Drop for Chosen {
 }
 
 /// RFC 5382 §5: a NAT keeps an idle connection for at least so long, so programs expect it.
-const IDLE: Duration = Duration::from_secs(124 * 60);
+pub(super) const IDLE: Duration = Duration::from_secs(124 * 60);
 const KEEP_ALIVE: Duration = Duration::from_secs(120);
 const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(30);
 const TELL_EVERY: Duration = Duration::from_millis(500);
