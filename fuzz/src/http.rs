@@ -6,6 +6,7 @@ use marline_core::fetch::{ContentRange, Head, ReqId, TroubleKind, Validator};
 use marline_core::units::DataSize;
 use marline_net::fuzzing;
 use marline_net::http::{Event, Sink};
+use url::Url;
 
 use crate::bytes::Bytes;
 use crate::names::assert_is_a_name;
@@ -180,5 +181,20 @@ pub fn fields(bytes: &[u8]) {
     }
     if let Ok(url) = url::Url::parse("http://host/file") {
         assert_is_a_name(&marline_net::http::file_name(disposition.as_deref(), &url));
+    }
+}
+
+/// Set-Cookie fields, one on each line, of a server. What it sets is for it and its domain, and for no one else.
+pub fn cookies(bytes: &[u8]) {
+    let url = |text: &str| text.parse::<Url>().expect("a URL");
+    let from = url("https://a.example.co.uk/x/list");
+    let to = ["https://a.example.co.uk/x/1", "https://b.example.co.uk/", "https://other.co.uk/", "https://a.example.com/"];
+    let to = to.map(url);
+    let lines: Vec<String> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
+    let sent = fuzzing::cookies(&from, &lines, &to);
+    assert!(sent.iter().skip(2).all(Option::is_none), "a server has set cookies for others");
+    for field in sent.into_iter().flatten() {
+        assert!(field.len() <= 8190, "a field that servers refuse");
+        assert!(!field.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)), "a field that is more than one");
     }
 }

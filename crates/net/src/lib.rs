@@ -7,6 +7,7 @@
 pub mod accel;
 pub mod admission;
 pub mod control;
+mod cookies;
 pub mod descriptors;
 pub mod dns;
 pub mod get;
@@ -29,6 +30,7 @@ pub mod store;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::accel::fill::fuzzing::byte_ranges;
+    pub use crate::cookies::fuzzing::cookies;
     pub use crate::dns::fuzzing::{dns_question, dns_reply};
     pub use crate::http::fuzzing::{Answers, chunked, fields};
     pub use crate::links::fuzzing::{bus_answer, bus_value};

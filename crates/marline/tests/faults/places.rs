@@ -31,6 +31,32 @@ fn redirects_are_followed_to_the_file() {
 }
 
 #[test]
+fn cookies_that_a_redirect_sets_come_back_and_reach_no_other_host() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| {
+        let port = asked.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap();
+        match (asked.path.as_str(), asked.field("cookie")) {
+            ("/file", None) => Answer::redirect(302, "/file").with("Set-Cookie", "k=1; Path=/; HttpOnly"),
+            ("/file", Some("k=1")) => Answer::redirect(302, &format!("http://localhost:{port}/end")),
+            ("/end", None) => all.answer(asked),
+            _ => Answer::status(400),
+        }
+    });
+    for _ in 0..2 {
+        let program = Program::new();
+        let ended = program.get(&server.url("/file"));
+        ended.report();
+        ended.is_quiet();
+        assert!(program.file("out").unwrap() == *resource.data);
+    }
+    // No run knows the cookies of another one.
+    let without =
+        server.asked().iter().filter(|asked| asked.path == "/file" && asked.field("cookie").is_none()).count();
+    assert!((2..=4).contains(&without), "{without}");
+}
+
+#[test]
 fn a_redirect_to_https_speaks_tls() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("", &resource, Some(&identity("localhost", None))) else { return };

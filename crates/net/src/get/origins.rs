@@ -5,10 +5,12 @@
 //! 3. Where a place may lead to depends on the servers that led there ([`Right`]).
 //! 4. User, password, cookies and the user's own header fields stay with the origin (scheme, host and port) that they were
 //!    given for. Fields that only describe the program go along with redirects.
-//! 5. A source that a server or a Metalink file names gets none of them, and neither does what it redirects to.
+//! 5. Cookies that servers set are sent back within the same run, as RFC 6265 has it ([`Jar`]).
+//! 6. A source that a server or a Metalink file names gets none of them, and neither does what it redirects to.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use base64::Engine as _;
 use http::header::{
@@ -18,6 +20,7 @@ use marline_core::fetch::{Ask, OriginId, Validator};
 use url::{Host, Url};
 
 use super::job::{Credentials, Source};
+use crate::cookies::Jar;
 use crate::http::Get;
 use crate::reach::Right;
 
@@ -32,6 +35,8 @@ pub(super) struct Origins {
     common: Vec<Field>,
     /// Everything is sent wherever the user's URLs lead.
     trusted: bool,
+    /// Cookies that servers have set, except for those that a server or a Metalink file named.
+    jar: Rc<Jar>,
 }
 
 type Field = (HeaderName, HeaderValue);
@@ -64,6 +69,7 @@ impl Origins {
             homes: Vec::new(),
             common: fields.iter().filter(|(name, _)| describes(name)).cloned().collect(),
             trusted: credentials.trusted,
+            jar: Rc::default(),
         };
         for source in sources {
             if !source.foreign {
@@ -83,6 +89,26 @@ impl Origins {
     pub(super) fn for_right(mut self, right: Right) -> Self {
         self.places.iter_mut().for_each(|place| place.right = right);
         self
+    }
+
+    /// The same with these fields for the URLs' own origins, and with these for wherever they lead.
+    pub(super) fn with_fields(mut self, fields: &[Field], common: &[Field]) -> Self {
+        self.homes.iter_mut().for_each(|(_, sent)| sent.extend(fields.iter().cloned()));
+        self.common = common.to_vec();
+        self
+    }
+
+    /// The same with cookies that are shared with other transfers.
+    pub(super) fn with_jar(mut self, jar: Rc<Jar>) -> Self {
+        self.jar = jar;
+        self
+    }
+
+    /// A place has set cookies.
+    pub(super) fn take_cookies(&self, id: OriginId, lines: &[String]) {
+        if let Some(place) = self.places.get(usize::from(id.0)).filter(|place| !place.foreign) {
+            self.jar.take(&place.url, lines);
+        }
     }
 
     /// The number of a place that this server, where another one is, has named as a further source; none if it cannot be
@@ -160,11 +186,14 @@ impl Origins {
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
         let home = self.homes.iter().find(|(home, _)| same_origin(home, url)).or(self.homes.first());
-        let headers = match home {
+        let mut headers = match home {
             _ if *foreign => Vec::new(),
             Some((home, sent)) if self.trusted || same_origin(home, url) => sent.clone(),
             _ => self.common.clone(),
         };
+        if !foreign {
+            self.jar.add_to(url, &mut headers);
+        }
         Some(Get { path_and_query, authority, ask, if_range, headers })
     }
 }
@@ -183,7 +212,7 @@ fn login((name, password): &(String, String)) -> Option<Field> {
 
 /// Whether what was given for the first URL may go to the other: the same scheme, host and port, or the same host with
 /// TLS, both at their own ports.
-pub(super) fn same_origin(first: &Url, other: &Url) -> bool {
+pub(crate) fn same_origin(first: &Url, other: &Url) -> bool {
     let ports = (first.port_or_known_default(), other.port_or_known_default());
     let same = first.scheme() == other.scheme() && ports.0 == ports.1;
     let secured = (first.scheme(), other.scheme()) == ("http", "https") && ports == (Some(80), Some(443));
@@ -195,7 +224,7 @@ fn carries_secrets(name: &HeaderName) -> bool {
 }
 
 /// Whether a field tells of the program, and of nobody's rights.
-fn describes(name: &HeaderName) -> bool {
+pub(crate) fn describes(name: &HeaderName) -> bool {
     [USER_AGENT, ACCEPT, ACCEPT_LANGUAGE].contains(name)
 }
 
@@ -290,6 +319,29 @@ mod tests {
         let mut o = Origins::of(&sources[..1], &Credentials { trusted: true, ..credentials });
         let led = o.redirect(OriginId(0), "https://b.example/g", server()).unwrap();
         assert_eq!(names(&o, led), ALL, "as the user wants");
+    }
+
+    #[test]
+    fn cookies_come_back_to_those_who_set_them() {
+        let url = |text: &str| text.parse::<Url>().unwrap();
+        let foreign = Source { foreign: true, ..Source::named(url("https://b.example.com/f")) };
+        let credentials = Credentials { headers: fields(), user: None, home: None, trusted: false };
+        let mut o = Origins::of(&[Source::named(url("https://a.example.com/f")), foreign], &credentials);
+        let led = o.redirect(OriginId(0), "https://c.example.com/f", server()).unwrap();
+        let sent = |o: &Origins, id| {
+            let get = o.get(id, Ask::Whole, None).unwrap();
+            let cookies = get.headers.iter().filter(|(name, _)| *name == COOKIE);
+            cookies.map(|(_, value)| value.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        // A mirror that a server has named sets none.
+        o.take_cookies(OriginId(1), &["m=1; Domain=example.com; Path=/".to_owned()]);
+        assert_eq!(sent(&o, led), [""; 0]);
+        o.take_cookies(OriginId(0), &["own=1; Path=/".to_owned(), "all=1; Domain=example.com; Path=/".to_owned()]);
+        assert_eq!(sent(&o, led), ["all=1"]);
+        let mut own: Vec<_> = sent(&o, OriginId(0))[0].split("; ").map(str::to_owned).collect();
+        own.sort_unstable();
+        assert_eq!(own, ["all=1", "own=1"]);
+        assert_eq!(sent(&o, OriginId(1)), [""; 0]);
     }
 
     #[test]

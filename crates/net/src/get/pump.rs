@@ -392,6 +392,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                 self.note(now, req, len);
             }
             Event::Head { req, mut head, location, disposition, described } => {
+                self.origins.take_cookies(origin, &described.cookies);
                 if let Some(location) = location {
                     match self.origins.redirect(origin, &location, self.sockets.peer(conn)) {
                         Ok(id) => head.location = Some(id),

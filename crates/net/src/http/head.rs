@@ -48,6 +48,8 @@ pub struct Described {
     pub last_modified: Option<String>,
     /// Content-Encoding, if it is another than `identity`.
     pub encoding: Option<String>,
+    /// Set-Cookie, each by itself.
+    pub cookies: Vec<String>,
 }
 
 /// Fields gathered before they are judged together.
@@ -68,6 +70,7 @@ struct Fields<'a> {
     chunked: bool,
     location: Option<String>,
     disposition: Option<String>,
+    cookies: Vec<&'a str>,
 }
 
 /// Reads a final answer's head. `persistent` is false for HTTP/1.0, `now` dates what the answer does not.
@@ -149,6 +152,8 @@ impl<'a> Fields<'a> {
         } else if is("connection") {
             self.close |= tokens(text).any(|token| token.eq_ignore_ascii_case("close"));
             self.keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
+        } else if is("set-cookie") && self.cookies.len() < MOST_COOKIES {
+            self.cookies.push(text);
         }
         Ok(())
     }
@@ -187,6 +192,7 @@ impl<'a> Fields<'a> {
             etag: owned(self.etag),
             last_modified: owned(self.modified_text),
             encoding: owned(self.encoding),
+            cookies: self.cookies.iter().map(|text| (*text).to_owned()).collect(),
         }
     }
 
@@ -280,6 +286,9 @@ fn tokens(list: &str) -> impl Iterator<Item = &str> {
 const STRONG_AGE: Duration = Duration::from_secs(60);
 /// 1 January 1990, before the first web server: later than the zero of Unix (1970) and of FAT and ZIP (1980).
 const FIRST_DATE: Duration = Duration::from_secs(631_152_000);
+
+/// Of one answer. RFC 6265 section 6.1 asks for so many of a domain.
+const MOST_COOKIES: usize = 50;
 
 #[cfg(test)]
 mod tests {

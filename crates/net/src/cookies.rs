@@ -1,0 +1,233 @@
+//! Cookies that servers set, kept in memory for one run of a program or one player (RFC 6265).
+//!
+//! The crate `cookie_store` decides which cookie goes to which host, path and scheme. This module adds the bounds that it does
+//! not have: the number and length of cookies, the length of the `Cookie` field, and the list of public suffixes, so that a
+//! server below `co.uk` or `github.io` sets no cookie for its neighbours.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::convert::Infallible;
+
+use cookie_store::{CookieStore, RawCookie};
+use http::header::{COOKIE, HeaderName, HeaderValue};
+use url::{Host, Url};
+
+/// The cookies that one user has received from servers.
+#[derive(Debug, Default)]
+pub(crate) struct Jar(RefCell<CookieStore>);
+
+impl Jar {
+    /// Takes the `Set-Cookie` fields of a response to a request for this URL.
+    pub(crate) fn take(&self, url: &Url, lines: &[String]) {
+        // A field with a control character could not be sent back, nor could the cookies beside it.
+        let is_good = |line: &&String| line.len() <= LONGEST && !line.chars().any(|c| c.is_control() && c != '\t');
+        for line in lines.iter().filter(is_good) {
+            let Ok(cookie) = RawCookie::parse(line.as_str()) else { continue };
+            if let Some(cookie) = restricted(cookie.into_owned(), url) {
+                self.insert(&cookie, url);
+            }
+        }
+    }
+
+    fn insert(&self, cookie: &RawCookie<'_>, url: &Url) {
+        let mut store = self.0.borrow_mut();
+        let of_url = store.matches(url);
+        if of_url.len() >= MOST_OF_ONE && !of_url.iter().any(|known| known.name() == cookie.name()) {
+            return;
+        }
+        if store.iter_any().count() >= MOST {
+            // Servers that set this many are not worth a queue: those of other hosts are forgotten, and log in again.
+            let kept: Vec<_> = of_url.into_iter().cloned().collect();
+            let Ok(kept) = CookieStore::from_cookies(kept.into_iter().map(Ok::<_, Infallible>), false);
+            *store = kept;
+        }
+        // An error means that the cookie is not for this host or scheme, or that it has expired.
+        let _ = store.insert_raw(cookie, url);
+    }
+
+    /// Adds the cookies for a URL to the fields of a request. A cookie of the same name that is among the fields already takes
+    /// precedence.
+    pub(crate) fn add_to(&self, url: &Url, fields: &mut Vec<(HeaderName, HeaderValue)>) {
+        let store = self.0.borrow();
+        let mut cookies = store.matches(url);
+        if cookies.is_empty() {
+            return;
+        }
+        // RFC 6265 section 5.4: longer paths first.
+        cookies.sort_by_key(|cookie| Reverse(cookie.path.len()));
+        let mut all: Vec<u8> = Vec::new();
+        for (_, value) in fields.iter().filter(|(name, _)| *name == COOKIE) {
+            append(&mut all, value.as_bytes());
+        }
+        let own = String::from_utf8_lossy(&all).into_owned();
+        let is_own = |name: &str| own.split(';').any(|pair| pair.split('=').next().map(str::trim) == Some(name));
+        for cookie in cookies.into_iter().filter(|cookie| !is_own(cookie.name())) {
+            let pair = format!("{}={}", cookie.name(), cookie.value());
+            if all.len() + pair.len() <= LONGEST_FIELD {
+                append(&mut all, pair.as_bytes());
+            }
+        }
+        if let Ok(mut value) = HeaderValue::from_bytes(&all) {
+            value.set_sensitive(true);
+            fields.retain(|(name, _)| *name != COOKIE);
+            fields.push((COOKIE, value));
+        }
+    }
+}
+
+fn append(all: &mut Vec<u8>, pairs: &[u8]) {
+    if !all.is_empty() {
+        all.extend(b"; ");
+    }
+    all.extend(pairs);
+}
+
+/// The cookie as this host may set it. A public suffix as its domain is the host itself, or the cookie is refused (RFC 6265
+/// section 5.3, step 5).
+fn restricted(mut cookie: RawCookie<'static>, url: &Url) -> Option<RawCookie<'static>> {
+    let Some(domain) = cookie.domain().map(|domain| domain.trim_start_matches('.')).filter(|name| !name.is_empty())
+    else {
+        return Some(cookie);
+    };
+    if let Host::Domain(domain) = Host::parse(domain).ok()?
+        && psl::suffix_str(&domain) == Some(domain.trim_end_matches('.'))
+    {
+        if url.host_str() != Some(&domain) {
+            return None;
+        }
+        cookie.unset_domain();
+    }
+    Some(cookie)
+}
+
+/// For the fuzz targets alone.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::{COOKIE, Jar, Url};
+
+    /// What a server at the first URL sets with these fields, as it is sent to each of the others.
+    pub fn cookies(from: &Url, lines: &[String], to: &[Url]) -> Vec<Option<Vec<u8>>> {
+        let jar = Jar::default();
+        jar.take(from, lines);
+        let sent = |url| {
+            let mut fields = Vec::new();
+            jar.add_to(url, &mut fields);
+            fields.into_iter().find(|(name, _)| *name == COOKIE).map(|(_, value)| value.as_bytes().to_vec())
+        };
+        to.iter().map(sent).collect()
+    }
+}
+
+/// RFC 6265 section 6.1 asks for 50 of each domain, and for 4096 bytes of each.
+const MOST_OF_ONE: usize = 50;
+const LONGEST: usize = 4096;
+/// chosen: ten servers that each set as many as they may; 2 MiB at most.
+const MOST: usize = 500;
+/// As curl: nginx and Apache httpd take 8 KiB for a field.
+const LONGEST_FIELD: usize = 8190;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).unwrap()
+    }
+
+    fn sent(jar: &Jar, to: &str, own: Option<&'static str>) -> Option<String> {
+        let mut fields: Vec<_> = own.map(|own| (COOKIE, HeaderValue::from_static(own))).into_iter().collect();
+        jar.add_to(&url(to), &mut fields);
+        assert!(fields.len() <= 1);
+        fields.pop().map(|(_, value)| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    }
+
+    fn set(from: &str, lines: &[&str]) -> Jar {
+        let jar = Jar::default();
+        jar.take(&url(from), &lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
+        jar
+    }
+
+    #[test]
+    fn cookies_go_where_they_were_set_for() {
+        let lines =
+            ["k=1; Path=/", "s=2; Secure", "d=3; Domain=example.com; Path=/", "p=4; Path=/y", "ü=ä; Path=/"];
+        let jar = set("https://a.example.com/x/m.m3u8", &lines);
+        assert_eq!(sent(&jar, "https://b.example.com/", None).as_deref(), Some("d=3"));
+        assert_eq!(sent(&jar, "https://example.org/", None), None);
+        assert_eq!(sent(&jar, "https://notexample.com/", None), None);
+        let all = sent(&jar, "https://a.example.com/x/s.ts", None).unwrap();
+        let mut sorted: Vec<_> = all.split("; ").collect();
+        assert_eq!(sorted[0], "s=2", "the longest path first");
+        sorted.sort_unstable();
+        assert_eq!(sorted, ["d=3", "k=1", "s=2", "ü=ä"]);
+        assert!(!sent(&jar, "http://a.example.com/x/s.ts", None).unwrap().contains("s=2"));
+        // A port makes no other host (RFC 6265 section 8.5).
+        assert!(sent(&jar, "https://a.example.com:8443/", None).unwrap().contains("k=1"));
+    }
+
+    #[test]
+    fn no_server_sets_cookies_for_others() {
+        for (from, domain, to) in [
+            ("https://a.example.com/", "other.com", "https://other.com/"),
+            ("https://a.example.com/", "com", "https://b.com/"),
+            ("https://a.example.com/", "b.a.example.com", "https://b.a.example.com/"),
+            ("https://a.co.uk/", ".co.uk", "https://b.co.uk/"),
+            ("https://a.github.io/", "GitHub.io", "https://b.github.io/"),
+            ("https://a.test/", "test", "https://b.test/"),
+            ("https://a.com./", "com.", "https://b.com./"),
+            ("http://203.0.113.9/", "113.9", "http://198.51.113.9/"),
+            ("http://203.0.113.9/", "203.0.113.10", "http://203.0.113.10/"),
+            ("http://localhost/", "localhost", "http://a.localhost/"),
+            ("https://github.io/", "github.io", "https://a.github.io/"),
+        ] {
+            let jar = set(from, &[&format!("x=1; Path=/; Domain={domain}")]);
+            assert_eq!(sent(&jar, to, None), None, "{from} {domain}");
+        }
+        for (from, domain) in [
+            ("https://github.io/", "github.io"),
+            ("http://localhost/", "localhost"),
+            ("http://127.0.0.1/", "127.0.0.1"),
+        ] {
+            let jar = set(from, &[&format!("x=1; Path=/; Domain={domain}")]);
+            assert_eq!(sent(&jar, from, None).as_deref(), Some("x=1"), "{from}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_replaced_and_removed_by_its_server() {
+        let jar = set(
+            "http://h/",
+            &["a=1; Path=/", "a=2; Path=/", "b=3; Path=/; Max-Age=99999999999999999999", "c=\r; Path=/"],
+        );
+        assert_eq!(sent(&jar, "http://h/", None).as_deref(), Some("a=2; b=3"));
+        for line in ["a=; Path=/; Max-Age=0", "b=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT"] {
+            jar.take(&url("http://h/"), &[line.to_owned()]);
+        }
+        assert_eq!(sent(&jar, "http://h/", None), None);
+    }
+
+    #[test]
+    fn cookies_of_the_program_itself_take_precedence() {
+        let jar = set("http://h/", &["a=server; Path=/", "b=server; Path=/"]);
+        assert_eq!(sent(&jar, "http://h/", Some("a=mine")).as_deref(), Some("a=mine; b=server"));
+        assert_eq!(sent(&jar, "http://g/", Some("a=mine")).as_deref(), Some("a=mine"));
+    }
+
+    #[test]
+    fn number_and_length_are_bounded() {
+        let lines: Vec<String> = (0..1000).map(|n| format!("n{n}=x; Path=/")).collect();
+        let jar = Jar::default();
+        jar.take(&url("http://h/"), &lines);
+        jar.take(&url("http://h/"), &[format!("long={}; Path=/", "x".repeat(5000))]);
+        let own = sent(&jar, "http://h/", None).unwrap();
+        assert!(own.contains("n0=x") && !own.contains("n60=x") && !own.contains("long"), "{own}");
+        for n in 0..100 {
+            jar.take(&url(&format!("http://h{n}/")), &lines);
+            assert!(jar.0.borrow().iter_any().count() <= MOST);
+        }
+        let long: Vec<String> = (0..50).map(|n| format!("l{n}={}; Path=/", "x".repeat(1000))).collect();
+        let jar = Jar::default();
+        jar.take(&url("http://h/"), &long);
+        assert!((4000..=LONGEST_FIELD).contains(&sent(&jar, "http://h/", None).unwrap().len()));
+    }
+}
