@@ -7,7 +7,7 @@ use marline_net::private_file::read_secret;
 use crate::Exit;
 
 /// `Name: value` (RFC 9110 §5). The value is never repeated in a message: it may be a token.
-pub(super) fn parse_header(text: &str) -> Result<(String, String), Exit> {
+pub(crate) fn parse_header(text: &str) -> Result<(String, String), Exit> {
     let Some((name, value)) = text.split_once(':') else {
         return Err(Exit::usage("-H: a header field is written `Name: value`"));
     };

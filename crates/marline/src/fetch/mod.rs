@@ -26,7 +26,8 @@ use crate::progress::Viewer;
 use crate::{ConfigFile, Exit, energy};
 use args::Limit;
 use board::Board;
-use fields::{parse_header, parse_user, read_user};
+pub(crate) use fields::parse_header;
+use fields::{parse_user, read_user};
 use list::Entry;
 
 /// Downloads, shows it, and reports.

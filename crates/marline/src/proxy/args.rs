@@ -33,6 +33,8 @@ Examples:
       Print the address for a player; `marline proxy` must be running.
   marline play --with mpv https://example.org/film.mp4
       Start the player, and a proxy for as long as it runs if there is none.
+  marline play --with mpv -H 'Referer: https://example.org/' https://cdn.example.org/live.m3u8
+      Send a header field that the server asks for.
   marline play --page https://example.org/film.mp4
       Print the address of a page that plays it and shows what each link does.";
 
@@ -146,6 +148,10 @@ pub struct PlayArgs {
     /// Start this program with the address as its last word; further words may stand before it.
     #[arg(long, value_name = "PLAYER")]
     pub with: Option<String>,
+    /// Send this header field to the origin of the URL, for playlists and segments too; repeat for more. The proxy is then one of
+    /// its own, on a free port if another one listens already.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    pub header: Vec<Secret>,
     /// Run a proxy and print the address of a page that plays it, for a browser; stop with Ctrl-C.
     #[arg(long, conflicts_with = "with")]
     pub page: bool,

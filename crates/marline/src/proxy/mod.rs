@@ -17,10 +17,12 @@ use std::time::Duration;
 use marline_core::stream::{Minimise, Policy};
 use marline_net::get::NetworkError;
 use marline_net::links::{Choice, LinksError};
-use marline_net::proxy::{self, Options, ProxyError, Running};
+use marline_net::proxy::{self, Given, Options, ProxyError, Running};
+use url::Url;
 
 pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs, Watching};
 
+use crate::fetch::parse_header;
 use crate::hangup::Hangup;
 use crate::output::{self, print};
 use crate::{ConfigFile, Exit, energy};
@@ -61,14 +63,26 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
 
 /// Prints an address for a player, or starts one.
 pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let url = address(args.listen, args.url.reveal())?;
-    let is_there = TcpStream::connect_timeout(&args.listen, Duration::from_secs(1)).is_ok();
+    let url = address(args.listen, "", args.url.reveal())?;
+    let given = given(&args)?;
+    if given.is_some() && !args.page && args.with.is_none() {
+        let line =
+            "-H needs --with or --page; without them, have the player send the field: the proxy passes it on";
+        return Err(Exit::usage(line));
+    }
+    let mut listen = args.listen;
+    let mut is_there = TcpStream::connect_timeout(&listen, Duration::from_secs(1)).is_ok();
+    if is_there && given.is_some() {
+        // That proxy does not know the fields.
+        listen.set_port(0);
+        is_there = false;
+    }
     if args.page {
         if is_there {
             let line = "a proxy runs already: open the player page that it has printed at its start";
             return Err(Exit::failed(format!("{}: {line}, with #URL behind it", args.listen)));
         }
-        let options = Options { listen: args.listen, ..options(args.common, args.watching, config)? };
+        let options = Options { listen, given, ..options(args.common, args.watching, config)? };
         let started = |running: &Running| {
             say(running);
             let _ = print(&format!("{}play#{}\n", running.status_url, args.url.reveal()));
@@ -85,7 +99,8 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
         let status = command(&player, &url).status().map_err(|error| not_started(&player, &error))?;
         return ended(status);
     }
-    let options = Options { listen: args.listen, ..options(args.common, args.watching, config)? };
+    let prefix = given.as_ref().map(Given::prefix).unwrap_or_default();
+    let options = Options { listen, given, ..options(args.common, args.watching, config)? };
     block_on(async {
         let (tell, told) = tokio::sync::oneshot::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -94,12 +109,11 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
         };
         let started = |running: &Running| {
             say(running);
-            let _ = tell.send(());
+            let _ = tell.send(running.listen);
         };
         let playing = async {
-            if told.await.is_err() {
-                return Ok(());
-            }
+            let Ok(listen) = told.await else { return Ok(()) };
+            let url = address(listen, &prefix, args.url.reveal())?;
             let (done, waited) = tokio::sync::oneshot::channel();
             let mut child = command(&player, &url).spawn().map_err(|error| not_started(&player, &error))?;
             // A thread waits: the loop serves the player meanwhile.
@@ -156,12 +170,23 @@ fn say(running: &Running) {
     output::say(&format!("status {0}, player page {0}play", running.status_url));
 }
 
+/// The header fields for the origin of the URL; none: `-H` was not used.
+fn given(args: &PlayArgs) -> Result<Option<Given>, Exit> {
+    let fields = args.header.iter().map(|text| parse_header(text.reveal())).collect::<Result<Vec<_>, _>>()?;
+    if fields.is_empty() {
+        return Ok(None);
+    }
+    let url = Url::parse(args.url.reveal()).map_err(|why| Exit::usage(format!("the URL cannot be read: {why}")))?;
+    let given = Given::new(url, &fields);
+    given.map(Some).map_err(|error| Exit::failed(format!("no random token can be made: {error}")))
+}
+
 /// The address under which a player gets a URL.
-fn address(listen: SocketAddr, url: &str) -> Result<String, Exit> {
+fn address(listen: SocketAddr, prefix: &str, url: &str) -> Result<String, Exit> {
     let scheme = url.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
     match scheme {
         Some((scheme, rest)) if matches!(scheme.as_str(), "http" | "https") && !rest.is_empty() => {
-            Ok(format!("http://{listen}/{url}"))
+            Ok(format!("http://{listen}/{prefix}{url}"))
         }
         _ => Err(Exit::usage("the URL must begin with http:// or https://")),
     }
@@ -217,9 +242,9 @@ mod tests {
     #[test]
     fn the_address_is_the_proxys_with_the_url_behind_it() {
         let listen = "127.0.0.1:8480".parse().unwrap();
-        assert_eq!(address(listen, "https://h/f?x").unwrap(), "http://127.0.0.1:8480/https://h/f?x");
+        assert_eq!(address(listen, "", "https://h/f?x").unwrap(), "http://127.0.0.1:8480/https://h/f?x");
         for bad in ["h/f", "ftp://h/f", "https://"] {
-            assert_eq!(address(listen, bad).unwrap_err().code, Exit::USAGE);
+            assert_eq!(address(listen, "", bad).unwrap_err().code, Exit::USAGE);
         }
     }
 }

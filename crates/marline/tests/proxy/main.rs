@@ -8,6 +8,7 @@ mod bad_input;
 mod calm;
 mod clients;
 mod command;
+mod credentials;
 mod guard;
 mod hostile;
 mod lan;

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::header::{HeaderName, HeaderValue};
 use marline_core::fetch::{MeteredUse, OriginId, Resume, Span, Validator};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::stream::{Config, Expected, Price, Said, Stream, Viewer};
@@ -33,6 +34,7 @@ use super::place::Place;
 use super::pump::Pump;
 use super::sockets::Sockets;
 use super::{GetError, Progress, Watcher};
+use crate::cookies::Jar;
 use crate::http::Described;
 use crate::reach::Right;
 use crate::store::{Reader, Store};
@@ -40,8 +42,12 @@ use crate::store::{Reader, Store};
 /// What a reader wants.
 pub(crate) struct Feed {
     pub(crate) url: Url,
-    /// Further header fields, as name and value.
-    pub(crate) headers: Vec<(String, String)>,
+    /// Further header fields.
+    pub(crate) fields: Vec<(HeaderName, HeaderValue)>,
+    /// Of these, what goes wherever redirects lead.
+    pub(crate) common: Vec<(HeaderName, HeaderValue)>,
+    /// What servers have set.
+    pub(crate) jar: Rc<Jar>,
     /// For Basic authentication at the URL's host.
     pub(crate) user: Option<(String, String)>,
     /// What the URL may lead to.
@@ -162,7 +168,10 @@ impl Filling {
         }
         let trust = network.trust_for(&feed.url);
         let sockets = Sockets::sharing(trust, Rc::clone(&network.resolver), Some(network.warm.clone()));
-        let origins = Origins::new(&feed.url, &feed.headers, feed.user.as_ref()).for_right(feed.right);
+        let origins = Origins::new(&feed.url, &[], feed.user.as_ref())
+            .for_right(feed.right)
+            .with_fields(&feed.fields, &feed.common)
+            .with_jar(Rc::clone(&feed.jar));
         let mut config = feed.config.clone();
         config.fetch.origins = 1;
         config.fetch.window = Some(feed.window);
@@ -281,7 +290,9 @@ mod tests {
     fn feed(from: u64, to: Option<u64>) -> Feed {
         Feed {
             url: "http://h/f".parse().unwrap(),
-            headers: Vec::new(),
+            fields: Vec::new(),
+            common: Vec::new(),
+            jar: Rc::default(),
             user: None,
             right: Right::user(),
             config: Config::default(),

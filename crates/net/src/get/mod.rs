@@ -42,7 +42,7 @@ pub use joules::Joules;
 pub use log::{FetchRecord, StreamRecord};
 pub(crate) use network::Network;
 pub use network::NetworkError;
-pub(crate) use origins::{host_of, is_local};
+pub(crate) use origins::{describes, host_of, is_local, same_origin};
 pub use report::{Failed, FileProgress, LinkEnergy, LinkProgress, LinkReport, Overview, Progress, Report, SCHEMA};
 pub(crate) use traffic::{Counted, Flow};
 pub use verify::{PieceHash, Pieces};

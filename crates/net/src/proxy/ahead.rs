@@ -41,6 +41,7 @@ use super::reload;
 use super::series::{Series, Viewing};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target::shown;
+use crate::get::same_origin;
 use crate::reach::Right;
 
 /// What a playlist offers.
@@ -75,6 +76,8 @@ struct Course {
     offer: Offer,
     /// What its addresses may lead to.
     right: Right,
+    /// A URL of the origin that its player's fields are for.
+    home: Url,
     tracks: BTreeMap<usize, Rc<Track>>,
     seen: Instant,
     /// Its segments have been forgotten.
@@ -131,7 +134,8 @@ impl Ahead {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
         let key = (session.player.clone(), reload::identity(&session.url).to_string());
-        let around = 2 * (key.0.len() + key.1.len());
+        let home = session.sent.home.clone();
+        let around = 2 * (key.0.len() + key.1.len()) + home.as_str().len();
         let tracks = courses.remove(&key).map(|course| course.tracks).unwrap_or_default();
         let mut is_short = false;
         let reserved = loop {
@@ -157,7 +161,10 @@ impl Ahead {
             }
         };
         if let Some(reserved) = reserved {
-            courses.insert(key, Course { offer, right, tracks, seen: Instant::now(), is_short, reserved, around });
+            courses.insert(
+                key,
+                Course { offer, right, home, tracks, seen: Instant::now(), is_short, reserved, around },
+            );
         }
     }
 
@@ -170,6 +177,15 @@ impl Ahead {
             .map(|(_, course)| course.right)
             .max()
             .unwrap_or(itself)
+    }
+
+    /// A URL of the origin that a player's fields are for when it requests this URL, because a list has named it. None: no list
+    /// has, so it is its own. Of several lists one of another origin counts: it may be somebody else's, whom the proxy takes for
+    /// the same player.
+    pub(super) fn home(&self, player: &str, url: &Url) -> Option<Url> {
+        let courses = self.courses.borrow();
+        let own = courses.iter().filter(|((of, _), course)| of == player && course.offer.named.contains(url));
+        own.map(|(_, course)| &course.home).min_by_key(|home| same_origin(home, url)).cloned()
     }
 
     /// The longest that a segment of a player's playlist may last, as it said when it was read last.
@@ -435,8 +451,10 @@ impl Drop for Opening {
 
 /// Opens a piece ahead of the player.
 fn open(sessions: &Rc<Sessions>, before: &Session, track: &Track, piece: Piece) -> Rc<Session> {
-    let (target, headers) = before.beside(piece.url.clone());
-    let session = sessions.of(target, before.player.clone(), headers, track.right.get());
+    let target = before.beside(piece.url.clone());
+    let home = sessions.ahead.home(&before.player, &target.url);
+    let sent = before.sent.beside(&sessions.jars, &before.player, target.user.as_ref(), home);
+    let session = sessions.of(target, before.player.clone(), sent, track.right.get());
     session.most.set(before.most.get());
     if sessions.terms.stream.policy == Policy::Marline
         && let Some(part) = track.series.ahead(&piece)

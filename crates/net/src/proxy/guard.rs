@@ -5,13 +5,15 @@
 //! 1. Host must be an address of the listener or `localhost`: a page that has its own name resolve to this machine (DNS
 //!    rebinding) sends its own name (RFC 9110 §7.4 asks for 421).
 //! 2. A browser says where a request comes from (Fetch Metadata): another site may not even have a video played, since
-//!    that costs the user's data.
+//!    that costs the user's data. A program that names another site in Origin may: its user has told it to. Origin by itself
+//!    protects nothing here, because a page can request the same without it (an image, a video), and can read neither: no
+//!    answer permits other origins (CORS), and requests that ask for permission beforehand (OPTIONS) are refused.
 //! 3. What is ours (status, events) is for nobody but pages of the very same origin, and for programs.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
-use http::header::{HOST, ORIGIN};
+use http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN};
 use url::Url;
 
 /// Why a request is refused.
@@ -33,7 +35,22 @@ pub(super) fn media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refu
         host.is_some_and(|host| is_of(&format!("{host}:{}", listener.port()), listener))
     };
     let origin = fields.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-    if foreign || origin.is_some_and(|origin| !near(origin)) { Err(Refused::Page) } else { Ok(()) }
+    let is_page = !is_program(fields, listener) && origin.is_some_and(|origin| !near(origin));
+    if foreign || is_page { Err(Refused::Page) } else { Ok(()) }
+}
+
+/// Whether a program asks rather than a browser. Browsers mark every request to this host itself with Sec-Fetch-Site. They do
+/// not mark those to other addresses over plain HTTP, so there a program is one that does not look like a browser either.
+pub(super) fn is_program(fields: &HeaderMap, listener: SocketAddr) -> bool {
+    if fields.contains_key("sec-fetch-site") {
+        return false;
+    }
+    let host = host(fields, listener).unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let is_here = name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    // No browser leaves Accept-Language out, and no page can take it away.
+    let looks_so = text(fields, "user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"));
+    is_here || !(looks_so && fields.contains_key(ACCEPT_LANGUAGE))
 }
 
 /// Whether a browser vouches that a page of this machine asks, from another port: our player page.
@@ -172,9 +189,35 @@ mod tests {
             ("null", false),
             ("https://127.0.0.1:8480", false),
         ] {
-            let fields = fields(&[("host", "127.0.0.1:8480"), ("origin", origin)]);
-            assert_eq!(media(&fields, listener()).is_ok(), good, "{origin}");
-            assert_eq!(ours(&fields, listener()).is_ok(), good, "{origin}");
+            let of_program = fields(&[("host", "127.0.0.1:8480"), ("origin", origin)]);
+            assert_eq!(ours(&of_program, listener()).is_ok(), good, "{origin}");
+            // A program may name any site; a browser marks what it sends.
+            assert_eq!(media(&of_program, listener()), Ok(()), "{origin}");
+            for site in ["same-site", "same-origin", "none"] {
+                let marked = fields(&[("host", "127.0.0.1:8480"), ("origin", origin), ("sec-fetch-site", site)]);
+                assert_eq!(media(&marked, listener()).is_ok(), good, "{origin}");
+            }
+        }
+    }
+
+    #[test]
+    fn browsers_on_the_lan_mark_nothing_and_are_known_all_the_same() {
+        let all = "0.0.0.0:8480".parse().unwrap();
+        let browser = [("user-agent", "Mozilla/5.0 (X11)"), ("accept-language", "de")];
+        for (host, pairs, program) in [
+            ("127.0.0.1:8480", &browser[..], true),
+            ("localhost:8480", &browser, true),
+            ("[::1]:8480", &browser, true),
+            ("192.0.2.1:8480", &browser, false),
+            ("192.0.2.1:8480", &browser[..1], true),
+            ("192.0.2.1:8480", &[("user-agent", "VLC/3.0"), ("accept-language", "de")], true),
+            ("127.0.0.1:8480", &[("sec-fetch-site", "none")], false),
+        ] {
+            let mut pairs = pairs.to_vec();
+            pairs.push(("host", host));
+            assert_eq!(is_program(&fields(&pairs), all), program, "{pairs:?}");
+            pairs.push(("origin", "http://evil.example"));
+            assert_eq!(media(&fields(&pairs), all).is_ok(), program, "{pairs:?}");
         }
     }
 }

@@ -3,27 +3,27 @@
 //! 1. GET and HEAD only. The head says what the origin says of the resource: type, validators, size.
 //! 2. Every site comes out of one origin here, so nothing that a browser could run may act: what is no plain medium is
 //!    put in a sandbox (CSP), and no type is guessed.
-//! 3. Cookies go neither way: a browser would send one site's to another. What a player says of itself does
-//!    (User-Agent, Referer, Accept-Language), because servers answer by it.
+//! 3. What of a player's fields goes on to servers is decided in [`fields`](super::fields). Cookies that servers set stay in the
+//!    proxy: a browser would send one site's to another.
 //! 4. An error is one line of text.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::header::{
-    ACCEPT_LANGUAGE, ACCEPT_RANGES, ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_RANGE, LAST_MODIFIED,
-    REFERER, RETRY_AFTER, USER_AGENT, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_RANGES, ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    ETAG, HOST, HeaderMap, HeaderValue, IF_RANGE, LAST_MODIFIED, RETRY_AFTER, USER_AGENT, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body as _;
 
 use super::body::{Reply, text};
-use super::{guard, home};
+use super::fields::{Fields, Sent};
 use super::playlist_answer::{self, Answered, Kind};
 use super::range::{self, Wanted};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target;
+use super::{guard, home};
 use crate::reach::Right;
 
 /// Answers one request.
@@ -51,23 +51,41 @@ pub(super) async fn answer<B>(
     if path == "/" {
         return home::answer(request.method(), fields);
     }
+    let given = sessions.terms.given.as_ref();
+    let given = given.and_then(|given| Some((given, given.behind(path)?)));
+    let host = fields.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let (host, path) = match given {
+        Some((given, path)) => (format!("{host}/{}", given.prefix().trim_end_matches('/')), path),
+        None => (host.to_owned(), path),
+    };
+    let asked = (host.as_str(), path);
     let target = match target::parse(path) {
         Ok(target) => target,
         Err(line) => return plain(StatusCode::BAD_REQUEST, &line),
     };
-    let headers: Vec<(HeaderName, HeaderValue)> = [USER_AGENT, REFERER, ACCEPT_LANGUAGE]
-        .into_iter()
-        .filter_map(|name| fields.get(&name).cloned().map(|value| (name, value)))
-        // The address of a page that came through the proxy is another URL, with its login and query.
-        .filter(|(name, value)| *name != REFERER || !guard::is_ours(value.to_str().unwrap_or_default(), listener))
-        .collect();
     let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let player = format!("{} {agent}", peer.ip());
+    let Some(mut sent) = Fields::of(fields, listener) else {
+        let line = "the header fields of the request are longer than servers take";
+        return plain(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, line);
+    };
+    let home = match given {
+        Some((given, _)) => given.url.clone(),
+        None => sessions.ahead.home(&player, &target.url).unwrap_or_else(|| target.url.clone()),
+    };
+    if let Some((given, _)) = given {
+        sent = sent.with(&given.fields);
+    }
+    if target.user.is_some() {
+        sent = sent.without_login();
+    }
+    let sent = Sent::new(&sessions.jars, &player, Rc::new(sent), home, target.user.as_ref());
+    let sent = if given.is_some() { sent.of_given() } else { sent };
     let right = sessions.ahead.right(&player, &target.url, Right::of_peer(peer).at(listener));
-    let session = sessions.of(target, player, headers, right);
+    let session = sessions.of(target, player, sent, right);
 
     if session.list.get().is_some()
-        && let Some(answer) = list(sessions, &session, request).await
+        && let Some(answer) = list(sessions, &session, request, asked).await
     {
         return answer;
     }
@@ -78,7 +96,7 @@ pub(super) async fn answer<B>(
             Err(refusal) => return refused(refusal),
         };
         if is_list(&session, &head)
-            && let Some(answer) = list(sessions, &session, request).await
+            && let Some(answer) = list(sessions, &session, request, asked).await
         {
             return answer;
         }
@@ -113,11 +131,9 @@ pub(super) async fn answer<B>(
     match opened {
         Ok((head, mut bytes)) => {
             if let Some(kind) = playlist_answer::recognized(&session, &head, &mut bytes, wanted).await {
-                let host = fields.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
                 let opened = matches!(wanted, Wanted::Whole | Wanted::Part(0, None)).then_some((head, bytes));
                 return match opened {
                     Some(opened) => {
-                        let asked = (host, request.uri());
                         let answer = playlist_answer::answer_with(sessions, &session, kind, opened, asked).await;
                         answer.map_or_else(refused, |mut answer| {
                             guarded(answer.headers_mut());
@@ -125,7 +141,7 @@ pub(super) async fn answer<B>(
                         })
                     }
                     // A range of a list is no list.
-                    None => list(sessions, &session, request)
+                    None => list(sessions, &session, request, asked)
                         .await
                         .unwrap_or_else(|| plain(StatusCode::BAD_GATEWAY, "it is called a playlist and is none")),
                 };
@@ -150,10 +166,14 @@ fn is_list(session: &Session, head: &Head) -> bool {
 }
 
 /// The answer for a playlist or manifest; none: it is none.
-async fn list<B>(sessions: &Rc<Sessions>, session: &Rc<Session>, request: &Request<B>) -> Option<Response<Reply>> {
+async fn list<B>(
+    sessions: &Rc<Sessions>,
+    session: &Rc<Session>,
+    request: &Request<B>,
+    asked: (&str, &str),
+) -> Option<Response<Reply>> {
     let kind = session.list.get()?;
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let mut answer = match playlist_answer::answer(sessions, session, kind, (host, request.uri())).await {
+    let mut answer = match playlist_answer::answer(sessions, session, kind, asked).await {
         Ok(Answered::With(answer)) => answer,
         Ok(Answered::NoList) => {
             session.list.set(None);

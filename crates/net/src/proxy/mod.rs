@@ -28,9 +28,11 @@ mod cost;
 mod ear;
 mod encoded;
 mod events;
+mod fields;
 mod forward;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod given;
 mod guard;
 mod hold;
 mod home;
@@ -87,6 +89,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 pub use crate::get::{Links, NetworkError};
 pub use choice::{Spread, UnknownSpread};
+pub use given::Given;
 pub use hold::{Start, UnknownStart};
 
 use crate::get::Network;
@@ -128,6 +131,8 @@ pub struct Options {
     pub spread: Spread,
     /// How long nothing may move in a tunnel before it is closed.
     pub idle: Duration,
+    /// Header fields for one origin, beside those of the player.
+    pub given: Option<Given>,
     /// Whether a player that the links cannot carry is held back at its start.
     pub start: Start,
     /// The device whose radios the links are taken for; none: no radio is spared.
@@ -157,6 +162,7 @@ impl Options {
             minimise: Minimise::default(),
             spread: Spread::default(),
             idle: tunnel::IDLE,
+            given: None,
             start: Start::default(),
             energy: None,
             prices: Vec::new(),

@@ -23,7 +23,7 @@ use super::media::plain;
 use super::session::Sessions;
 use super::token::Token;
 use super::told::Told;
-use super::{status, target};
+use super::{Given, status, target};
 
 /// Answers one request.
 pub(super) async fn answer<B>(
@@ -41,7 +41,10 @@ where
         Err(refusal) => return *refusal,
     };
     match (request.method(), wanted.as_str()) {
-        (&Method::GET, "play") => page(&media_of(request.headers(), listener, media)),
+        (&Method::GET, "play") => {
+            let given = sessions.terms.given.as_ref().map(Given::prefix).unwrap_or_default();
+            page(&format!("{}{given}", media_of(request.headers(), listener, media)))
+        }
         (&Method::GET, "page.js") => status::with_type("text/javascript; charset=utf-8", text(SCRIPT)),
         (&Method::GET, "page.css") => status::with_type("text/css; charset=utf-8", text(STYLE)),
         (&Method::POST, "state") => stands(sessions, request).await,

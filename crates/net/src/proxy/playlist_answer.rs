@@ -13,8 +13,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::Response;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
-use http::{Response, Uri};
 use marline_core::fetch::Ask;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -85,12 +85,12 @@ impl Kind {
     }
 }
 
-/// Answers a request for a list. `asked` is the path and query as the player wrote them, `host` its name for the proxy.
+/// Answers a request for a list. `asked` is what the player writes before a URL (`127.0.0.1:8480`), and the path and query.
 pub(super) async fn answer(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
     kind: Kind,
-    asked: (&str, &Uri),
+    asked: (&str, &str),
 ) -> Result<Answered, Refusal> {
     match fetch(sessions, session).await? {
         Some(fetched) => read(sessions, session, kind, fetched, asked).await.map(Answered::With),
@@ -107,7 +107,7 @@ pub(super) async fn answer_with(
     session: &Rc<Session>,
     kind: Kind,
     (head, bytes): (Head, Bytes),
-    asked: (&str, &Uri),
+    asked: (&str, &str),
 ) -> Result<Response<Reply>, Refusal> {
     let mut gathering = Gathering::new(sessions)?;
     let (url, leads) = match bytes {
@@ -177,13 +177,13 @@ async fn read(
     session: &Rc<Session>,
     kind: Kind,
     fetched: Fetched,
-    (host, asked): (&str, &Uri),
+    (host, asked): (&str, &str),
 ) -> Result<Response<Reply>, Refusal> {
     let Fetched { body, content_type, encoding, url, leads, reserved } = fetched;
     let kind = content_type.as_deref().and_then(Kind::typed).unwrap_or(kind);
     session.delivered.set(session.delivered.get() + body.len() as u64);
     let via = format!("http://{host}/");
-    let asked = asked.path_and_query().map_or("/", |path| path.as_str()).trim_start_matches('/');
+    let asked = asked.trim_start_matches('/');
     let player = Url::parse(&format!("{via}{asked}"));
     let player = player.map_err(|why| Refusal::Gone(format!("the address of the playlist is none: {why}")))?;
     let place = Place { origin: session.with_login(url), player, via };

@@ -19,7 +19,7 @@ use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use http::header::{HeaderName, HeaderValue};
+use http::header::HeaderValue;
 use marline_core::fetch::{Ask, Failure, Span, Trouble, TroubleKind};
 use marline_core::units::{Bitrate, DataSize};
 use serde_json::json;
@@ -31,6 +31,7 @@ use super::body::{Play, Task, Work};
 use super::choice::{Candidate, Choice, Pair};
 use super::ear::{Decided, Ear};
 use super::events::Events;
+use super::fields::{Jars, Sent};
 use super::hold::{Hold, Start};
 use super::list_reader::ListReader;
 use super::memory::Memory;
@@ -59,6 +60,7 @@ pub(super) struct Sessions {
     pub(super) ahead: Ahead,
     pub(super) radios: Rc<RefCell<Radios>>,
     pub(super) terms: Terms,
+    pub(super) jars: Jars,
     table: RefCell<BTreeMap<Key, Rc<Session>>>,
     next: Cell<u64>,
     started: Instant,
@@ -76,7 +78,7 @@ pub(super) struct Session {
     /// What its URL may lead to.
     pub(super) right: Right,
     user: Option<(String, String)>,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) sent: Sent,
     resource: RefCell<Option<Resource>>,
     /// How the last look at the resource ended, in words.
     pub(super) reason: RefCell<String>,
@@ -203,19 +205,14 @@ impl Sessions {
             radios: Rc::new(RefCell::new(Radios::new(terms.energy.clone()))),
             next: Cell::new(terms.first_number()),
             terms,
+            jars: Jars::default(),
             table: RefCell::default(),
             started: Instant::now(),
         }
     }
 
     /// The session of a player at a URL, a new one if there is none.
-    pub(super) fn of(
-        &self,
-        target: Target,
-        player: String,
-        headers: Vec<(HeaderName, HeaderValue)>,
-        right: Right,
-    ) -> Rc<Session> {
+    pub(super) fn of(&self, target: Target, player: String, sent: Sent, right: Right) -> Rc<Session> {
         let mut table = self.table.borrow_mut();
         table.retain(|_, session| session.plays() > 0 || session.seen.get().elapsed() < LINGER);
         while table.len() >= MOST {
@@ -229,14 +226,11 @@ impl Sessions {
         // The login's ends are told from the URL by what no URL has.
         let login =
             target.user.as_ref().map(|(user, password)| format!("{user}\0{password}\0")).unwrap_or_default();
-        let fields = headers
-            .iter()
-            .flat_map(|(name, value)| [name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"].concat());
-        let key = (format!("{login}{}", target.url), player.clone(), fields.collect(), right);
+        let key = (format!("{login}{}", target.url), player.clone(), sent.key(), right);
         let session = table.entry(key).or_insert_with(|| {
             let id = self.next.replace(self.next.get() + 1);
             self.events.tell(&json!({"event": "session", "session": id, "url": shown(&target.url)}));
-            Rc::new(Session::new(id, target, player, headers, right, self.started, self.terms.start))
+            Rc::new(Session::new(id, target, player, sent, right, self.started, self.terms.start))
         });
         session.seen.set(Instant::now());
         Rc::clone(session)
@@ -471,11 +465,6 @@ impl Sessions {
         span: Range<u64>,
     ) -> Result<Feed, Refusal> {
         let order = self.links_for(&url)?.into_iter().flatten().map(|interface| interface.name).collect();
-        let headers = session
-            .headers
-            .iter()
-            .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
-            .collect();
         // A login is for the host that the player named; a redirect has its own.
         let user = session.user.clone().filter(|_| url.origin() == session.url.origin());
         let to = known.as_ref().map(|_| span.end);
@@ -487,8 +476,10 @@ impl Sessions {
             None => session.expected(span.start),
         };
         Ok(Feed {
+            fields: session.sent.fields_to(&url),
+            common: session.sent.elsewhere(),
+            jar: Rc::clone(&session.sent.jar),
             url,
-            headers,
             user,
             right,
             config,
@@ -579,7 +570,7 @@ impl Session {
         id: u64,
         target: Target,
         player: String,
-        headers: Vec<(HeaderName, HeaderValue)>,
+        sent: Sent,
         right: Right,
         started: Instant,
         start: Start,
@@ -594,7 +585,7 @@ impl Session {
             player,
             right,
             user: target.user,
-            headers,
+            sent,
             resource: RefCell::default(),
             reason: RefCell::default(),
             progress: RefCell::default(),
@@ -644,15 +635,15 @@ impl Session {
             value.set_sensitive(true);
             Some(value)
         });
-        let (url, headers) = (self.url.clone(), self.headers.clone());
-        Question { url, headers, login, ask, right: self.right, patience: PATIENCE, sent: Rc::default() }
+        let (url, fields) = (self.url.clone(), self.sent.clone());
+        Question { url, fields, login, ask, right: self.right, patience: PATIENCE, sent: Rc::default() }
     }
 
-    /// The target and the fields with which another part of what is played is asked for.
-    pub(super) fn beside(&self, url: Url) -> (Target, Vec<(HeaderName, HeaderValue)>) {
+    /// Another part of what is played, as the player will ask for it.
+    pub(super) fn beside(&self, url: Url) -> Target {
         // A login is for the host that the player named.
         let user = self.user.clone().filter(|_| url.origin() == self.url.origin());
-        (Target { url, user }, self.headers.clone())
+        Target { url, user }
     }
 
     /// A URL with the player's login, if it is of the host that this is for.

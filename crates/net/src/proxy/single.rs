@@ -15,11 +15,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderValue};
 use marline_core::fetch::{Ask, Head, ReqId, Trouble, TroubleKind};
 use marline_core::units::DataSize;
 use url::Url;
 
+use super::fields::Sent;
 use crate::get::Network;
 use crate::http::{Connection, Described, Event, Get, Sink};
 use crate::links::Interface;
@@ -47,7 +48,7 @@ pub(super) struct Single {
 #[derive(Clone)]
 pub(super) struct Question {
     pub(super) url: Url,
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) fields: Sent,
     /// A value for Authorization; it goes to the first host only.
     pub(super) login: Option<HeaderValue>,
     pub(super) ask: Ask,
@@ -136,9 +137,10 @@ impl Single {
         let host = url.host_str().unwrap_or_default();
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
-        let mut headers = question.headers.clone();
+        let mut headers = question.fields.fields_to(url);
         let same = url.origin() == question.url.origin();
         headers.extend(question.login.clone().filter(|_| same).map(|login| (AUTHORIZATION, login)));
+        question.fields.jar.add_to(url, &mut headers);
         connection.request(REQ, &Get { path_and_query, authority, ask: question.ask, if_range: None, headers });
         question.sent.set(true);
         let mut scratch = vec![0; SCRATCH];
@@ -146,6 +148,7 @@ impl Single {
             poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Gathered::default(), DataSize::ZERO)).await;
         match event {
             Event::Head { head, location, described, .. } => {
+                question.fields.jar.take(url, &described.cookies);
                 let single = Self {
                     network: Rc::clone(network),
                     interface: interface.cloned(),

@@ -8,7 +8,7 @@ use marline_core::link::LinkKind;
 use marline_core::stream::{Config, Policy};
 use marline_core::units::Power;
 
-use super::{Options, Spread, Start};
+use super::{Given, Options, Spread, Start};
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub(super) struct Terms {
     pub(super) spread: Spread,
     /// How long nothing may move in a tunnel.
     pub(super) idle: Duration,
+    /// Header fields for one origin.
+    pub(super) given: Option<Given>,
     /// What bytes cost, by interface.
     pub(super) prices: Vec<(String, u64)>,
     /// The folder of logs.
@@ -50,6 +52,7 @@ impl Terms {
             energy: options.energy.clone(),
             spread: options.spread,
             idle: options.idle,
+            given: options.given.clone(),
             prices: options.prices.clone(),
             trace: options.trace.clone(),
         }

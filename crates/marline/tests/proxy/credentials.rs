@@ -1,0 +1,248 @@
+//! Cookies and header fields of players: they reach the origin that they are for, with playlists, segments and what is fetched
+//! ahead, and no other one.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output};
+
+use crate::proxy::Proxy;
+use crate::server::{Answer, Asked, Resource, Server};
+
+const HLS: (&str, &str) = ("Content-Type", "application/x-mpegurl");
+const SEGMENTS: usize = 4;
+
+/// Segments with these addresses.
+fn list(segments: impl Iterator<Item = String>) -> Answer {
+    let lines: String = segments.map(|url| format!("#EXTINF:2,\n{url}\n")).collect();
+    let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{lines}#EXT-X-ENDLIST\n");
+    Answer::page(200, &text).with(HLS.0, HLS.1)
+}
+
+/// The port of the host that was requested.
+fn port(asked: &Asked) -> &str {
+    asked.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap()
+}
+
+/// A server whose segments are beside the list, at another host name, or at another port of the same host.
+fn channel(file: impl Fn(&Asked) -> Answer + Send + Sync + 'static, other: u16) -> Server {
+    Server::start(move |asked| match asked.path.as_str() {
+        "/list.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
+        "/cdn.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/{n}.ts", port(asked)))),
+        "/port.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://127.0.0.1:{other}/{n}.ts"))),
+        "/moved.m3u8" => Answer::redirect(302, &format!("http://localhost:{}/list.m3u8", port(asked))),
+        _ => file(asked),
+    })
+}
+
+/// Plays a list: the list, then each of its addresses, when the one after the next has been fetched ahead.
+fn play(proxy: &Proxy, list: &str, words: &[&str]) -> Vec<(u16, Vec<u8>)> {
+    let got = proxy.get(list, words);
+    assert_eq!(got.status, 200, "{}", got.text());
+    let base = url::Url::parse(&proxy.of(list)).unwrap();
+    let text = got.text();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let urls: Vec<String> = lines.map(|line| base.join(line).unwrap().to_string()).collect();
+    assert_eq!(urls.len(), SEGMENTS, "{text}");
+    urls.iter()
+        .map(|url| {
+            let got = proxy.ask(url, words);
+            assert!(got.field("set-cookie").is_none());
+            (got.status, got.body)
+        })
+        .collect()
+}
+
+#[test]
+fn cookies_that_servers_set_come_back_and_never_reach_the_player() {
+    let resource = Resource::new(20_000);
+    let file = resource.clone();
+    let server = Server::start(move |asked| {
+        let cookie = asked.field("cookie").unwrap_or_default();
+        let has = |pair: &str| cookie.split("; ").any(|own| own == pair);
+        match asked.path.as_str() {
+            // CloudFront: the master sets what segments need.
+            "/ck/m.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))).with("Set-Cookie", "k=1; Path=/ck"),
+            "/ck/other.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/ck/{n}.ts", port(asked))))
+                .with("Set-Cookie", "k=1; Path=/; Domain=localhost"),
+            // A redirect to the same address until the cookie comes back.
+            "/gate" if !has("gate=open") => {
+                Answer::redirect(302, "/gate").with("Set-Cookie", "gate=open; Path=/; HttpOnly")
+            }
+            "/gate" => file.answer(asked),
+            path if path.starts_with("/ck/") && has("k=1") => file.answer(asked),
+            _ => Answer::status(403),
+        }
+    });
+    let proxy = Proxy::start(&[]);
+    let of_list = play(&proxy, &server.url("/ck/m.m3u8"), &["-A", "one"]);
+    assert!(of_list.iter().all(|(status, body)| *status == 200 && *body == *resource.data));
+    // Another player has nothing of it, and another host neither.
+    assert_eq!(proxy.get(&server.url("/ck/1.ts"), &["-A", "two"]).status, 403);
+    let elsewhere = play(&proxy, &server.url("/ck/other.m3u8"), &["-A", "three"]);
+    assert!(elsewhere.iter().all(|(status, _)| *status == 403));
+    for words in [&["-A", "four"][..], &["-A", "five", "-r", "100-199"]] {
+        let got = proxy.get(&server.url("/gate"), words);
+        let part = if words.len() > 2 { &resource.data[100..200] } else { &resource.data[..] };
+        assert!(got.body == *part && got.field("set-cookie").is_none(), "{}", got.status);
+    }
+}
+
+/// What a program sends of its own.
+const OWN: [&str; 14] = [
+    "-A",
+    "Mozilla/5.0 player",
+    "-H",
+    "Origin: https://site.example",
+    "-H",
+    "Referer: https://site.example/page?secret",
+    "-H",
+    "X-Tok: secret",
+    "-H",
+    "Cookie: a=secret",
+    "-H",
+    "Authorization: Bearer secret",
+    "-H",
+    "Icy-MetaData: 1",
+];
+
+#[test]
+fn fields_of_a_player_reach_the_origin_that_they_are_for_and_no_other() {
+    let resource = Resource::new(20_000);
+    let (one, other) = (resource.clone(), resource.clone());
+    let elsewhere = Server::start(move |asked| other.answer(asked));
+    let server = channel(move |asked| one.answer(asked), elsewhere.address.port());
+    let proxy = Proxy::start(&[]);
+    let has = |asked: &Asked, name: &str, value: &str| asked.field(name) == Some(value);
+    for path in ["/list.m3u8", "/cdn.m3u8", "/port.m3u8", "/moved.m3u8"] {
+        let (before, before_elsewhere) = (server.asked().len(), elsewhere.asked().len());
+        let got = play(&proxy, &server.url(path), &OWN);
+        assert!(got.iter().all(|(status, body)| *status == 200 && *body == *resource.data), "{path}");
+        let asked = [&server.asked()[before..], &elsewhere.asked()[before_elsewhere..]].concat();
+        let home = format!("{}", server.address);
+        let (at_home, away): (Vec<_>, Vec<_>) =
+            asked.iter().partition(|asked| asked.field("host") == Some(home.as_str()));
+        assert_eq!(at_home.len() > SEGMENTS, path == "/list.m3u8", "{path}: {}", at_home.len());
+        assert_eq!(away.len() >= SEGMENTS, path != "/list.m3u8", "{path}");
+        for asked in at_home {
+            assert!(has(asked, "x-tok", "secret") && has(asked, "cookie", "a=secret"), "{path}: {asked:?}");
+            assert!(has(asked, "authorization", "Bearer secret"), "{path}: {asked:?}");
+            assert!(has(asked, "referer", "https://site.example/page?secret"), "{path}: {asked:?}");
+        }
+        for asked in asked.iter().filter(|asked| asked.field("host") != Some(home.as_str())) {
+            assert!(!format!("{asked:?}").contains("secret"), "{path}: {asked:?}");
+            assert!(has(asked, "referer", "https://site.example/"), "{path}: {asked:?}");
+        }
+        for asked in &asked {
+            assert!(has(asked, "origin", "https://site.example"), "{path}: {asked:?}");
+            assert!(has(asked, "user-agent", "Mozilla/5.0 player"), "{path}: {asked:?}");
+            assert!(asked.field("icy-metadata").is_none(), "{path}: {asked:?}");
+        }
+    }
+    // A browser takes all sites for one here.
+    let before = server.asked().len();
+    let browser = [&OWN[..2], &OWN[6..], &["-H", "Sec-Fetch-Site: none"]].concat();
+    assert_eq!(proxy.get(&server.url("/1.ts"), &browser).status, 200);
+    let asked = &server.asked()[before..];
+    assert!(!asked.is_empty() && !format!("{asked:?}").contains("secret"), "{asked:?}");
+}
+
+#[test]
+fn users_with_other_credentials_never_get_each_others_bytes() {
+    let of = |user: &str| Resource::other(20_000, 1 + u64::from(user == "b"));
+    // "a:pw" and "b:pw"
+    let user = |asked: &Asked| match (asked.field("cookie"), asked.field("authorization"), asked.field("x-user")) {
+        (Some("u=a"), ..) | (_, Some("Basic YTpwdw==" | "Bearer a"), _) | (_, _, Some("a")) => Some("a"),
+        (Some("u=b"), ..) | (_, Some("Basic Yjpwdw==" | "Bearer b"), _) | (_, _, Some("b")) => Some("b"),
+        _ => None,
+    };
+    let answer = move |asked: &Asked| match (user(asked), asked.path.as_str()) {
+        (None, _) => Answer::status(401),
+        (_, "/list.m3u8") => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
+        (Some(user), _) => of(user).answer(asked),
+    };
+    let server = Server::start(answer);
+    let proxy = Proxy::start(&[]);
+    for field in ["Cookie: u=USER", "Authorization: Bearer USER", "X-User: USER", "LOGIN"] {
+        let ask = |user: &str, path: &str| {
+            let url = match field {
+                "LOGIN" if !user.is_empty() => format!("http://{user}:pw@{}{path}", server.address),
+                _ => server.url(path),
+            };
+            let field = field.replace("USER", user);
+            let words = ["-A", "player", "-H", &field];
+            proxy.get(&url, if user.is_empty() || field == "LOGIN" { &words[..2] } else { &words })
+        };
+        for path in ["/list.m3u8", "/1.ts", "/2.ts", "/3.ts", "/4.ts"] {
+            let [nobody, a, b] = ["", "a", "b"].map(|user| ask(user, path));
+            assert_eq!((a.status, b.status, nobody.status), (200, 200, 401), "{field} {path}");
+            if path == "/1.ts" {
+                // The next one waits for one of them, and for no other.
+                proxy.wait("a segment ahead", |now| now["ahead"][0]["bytes_ahead"].as_u64() >= Some(20_000));
+            }
+            if path != "/list.m3u8" {
+                assert!(a.body == *of("a").data && b.body == *of("b").data, "{field} {path}");
+            }
+        }
+    }
+}
+
+fn marline(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).env("HOME", "/nonexistent").output().unwrap()
+}
+
+#[test]
+fn fields_of_the_command_line_are_sent_for_its_player_alone() {
+    let resource = Resource::new(20_000);
+    let file = resource.clone();
+    let server = channel(
+        move |asked| match asked.field("x-tok") {
+            Some("secret") => file.answer(asked),
+            _ => Answer::status(403),
+        },
+        9,
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let player = dir.path().join("player");
+    // It plays the list and the first segment, and tries the segment without the token that its address has.
+    let script = r#"#!/bin/sh
+set -e
+cd "$1"
+curl -sS -o list "$2"
+grep -v '^#' list | sed -n 2p > second
+curl -sS -o one "${2%list.m3u8}1.ts"
+# http://ADDRESS/TOKEN/URL
+address=$(echo "$2" | cut -d/ -f1-3)
+url=$(echo "$2" | cut -d/ -f5-)
+curl -sS -o /dev/null -w '%{http_code}' "$address/${url%list.m3u8}1.ts" > bare
+"#;
+    std::fs::write(&player, script).unwrap();
+    std::fs::set_permissions(&player, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let proxy = Proxy::start(&[]);
+    let (taken, free) = (proxy.address.to_string(), {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    });
+    for (n, listen) in [taken, free].iter().enumerate() {
+        let out = dir.path().join(n.to_string());
+        std::fs::create_dir(&out).unwrap();
+        let with = format!("{} {}", player.display(), out.display());
+        let url = server.url("/list.m3u8");
+        let played = marline(&["play", "--with", &with, "-H", "X-Tok: secret", "--listen", listen, &url]);
+        let said = String::from_utf8_lossy(&played.stderr).into_owned();
+        assert_eq!(played.status.code(), Some(0), "{said}");
+        assert!(!said.contains("secret"), "{said}");
+        assert!(std::fs::read(out.join("one")).unwrap() == *resource.data);
+        assert_eq!(std::fs::read_to_string(out.join("second")).unwrap().trim(), "2.ts");
+        assert_eq!(std::fs::read_to_string(out.join("bare")).unwrap(), "403");
+    }
+    let url = server.url("/list.m3u8");
+    for (words, says) in [
+        (&["play", "-H", "X-Tok: secret", &url][..], "--with"),
+        (&["play", "-H", "X-Tok secret", "--page", &url], "Name: value"),
+        (&["play", "-H", "Host: secret", "--page", &url], "sets this field itself"),
+    ] {
+        let refused = marline(words);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!((refused.status.code(), said.lines().count()), (Some(64), 1), "{said}");
+        assert!(said.contains(says) && !said.contains("secret"), "{said}");
+    }
+}
