@@ -111,29 +111,66 @@ rules | cmp -s before - || exit 42
 exit 0
 "#;
 
-/// Kills it while bytes are acknowledged that are not here, until one who outlives it has said that it paid some.
+/// Kills it while bytes are acknowledged that are not here, until the repair process has reported that it filled some. How long a
+/// download takes at this loss without help is no matter: it must only get on.
 const DEBTOR: &str = r#"
 cd "$PLACE"
-for turn in 1 2 3 4 5 6; do
+start() {
     "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable hide,late-hide 2>>daemon.log & daemon=$!
     until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
         kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
         sleep 0.1
     done
+}
+# Starts a download, and kills the daemon with a hole outstanding; false: the download was over before.
+rob() {
     rm -f got
-    curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" & curl=$!
+    curl -sS --speed-limit 1 --speed-time 30 -o got "$MARLINE_LAB_URL" 2>curl.log & curl=$!
     until grep -q '"missing_bytes": *[1-9]' status.json; do
-        kill -0 $curl || exit 21
+        kill -0 $curl 2>/dev/null || return 1
         "$MARLINE" accel status --run-dir run --json >status.json || exit 22
     done
+    eval "$BEFORE"
     kill -9 $daemon; wait $daemon
-    wait $curl || exit 23
-    [ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ] || exit 24
-    for i in $(seq 50); do ls run/*.owed >/dev/null 2>&1 || break; sleep 0.1; done
-    ls run/*.owed 2>/dev/null && exit 25
-    ! grep -q 'holes are filled' daemon.log || exit 0
+    return 0
+}
+paid() { for i in $(seq 300); do ls run/*.owed >/dev/null 2>&1 || return 0; sleep 0.1; done; ls run; return 1; }
+for turn in $(seq 20); do
+    start
+    if ! rob; then
+        wait $curl || exit 21
+        kill -9 $daemon; wait $daemon
+        continue
+    fi
+    eval "$AFTER"
 done
 exit 26
+"#;
+
+/// The download that was robbed comes to its end, whole.
+const WHOLE: &str = r#"
+wait $curl || { echo "curl: $?: $(cat curl.log)" >&2; exit 23; }
+[ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ] || exit 24
+paid || exit 25
+[ $(grep -c ' 0 flows ended' daemon.log) = $(grep -c 'flows ended' daemon.log) ] || exit 27
+[ $(grep -c '[1-9] holes are filled' daemon.log) -lt 3 ] || exit 0
+"#;
+
+/// Nothing can be fetched: the repair process's connections cannot be opened.
+const BARRED: &str = "iptables -I OUTPUT -p tcp --syn -j DROP";
+
+/// The download ends with an error of its connection (56), not with that of a stall (28), and the server knows of it, too.
+const RESET: &str = r#"
+killed=$(date +%s%3N)
+wait $curl; code=$?
+echo "ended after $(($(date +%s%3N) - killed)) ms with $code" >>ended.log
+iptables -D OUTPUT -p tcp --syn -j DROP
+paid || exit 25
+# The hole may have come by itself in the moment before the kill.
+if [ $code = 0 ]; then continue; fi
+[ $code = 56 ] || { cat curl.log >&2; exit 23; }
+grep -q ' 1 flows ended' daemon.log || exit 27
+exit 0
 "#;
 
 /// Downloads until a hole was filled by the replayed connection, then does `$THEN`; the download goes on to its end.
@@ -208,6 +245,11 @@ fn read(place: &Path, name: &str) -> String {
 
 /// Plays a script over two links beside a server of so many bytes; false: this machine cannot, which is said.
 fn plays(place: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
+    plays_with(place, bytes, links, script, &[])
+}
+
+/// The same, with these variables.
+fn plays_with(place: &Path, bytes: &str, links: [&str; 2], script: &str, variables: &[(&str, &str)]) -> bool {
     let lacks = |program: &str, word: &str| Command::new(program).arg(word).output().is_err();
     if lacks("iptables", "--version") || lacks("curl", "-V") {
         eprintln!("skipped: needs the programs iptables and curl");
@@ -217,6 +259,7 @@ fn plays(place: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
     command.args(["lab", "exec", "--serve", bytes, "--link", links[0], "--link", links[1]]);
     command.args(["--", "bash", "-c", script]);
     command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place).env("HOME", place);
+    command.envs(variables.iter().copied());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let cannot = ["not permitted", "NFQUEUE"].iter().any(|word| said.contains(word));
@@ -232,13 +275,24 @@ fn plays(place: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
     false
 }
 
+/// A link that loses one packet in fifty, and one to fetch over.
+const LOSSY: [&str; 2] = ["wifi,rate=20Mbit/s,rtt=50ms,loss=2%,uploss=0%", "lte,rate=2Mbit/s,rtt=120ms"];
+
 #[test]
 fn what_flows_are_owed_when_it_is_killed_is_paid() {
     let place = tempfile::tempdir().unwrap();
-    let links = ["wifi,rate=20Mbit/s,rtt=50ms,loss=2%,uploss=0%", "lte,rate=2Mbit/s,rtt=120ms"];
-    if plays(place.path(), "12MB", links, DEBTOR) {
-        let log = read(place.path(), "daemon.log");
-        assert!(log.contains("0 flows ended"), "{log}");
+    let variables = [("BEFORE", "true"), ("AFTER", WHOLE)];
+    if plays_with(place.path(), "3MB", LOSSY, DEBTOR, &variables) {
+        println!("{}", read(place.path(), "daemon.log"));
+    }
+}
+
+#[test]
+fn a_flow_that_cannot_be_repaired_when_it_is_killed_ends_with_an_error() {
+    let place = tempfile::tempdir().unwrap();
+    let variables = [("BEFORE", BARRED), ("AFTER", RESET)];
+    if plays_with(place.path(), "3MB", LOSSY, DEBTOR, &variables) {
+        println!("{}{}", read(place.path(), "ended.log"), read(place.path(), "daemon.log"));
     }
 }
 

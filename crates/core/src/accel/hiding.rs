@@ -416,6 +416,7 @@ impl Hiding {
             said: (self.far.ack().number(), self.far.window),
             stamps,
             here: number(hider.here()).number(),
+            told: Some(number(hider.told()).number()),
             is_sure,
             holes,
         })

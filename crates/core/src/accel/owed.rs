@@ -37,6 +37,9 @@ pub struct Owed {
     pub stamps: Option<(u32, u32)>,
     /// What the own stack waits for.
     pub here: u32,
+    /// Everything before this was acknowledged to the sender.
+    #[serde(default)]
+    pub told: Option<u32>,
     /// Whether nothing else was acknowledged. If not, the flow cannot be brought to its end.
     pub is_sure: bool,
     /// The holes, in their order.
@@ -54,18 +57,30 @@ pub struct Hole {
     pub fetch: Option<Fetch>,
 }
 
+impl Hole {
+    /// One past the number of its last byte. A hole whose length is not known counts as two bytes, and so does one of a single byte,
+    /// since the last byte of a flow may be withheld.
+    pub(super) fn end(&self) -> Seq {
+        let ranges = self.fetch.iter().flat_map(|fetch| &fetch.ranges);
+        let bytes: u64 = ranges.map(|(start, end)| end.saturating_sub(*start)).sum();
+        Seq::new(self.seq).plus(u32::try_from(bytes.max(2)).unwrap_or(u32::MAX))
+    }
+}
+
 impl Owed {
     /// From the sender to here; none, if the ends are of two families.
     fn flow(&self) -> Option<Key> {
         Key::new(self.server, self.local)
     }
 
-    /// Segments that fill a hole with `bytes`.
-    pub fn fill(&self, hole: &Hole, bytes: &[u8]) -> Vec<Bytes> {
+    /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the own stack has accepted, if that is known; an
+    /// older one would be discarded.
+    pub fn fill(&self, hole: &Hole, bytes: &[u8], least: Option<Stamp>) -> Vec<Bytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
-        let stamps = self.stamps.map(|(value, echo)| Timestamps {
-            value: Stamp::new(hole.stamp.unwrap_or(value)),
-            echo: Stamp::new(echo),
+        let stamps = self.stamps.map(|(value, echo)| {
+            let value = Stamp::new(hole.stamp.unwrap_or(value));
+            let value = least.filter(|least| value.is_before(*least)).unwrap_or(value);
+            Timestamps { value, echo: Stamp::new(echo) }
         });
         let (ack, window) = (Seq::new(self.said.0), self.said.1);
         let pieces = bytes.chunks(PIECE).zip(0_u32..).filter_map(|(piece, at)| {
@@ -75,12 +90,25 @@ impl Owed {
         pieces.map(Bytes).collect()
     }
 
-    /// Segments one of which ends the flow, at whichever of its holes the own stack waits.
-    pub fn end(&self) -> Vec<Bytes> {
+    /// A segment with a byte that the own stack has had, which it answers with an acknowledgement.
+    pub fn ask(&self, here: Seq) -> Option<Bytes> {
+        let (ack, window) = (Seq::new(self.said.0), self.said.1);
+        let stamps =
+            self.stamps.map(|(value, echo)| Timestamps { value: Stamp::new(value), echo: Stamp::new(echo) });
+        NewSegment::data(&self.flow()?, here.minus(1), ack, window, stamps, &[0]).emit().map(Bytes)
+    }
+
+    /// A segment that ends the flow at the sender, if `next` is the number that the own stack sends next.
+    pub fn end_server(&self, next: Seq, here: Seq) -> Option<Bytes> {
+        NewSegment::reset(&self.flow()?.reversed(), next, here).emit().map(Bytes)
+    }
+
+    /// Segments one of which ends the flow, at whichever of its holes the own stack waits, or at `here`.
+    pub fn end(&self, here: Seq) -> Vec<Bytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
         let ack = Seq::new(self.said.0);
         let mut places: Vec<u32> =
-            core::iter::once(self.here).chain(self.holes.iter().map(|hole| hole.seq)).collect();
+            [here.number(), self.here].into_iter().chain(self.holes.iter().map(|hole| hole.seq)).collect();
         places.dedup();
         let resets = places.iter().filter_map(|seq| NewSegment::reset(&flow, Seq::new(*seq), ack).emit());
         resets.map(Bytes).collect()
@@ -140,6 +168,7 @@ mod tests {
             said: (77, 500),
             stamps: Some((1000, 9)),
             here: u32::MAX - 99,
+            told: None,
             is_sure: true,
             holes: alloc::vec![hole(u32::MAX - 99, Some(900)), hole(5000, None)],
         }
@@ -149,7 +178,7 @@ mod tests {
     fn a_hole_is_filled_by_segments_of_the_sender_around_the_end_of_the_numbers() {
         let owed = owed();
         let bytes: Vec<u8> = (0..3000_u32).map(|at| (at % 251) as u8).collect();
-        let packets = owed.fill(&owed.holes[0], &bytes);
+        let packets = owed.fill(&owed.holes[0], &bytes, None);
         let mut all = Vec::new();
         for (packet, seq) in packets.iter().zip([u32::MAX - 99, 1300, 2700]) {
             let segment = Segment::parse(&packet.0).unwrap();
@@ -160,14 +189,17 @@ mod tests {
             all.extend_from_slice(segment.payload());
         }
         assert_eq!((packets.len(), all), (3, bytes));
-        let second = owed.fill(&owed.holes[1], b"x");
+        let second = owed.fill(&owed.holes[1], b"x", Some(Stamp::new(990)));
         let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
         assert_eq!(second.value, Stamp::new(1000), "what came last, where the hole's own is not known");
+        let late = owed.fill(&owed.holes[0], b"x", Some(Stamp::new(950)));
+        let late = Segment::parse(&late[0].0).unwrap().timestamps().unwrap();
+        assert_eq!(late.value, Stamp::new(950), "an older one would be discarded");
     }
 
     #[test]
     fn a_flow_is_ended_at_each_number_that_it_may_wait_for() {
-        let packets = owed().end();
+        let packets = owed().end(Seq::new(owed().here));
         let seqs: Vec<Seq> = packets.iter().map(|packet| Segment::parse(&packet.0).unwrap().seq()).collect();
         assert_eq!(seqs, [Seq::new(u32::MAX - 99), Seq::new(5000)]);
         assert!(packets.iter().all(|packet| Segment::parse(&packet.0).unwrap().flags().contains(Flags::RST)));

@@ -35,7 +35,7 @@ pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
     if paid != Paid::default() {
         let Paid { filled, ended } = paid;
         say(&format!(
-            "what flows were owed: {filled} holes are filled, {ended} flows ended for want of their bytes"
+            "what flows were owed: {filled} holes are filled, {ended} flows ended with an error as their bytes could not be restored"
         ));
     }
     Ok(())

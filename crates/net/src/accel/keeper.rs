@@ -1,32 +1,35 @@
-//! Pays what a process that is no more has left owed: fills holes that were acknowledged ahead, or ends the flow.
+//! Repairs flows whose data was acknowledged early by a process that has ended: fills the holes, or resets the flow at both ends.
 //!
-//! In: its ledger ([`super::ledger`]), the devices. Out: the flows have their bytes, or an error; the ledger is gone.
+//! In: that process's ledger ([`super::ledger`]), the devices. Out: the flows have their bytes, or an error; the ledger is gone.
 //!
 //! 1. Every hole is asked for over the first link, then over the next ones, [`TRIES`] times at the most.
-//! 2. What came is given to the own stack as the sender would have sent it, and twice more: whether it had room for it is not seen
-//!    from here, and a byte that comes twice does no harm.
-//! 3. A flow with a hole that is not filled within [`PATIENCE`], or of which it is not known what was acknowledged, is ended: its
-//!    application gets an error at once, and does not wait for ever for what its sender takes for received.
+//! 2. What is given to the local stack and when, and when a flow is reset, is decided by [`Repair`], one for each flow. It follows
+//!    what the stack acknowledges (`own`): bytes that were given are not yet bytes that were taken.
 
+mod own;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::accel::{Bytes, Fetch, FetchId, Owed};
+use marline_core::accel::{Fetch, FetchId, Patch, Repair, RepairState};
 use marline_core::link::LinkId;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, sleep, timeout_at};
+use marline_core::units::Instant;
+use marline_core::wire::packet::Segment;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use self::own::OwnSegments;
 use super::fill::{Answer, Outfit, run_fills};
-use super::raw::Inward;
+use super::raw::{Inward, Raw};
 use super::{AccelError, Errand, ledger};
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paid {
-    /// Holes that were filled.
+    /// Holes that the local stack has acknowledged.
     pub filled: usize,
-    /// Flows that were ended, as their bytes could not be had.
+    /// Flows that were reset, as their bytes could not be had, or were not taken.
     pub ended: usize,
 }
 
@@ -35,91 +38,153 @@ struct Asked {
     flow: usize,
     hole: usize,
     tries: usize,
-    is_filled: bool,
+    is_answered: bool,
 }
 
-/// Pays everything that the ledger says, and removes it. Runs on a tokio runtime.
+/// An answer to a fetch.
+type Fetched = (FetchId, Option<Vec<u8>>);
+
+/// Repairs every flow in the ledger, and removes it. Runs on a tokio runtime.
 ///
 /// # Errors
-/// Packets cannot be given to the own stack; the ledger stays.
+/// Packets cannot be given to the local stack; the ledger stays.
 pub async fn run_keeper(path: &Path, outfit: Outfit) -> Result<Paid, AccelError> {
     let failed = || AccelError::kernel(format!("{}: the bytes that are missing", path.display()));
     let owed = ledger::read(path).map_err(failed())?;
-    let paid = if owed.is_empty() { Paid::default() } else { pay(&owed, outfit).await? };
+    let paid = if owed.is_empty() {
+        Paid::default()
+    } else {
+        let begun = tokio::time::Instant::now();
+        let repairs = owed.into_iter().map(|owed| Repair::new(Instant::ZERO, owed)).collect();
+        Keeper::new(begun, repairs, outfit)?.run().await
+    };
     ledger::remove(path);
     Ok(paid)
 }
 
-async fn pay(owed: &[Owed], outfit: Outfit) -> Result<Paid, AccelError> {
-    let stack = Inward::open()?;
-    let give = |packets: &[Bytes]| {
-        // One that is lost is given again.
-        packets.iter().for_each(|packet| drop(stack.give(&packet.0)));
-    };
-    let links: Vec<LinkId> = outfit.devices.keys().copied().collect();
-    let (errands, ordered) = unbounded_channel();
-    let (tell, mut told) = unbounded_channel();
-    let answer: Answer = Arc::new(move |fetch: FetchId, _, bytes: Option<Vec<u8>>| drop(tell.send((fetch, bytes))));
-    let fills = tokio::spawn(run_fills(outfit, ordered, answer));
-    let mut asked: Vec<Asked> = Vec::new();
-    for (flow, owes) in owed.iter().enumerate().filter(|(_, owes)| owes.is_sure) {
-        asked.extend((0..owes.holes.len()).map(|hole| Asked { flow, hole, tries: 0, is_filled: false }));
-    }
-    let fetch_of = |asked: &Asked| owed.get(asked.flow)?.holes.get(asked.hole)?.fetch.as_ref();
-    let mut open = 0;
-    for (number, one) in asked.iter_mut().enumerate() {
-        open += usize::from(ask(&errands, number, fetch_of(one), &links, one.tries));
-    }
-    let (until, mut given) = (Instant::now() + PATIENCE, Vec::new());
-    owed.iter().filter(|owes| !owes.is_sure).for_each(|owes| give(&owes.end()));
-    while open > 0 {
-        let Ok(Some((FetchId(number), bytes))) = timeout_at(until, told.recv()).await else { break };
-        let number = usize::try_from(number).unwrap_or(usize::MAX);
-        let Some(one) = asked.get_mut(number).filter(|one| !one.is_filled) else { continue };
-        open -= 1;
-        let place = owed.get(one.flow).and_then(|owes| Some((owes, owes.holes.get(one.hole)?)));
-        if let (Some(bytes), Some((owes, hole))) = (bytes, place) {
-            one.is_filled = true;
-            let packets = owes.fill(hole, &bytes);
-            give(&packets);
-            given.extend(packets);
-        } else {
-            one.tries += 1;
-            open += usize::from(ask(&errands, number, fetch_of(one), &links, one.tries));
-        }
-    }
-    fills.abort();
-    let mut paid = Paid { filled: asked.iter().filter(|one| one.is_filled).count(), ended: 0 };
-    for (flow, owes) in owed.iter().enumerate() {
-        if !owes.is_sure || asked.iter().any(|one| one.flow == flow && !one.is_filled) {
-            given.extend(owes.end());
-            paid.ended += 1;
-        }
-    }
-    for pause in AGAIN {
-        give(&given);
-        sleep(pause).await;
-    }
-    Ok(paid)
+struct Keeper {
+    begun: tokio::time::Instant,
+    repairs: Vec<Repair>,
+    asked: Vec<Asked>,
+    links: Vec<LinkId>,
+    errands: UnboundedSender<Errand>,
+    fetched: UnboundedReceiver<Fetched>,
+    stack: Inward,
+    /// Towards servers; none: the device is gone, and so are its flows.
+    out: Option<Raw>,
+    /// None: what the local stack sends cannot be seen.
+    own: Option<OwnSegments>,
 }
 
-/// Asks for a hole over the link whose turn it is; false: it cannot be asked for any more.
-fn ask(
-    errands: &UnboundedSender<Errand>,
-    number: usize,
-    fetch: Option<&Fetch>,
-    links: &[LinkId],
-    tries: usize,
-) -> bool {
-    let Some(fetch) = fetch.filter(|_| tries < TRIES) else { return false };
-    let Some(link) = links.get(tries % links.len().max(1)) else { return false };
-    let fetch = Fetch { id: FetchId(number as u64), link: *link, ..fetch.clone() };
-    errands.send(Errand::Fetch(fetch)).is_ok()
+impl Keeper {
+    fn new(begun: tokio::time::Instant, repairs: Vec<Repair>, outfit: Outfit) -> Result<Self, AccelError> {
+        let primary = outfit.devices.values().next().cloned().unwrap_or_default();
+        let unseen = |error: std::io::Error| {
+            tracing::warn!(link = %primary, %error, "acknowledgements of flows under repair cannot be seen");
+        };
+        let own = OwnSegments::open(&primary).map_err(unseen).ok();
+        let (errands, ordered) = unbounded_channel();
+        let (tell, fetched) = unbounded_channel();
+        let answer: Answer = Arc::new(move |id: FetchId, _, bytes: Option<Vec<u8>>| drop(tell.send((id, bytes))));
+        let mut asked = Vec::new();
+        for (flow, repair) in repairs.iter().enumerate().filter(|(_, repair)| repair.owed().is_sure) {
+            let hole = |hole| Asked { flow, hole, tries: 0, is_answered: false };
+            asked.extend((0..repair.owed().holes.len()).map(hole));
+        }
+        let links = outfit.devices.keys().copied().collect();
+        tokio::spawn(run_fills(outfit, ordered, answer));
+        let (stack, out) = (Inward::open()?, Raw::open(Some(&primary)).ok());
+        Ok(Self { begun, repairs, asked, links, errands, fetched, stack, out, own })
+    }
+
+    async fn run(mut self) -> Paid {
+        (0..self.asked.len()).for_each(|number| self.ask(number));
+        loop {
+            let now = self.now();
+            for repair in &mut self.repairs {
+                for patch in repair.tick(now) {
+                    // A packet that is lost is sent again.
+                    let _ = match &patch {
+                        Patch::Deliver(packet) => self.stack.give(&packet.0),
+                        Patch::Send(packet) => self.out.as_ref().map_or(Ok(()), |out| out.send(&packet.0)),
+                    };
+                }
+            }
+            let Some(due) = self.repairs.iter().filter_map(Repair::deadline).min() else { break };
+            let wait = Duration::from_nanos(u64::try_from(due.since(self.now()).as_nanos()).unwrap_or(u64::MAX));
+            tokio::select! {
+                fetched = self.fetched.recv() => {
+                    if let Some(fetched) = fetched {
+                        self.on_fetched(fetched);
+                    }
+                }
+                () = own::seen(self.own.as_ref()) => self.on_own(),
+                () = tokio::time::sleep(wait.max(TICK)) => {}
+            }
+        }
+        let ended = self.repairs.iter().filter(|repair| repair.state() == RepairState::Ended).count();
+        Paid { filled: self.repairs.iter().map(Repair::filled).sum(), ended }
+    }
+
+    /// Since the beginning.
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn on_own(&mut self) {
+        let now = self.now();
+        let flows: BTreeMap<_, usize> = self
+            .repairs
+            .iter()
+            .enumerate()
+            .map(|(at, repair)| ((repair.owed().local, repair.owed().server), at))
+            .collect();
+        let Some(own) = &mut self.own else { return };
+        let received = own.receive(|packet| {
+            let Ok(segment) = Segment::parse_head(packet) else { return };
+            let flow = segment.flow();
+            let known = flows.get(&(flow.source(), flow.destination()));
+            if let Some(repair) = known.and_then(|at| self.repairs.get_mut(*at)) {
+                repair.on_own(now, &segment);
+            }
+        });
+        if let Err(error) = received {
+            tracing::warn!(%error, "acknowledgements of flows under repair cannot be seen any more");
+            self.own = None;
+        }
+    }
+
+    fn on_fetched(&mut self, (FetchId(number), bytes): Fetched) {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        let Some(one) = self.asked.get_mut(number).filter(|one| !one.is_answered) else { return };
+        if bytes.is_none() {
+            one.tries += 1;
+            return self.ask(number);
+        }
+        one.is_answered = true;
+        if let Some(repair) = self.repairs.get_mut(one.flow) {
+            repair.on_fetched(one.hole, bytes);
+        }
+    }
+
+    /// Asks for a hole over the link whose turn it is; where none is left, its bytes cannot be had.
+    fn ask(&mut self, number: usize) {
+        let Some(one) = self.asked.get_mut(number) else { return };
+        let Some(repair) = self.repairs.get_mut(one.flow) else { return };
+        let fetch = repair.owed().holes.get(one.hole).and_then(|hole| hole.fetch.as_ref());
+        let link = self.links.get(one.tries % self.links.len().max(1)).filter(|_| one.tries < TRIES);
+        let sent = fetch.zip(link).is_some_and(|(fetch, link)| {
+            let fetch = Fetch { id: FetchId(number as u64), link: *link, ..fetch.clone() };
+            self.errands.send(Errand::Fetch(fetch)).is_ok()
+        });
+        if !sent {
+            one.is_answered = true;
+            repair.on_fetched(one.hole, None);
+        }
+    }
 }
 
 /// chosen: each link twice where there are two.
 const TRIES: usize = 4;
-/// That of the process that is no more ([`marline_core::accel`], "Loss Hider" 7).
-const PATIENCE: Duration = Duration::from_secs(10);
-/// chosen: what had no room is given again when the application has read some of it.
-const AGAIN: [Duration; 2] = [Duration::from_millis(60), Duration::from_millis(240)];
+/// A timer of the runtime is no finer.
+const TICK: Duration = Duration::from_millis(1);

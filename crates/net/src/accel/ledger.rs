@@ -168,6 +168,7 @@ mod tests {
             said: (1, 2),
             stamps: None,
             here: 1,
+            told: Some(3),
             is_sure: true,
             holes: vec![hole(1), hole(2)],
         };

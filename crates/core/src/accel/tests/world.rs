@@ -165,14 +165,16 @@ impl World {
         let owed = self.machine.owed();
         for owes in &owed {
             if !owes.is_sure {
-                owes.end().into_iter().for_each(|reset| self.later(Duration::ZERO, Event::ToStack(reset)));
+                owes.end(Seq::new(owes.here))
+                    .into_iter()
+                    .for_each(|reset| self.later(Duration::ZERO, Event::ToStack(reset)));
                 continue;
             }
             for hole in &owes.holes {
                 let (start, end) = hole.fetch.as_ref().unwrap().ranges[0];
                 let bytes: Vec<u8> = (start..end).map(byte).collect();
                 for (packet, millis) in
-                    owes.fill(hole, &bytes).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
+                    owes.fill(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
                 {
                     self.later(Duration::from_millis(millis), Event::ToStack(packet));
                 }
