@@ -406,6 +406,22 @@ fn one_connection_serves_many_small_files() {
 }
 
 #[test]
+fn a_cookie_that_one_file_brings_goes_with_the_next_ones_of_its_host() {
+    let body = Arc::new(bytes(1, 5_000));
+    let first = Page::File(Arc::clone(&body), "Set-Cookie: s=1; Path=/\r\n");
+    let server = Server::start([("/first", first), ("/second", plain(&body)), ("/third", plain(&body))]);
+    let home = tempfile::tempdir().unwrap();
+    let other = server.url("/third").replace("127.0.0.1", "localhost");
+    succeeded(&get(&home, &["-q", "-j", "1", &server.url("/first"), &server.url("/second"), &other]));
+    let heads = server.heads();
+    let sent = |path: &str| {
+        let mut heads = heads.iter().filter(|head| head.starts_with(&format!("GET {path} ")));
+        heads.any(|head| head.to_ascii_lowercase().contains("cookie: s=1"))
+    };
+    assert_eq!(["/first", "/second", "/third"].map(sent), [false, true, false], "{heads:#?}");
+}
+
+#[test]
 fn logs_of_several_files_replay() {
     let files: Vec<Arc<Vec<u8>>> = (0..2).map(|n| Arc::new(bytes(n, SIZE))).collect();
     let server = Server::start([("/0", plain(&files[0])), ("/1", plain(&files[1]))]);

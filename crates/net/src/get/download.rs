@@ -71,7 +71,7 @@ pub(super) async fn download(
     let watch = shared.settings.energy.supplies.as_deref().and_then(Watch::start);
     let mut logged: Logged<Fetch> = Logged::new(config, log);
     logged.joules = shared.settings.energy.model.clone().map(Joules::new);
-    let origins = Origins::of(&file.sources, &shared.settings.credentials);
+    let origins = Origins::of(&file.sources, &shared.settings.credentials).with_jar(Rc::clone(&shared.jar));
     let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, &mut watcher, started);
     pump.limits = shared.bounds.for_run(started);
     pump.resumed = resumed;

@@ -38,6 +38,7 @@ use super::network::Network;
 use super::origins::is_local;
 use super::report::{FileProgress, Overview, Report};
 use super::sockets::Sockets;
+use crate::cookies::Jar;
 use crate::http::{Trust, suggested};
 use control::Stopping;
 use names::Names;
@@ -99,6 +100,8 @@ pub(super) struct Shared {
     pub(super) stopping: Stopping,
     pub(super) max_time: Option<Duration>,
     pub(super) alone: bool,
+    /// Cookies that servers have set in this run.
+    pub(super) jar: Rc<Jar>,
     /// What each download has carried over each link with a budget.
     carried: RefCell<BTreeMap<(usize, String), DataSize>>,
 }
@@ -142,6 +145,7 @@ impl Shared {
             stopping: Cell::new(None),
             max_time,
             alone,
+            jar: Rc::default(),
             carried: RefCell::default(),
         })
     }
