@@ -15,6 +15,7 @@
 mod accel;
 mod args;
 mod config;
+mod confine;
 #[cfg(feature = "fleet")]
 mod edge;
 mod energy;

@@ -18,9 +18,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::KeepArgs;
 use super::{exit, say};
 use crate::Exit;
+use crate::confine::{Daemon, confine};
 
 /// Waits for the run's end, and pays.
 pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
+    confine(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();

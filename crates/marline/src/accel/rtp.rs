@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::RtpArgs;
 use super::{exit, json_of, print, say};
 use crate::Exit;
+use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 
 /// Serves players until stopped.
@@ -22,6 +23,7 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
         base: args.base,
         hold: args.hold,
     };
+    confine(Daemon::Proxy);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let (first, second) = (stream.first.clone(), stream.second.clone());

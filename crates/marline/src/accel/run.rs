@@ -17,12 +17,14 @@ use tokio::sync::Notify;
 use super::args::RunArgs;
 use super::{exit, json_of, keep, print, run_dir, say, terms};
 use crate::Exit;
+use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 
 /// Helps flows until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let mut config = terms::config(&args)?;
     let wanted = terms::wanted(&args)?;
+    confine(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();

@@ -33,6 +33,7 @@ use self::args::{EdgeVerb, RunArgs};
 use self::status::{About, Status};
 use self::steering::Steering;
 use self::terms::{Fleet, Terms};
+use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 use crate::output::say;
 use crate::{Exit, paths};
@@ -49,6 +50,7 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
 
 /// Carries until stopped.
 fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
+    confine(Daemon::Edge);
     let descriptors = marline_net::descriptors::raise();
     let Terms { identity, own, files, trusted, revoked, config: mut terms, fleet, state } = Terms::of(args)?;
     let asked = terms.guests.flows;

@@ -33,6 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::ask::runtime;
 use super::ca;
 use crate::args::positive_duration;
+use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 use crate::member::{Member, Shown};
 use crate::output::say;
@@ -109,6 +110,7 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Serves until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
+    confine(Daemon::Fleet);
     let descriptors = marline_net::descriptors::raise();
     let args = Arc::new(args);
     let config = config(&args)?;

@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use super::args::{RunArgs, Wanted};
 use super::{exit, named_run_dir, own_run_dir, say};
 use crate::config::Interface;
+use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 use crate::{ConfigFile, Exit, energy};
 
@@ -99,6 +100,7 @@ struct Plan {
 pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let file = ConfigFile::read(config)?;
     let plan = plan(args, &file)?;
+    confine(Daemon::Paths);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -22,6 +22,7 @@ use url::Url;
 
 pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs, Watching};
 
+use crate::confine::{Daemon, confine};
 use crate::fetch::parse_header;
 use crate::hangup::Hangup;
 use crate::output::{self, print};
@@ -52,6 +53,7 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
             let _ = print(&format!("{object}\n"));
         }
     };
+    confine(Daemon::Proxy);
     block_on(async {
         let hangup = Hangup::caught()?;
         tokio::select! {

@@ -31,6 +31,7 @@ use marline_net::paths::room;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Exit;
+use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 use crate::member::Member;
 use crate::output::say;
@@ -48,6 +49,7 @@ pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
 }
 
 fn carry(args: RunArgs) -> Result<(), Exit> {
+    confine(Daemon::Relay);
     let member = args.files.read(Role::Relay)?;
     let revoked = args.revoked.there(&member)?;
     let fleet = fleet(&args, &member)?;
