@@ -420,6 +420,44 @@ state >after; diff before after && echo "as before"
 }
 
 #[test]
+fn links_are_steered_again_after_a_failure_of_steering_and_of_a_link() {
+    let script = r#"
+relay
+mkdir -m 755 run; state >before
+# Another daemon steers: the edge carries without, says so, and takes over when that one is killed.
+"$MARLINE" paths run --quiet --run-dir run 2>paths.log & other=$!
+until "$MARLINE" paths status --run-dir run >/dev/null 2>&1; do sleep 0.1; kill -0 $other; done
+steered() { "$MARLINE" edge status --run-dir run --json | grep -A1 '"steering"' | grep -o '"active": [a-z]*'; }
+edge
+steered
+grep "the links are not steered from here" edge.log | grep -c "it is tried again"
+lan curl -sS -m 20 http://203.0.113.5/
+kill -KILL $other; wait $other || true
+until grep -q "the links are steered from here again" edge.log; do sleep 0.1; kill -0 $edge; done
+steered
+"$MARLINE" paths status --run-dir run --json | grep -c "\"pid\": $edge,"
+# A link fails and comes back: both are steered as before.
+up() { "$MARLINE" paths status --run-dir run --json | grep -c '"up": true'; }
+until [ $(up) = 2 ]; do sleep 0.1; kill -0 $edge; done
+ip link set up1 down
+until [ $(up) = 1 ]; do sleep 0.1; kill -0 $edge; done
+lan curl -sS -m 20 http://203.0.113.5/
+ip link set up1 up; ip address replace 10.0.2.2/24 dev up1; ip -6 address replace fd02::2/64 dev up1 nodad
+ip route replace default via 10.0.2.1 dev up1 metric 101; ip -6 route replace default via fd02::1 dev up1 metric 101
+until [ $(up) = 2 ]; do sleep 0.1; kill -0 $edge; done
+steered
+lan curl -sS -m 20 http://203.0.113.5/
+kill -TERM $edge; wait $edge && echo "ended well"
+free; state >after; diff before after && echo "as before"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let (carried, active) = ("203.0.113.1 to 203.0.113.5", "\"active\": true");
+    let expected =
+        ["\"active\": false", "1", carried, active, "1", carried, active, carried, "ended well", "as before"];
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn a_network_that_a_route_makes_the_relays_own_is_not_reached_through_it() {
     let script = r#"
 relay --allow-net 203.0.113.0/24
