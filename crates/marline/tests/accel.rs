@@ -67,7 +67,16 @@ rules >before
 # A run from beginning to end.
 start --json
 [ $(ours) = 12 ] || exit 11
+# A terminal that closes, or `systemctl reload`: it goes on.
+for n in 1 2; do
+    kill -HUP $daemon
+    until [ $(grep -c 'SIGHUP: there is nothing to read again' daemon.log) = $n ]; do
+        kill -0 $daemon 2>/dev/null || exit 10
+        sleep 0.1
+    done
+done
 curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" || exit 12
+[ $(ours) = 12 ] || exit 11
 whole || exit 13
 "$MARLINE" accel status --run-dir run --json >status.json || exit 14
 "$MARLINE" accel status --run-dir run >status.txt || exit 14

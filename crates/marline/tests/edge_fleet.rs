@@ -305,3 +305,69 @@ fn a_token_brings_one_box_its_files_once() {
     );
     assert_eq!(stage.start(false, &edge).stop("-TERM").0, Some(0));
 }
+
+#[test]
+fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
+    let stage = Stage { dir: tempfile::tempdir().unwrap(), far: "127.0.0.1", there: &[], links: "" };
+    stage.must("fleet ca init --dir ca --name test");
+    stage.must("fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out .");
+    for member in ["edge e1", "edge e2", "operator ann"] {
+        stage.must(&format!("fleet ca issue {member} --dir ca --out ."));
+    }
+    let server = common::server();
+    // Half of the relay may be given away. One that is filled to just there is still offered, and has no room.
+    let service = stage.start(false, "fleet run --ca ca --listen 127.0.0.1:0 --threshold 50%");
+    let url = format!("https://{}", service.address);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let relay = format!(
+        "relay --listen {free} --certificate r1.pem --revoked ca/revoked.pem --run-dir relay --allow-net 127.0.0.1 \
+         --allow-port {} --capacity 8Mbit/s --fleet {url} --announce {free}",
+        server.port()
+    );
+    let _relay = stage.start(false, &relay);
+    stage.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |status| {
+        status["relays"].as_array().is_some_and(|relays| relays.len() == 1)
+    });
+    let edge = |name: &str, wanted: &str| {
+        let words = format!(
+            "edge --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state {name}.json \
+             --no-paths --no-direct --warm 0 --origin {server} --wanted {wanted}"
+        );
+        stage.start(false, &words)
+    };
+    let status = |name: &str, good: &dyn Fn(&Value) -> bool| {
+        stage.wait(&format!("edge status --json --run-dir {name}"), |status| good(&status["fleet"]))
+    };
+    let first = edge("e1", "4Mbit/s");
+    status("e1", &|fleet| fleet["given"]["relay"] == "r1");
+    says_back(&mut tunnel(first.address, server));
+
+    // The second edge knows and reaches the relay, and waits all the same.
+    let mut second = edge("e2", "4Mbit/s");
+    let said = second.line_with("(no room); new flows wait until a relay has room for them");
+    assert!(said.contains("--direct lets them go without one"), "{said}");
+    let now = status("e2", &|fleet| fleet["waiting"] == true);
+    assert_eq!((&now["fleet"]["reason"], &now["fleet"]["given"]), (&"no-room".into(), &Value::Null), "{now:#}");
+    let text = stage.must("edge status --run-dir e2");
+    assert!(text.contains("wait"), "{text}");
+    let address = second.address;
+    let (answered, answer) = std::sync::mpsc::channel();
+    let waiting = std::thread::spawn(move || {
+        let (status, program) = common::tunnel(address, server);
+        let _ = answered.send(status);
+        program
+    });
+    let early = answer.recv_timeout(Duration::from_secs(2));
+    assert!(early.is_err(), "answered while there is no room: {early:?}");
+
+    // There is room, and the flow that has waited is carried.
+    assert_eq!(first.stop("-TERM").0, Some(0));
+    second.line_with("r1");
+    let status_line = answer.recv_timeout(LONG).unwrap();
+    assert_eq!(status_line, STANDS);
+    says_back(&mut waiting.join().unwrap());
+    let now = status("e2", &|fleet| fleet["given"]["relay"] == "r1");
+    assert_eq!(now["fleet"]["waiting"], false);
+    assert_eq!((&now["flows"]["direct"], &now["flows"]["failed"]), (&0.into(), &0.into()), "{now:#}");
+    assert_eq!(second.stop("-TERM").0, Some(0));
+}

@@ -324,8 +324,14 @@ fn only_operators_ask() {
 fn what_is_written_wrongly_costs_nothing() {
     let home = Home::new();
     let run = ["fleet", "run", "--ca", "ca", "--listen"];
+    home.secret("open", b"hunter2\n");
+    std::fs::set_permissions(home.0.path().join("open"), std::fs::Permissions::from_mode(0o640)).unwrap();
     for (words, expected) in [
         (&["0.0.0.0:0"][..], "say by --address"),
+        (
+            &["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "open"],
+            "open: others than its owner may read it (mode 0640): chmod 600",
+        ),
         (&["127.0.0.1:0", "--threshold", "100%"], "--threshold 100%"),
         (&["127.0.0.1:0", "--window", "5s"], "--window"),
         (&["127.0.0.1:0", "--reallocate", "1s"], "--reallocate"),
