@@ -121,6 +121,42 @@ fn commands_of_the_documents_are_known_to_the_program() {
     }
 }
 
+#[test]
+fn tests_that_the_threat_model_names_exist() {
+    let page = std::fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
+    let (_, table) = page.split_once("## Promises and the tests behind them").unwrap();
+    let mut sources = String::new();
+    for file in
+        files_below(&root().join("crates")).into_iter().filter(|file| file.extension().is_some_and(|e| e == "rs"))
+    {
+        sources += &std::fs::read_to_string(file).unwrap();
+    }
+    let mut count = 0;
+    for row in table.lines().filter(|line| line.starts_with('|')) {
+        let columns: Vec<&str> = row.split('|').collect();
+        for span in columns[2].split('`').skip(1).step_by(2) {
+            let place = root().join("crates").join(span);
+            assert!(place.exists() || root().join(span).exists(), "{span}: {row}");
+        }
+        // Names of tests are sentences; files have a dot or a slash.
+        for name in columns[3].split('`').skip(1).step_by(2).filter(|span| !span.contains(['.', '/'])) {
+            assert!(sources.contains(&format!("fn {name}(")), "no test {name}: {row}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
+}
+
+#[test]
+fn no_command_of_the_documents_puts_a_file_into_a_directory_that_all_users_share() {
+    for (name, page) in pages() {
+        for piece in code(&page) {
+            // A name in /tmp can be taken by another user before the command is run.
+            assert!(!piece.contains("/tmp/"), "{name}: {piece}");
+        }
+    }
+}
+
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
