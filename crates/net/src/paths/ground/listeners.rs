@@ -85,22 +85,25 @@ fn sockets(table: &str, group: u32) -> Vec<(u32, u64)> {
 }
 
 /// The process that holds a socket. A program's first netlink socket bears its number; otherwise all are looked through,
-/// as far as this user may.
+/// as far as this process may: files of another user, or of a process with further capabilities, can be listed at most.
 fn owner(port: u32, inode: u64) -> Option<u32> {
     let wanted = format!("socket:[{inode}]");
     let holds = |process: u32| {
         let files = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
         files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.as_os_str() == wanted.as_str())
     };
-    let readable = fs::read_dir(format!("/proc/{port}/fd")).is_ok();
+    let is_readable = || {
+        let files = fs::read_dir(format!("/proc/{port}/fd")).into_iter().flatten().flatten();
+        files.map(|file| fs::read_link(file.path())).any(|link| link.is_ok())
+    };
     if holds(port) {
         return Some(port);
     }
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let found = processes.find(|process| holds(*process));
-    // Of another user: the port is the best guess, where it is a process at all.
-    found.or_else(|| (!readable && fs::metadata(format!("/proc/{port}")).is_ok()).then_some(port))
+    // Where its files cannot be read the port is the best guess, where it is a process at all.
+    found.or_else(|| (!is_readable() && fs::metadata(format!("/proc/{port}")).is_ok()).then_some(port))
 }
 
 #[cfg(test)]
