@@ -1,5 +1,7 @@
 //! Who is let in, what for, and what is refused.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use marline_fleet::ca::NewKey;
 use marline_fleet::service::words::{BeatAnswer, RelayRow, Standing};
 use marline_fleet::service::{Drain, Drained, Enrol, Enrolled, LONGEST};
@@ -97,6 +99,7 @@ fn without_a_certificate_one_may_enrol_and_ask_how_it_is() {
         // What came opens the door.
         std::fs::write(place.path("e.pem"), &enrolled.certificate).unwrap();
         std::fs::write(place.path("e.key"), new.key.reveal()).unwrap();
+        std::fs::set_permissions(place.path("e.key"), std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::write(place.path("e.ca"), &enrolled.authority).unwrap();
         let own = Credentials::read(&place.path("e.pem"), &place.path("e.key"), &place.path("e.ca")).unwrap();
         place.client_of(&own).fetch::<Value>("/v1/candidates").await.unwrap();
