@@ -28,6 +28,7 @@ mod name;
 mod request;
 mod stream;
 mod tls;
+mod upstream;
 
 use std::io;
 use std::net::SocketAddr;
@@ -47,6 +48,7 @@ pub use name::{Suggested, file_name, safe_name, suggested};
 pub(crate) use name::{is_reserved, quoted, shorten};
 pub use request::Get;
 pub use tls::{Trust, TrustError, tls_config};
+pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings};
 
 /// Where body bytes go.
 pub trait Sink {

@@ -1,0 +1,478 @@
+//! Upstream proxies: which proxy a URL goes through, and the handshake with that proxy.
+//!
+//! `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` mean what they mean to curl; a proxy that was named on the
+//! command line replaces the first three. Each link connects to the proxy on its own, so a proxy that is reachable over
+//! several links does not reduce a download to one of them.
+//!
+//! An `https` URL, and every URL behind a SOCKS5 proxy, is tunnelled: the proxy learns the host and the port and nothing
+//! else. An `http` URL is sent to an HTTP proxy in absolute form (RFC 9112 section 3.2.2). Names are resolved by the
+//! proxy, except for `socks5://`, where they are resolved over the link, as curl does.
+//!
+//! A proxy that is itself reached over TLS (`https://`) is refused: it would need TLS inside TLS on the path that reads
+//! every body.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use http::HeaderValue;
+use hyper_util::client::legacy::connect::proxy::SocksV5;
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::TokioIo;
+use marline_core::fetch::{Trouble, TroubleKind};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tower_service::Service as _;
+use url::Url;
+
+use super::{socket_trouble, trouble};
+
+/// The rules by which URLs go through proxies. Clones share them.
+#[derive(Clone)]
+pub struct Proxies(Arc<Matcher>);
+
+/// One proxy, as a URL goes through it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proxy {
+    kind: Kind,
+    host: String,
+    port: u16,
+    /// User and password, not encoded.
+    login: Option<(String, String)>,
+}
+
+/// What the proxy speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Http,
+    /// SOCKS5 (RFC 1928); `remote`: the proxy resolves names (`socks5h`).
+    Socks5 { remote: bool },
+}
+
+/// Why a proxy cannot be used as it was named.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// The text is not `[SCHEME://][USER:PASSWORD@]HOST[:PORT]`.
+    #[error("{source_name}: not a proxy: write [http://|socks5://|socks5h://][USER:PASSWORD@]HOST[:PORT]")]
+    Malformed {
+        /// The option or variable.
+        source_name: String,
+    },
+    /// The scheme is none of those that are spoken.
+    #[error("{source_name}: a proxy of the kind `{scheme}` is not supported: use http, socks5 or socks5h")]
+    Scheme {
+        /// The option or variable.
+        source_name: String,
+        /// The scheme that was written.
+        scheme: String,
+    },
+}
+
+/// The values of the variables, or of the options in their place.
+#[derive(Clone, Default)]
+pub struct ProxySettings {
+    /// For every URL, before the variables; `-x`. An empty text means that no proxy is used at all.
+    pub all: Option<String>,
+    /// Hosts, domains and networks that are reached directly; `--noproxy`, before the variable.
+    pub except: Option<String>,
+}
+
+impl Proxies {
+    /// No proxy for any URL.
+    pub fn none() -> Self {
+        Self(Arc::new(Matcher::builder().build()))
+    }
+
+    /// The rules of the options and, where an option is missing, of the environment. `variable` reads the environment.
+    ///
+    /// # Errors
+    /// An option or a variable does not name a proxy that can be used. Secrets are not repeated.
+    pub fn new(settings: &ProxySettings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
+        // Lower case comes first, as in curl; HTTP_PROXY is not read, for a CGI program gets it from a request's field.
+        let either = |names: &[&str]| {
+            names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()).map(|value| (*name, value)))
+        };
+        let mut rules = Matcher::builder();
+        if let Some(all) = &settings.all {
+            if !all.is_empty() {
+                rules = rules.all(checked("-x", all)?);
+            }
+        } else {
+            if let Some((name, value)) = either(&["http_proxy"]) {
+                rules = rules.http(checked(name, &value)?);
+            }
+            if let Some((name, value)) = either(&["https_proxy", "HTTPS_PROXY"]) {
+                rules = rules.https(checked(name, &value)?);
+            }
+            if let Some((name, value)) = either(&["all_proxy", "ALL_PROXY"]) {
+                rules = rules.all(checked(name, &value)?);
+            }
+        }
+        let except = settings.except.clone().or_else(|| either(&["no_proxy", "NO_PROXY"]).map(|(_, value)| value));
+        Ok(Self(Arc::new(rules.no(except.unwrap_or_default()).build())))
+    }
+
+    /// The proxy through which this URL goes; none: it is reached directly.
+    pub fn of(&self, url: &Url) -> Option<Proxy> {
+        let intercept = self.0.intercept(&url.as_str().parse().ok()?)?;
+        let uri = intercept.uri();
+        let kind = match uri.scheme_str()? {
+            "socks5" => Kind::Socks5 { remote: false },
+            "socks5h" => Kind::Socks5 { remote: true },
+            _ => Kind::Http,
+        };
+        let login = match (intercept.raw_auth(), intercept.basic_auth()) {
+            (Some((user, password)), _) => Some((user.to_owned(), password.to_owned())),
+            (None, Some(basic)) => decoded(basic),
+            (None, None) => None,
+        };
+        let host = uri.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Some(Proxy { kind, host, port: uri.port_u16().unwrap_or(DEFAULT_PORT), login })
+    }
+}
+
+impl Proxy {
+    /// The proxy's own host: a name, or an address without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether the proxy resolves the name of a URL's host, so that the link must not.
+    pub fn resolves_names(&self) -> bool {
+        self.kind != Kind::Socks5 { remote: false }
+    }
+
+    /// Whether the proxy runs on this very machine, so that no link leads to it.
+    pub fn is_local(&self) -> bool {
+        let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
+        self.host == "localhost" || self.host.ends_with(".localhost") || self.host.parse().is_ok_and(own)
+    }
+
+    /// Whether requests for this URL are written in absolute form instead of through a tunnel.
+    pub fn takes_absolute_form(&self, url: &Url) -> bool {
+        self.kind == Kind::Http && url.scheme() == "http"
+    }
+
+    /// `Proxy-Authorization` for requests in absolute form (RFC 9110 section 11.7.2).
+    pub fn authorization(&self) -> Option<HeaderValue> {
+        let (user, password) = self.login.as_ref()?;
+        let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+        let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
+    /// Asks the proxy for a tunnel to `host:port` over a connection to the proxy. `host` is a name, or an address without
+    /// brackets.
+    ///
+    /// # Errors
+    /// The proxy refuses, wants another login, or does not speak its protocol.
+    pub async fn tunnel(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
+        match self.kind {
+            Kind::Http => self.connect(socket, host, port).await,
+            Kind::Socks5 { .. } => self.socks(socket, host, port).await,
+        }
+    }
+
+    /// CONNECT (RFC 9110 section 9.3.6).
+    async fn connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
+        let authority = authority(host, port);
+        let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n").into_bytes();
+        if let Some(value) = self.authorization() {
+            request.extend_from_slice(b"Proxy-Authorization: ");
+            request.extend_from_slice(value.as_bytes());
+            request.extend_from_slice(b"\r\n");
+        }
+        request.extend_from_slice(b"\r\n");
+        let broken = |error: std::io::Error| socket_trouble(&self.to_string(), &error);
+        socket.write_all(&request).await.map_err(broken)?;
+        let mut head = Vec::with_capacity(512);
+        loop {
+            // Byte by byte, so that nothing behind the head is taken from the tunnel. A head has a few hundred bytes.
+            let byte = socket.read_u8().await.map_err(broken)?;
+            head.push(byte);
+            if byte != b'\n' {
+                continue;
+            }
+            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+            let mut response = httparse::Response::new(&mut fields);
+            match response.parse(&head) {
+                Ok(httparse::Status::Complete(_)) => {
+                    return match response.code {
+                        Some(200..300) => Ok(socket),
+                        Some(100..200) => {
+                            head.clear();
+                            continue;
+                        }
+                        status => Err(self.refused(status, &authority)),
+                    };
+                }
+                Ok(httparse::Status::Partial) if head.len() < LONGEST_HEAD => {}
+                Ok(httparse::Status::Partial) | Err(_) => {
+                    let text = format!("{self}: the response to CONNECT is not HTTP");
+                    return Err(trouble(TroubleKind::Protocol, text));
+                }
+            }
+        }
+    }
+
+    fn refused(&self, status: Option<u16>, authority: &str) -> Trouble {
+        let text = match status {
+            Some(407) if self.login.is_none() => format!("{self}: the proxy wants a user and a password (407)"),
+            Some(407) => format!("{self}: the proxy does not accept the user and the password (407)"),
+            Some(status) => format!("{self}: the proxy refuses a tunnel to {authority} (status {status})"),
+            None => format!("{self}: the response to CONNECT is not HTTP"),
+        };
+        trouble(TroubleKind::Refused, text)
+    }
+
+    /// SOCKS5 (RFC 1928), with a user and a password if there are any (RFC 1929).
+    async fn socks(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
+        let uri = |authority: String| http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build();
+        let (Ok(proxy), Ok(target)) = (uri(authority(&self.host, self.port)), uri(authority(host, port))) else {
+            return Err(trouble(TroubleKind::Name, format!("{host}: not a host's name")));
+        };
+        let mut client = SocksV5::new(proxy, Once(Some(TokioIo::new(socket))));
+        if let Some((user, password)) = &self.login {
+            client = client.with_auth(user.clone(), password.clone());
+        }
+        let tunnel = client.call(target).await;
+        tunnel.map(TokioIo::into_inner).map_err(|error| {
+            trouble(TroubleKind::Refused, format!("{self}: no tunnel to {}: {error}", authority(host, port)))
+        })
+    }
+}
+
+/// Without the login.
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "proxy {}", authority(&self.host, self.port))
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {self}", self.kind)
+    }
+}
+
+impl fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Proxies")
+    }
+}
+
+/// Gives one connection that is open already to the SOCKS5 client, which expects to open one itself.
+struct Once(Option<TokioIo<TcpStream>>);
+
+impl tower_service::Service<http::Uri> for Once {
+    type Response = TokioIo<TcpStream>;
+    type Error = std::io::Error;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Uri) -> Self::Future {
+        std::future::ready(self.0.take().ok_or_else(|| std::io::ErrorKind::NotConnected.into()))
+    }
+}
+
+/// The text as hyper-util takes it, once it is known to be a proxy that can be used.
+fn checked(source_name: &str, text: &str) -> Result<String, ProxyError> {
+    let malformed = || ProxyError::Malformed { source_name: source_name.to_owned() };
+    let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let (scheme, rest) = text.split_once("://").ok_or_else(malformed)?;
+    let scheme = scheme.to_ascii_lowercase();
+    if !["http", "socks5", "socks5h"].contains(&scheme.as_str()) {
+        return Err(ProxyError::Scheme { source_name: source_name.to_owned(), scheme });
+    }
+    let text = format!("{scheme}://{}", rest.split(['/', '?', '#']).next().unwrap_or_default());
+    let uri: http::Uri = text.parse().map_err(|_| malformed())?;
+    let host = uri.host().filter(|host| !host.is_empty());
+    host.map(|_| text).ok_or_else(malformed)
+}
+
+/// The user and the password of a `Basic` value.
+fn decoded(basic: &HeaderValue) -> Option<(String, String)> {
+    let encoded = basic.to_str().ok()?.strip_prefix("Basic ")?;
+    let text = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(encoded).ok()?).ok()?;
+    let (user, password) = text.split_once(':')?;
+    Some((user.to_owned(), password.to_owned()))
+}
+
+/// `HOST:PORT`, with brackets around an IPv6 address.
+fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// The port of a proxy that names none, as in curl.
+const DEFAULT_PORT: u16 = 1080;
+/// The longest response to CONNECT.
+const LONGEST_HEAD: usize = 16 * 1024;
+const MOST_FIELDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn proxies(settings: &ProxySettings, variables: &[(&str, &str)]) -> Result<Proxies, ProxyError> {
+        let read = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        Proxies::new(settings, read)
+    }
+
+    fn through(settings: &ProxySettings, variables: &[(&str, &str)], url: &str) -> Option<String> {
+        proxies(settings, variables).unwrap().of(&url.parse().unwrap()).map(|proxy| proxy.to_string())
+    }
+
+    fn option(all: &str) -> ProxySettings {
+        ProxySettings { all: Some(all.to_owned()), except: None }
+    }
+
+    #[test]
+    fn the_variables_mean_what_they_mean_to_curl() {
+        let variables = [
+            ("http_proxy", "http://p:3128"),
+            ("HTTPS_PROXY", "s.example"),
+            ("no_proxy", "10.0.0.0/8, .local.example,fd00::/8,exact.example"),
+        ];
+        let none = ProxySettings::default();
+        for (url, want) in [
+            ("http://h/f", Some("proxy p:3128")),
+            ("https://h/f", Some("proxy s.example:1080")),
+            ("http://10.1.2.3/f", None),
+            ("http://11.1.2.3/f", Some("proxy p:3128")),
+            ("http://[fd00::1]/f", None),
+            ("https://a.local.example/", None),
+            ("https://exact.example/", None),
+            ("https://sub.exact.example/", None),
+            ("https://notexact.example/", Some("proxy s.example:1080")),
+        ] {
+            assert_eq!(through(&none, &variables, url).as_deref(), want, "{url}");
+        }
+        assert_eq!(through(&none, &[("HTTP_PROXY", "http://p:1")], "http://h/"), None);
+        assert_eq!(through(&none, &[("all_proxy", "socks5h://[::1]:9")], "http://h/").as_deref(), Some("proxy [::1]:9"));
+        assert_eq!(through(&none, &[("http_proxy", "p:1"), ("no_proxy", "*")], "http://h/"), None);
+    }
+
+    #[test]
+    fn the_option_comes_before_the_variables() {
+        let variables = [("http_proxy", "http://p:3128"), ("no_proxy", "h")];
+        assert_eq!(through(&option("socks5://q:1"), &variables, "https://i/").as_deref(), Some("proxy q:1"));
+        assert_eq!(through(&option(""), &variables, "http://i/"), None);
+        let except = ProxySettings { all: None, except: Some("i".into()) };
+        assert_eq!(through(&except, &variables, "http://h/").as_deref(), Some("proxy p:3128"));
+        assert_eq!(through(&except, &variables, "http://i/"), None);
+    }
+
+    #[test]
+    fn what_is_no_proxy_is_named_without_its_password() {
+        for (text, expected) in [
+            ("ftp://me:secret@p:1", "`ftp` is not supported"),
+            ("https://me:secret@p:1", "`https` is not supported"),
+            ("http://", "not a proxy"),
+            ("http://me:secret@:1", "not a proxy"),
+            ("http://a b", "not a proxy"),
+        ] {
+            let line = proxies(&option(text), &[]).unwrap_err().to_string();
+            assert!(line.starts_with("-x: ") && line.contains(expected), "{text}: {line}");
+            assert!(!line.contains("secret"), "{line}");
+        }
+        let login = proxies(&option("http://me:s%40cret@p"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
+        assert_eq!(login.login, Some(("me".into(), "s@cret".into())));
+        assert!(!format!("{login:?} {login}").contains("cret"));
+    }
+
+    /// Runs the proxy's half of a conversation: what it reads must begin like this, then it says that.
+    async fn conversation(
+        proxy: &str,
+        script: &[(&[u8], &[u8])],
+    ) -> Result<Vec<u8>, Trouble> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let text = proxy.replace("PORT", &address.port().to_string());
+        let proxy = proxies(&option(&text), &[]).unwrap().of(&"https://h/".parse().unwrap()).unwrap();
+        let script: Vec<(Vec<u8>, Vec<u8>)> = script.iter().map(|(a, b)| (a.to_vec(), b.to_vec())).collect();
+        let serve = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            for (expected, answer) in &script {
+                let mut got = vec![0; expected.len()];
+                socket.read_exact(&mut got).await.unwrap();
+                assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(expected));
+                socket.write_all(answer).await.unwrap();
+            }
+        });
+        let tunnel = proxy.tunnel(TcpStream::connect(address).await.unwrap(), "host.example", 443).await;
+        let mut rest = Vec::new();
+        if let Ok(mut tunnel) = tunnel {
+            tunnel.read_to_end(&mut rest).await.unwrap();
+            serve.await.unwrap();
+            return Ok(rest);
+        }
+        serve.await.unwrap();
+        tunnel.map(|_| rest)
+    }
+
+    fn talk(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, Trouble> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(conversation(proxy, script))
+    }
+
+    #[test]
+    fn a_tunnel_takes_nothing_of_what_follows_the_head() {
+        let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
+        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 200 OK\r\nVia: p\r\n\r\nhello")];
+        assert_eq!(talk("http://127.0.0.1:PORT", script).unwrap(), b"hello");
+    }
+
+    #[test]
+    fn a_refusal_says_what_the_proxy_wants() {
+        let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
+        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 407 No\r\n\r\n")];
+        assert!(talk("127.0.0.1:PORT", script).unwrap_err().text.contains("wants a user and a password"));
+        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 403 No\r\n\r\n")];
+        assert!(talk("127.0.0.1:PORT", script).unwrap_err().text.contains("refuses a tunnel to host.example:443"));
+        let script: &[(&[u8], &[u8])] = &[(request, b"SSH-2.0-x\r\n")];
+        assert!(talk("127.0.0.1:PORT", script).unwrap_err().text.contains("is not HTTP"));
+        let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\
+                        Proxy-Authorization: Basic bWU6eA==\r\n\r\n";
+        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 200 OK\r\n\r\n")];
+        assert!(talk("http://me:x@127.0.0.1:PORT", script).is_ok());
+    }
+
+    #[test]
+    fn socks5_names_the_host_and_logs_in() {
+        let ask = b"\x05\x01\x00\x03\x0chost.example\x01\xbb";
+        let granted = b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00";
+        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (ask, granted)];
+        assert!(talk("socks5h://127.0.0.1:PORT", script).is_ok());
+        let script: &[(&[u8], &[u8])] =
+            &[(b"\x05\x01\x02", b"\x05\x02"), (b"\x01\x02me\x01x", b"\x01\x00"), (ask, granted)];
+        assert!(talk("socks5://me:x@127.0.0.1:PORT", script).is_ok());
+        let refused = b"\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00";
+        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (ask, refused)];
+        let line = talk("socks5h://127.0.0.1:PORT", script).unwrap_err().text;
+        assert!(line.contains("no tunnel to host.example:443"), "{line}");
+    }
+
+    #[test]
+    fn absolute_form_is_for_http_alone() {
+        let proxy = proxies(&option("http://p"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
+        assert!(proxy.takes_absolute_form(&"http://h/".parse().unwrap()));
+        assert!(!proxy.takes_absolute_form(&"https://h/".parse().unwrap()));
+        let proxy = proxies(&option("socks5://localhost"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
+        assert!(!proxy.takes_absolute_form(&"http://h/".parse().unwrap()));
+        assert!(proxy.is_local() && !proxy.resolves_names());
+    }
+}
