@@ -93,6 +93,6 @@ need-live: need-lab
 	  $$(ls /usr/lib*/nginx/modules/ngx_rtmp_module.so >/dev/null 2>&1 || echo no-rtmp-module:libnginx-mod-rtmp)
 
 need-test: need-lab
-	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv python3:python3 ffmpeg:ffmpeg redis-server:redis-server redis-cli:redis-tools nft:nftables iptables:iptables clang:clang shellcheck:shellcheck mkfs.ext4:e2fsprogs mkfs.vfat:dosfstools
+	@.ci/need aria2c:aria2 dnsmasq:dnsmasq-base dbus-daemon:dbus openssl:openssl ip:iproute2 mpv:mpv python3:python3 ffmpeg:ffmpeg redis-server:redis-server redis-cli:redis-tools nft:nftables iptables:iptables clang:clang shellcheck:shellcheck mkfs.ext4:e2fsprogs mkfs.vfat:dosfstools tinyproxy:tinyproxy-bin microsocks:microsocks
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy

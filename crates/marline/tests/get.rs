@@ -368,13 +368,16 @@ fn the_first_trouble_is_told_at_once_and_once() {
 }
 
 #[test]
-fn a_failure_names_a_proxy_that_was_not_used() {
+fn a_failure_names_a_proxy_variable_that_does_not_count() {
     let home = tempfile::tempdir().unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = marline(&home, &["get", "-q", "--retry", "0", &format!("http://{free}/f")]);
-    let output = command.env("http_proxy", "http://me:secret@127.0.0.1:1").output().unwrap();
+    let output = command.env("HTTP_PROXY", "http://me:secret@127.0.0.1:1").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.ends_with("; http_proxy is set and not used, since proxies are not supported yet\n"), "{said}");
+    assert!(
+        said.ends_with("; HTTP_PROXY is set and not used: write http_proxy in small letters, or -x\n"),
+        "{said}"
+    );
     assert!(!said.contains("secret"), "{said}");
 }
 

@@ -219,7 +219,7 @@ impl Fetch {
         let (Some(root), Some(link)) = (root, self.links.get_mut(&link_id)) else { return };
         link.redirects += 1;
         match head.location {
-            Some(target) if link.redirects <= MOST_REDIRECTS => {
+            Some(target) if link.redirects <= self.config.max_redirects => {
                 link.targets.insert(root, Edge { origin: target, at: None });
                 link.served_here = 0;
                 link.next_try = self.now;
@@ -395,8 +395,6 @@ impl Fetch {
     }
 }
 
-/// RFC 9110 §15.4 asks for a limit; browsers allow 20, curl 50. chosen: 10.
-const MOST_REDIRECTS: u32 = 10;
 /// A server that begins so far before the range that was asked for is worth it. chosen: a second of a slow link.
 const MOST_SKIPPED: DataSize = DataSize::from_mib(1);
 /// What is asked for where a first range was refused: hosts that limit the size of a range allow this much.

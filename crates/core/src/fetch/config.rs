@@ -35,6 +35,9 @@ pub struct Config {
     pub expected: Option<DataSize>,
     /// Failed tries in a row, without a byte of progress between them, before a link or an origin is given up.
     pub retries: u32,
+    /// Redirects in a row, without a byte between them, that are followed.
+    #[serde(default = "max_redirects")]
+    pub max_redirects: u32,
     /// The most connections on one link.
     pub max_connections: u32,
     /// What the thesis left open, for its policies only.
@@ -53,10 +56,16 @@ impl Default for Config {
             proof: None,
             expected: None,
             retries: 5,
+            max_redirects: max_redirects(),
             max_connections: 16,
             thesis: Thesis::default(),
         }
     }
+}
+
+/// RFC 9110 §15.4 asks for a limit; browsers and wget allow 20, curl 50.
+const fn max_redirects() -> u32 {
+    20
 }
 
 /// How requests are sized and placed.

@@ -132,7 +132,7 @@ impl Sum for DataSize {
 impl FromStr for DataSize {
     type Err = ParseUnitError;
 
-    /// `500KiB`, `4MB`, `1.5GiB`, `800B`.
+    /// `500KiB`, `4MB`, `1.5GiB`, `800B`; a letter alone is a power of 1024: `2M` is `2MiB`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
         scaled(
             s,
@@ -148,6 +148,12 @@ impl FromStr for DataSize {
                 ("MiB", 1 << 20),
                 ("GiB", 1 << 30),
                 ("TiB", 1 << 40),
+                // As curl, wget and dd have them.
+                ("k", 1 << 10),
+                ("K", 1 << 10),
+                ("M", 1 << 20),
+                ("G", 1 << 30),
+                ("T", 1 << 40),
             ],
         )
         .map(Self)

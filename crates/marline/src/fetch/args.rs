@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::fetch::{MeteredUse, Policy};
-use marline_core::units::Bitrate;
+use marline_core::units::{Bitrate, DataSize, ParseUnitError};
 use marline_net::get::Checksum;
 use marline_net::links::Named;
 
+use super::request::RequestArgs;
 use crate::Secret;
 use crate::args::{metered_use, positive_duration};
 
@@ -32,8 +33,9 @@ Examples:
 
 Terms of a --link, each optional: kind=ethernet|wifi|lte|nr|umts|satellite|tunnel|other, metered=yes|no,
 budget=SIZE, limit=RATE. Without -o the file gets the name that the server gives, or the last part of
-the URL. Values carry their unit: rates bit/s, kbit/s, Mbit/s, Gbit/s; sizes B, kB, KiB, MB, MiB, GB, GiB;
-times ms, s, min, h, d.";
+the URL. A URL without a scheme is http. Values carry their unit: rates bit/s, kbit/s, Mbit/s, Gbit/s;
+sizes B, kB, KiB, MB, MiB, GB, GiB, and K, M, G for KiB, MiB, GiB; times ms, s, min, h, d. A --limit-rate
+such as 2M is in bytes a second, as curl has it.";
 
 /// `marline get`.
 #[derive(Debug, Args)]
@@ -80,6 +82,9 @@ pub struct GetArgs {
     /// Send login, cookies and -H to every host that redirects lead to.
     #[arg(long)]
     pub location_trusted: bool,
+    /// How servers are asked.
+    #[command(flatten)]
+    pub request: RequestArgs,
     /// Trust only the certificates in this PEM file, instead of the system's.
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
@@ -111,8 +116,11 @@ pub struct GetArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub energy_model: Option<String>,
     /// Show no progress and no notices; errors only.
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 's', visible_alias = "silent")]
     pub quiet: bool,
+    /// Give the file the time at which the server says it was last modified.
+    #[arg(short = 'R', long)]
+    pub remote_time: bool,
 }
 
 /// One `--limit-rate`: of one interface, or of all together.
@@ -133,11 +141,21 @@ impl std::str::FromStr for Limit {
             Some((link, rate)) => (Some(link.to_owned()), rate),
             None => (None, s),
         };
-        let rate: Bitrate = rate.parse().map_err(|e: marline_core::units::ParseUnitError| e.to_string())?;
+        let rate = rate_of(rate)?;
         if rate.is_zero() {
             return Err("a limit of zero would never end; leave the link out instead".into());
         }
         Ok(Self { link, rate })
+    }
+}
+
+/// A rate with its unit, or bytes a second as curl and wget write them: `2M`.
+fn rate_of(text: &str) -> Result<Bitrate, String> {
+    let is_of_bytes = text.ends_with(['k', 'K', 'M', 'G']);
+    let size = text.parse::<DataSize>().ok().filter(|_| is_of_bytes);
+    match size.and_then(|size| size.bytes().checked_mul(8)) {
+        Some(bits) => Ok(Bitrate::from_bits_per_sec(bits)),
+        None => text.parse().map_err(|error: ParseUnitError| format!("{error}, or bytes a second such as 2M")),
     }
 }
 
@@ -207,6 +225,7 @@ mod tests {
             (&["--policy", "fast", "http://h/f"], "`fast` is no policy: single"),
             (&["--limit-rate", "20", "http://h/f"], "a rate such as 20Mbit/s"),
             (&["--limit-rate", "=1Mbit/s", "http://h/f"], "names no interface"),
+            (&["-4", "-6", "http://h/f"], "cannot be used with"),
             (&["--limit-rate", "0bit/s", "http://h/f"], "would never end"),
             (&["--max-time", "10", "http://h/f"], "a duration such as"),
             (&["--max-time", "0s", "http://h/f"], "too short"),
@@ -219,6 +238,37 @@ mod tests {
             assert!(line.contains(expected), "{words:?}: {line}");
             assert!(line.ends_with("; see `marline get --help`"), "{words:?}: {line}");
             assert!(!line.contains('\n'), "{line}");
+        }
+    }
+
+    #[test]
+    fn options_of_curl_and_wget_are_understood() {
+        let words = [
+            "-L",
+            "-f",
+            "-s",
+            "-S",
+            "-C",
+            "-",
+            "-R",
+            "-A",
+            "me",
+            "-e",
+            "http://p/",
+            "-b",
+            "a=b",
+            "-n",
+            "-x",
+            "p:1",
+            "-4",
+        ];
+        let more = ["--noproxy", "h", "--max-redirs", "3", "--limit-rate", "2M", "h/f"];
+        let args = get(&[&words[..], &more].concat()).unwrap();
+        assert!(args.quiet && args.remote_time && args.request.ipv4 && args.request.netrc);
+        assert_eq!(args.request.max_redirs, 3);
+        assert_eq!(args.limit_rate[0].rate, Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024));
+        for (text, bits) in [("500k", 4_096_000), ("1.5M", 12_582_912), ("1G", 8 << 30), ("20Mbit/s", 20_000_000)] {
+            assert_eq!(rate_of(text), Ok(Bitrate::from_bits_per_sec(bits)), "{text}");
         }
     }
 

@@ -44,6 +44,13 @@ impl Board {
         self.line = Some(words(urls.first().map_or("", String::as_str), error));
     }
 
+    /// What is not of one file failed at the end.
+    pub(super) fn also_failed(&mut self, error: &GetError) {
+        self.viewer.clear();
+        output::say(&words("", error));
+        self.note(error);
+    }
+
     /// How the command ends.
     pub(super) fn end(mut self) -> Result<(), Exit> {
         self.viewer.clear();
@@ -100,7 +107,7 @@ impl Board {
 /// What went wrong, without secrets, and what might be the cause.
 fn words(url: &str, error: &GetError) -> String {
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    mask(&error.to_string()) + &ignored_proxy::hint(error.kind(), url, variable)
+    mask(&error.to_string()) + ignored_proxy::hint(error.kind(), url, variable)
 }
 
 fn failed(url: &str, error: &GetError) -> Failed {

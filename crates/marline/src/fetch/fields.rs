@@ -16,11 +16,16 @@ pub(crate) fn parse_header(text: &str) -> Result<(String, String), Exit> {
     if name.is_empty() || !name.chars().all(token) {
         return Err(Exit::usage("-H: the name before `:` is no header field's name"));
     }
-    if value.chars().any(|c| c.is_control() && c != '\t') {
-        return Err(Exit::usage(format!("-H {name}: the value holds a control character")));
-    }
     if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
         return Err(Exit::usage(format!("-H {name}: marline sets this field itself")));
+    }
+    field(&format!("-H {name}"), name, value)
+}
+
+/// A header field whose name is known to be one; `source` says in messages where the value came from.
+pub(super) fn field(source: &str, name: &str, value: &str) -> Result<(String, String), Exit> {
+    if value.chars().any(|c| c.is_control() && c != '\t') {
+        return Err(Exit::usage(format!("{source}: the value holds a control character")));
     }
     Ok((name.to_owned(), value.trim().to_owned()))
 }

@@ -40,7 +40,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, Exit> {
     Ok(entries)
 }
 
-fn bounded(mut from: impl Read) -> std::io::Result<String> {
+/// A text of bounded length.
+pub(super) fn bounded(mut from: impl Read) -> std::io::Result<String> {
     let mut text = String::new();
     from.by_ref().take(MOST_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MOST_BYTES {

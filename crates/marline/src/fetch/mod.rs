@@ -9,13 +9,14 @@ mod board;
 mod fields;
 mod ignored_proxy;
 mod list;
+mod request;
 mod url;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::Config;
-use marline_net::get::{self, Accounting, Batch, Credentials, Digests, File, Settings, Target};
+use marline_net::get::{self, Accounting, Batch, Credentials, Digests, File, GetError, Settings, Target};
 use marline_net::links::{Choice, Named};
 use marline_net::power::POWER_SUPPLIES;
 
@@ -29,6 +30,7 @@ use board::Board;
 pub(crate) use fields::parse_header;
 use fields::{parse_user, read_user};
 use list::Entry;
+use request::default_login;
 
 /// Downloads, shows it, and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
@@ -51,8 +53,10 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
     board.clear();
     // Whatever still waits on a socket or a resolver must not hold the program up.
     runtime.shutdown_background();
-    if let Err(error) = ended {
-        board.cannot_begin(&urls, &error);
+    match ended {
+        Ok(()) => {}
+        Err(error @ GetError::Cookies { done: "saved", .. }) => board.also_failed(&error),
+        Err(error) => board.cannot_begin(&urls, &error),
     }
     board.end()
 }
@@ -64,7 +68,14 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
         let (url, login) = parse_url(text.reveal())?;
         entries.push(Entry { sources: vec![list::source(url, login)], ..Entry::default() });
     }
-    let headers = args.header.iter().map(|text| parse_header(text.reveal())).collect::<Result<Vec<_>, _>>()?;
+    let mut headers = args.request.headers()?;
+    for text in &args.header {
+        let (name, value) = parse_header(text.reveal())?;
+        // The field that was written out is the one that is meant.
+        headers.retain(|(known, _)| *known == "Cookie" || !known.eq_ignore_ascii_case(&name));
+        headers.push((name, value));
+    }
+    let route = args.request.route()?;
     let mut user = args.user.as_ref().map(|text| parse_user(text.reveal(), "--user")).transpose()?;
     if args.trace.as_deref() == Some(Path::new("-")) {
         return Err(Exit::usage("--trace -: the log needs a file, for standard output is for results; name one"));
@@ -105,6 +116,10 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
     {
         user = Some(parse_user(&text.to_string_lossy(), "MARLINE_USER")?);
     }
+    let logins = args.request.logins()?;
+    for source in entries.iter_mut().flat_map(|entry| &mut entry.sources).filter(|_| user.is_none()) {
+        source.login = source.login.take().or_else(|| default_login(&logins, &source.url));
+    }
     let file = ConfigFile::read(config)?;
     let metered = args.metered.or(file.metered).unwrap_or_default();
     let links = links(args.link, args.bypass_vpn, &args.limit_rate, &file)?;
@@ -124,15 +139,19 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
                 policy: args.policy,
                 metered,
                 retries: args.retry,
+                max_redirects: args.request.max_redirs,
                 // Many files at a time stay as polite as one.
                 max_connections: if several { MOST_BESIDE } else { Config::default().max_connections },
                 ..Config::default()
             },
-            credentials: Credentials { headers, user, home: first, trusted: args.location_trusted },
+            credentials: Credentials { headers, user, home: first, logins, trusted: args.location_trusted },
             ca_file: args.ca_file,
             limit,
             energy: Accounting { model, supplies },
             mptcp: args.mptcp,
+            route,
+            cookies: args.request.cookie_files(),
+            remote_time: args.remote_time,
         },
         files,
         parallel: args.parallel.into(),

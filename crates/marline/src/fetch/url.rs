@@ -7,6 +7,8 @@ use crate::Exit;
 
 /// An http or https URL, and the login that it carries (which is taken out of it).
 pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), Exit> {
+    let with_scheme = if lacks_scheme(text) { format!("http://{text}") } else { text.to_owned() };
+    let text = with_scheme.as_str();
     let shown = mask(text);
     let mut url = Url::parse(text).map_err(|error| match error {
         url::ParseError::RelativeUrlWithoutBase => {
@@ -32,6 +34,19 @@ pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), E
     let _ = url.set_password(None);
     url.set_fragment(None);
     Ok((url, login))
+}
+
+/// Whether a text is a URL without its scheme, as people copy it from a browser: `example.org/f`, `localhost:8080`.
+fn lacks_scheme(text: &str) -> bool {
+    let authority = text.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    if host.starts_with('[') {
+        return true;
+    }
+    let (name, port) = host.split_once(':').map_or((host, None), |(name, port)| (name, Some(port)));
+    let has_port = port.is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_name = name.contains('.') || name == "localhost" || has_port;
+    is_name && !name.is_empty() && !name.starts_with('.') && (port.is_none() || has_port)
 }
 
 /// `%40` back to `@`. Bytes that are no UTF-8 stay as they were written.
@@ -73,9 +88,26 @@ mod tests {
     }
 
     #[test]
+    fn a_url_without_a_scheme_is_http() {
+        for (text, url) in [
+            ("example.org/f?q", "http://example.org/f?q"),
+            ("example.org", "http://example.org/"),
+            ("localhost/f", "http://localhost/f"),
+            ("host:8080/f", "http://host:8080/f"),
+            ("127.0.0.1:8080", "http://127.0.0.1:8080/"),
+            ("[::1]:81/f", "http://[::1]:81/f"),
+            ("me:secret@example.org/f", "http://example.org/f"),
+        ] {
+            assert_eq!(parse_url(text).unwrap().0.as_str(), url, "{text}");
+        }
+        assert_eq!(parse_url("me:secret@example.org/f").unwrap().1, Some(("me".into(), "secret".into())));
+    }
+
+    #[test]
     fn a_bad_url_is_named_and_its_password_is_not() {
         for (text, expected) in [
-            ("example.org/f", "it must begin with http:// or https://"),
+            ("example/f", "it must begin with http:// or https://"),
+            ("./file", "it must begin with http:// or https://"),
             ("ftp://me:secret@h/f", "ftp://MASKED@h/f: `ftp` is not supported"),
             ("http://", "empty host"),
             ("http://me:secret@h:99999/", "MASKED@h:99999/: no URL"),

@@ -18,5 +18,7 @@ mod portals;
 mod program;
 mod ranges;
 mod real;
+mod requests;
 mod server;
 mod targets;
+mod upstream;

@@ -91,9 +91,20 @@ impl Program {
         self.start(words).wait()
     }
 
+    /// With these variables in its environment.
+    pub(crate) fn run_with(&self, variables: &[(&str, &str)], words: &[&str]) -> Ended {
+        let mut command = self.command(words);
+        command.envs(variables.iter().copied());
+        self.spawn(command).wait()
+    }
+
     pub(crate) fn start(&self, words: &[&str]) -> Running {
+        self.spawn(self.command(words))
+    }
+
+    fn spawn(&self, mut command: Command) -> Running {
         let _ = std::fs::remove_file(self.path(LOG));
-        Running::new(self.command(words).spawn().unwrap(), self.replays.then(|| self.path(LOG)))
+        Running::new(command.spawn().unwrap(), self.replays.then(|| self.path(LOG)))
     }
 
     /// The program must fail with `code` and one line that says why; nothing may stand at `out`.

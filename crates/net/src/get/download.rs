@@ -42,8 +42,7 @@ pub(super) async fn download(
     let mut watcher = Shown(Rc::clone(&control));
     let url = file.sources.first().map(|source| source.url.clone()).ok_or(GetError::NoSource)?;
     let uplinks = shared.uplinks(&url)?;
-    let mut sockets = shared.sockets(&file);
-    sockets.mptcp = shared.settings.mptcp;
+    let sockets = shared.sockets(&file);
     // The file before the log: an older log stays until this run may write at all.
     if let Some(path) = file.trace.as_deref().filter(|log| is_target(log, place.as_deref())) {
         return Err(GetError::TraceIsTarget { path: path.to_owned() });
@@ -225,6 +224,7 @@ async fn finish(
 ) -> Result<Report, GetError> {
     let status = pump.logged.machine.status();
     let suggested = pump.suggested_name();
+    let modified = pump.described.as_ref().and_then(|(_, _, described)| described.last_modified.clone());
     let Pump { logged, place, tallies, watcher, resumed, together, .. } = pump;
     let total = total_of(&status);
     let mut progress =
@@ -244,6 +244,11 @@ async fn finish(
         return Err(error.with_kept(kept));
     }
     let path = store.finish()?;
+    if let Some(path) = path.as_deref().filter(|_| beside.shared.settings.remote_time)
+        && let Err(why) = set_modified(path, modified.as_deref())
+    {
+        watcher.line(&format!("{}: {why}; the file keeps the time of the download", path.display()));
+    }
     // Which links the subflows of a connection went over is not known here, so nor are their joules.
     let joules = logged.joules.as_ref().filter(|_| !together.is_shared());
     let metered = joules.map(|joules| (joules.account(), joules.meter().model().name().to_owned()));
@@ -280,6 +285,19 @@ async fn finish(
         resumed_bytes: resumed,
         path: path.map(|path| path.display().to_string()),
     })
+}
+
+/// Gives a file the time of its Last-Modified field (RFC 9110 §8.8.2).
+fn set_modified(path: &Path, last_modified: Option<&str>) -> Result<(), String> {
+    let text = last_modified.ok_or("the server does not say when it was last modified")?;
+    let time =
+        httpdate::parse_http_date(text).map_err(|_| "the server's Last-Modified is not a date".to_owned())?;
+    // A device or a pipe has a time of its own.
+    if !path.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+        return Ok(());
+    }
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    file.and_then(|file| file.set_modified(time)).map_err(|error| format!("its time cannot be set: {error}"))
 }
 
 /// The size of the file; as long as nobody said it, what has come of it.

@@ -1,5 +1,6 @@
 //! What a download needs to know before it starts, how it is watched, and how it can fail.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use marline_core::units::{Bitrate, DataSize};
 use serde::Serialize;
 use url::Url;
 
-use super::{Links, Overview, Pieces, Progress, Report};
+use super::{Links, Overview, Pieces, Progress, Report, Route};
 use crate::http::TrustError;
 use crate::reach::Right;
 use crate::store::{Checksum, StoreError};
@@ -33,6 +34,12 @@ pub struct Settings {
     pub energy: Accounting,
     /// Ask for MPTCP, and leave it to that where the server speaks it.
     pub mptcp: bool,
+    /// How servers are reached.
+    pub route: Route,
+    /// Where cookies come from and go to.
+    pub cookies: CookieFiles,
+    /// Whether a file gets the time at which its server says that it was last modified.
+    pub remote_time: bool,
 }
 
 /// What the user gave for servers.
@@ -45,8 +52,28 @@ pub struct Credentials {
     pub user: Option<(String, String)>,
     /// The URL for whose origin login, cookies and authorization were given: the first one; none: they are not sent.
     pub home: Option<Url>,
+    /// Logins of hosts, for URLs and redirects that have no other.
+    pub logins: Logins,
     /// Send all of it wherever redirects lead.
     pub trusted: bool,
+}
+
+/// Files of cookies, in Netscape's format. Without any, cookies are kept for the run alone.
+#[derive(Clone, Debug, Default)]
+pub struct CookieFiles {
+    /// Read before the first request.
+    pub load: Vec<PathBuf>,
+    /// Written when all downloads are over, however they ended.
+    pub save: Option<PathBuf>,
+}
+
+/// Logins that a netrc file has.
+#[derive(Clone, Default)]
+pub struct Logins {
+    /// By the host's name in small letters: user and password.
+    pub hosts: BTreeMap<String, (String, String)>,
+    /// For hosts that the user names and the file does not.
+    pub default: Option<(String, String)>,
 }
 
 /// One file.
@@ -217,6 +244,16 @@ pub enum GetError {
         /// The extension of the URL.
         wanted: String,
     },
+    /// A file of cookies cannot be read or written.
+    #[error("{path}: {error}: the cookies cannot be {done}")]
+    Cookies {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+        /// `loaded` or `saved`.
+        done: &'static str,
+    },
     /// The log cannot be written.
     #[error("{path}: {error}: the log of decisions cannot be written")]
     Trace {
@@ -253,6 +290,7 @@ pub enum GetError {
 fn hint(failure: &Failure) -> &'static str {
     match failure {
         Failure::Status { status: 401 } => "; it wants a login: --user, or the one that was given is wrong",
+        Failure::Redirect => "; --max-redirs N allows more redirects in a row",
         _ => "",
     }
 }
@@ -274,7 +312,10 @@ impl GetError {
     /// What sort of failure it is.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Trust(TrustError::File { .. }) | Self::TraceIsTarget { .. } | Self::NoSource => Kind::Usage,
+            Self::Trust(TrustError::File { .. })
+            | Self::TraceIsTarget { .. }
+            | Self::NoSource
+            | Self::Cookies { .. } => Kind::Usage,
             Self::Links(_) => Kind::NoLink,
             Self::Failed { failure, .. } => of_failure(failure),
             Self::Store(StoreError::Checksum { .. }) => Kind::Verification,
@@ -369,6 +410,7 @@ mod tests {
             headers: vec![("X-Token".into(), "secret".into())],
             user: Some(("me".into(), "secret".into())),
             home: None,
+            logins: Logins::default(),
             trusted: false,
         };
         let login = Some(("me".to_owned(), "secret".to_owned()));

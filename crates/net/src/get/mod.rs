@@ -27,6 +27,7 @@ mod pump;
 mod report;
 mod sockets;
 mod tally;
+mod through;
 mod traffic;
 mod verify;
 mod warm;
@@ -35,15 +36,16 @@ pub use crate::store::{Checksum, ParseChecksumError};
 pub use batch::run;
 pub(crate) use feed::{Audience, Feed, Known, Learnt};
 pub use job::{
-    Accounting, Batch, BatchWatcher, Credentials, Digests, Ended, File, GetError, Kind, Settings, Source, Target,
-    Watcher,
+    Accounting, Batch, BatchWatcher, CookieFiles, Credentials, Digests, Ended, File, GetError, Kind, Logins,
+    Settings, Source, Target, Watcher,
 };
 pub use joules::Joules;
 pub use log::{FetchRecord, StreamRecord};
 pub(crate) use network::Network;
 pub use network::NetworkError;
-pub(crate) use origins::{describes, host_of, is_local, same_origin};
+pub(crate) use origins::{describes, same_origin};
 pub use report::{Failed, FileProgress, LinkEnergy, LinkProgress, LinkReport, Overview, Progress, Report, SCHEMA};
+pub use through::{IpVersion, Route};
 pub(crate) use traffic::{Counted, Flow};
 pub use verify::{PieceHash, Pieces};
 

@@ -22,12 +22,11 @@ use url::Url;
 
 use super::Links;
 use super::links::Uplinks;
-use super::origins::{host_of, is_local};
 use super::sockets::Sockets;
 use super::traffic::Traffic;
 use super::warm::{Warm, Way};
 use crate::dns::Resolver;
-use crate::http::{Connection, Dial, Trust, TrustError, Windows};
+use crate::http::{Connection, Dial, Trust, TrustError, Windows, host_of};
 use crate::links::{Interface, LinksError};
 use crate::reach::Right;
 
@@ -123,9 +122,9 @@ impl Network {
         uplinks.ids().filter_map(line).collect()
     }
 
-    /// The links for a transfer of this URL: those of the program, or this machine itself.
-    pub(super) fn links_for(&self, url: &Url) -> Result<Uplinks, LinksError> {
-        if is_local(url) {
+    /// The links for a transfer: those of the program, or this machine itself.
+    pub(super) fn links_for(&self, is_local: bool) -> Result<Uplinks, LinksError> {
+        if is_local {
             return Uplinks::local(self.choice.clone()).map(|(uplinks, _)| uplinks);
         }
         Ok(self.uplinks.borrow().again())
@@ -200,6 +199,7 @@ impl Network {
             timeout: DIAL_TIMEOUT,
             windows: Windows::default(),
             right,
+            tunnel: None,
         };
         Connection::dial(dial).await
     }
@@ -237,6 +237,7 @@ impl Network {
             timeout: DIAL_TIMEOUT,
             windows: Windows::default(),
             right,
+            tunnel: None,
         };
         dial.tcp().await
     }

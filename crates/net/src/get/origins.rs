@@ -17,7 +17,7 @@ use http::header::{
     ACCEPT, ACCEPT_LANGUAGE, AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
 };
 use marline_core::fetch::{Ask, OriginId, Validator};
-use url::{Host, Url};
+use url::Url;
 
 use super::job::{Credentials, Source};
 use crate::cookies::Jar;
@@ -33,6 +33,8 @@ pub(super) struct Origins {
     homes: Vec<(Url, Vec<Field>)>,
     /// What is sent wherever the user's URLs lead.
     common: Vec<Field>,
+    /// Logins by host, for places that have no other.
+    logins: BTreeMap<String, (String, String)>,
     /// Everything is sent wherever the user's URLs lead.
     trusted: bool,
     /// Cookies that servers have set, except for those that a server or a Metalink file named.
@@ -55,7 +57,7 @@ impl Origins {
     /// before.
     pub(super) fn new(url: &Url, fields: &[(String, String)], user: Option<&(String, String)>) -> Self {
         let (user, home) = (user.cloned(), Some(url.clone()));
-        let credentials = Credentials { headers: fields.to_vec(), user, home, trusted: false };
+        let credentials = Credentials { headers: fields.to_vec(), user, home, ..Credentials::default() };
         Self::of(&[Source::named(url.clone())], &credentials)
     }
 
@@ -68,6 +70,7 @@ impl Origins {
             numbers: BTreeMap::new(),
             homes: Vec::new(),
             common: fields.iter().filter(|(name, _)| describes(name)).cloned().collect(),
+            logins: credentials.logins.hosts.clone(),
             trusted: credentials.trusted,
             jar: Rc::default(),
         };
@@ -193,6 +196,9 @@ impl Origins {
         };
         if !foreign {
             self.jar.add_to(url, &mut headers);
+            if !headers.iter().any(|(name, _)| *name == AUTHORIZATION) {
+                headers.extend(self.logins.get(host).and_then(login));
+            }
         }
         Some(Get { path_and_query, authority, ask, if_range, headers })
     }
@@ -226,24 +232,6 @@ fn carries_secrets(name: &HeaderName) -> bool {
 /// Whether a field tells of the program, and of nobody's rights.
 pub(crate) fn describes(name: &HeaderName) -> bool {
     [USER_AGENT, ACCEPT, ACCEPT_LANGUAGE].contains(name)
-}
-
-/// The host as a resolver takes it: an address without brackets, or a name.
-pub(crate) fn host_of(url: &Url) -> String {
-    match url.host() {
-        Some(Host::Domain(name)) => name.to_owned(),
-        Some(Host::Ipv4(address)) => address.to_string(),
-        Some(Host::Ipv6(address)) => address.to_string(),
-        None => String::new(),
-    }
-}
-
-/// Whether the URL is on this very machine, where no link leads.
-pub(crate) fn is_local(url: &Url) -> bool {
-    let host = host_of(url);
-    // The kernel takes the unspecified address for the loopback.
-    let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
-    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
 }
 
 /// More places than this are not remembered of what servers name.
@@ -305,7 +293,7 @@ mod tests {
         ];
         let user = Some(("me".to_owned(), "pass".to_owned()));
         let home = Some(url("https://a.example/f"));
-        let credentials = Credentials { headers: fields(), user, home, trusted: false };
+        let credentials = Credentials { headers: fields(), user, home, ..Credentials::default() };
         let mut o = Origins::of(&sources, &credentials);
         assert_eq!(names(&o, OriginId(0)), ALL);
         assert_eq!(names(&o, OriginId(1)), ["x-id", "user-agent"]);
@@ -325,7 +313,7 @@ mod tests {
     fn cookies_come_back_to_those_who_set_them() {
         let url = |text: &str| text.parse::<Url>().unwrap();
         let foreign = Source { foreign: true, ..Source::named(url("https://b.example.com/f")) };
-        let credentials = Credentials { headers: fields(), user: None, home: None, trusted: false };
+        let credentials = Credentials { headers: fields(), ..Credentials::default() };
         let mut o = Origins::of(&[Source::named(url("https://a.example.com/f")), foreign], &credentials);
         let led = o.redirect(OriginId(0), "https://c.example.com/f", server()).unwrap();
         let sent = |o: &Origins, id| {
@@ -379,20 +367,5 @@ mod tests {
         let mut o = origins("https://a.example/f");
         assert!(o.redirect(OriginId(0), "http://a.example/f", server()).unwrap_err().contains("not followed"));
         assert!(o.redirect(OriginId(0), "file:///etc/passwd", server()).is_err());
-    }
-
-    #[test]
-    fn this_machine_is_known_by_name_and_address() {
-        for (url, local) in [
-            ("http://localhost:80/", true),
-            ("http://127.9.9.9/", true),
-            ("http://[::1]/", true),
-            ("http://[::ffff:127.0.0.1]/", true),
-            ("http://0.0.0.0/", true),
-            ("http://10.0.0.1/", false),
-            ("http://localhost.example/", false),
-        ] {
-            assert_eq!(is_local(&url.parse().unwrap()), local, "{url}");
-        }
     }
 }

@@ -394,7 +394,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             Event::Head { req, mut head, location, disposition, described } => {
                 self.origins.take_cookies(origin, &described.cookies);
                 if let Some(location) = location {
-                    match self.origins.redirect(origin, &location, self.sockets.peer(conn)) {
+                    match self.origins.redirect(origin, &location, self.sockets.server(conn)) {
                         Ok(id) => head.location = Some(id),
                         Err(why) => self.watcher.line(&why),
                     }
@@ -402,7 +402,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                 if matches!(head.status, 200 | 206) {
                     self.encoded(&mut head.encoded, described.encoding.as_deref());
                     self.disposition = self.disposition.take().or(disposition);
-                    self.described = Some((origin, self.sockets.peer(conn), *described));
+                    self.described = Some((origin, self.sockets.server(conn), *described));
                 }
                 self.tell(Input::Head { req, head });
             }

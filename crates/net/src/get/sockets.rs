@@ -22,10 +22,10 @@ use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use url::Url;
 
-use super::origins::host_of;
+use super::through::{self, NotAsked, Route};
 use super::warm::{Warm, Way};
-use crate::dns::{Answer, Resolver};
-use crate::http::{Connection, Dial, Event, Get, Sink, Trust, Windows};
+use crate::dns::{Answer, NoAddress, Resolver};
+use crate::http::{Connection, Dial, Event, Get, Proxy, Sink, Trust, Windows, host_of};
 use crate::links::Interface;
 use crate::reach::Right;
 
@@ -41,6 +41,8 @@ pub(super) struct Sockets {
     warm: Option<Warm>,
     /// Whether connections ask for MPTCP.
     pub(super) mptcp: bool,
+    /// How servers are reached.
+    pub(super) route: Route,
     scratch: Vec<u8>,
 }
 
@@ -48,12 +50,15 @@ pub(super) struct Sockets {
 struct Slot {
     link: LinkId,
     origin: OriginId,
+    /// Whose name is looked up: the URL's host, or the proxy.
     host: String,
     /// Where it leads, and over what, for another one like it.
     url: Url,
     at: Option<IpAddr>,
     interface: Option<Interface>,
     right: Right,
+    /// It leads to this proxy, or through it.
+    proxy: Option<Proxy>,
     /// It was told that it is over.
     over: bool,
     state: State,
@@ -79,6 +84,11 @@ pub(super) struct Refused {
 impl Refused {
     fn of(kind: TroubleKind, text: String) -> Self {
         Self { trouble: Trouble { kind, text }, denied: false }
+    }
+
+    fn of_name(why: NoAddress) -> Self {
+        let denied = why.denied;
+        Self { trouble: why.into(), denied }
     }
 }
 
@@ -117,6 +127,7 @@ impl Sockets {
             trust,
             warm,
             mptcp: false,
+            route: Route::default(),
             scratch: vec![0; SCRATCH],
         }
     }
@@ -131,7 +142,8 @@ impl Sockets {
         (url, at, right): (&Url, Option<IpAddr>, Right),
         interface: Option<Interface>,
     ) {
-        let host = host_of(url);
+        let proxy = self.route.proxies.of(url);
+        let host = proxy.as_ref().map_or_else(|| host_of(url), |proxy| proxy.host().to_owned());
         let way = Way::to(url, interface.as_ref());
         if let (Some(warm), Some(interface)) = (&self.warm, &interface) {
             warm.works(&interface.name);
@@ -148,12 +160,13 @@ impl Sockets {
             }
             None => {
                 // An address is no name.
-                let named = Rc::new(Cell::new(at.is_some() || !matches!(url.host(), Some(url::Host::Domain(_)))));
+                let named = Rc::new(Cell::new(at.is_some() || host.parse::<IpAddr>().is_ok()));
                 let dialing = self.dialing((link, &url, at, right), interface, Rc::clone(&named));
                 State::Dialing(named, Box::pin(dialing))
             }
         };
-        self.slots.insert(conn, Slot { link, origin, host, url, at, interface: known, right, over: false, state });
+        let slot = Slot { link, origin, host, url, at, interface: known, right, proxy, over: false, state };
+        self.slots.insert(conn, slot);
     }
 
     /// The way to a connection, name and TLS included.
@@ -163,38 +176,60 @@ impl Sockets {
         interface: Option<Interface>,
         is_named: Rc<Cell<bool>>,
     ) -> impl Future<Output = Dialed> + use<> {
-        let name = host_of(url);
+        let server_name = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
-        let tls = (url.scheme() == "https").then(|| self.trust.config_for(&name, port)).transpose();
+        let tls = (url.scheme() == "https").then(|| self.trust.config_for(&server_name, port)).transpose();
+        let route = self.route.clone();
+        let proxy = route.proxies.of(url);
+        let (name, port) = match &proxy {
+            Some(proxy) => (proxy.host().to_owned(), proxy.port()),
+            None => (server_name.clone(), port),
+        };
         let known = self.names.get(&(link, name.clone())).cloned();
-        let (resolver, mptcp) = (Rc::clone(&self.resolver), self.mptcp);
+        let (resolver, mptcp, url) = (Rc::clone(&self.resolver), self.mptcp, url.clone());
         async move {
             let tls = match tls {
                 Ok(tls) => tls,
                 Err(why) => return (None, Err(Refused::of(TroubleKind::Tls, why.to_string()))),
             };
+            let tunnel = match &proxy {
+                None => None,
+                Some(proxy) => {
+                    match through::tunnel(proxy, &url, right, &resolver, interface.as_ref(), NAME_TIMEOUT).await {
+                        Ok(tunnel) => tunnel,
+                        Err(NotAsked::Name(why)) => return (None, Err(Refused::of_name(why))),
+                        Err(NotAsked::Forbidden(trouble)) => {
+                            return (None, Err(Refused { trouble, denied: false }));
+                        }
+                    }
+                }
+            };
+            // The user has named the proxy.
+            let right = if proxy.is_some() { Right::user() } else { right };
             let (answer, fresh) = match known {
                 _ if at.is_some() => (None, false),
                 Some(answer) => (Some(answer), false),
                 None => match resolver.resolve_for(right.host(), &name, interface.as_ref(), NAME_TIMEOUT).await {
                     Ok(answer) => (Some(answer), true),
-                    Err(why) => {
-                        let denied = why.denied;
-                        return (None, Err(Refused { trouble: why.into(), denied }));
-                    }
+                    Err(why) => return (None, Err(Refused::of_name(why))),
                 },
             };
             is_named.set(true);
             let named = answer.iter().flat_map(|answer| &answer.addresses);
+            let addresses = match route.usable(&name, at.iter().chain(named).copied().collect()) {
+                Ok(addresses) => addresses,
+                Err(trouble) => return (answer.filter(|_| fresh), Err(Refused { trouble, denied: false })),
+            };
             let dial = Dial {
                 device: interface.map(|interface| interface.name),
                 mptcp,
-                addresses: at.iter().chain(named).map(|ip| (*ip, port).into()).collect(),
-                server_name: name,
+                addresses: addresses.into_iter().map(|ip| (ip, port).into()).collect(),
+                server_name,
                 tls,
                 timeout: DIAL_TIMEOUT,
                 windows: Windows::default(),
                 right,
+                tunnel,
             };
             let dialed = Connection::dial(dial).await;
             (answer.filter(|_| fresh), dialed.map_err(|trouble| Refused { trouble, denied: false }))
@@ -240,7 +275,7 @@ impl Sockets {
                     && trouble.kind == TroubleKind::Http1Required
                 {
                     slot.over = true;
-                    self.trust.leave_http2(&slot.host, slot.url.port_or_known_default().unwrap_or(443));
+                    self.trust.leave_http2(&host_of(&slot.url), slot.url.port_or_known_default().unwrap_or(443));
                     if let Some(warm) = &self.warm {
                         warm.forget(&Way::to(&slot.url, slot.interface.as_ref()));
                     }
@@ -272,10 +307,12 @@ impl Sockets {
 
     /// Sends a request on an open connection. False: there is none.
     pub(super) fn request(&mut self, req: ReqId, conn: ConnId, get: &Get) -> bool {
-        let Some(State::Open(connection)) = self.slots.get_mut(&conn).map(|slot| &mut slot.state) else {
-            return false;
-        };
-        connection.request(req, get);
+        let Some(slot) = self.slots.get_mut(&conn) else { return false };
+        let State::Open(connection) = &mut slot.state else { return false };
+        match slot.proxy.as_ref().filter(|proxy| proxy.takes_absolute_form(&slot.url)) {
+            Some(proxy) => connection.request(req, &get.clone().through(proxy)),
+            None => connection.request(req, get),
+        }
         self.reqs.insert(req, conn);
         true
     }
@@ -357,9 +394,10 @@ impl Sockets {
         opening
     }
 
-    /// Where an open connection ends.
-    pub(super) fn peer(&self, conn: ConnId) -> Option<IpAddr> {
-        match &self.slots.get(&conn)?.state {
+    /// The address of an open connection's server; none: a proxy alone knows it.
+    pub(super) fn server(&self, conn: ConnId) -> Option<IpAddr> {
+        let slot = self.slots.get(&conn).filter(|slot| slot.proxy.is_none())?;
+        match &slot.state {
             State::Open(connection) => Some(connection.peer_addr().ip()),
             State::Dialing(..) => None,
         }

@@ -26,8 +26,7 @@ use marline_core::fetch::ReqId;
 use marline_core::units::DataSize;
 use url::Url;
 
-use super::origins::host_of;
-use crate::http::{Connection, Event, Sink};
+use crate::http::{Connection, Event, Sink, host_of};
 use crate::links::Interface;
 use crate::reach::Right;
 
@@ -224,6 +223,7 @@ mod tests {
             timeout: Duration::from_secs(5),
             windows: Windows::default(),
             right: Right::user(),
+            tunnel: None,
         };
         Connection::dial(dial).await.unwrap()
     }

@@ -33,7 +33,7 @@ use marline_core::fetch::{Trouble, TroubleKind};
 use super::http1::Http1;
 use super::http2::Http2;
 use super::stream::{Stream, TLS_READ};
-use super::{Connection, Exchange, Windows, path_of, socket_trouble, tls, trouble};
+use super::{Connection, Exchange, Tunnel, Windows, path_of, socket_trouble, tls, trouble};
 use crate::reach::{Forbidden, Right, Zone};
 
 /// What is needed to open one connection over one link.
@@ -55,6 +55,8 @@ pub struct Dial {
     pub windows: Windows,
     /// Which of the addresses may be connected to.
     pub right: Right,
+    /// The addresses are a proxy's, which is asked for this before anything else is sent.
+    pub tunnel: Option<Tunnel>,
 }
 
 /// A socket that stands, and how long its SYN took to be answered.
@@ -92,6 +94,10 @@ impl Dial {
         let told = |error: io::Error| socket_trouble(&self.server_name, &error);
         let local = socket.local_addr().map_err(told)?;
         let peer = socket.peer_addr().map_err(told)?;
+        let socket = match &self.tunnel {
+            Some(tunnel) => tunnel.open(socket).await?,
+            None => socket,
+        };
         let exchange = match &self.tls {
             None => Exchange::Http1(Box::new(Http1::new(Stream::Plain(socket)))),
             Some(config) => self.secure(socket, config).await?,

@@ -22,6 +22,7 @@ mod dial;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod head;
+mod host;
 mod http1;
 mod http2;
 mod name;
@@ -43,12 +44,13 @@ use marline_sys::tcp_info::TcpInfo;
 
 pub use dial::Dial;
 pub use head::Described;
+pub(crate) use host::{host_of, is_local};
 pub use http2::Windows;
 pub use name::{Suggested, file_name, safe_name, suggested};
 pub(crate) use name::{is_reserved, quoted, shorten};
 pub use request::Get;
 pub use tls::{Trust, TrustError, tls_config};
-pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings};
+pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Tunnel};
 
 /// Where body bytes go.
 pub trait Sink {

@@ -9,6 +9,8 @@ use http::header::{self, HeaderName, HeaderValue};
 
 use marline_core::fetch::{Ask, Validator};
 
+use super::Proxy;
+
 /// A GET request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Get {
@@ -25,6 +27,15 @@ pub struct Get {
 }
 
 impl Get {
+    /// The same in absolute form (RFC 9112 §3.2.2), for an HTTP proxy that is asked for an `http` URL.
+    #[must_use]
+    pub fn through(mut self, proxy: &Proxy) -> Self {
+        self.path_and_query = format!("http://{}{}", self.authority, self.path_and_query);
+        self.headers.retain(|(name, _)| *name != header::PROXY_AUTHORIZATION);
+        self.headers.extend(proxy.authorization().map(|value| (header::PROXY_AUTHORIZATION, value)));
+        self
+    }
+
     /// Appends the HTTP/1.1 head.
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         let mut put = |name: &str, value: &[u8]| {

@@ -1,7 +1,7 @@
 //! Upstream proxies: which proxy a URL goes through, and the handshake with that proxy.
 //!
-//! `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` mean what they mean to curl; a proxy that was named on the
-//! command line replaces the first three. Each link connects to the proxy on its own, so a proxy that is reachable over
+//! `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` mean what they mean to curl; `no_proxy` may also name networks
+//! (`10.0.0.0/8`). A proxy that was named on the command line replaces the first three. Each link connects to the proxy on its own, so a proxy that is reachable over
 //! several links does not reduce a download to one of them.
 //!
 //! An `https` URL, and every URL behind a SOCKS5 proxy, is tunnelled: the proxy learns the host and the port and nothing
@@ -26,11 +26,15 @@ use tokio::net::TcpStream;
 use tower_service::Service as _;
 use url::Url;
 
-use super::{socket_trouble, trouble};
+use super::{host_of, is_local, socket_trouble, trouble};
 
-/// The rules by which URLs go through proxies. Clones share them.
+/// The rules by which URLs go through proxies. Clones share them; by default no URL goes through any.
 #[derive(Clone)]
-pub struct Proxies(Arc<Matcher>);
+pub struct Proxies {
+    rules: Arc<Matcher>,
+    /// The user named the proxy on the command line, so it counts for this machine's own URLs, too.
+    is_named: bool,
+}
 
 /// One proxy, as a URL goes through it.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,12 +46,25 @@ pub struct Proxy {
     login: Option<(String, String)>,
 }
 
+/// What a proxy is asked for, so that bytes go to a host and back.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    /// The proxy.
+    pub proxy: Proxy,
+    /// The host: a name, or an address without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
 /// What the proxy speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Http,
     /// SOCKS5 (RFC 1928); `remote`: the proxy resolves names (`socks5h`).
-    Socks5 { remote: bool },
+    Socks5 {
+        remote: bool,
+    },
 }
 
 /// Why a proxy cannot be used as it was named.
@@ -79,19 +96,16 @@ pub struct ProxySettings {
 }
 
 impl Proxies {
-    /// No proxy for any URL.
-    pub fn none() -> Self {
-        Self(Arc::new(Matcher::builder().build()))
-    }
-
     /// The rules of the options and, where an option is missing, of the environment. `variable` reads the environment.
     ///
     /// # Errors
     /// An option or a variable does not name a proxy that can be used. Secrets are not repeated.
     pub fn new(settings: &ProxySettings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
         // Lower case comes first, as in curl; HTTP_PROXY is not read, for a CGI program gets it from a request's field.
-        let either = |names: &[&str]| {
-            names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()).map(|value| (*name, value)))
+        let either = |names: &[&'static str]| {
+            names
+                .iter()
+                .find_map(|name| variable(name).filter(|value| !value.is_empty()).map(|value| (*name, value)))
         };
         let mut rules = Matcher::builder();
         if let Some(all) = &settings.all {
@@ -110,12 +124,21 @@ impl Proxies {
             }
         }
         let except = settings.except.clone().or_else(|| either(&["no_proxy", "NO_PROXY"]).map(|(_, value)| value));
-        Ok(Self(Arc::new(rules.no(except.unwrap_or_default()).build())))
+        let rules = Arc::new(rules.no(except.unwrap_or_default()).build());
+        Ok(Self { rules, is_named: settings.all.is_some() })
     }
 
-    /// The proxy through which this URL goes; none: it is reached directly.
+    /// The proxy through which this URL goes; none: it is reached directly. The variables do not count for URLs of this
+    /// machine itself, as in Go.
     pub fn of(&self, url: &Url) -> Option<Proxy> {
-        let intercept = self.0.intercept(&url.as_str().parse().ok()?)?;
+        if !self.is_named && is_local(url) {
+            return None;
+        }
+        // Without the path, which may hold what `http` does not allow.
+        let port = url.port_or_known_default()?;
+        let uri =
+            http::Uri::builder().scheme(url.scheme()).authority(authority(&host_of(url), port)).path_and_query("/");
+        let intercept = self.rules.intercept(&uri.build().ok()?)?;
         let uri = intercept.uri();
         let kind = match uri.scheme_str()? {
             "socks5" => Kind::Socks5 { remote: false },
@@ -168,18 +191,6 @@ impl Proxy {
         Some(value)
     }
 
-    /// Asks the proxy for a tunnel to `host:port` over a connection to the proxy. `host` is a name, or an address without
-    /// brackets.
-    ///
-    /// # Errors
-    /// The proxy refuses, wants another login, or does not speak its protocol.
-    pub async fn tunnel(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
-        match self.kind {
-            Kind::Http => self.connect(socket, host, port).await,
-            Kind::Socks5 { .. } => self.socks(socket, host, port).await,
-        }
-    }
-
     /// CONNECT (RFC 9110 section 9.3.6).
     async fn connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
         let authority = authority(host, port);
@@ -224,17 +235,23 @@ impl Proxy {
 
     fn refused(&self, status: Option<u16>, authority: &str) -> Trouble {
         let text = match status {
-            Some(407) if self.login.is_none() => format!("{self}: the proxy wants a user and a password (407)"),
-            Some(407) => format!("{self}: the proxy does not accept the user and the password (407)"),
-            Some(status) => format!("{self}: the proxy refuses a tunnel to {authority} (status {status})"),
+            Some(407) if self.login.is_none() => {
+                format!("{self} wants a user and a password (status 407): write -x USER:PASSWORD@HOST:PORT")
+            }
+            Some(407) => format!("{self} does not accept the user and the password (status 407)"),
+            Some(status) => format!("{self} refuses a tunnel to {authority} (status {status})"),
             None => format!("{self}: the response to CONNECT is not HTTP"),
         };
-        trouble(TroubleKind::Refused, text)
+        // Asked again, it would say the same.
+        let lasts = matches!(status, Some(400..=499)) && !matches!(status, Some(408 | 429));
+        trouble(if lasts { TroubleKind::Forbidden } else { TroubleKind::Refused }, text)
     }
 
     /// SOCKS5 (RFC 1928), with a user and a password if there are any (RFC 1929).
     async fn socks(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
-        let uri = |authority: String| http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build();
+        let uri = |authority: String| {
+            http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build()
+        };
         let (Ok(proxy), Ok(target)) = (uri(authority(&self.host, self.port)), uri(authority(host, port))) else {
             return Err(trouble(TroubleKind::Name, format!("{host}: not a host's name")));
         };
@@ -249,6 +266,19 @@ impl Proxy {
     }
 }
 
+impl Tunnel {
+    /// Asks for the tunnel over a connection to the proxy, which then leads to the host.
+    ///
+    /// # Errors
+    /// The proxy refuses, wants another login, or does not speak its protocol.
+    pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, Trouble> {
+        match self.proxy.kind {
+            Kind::Http => self.proxy.connect(socket, &self.host, self.port).await,
+            Kind::Socks5 { .. } => self.proxy.socks(socket, &self.host, self.port).await,
+        }
+    }
+}
+
 /// Without the login.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,6 +290,12 @@ impl fmt::Display for Proxy {
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {self}", self.kind)
+    }
+}
+
+impl Default for Proxies {
+    fn default() -> Self {
+        Self { rules: Arc::new(Matcher::builder().build()), is_named: false }
     }
 }
 
@@ -362,8 +398,16 @@ mod tests {
             assert_eq!(through(&none, &variables, url).as_deref(), want, "{url}");
         }
         assert_eq!(through(&none, &[("HTTP_PROXY", "http://p:1")], "http://h/"), None);
-        assert_eq!(through(&none, &[("all_proxy", "socks5h://[::1]:9")], "http://h/").as_deref(), Some("proxy [::1]:9"));
+        assert_eq!(
+            through(&none, &[("all_proxy", "socks5h://[::1]:9")], "http://h/").as_deref(),
+            Some("proxy [::1]:9")
+        );
         assert_eq!(through(&none, &[("http_proxy", "p:1"), ("no_proxy", "*")], "http://h/"), None);
+        for own in ["http://localhost/", "http://127.0.0.1:8080/", "http://[::1]/"] {
+            assert_eq!(through(&none, &[("http_proxy", "p:1")], own), None, "{own}");
+            assert!(through(&option("p:1"), &[], own).is_some(), "{own}");
+        }
+        assert!(through(&none, &[("http_proxy", "p:1")], "http://h/a|b^c?{d}").is_some());
     }
 
     #[test]
@@ -389,16 +433,14 @@ mod tests {
             assert!(line.starts_with("-x: ") && line.contains(expected), "{text}: {line}");
             assert!(!line.contains("secret"), "{line}");
         }
-        let login = proxies(&option("http://me:s%40cret@p"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
+        let login =
+            proxies(&option("http://me:s%40cret@p"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
         assert_eq!(login.login, Some(("me".into(), "s@cret".into())));
         assert!(!format!("{login:?} {login}").contains("cret"));
     }
 
     /// Runs the proxy's half of a conversation: what it reads must begin like this, then it says that.
-    async fn conversation(
-        proxy: &str,
-        script: &[(&[u8], &[u8])],
-    ) -> Result<Vec<u8>, Trouble> {
+    async fn conversation(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, Trouble> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let text = proxy.replace("PORT", &address.port().to_string());
@@ -413,7 +455,8 @@ mod tests {
                 socket.write_all(answer).await.unwrap();
             }
         });
-        let tunnel = proxy.tunnel(TcpStream::connect(address).await.unwrap(), "host.example", 443).await;
+        let tunnel = Tunnel { proxy, host: "host.example".into(), port: 443 };
+        let tunnel = tunnel.open(TcpStream::connect(address).await.unwrap()).await;
         let mut rest = Vec::new();
         if let Ok(mut tunnel) = tunnel {
             tunnel.read_to_end(&mut rest).await.unwrap();
@@ -440,7 +483,9 @@ mod tests {
     fn a_refusal_says_what_the_proxy_wants() {
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 407 No\r\n\r\n")];
-        assert!(talk("127.0.0.1:PORT", script).unwrap_err().text.contains("wants a user and a password"));
+        assert!(
+            talk("127.0.0.1:PORT", script).unwrap_err().text.contains("wants a user and a password (status 407)")
+        );
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 403 No\r\n\r\n")];
         assert!(talk("127.0.0.1:PORT", script).unwrap_err().text.contains("refuses a tunnel to host.example:443"));
         let script: &[(&[u8], &[u8])] = &[(request, b"SSH-2.0-x\r\n")];

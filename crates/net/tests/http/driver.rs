@@ -57,6 +57,7 @@ pub(crate) fn to(address: SocketAddr) -> Dial {
         timeout: Duration::from_secs(10),
         windows: Windows::default(),
         right: Right::user(),
+        tunnel: None,
     }
 }
 

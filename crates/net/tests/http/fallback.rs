@@ -8,8 +8,8 @@ use std::thread;
 use h2::Reason;
 use marline_core::fetch::Config;
 use marline_net::get::{
-    Accounting, Batch, BatchWatcher, Credentials, Digests, Ended, File, GetError, Links, Overview, Report,
-    Settings, Source, Target, run,
+    Accounting, Batch, BatchWatcher, CookieFiles, Credentials, Digests, Ended, File, GetError, Links, Overview,
+    Report, Route, Settings, Source, Target, run,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -125,6 +125,9 @@ fn a_file_comes_over_http_1_1_where_the_server_wants_that() {
             limit: None,
             energy: Accounting::default(),
             mptcp: false,
+            route: Route::default(),
+            cookies: CookieFiles::default(),
+            remote_time: false,
         };
         let url = format!("https://localhost:{port}/file").parse().expect("a URL");
         let file = File {

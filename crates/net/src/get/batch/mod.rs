@@ -35,7 +35,6 @@ use super::job::{Batch, BatchWatcher, Ended, File, GetError, Settings, Target};
 use super::limit::Bounds;
 use super::links::Uplinks;
 use super::network::Network;
-use super::origins::is_local;
 use super::report::{FileProgress, Overview, Report};
 use super::sockets::Sockets;
 use crate::cookies::Jar;
@@ -84,7 +83,7 @@ pub async fn run(batch: Batch, watcher: &mut dyn BatchWatcher) -> Result<(), Get
         runner.poll(cx)
     })
     .await;
-    Ok(())
+    shared.save_cookies()
 }
 
 /// What all downloads of a batch share.
@@ -95,6 +94,8 @@ pub(super) struct Shared {
     /// The links of the one download.
     links: RefCell<Option<Uplinks>>,
     trust: Trust,
+    /// The cookies of all downloads.
+    pub(super) jar: Rc<Jar>,
     pub(super) bounds: Bounds,
     pub(super) names: RefCell<Names>,
     pub(super) stopping: Stopping,
@@ -119,7 +120,12 @@ impl Shared {
         if settings.ca_file.is_some() || urls().any(|url| url.scheme() == "https") {
             trust.config()?;
         }
-        let (uplinks, lines) = if urls().all(is_local) {
+        let jar = Jar::default();
+        for path in &settings.cookies.load {
+            let told = |error| GetError::Cookies { path: path.clone(), error, done: "loaded" };
+            jar.load(path).map_err(told)?;
+        }
+        let (uplinks, lines) = if urls().all(|url| settings.route.is_local(url)) {
             Uplinks::local(settings.links.clone())?
         } else {
             Uplinks::find(settings.links.clone())?
@@ -140,6 +146,7 @@ impl Shared {
             network,
             links: RefCell::new(links),
             trust,
+            jar: Rc::new(jar),
             bounds,
             names: RefCell::default(),
             stopping: Cell::new(None),
@@ -153,18 +160,31 @@ impl Shared {
     /// The links for a download of this URL.
     pub(super) fn uplinks(&self, url: &Url) -> Result<Uplinks, GetError> {
         match (&self.network, self.links.take()) {
-            (Some(network), _) => Ok(network.links_for(url)?),
+            (Some(network), _) => Ok(network.links_for(self.settings.route.is_local(url))?),
             (None, Some(uplinks)) => Ok(uplinks),
             (None, None) => Ok(Uplinks::local(self.settings.links.clone())?.0),
         }
     }
 
+    fn save_cookies(&self) -> Result<(), GetError> {
+        let Some(path) = &self.settings.cookies.save else { return Ok(()) };
+        self.jar.save(path).map_err(|error| GetError::Cookies { path: path.clone(), error, done: "saved" })
+    }
+
     /// Connections for a download.
     pub(super) fn sockets(&self, file: &File) -> Sockets {
-        let Some(network) = &self.network else { return Sockets::new(self.trust.clone()) };
-        let https = file.sources.iter().find(|source| source.url.scheme() == "https").or(file.sources.first());
-        let trust = https.map(|source| network.trust_for(&source.url)).unwrap_or_default();
-        network.sockets(trust)
+        let mut sockets = match &self.network {
+            None => Sockets::new(self.trust.clone()),
+            Some(network) => {
+                let https =
+                    file.sources.iter().find(|source| source.url.scheme() == "https").or(file.sources.first());
+                let trust = https.map(|source| network.trust_for(&source.url)).unwrap_or_default();
+                network.sockets(trust)
+            }
+        };
+        sockets.mptcp = self.settings.mptcp;
+        sockets.route = self.settings.route.clone();
+        sockets
     }
 
     /// What a download has carried over a link with a budget.

@@ -4,6 +4,8 @@
 //! not have: the number and length of cookies, the length of the `Cookie` field, and the list of public suffixes, so that a
 //! server below `co.uk` or `github.io` sets no cookie for its neighbours.
 
+mod netscape;
+
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::convert::Infallible;

@@ -1,0 +1,177 @@
+//! How servers are asked: options of curl and wget, cookies, logins by host, versions of IP.
+
+use std::time::{Duration, SystemTime};
+
+use crate::program::Program;
+use crate::server::{Answer, Asked, Resource, Server};
+
+const SIZE: usize = 100_000;
+
+/// Basic authentication of `name:password`.
+fn basic(login: &str) -> String {
+    use std::process::Command;
+    let script = "import base64,sys; print('Basic ' + base64.b64encode(sys.argv[1].encode()).decode())";
+    let output = Command::new("python3").args(["-c", script, login]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn fields(asked: &Asked, names: &[&str]) -> Vec<Option<String>> {
+    names.iter().map(|name| asked.field(name).map(str::to_owned)).collect()
+}
+
+#[test]
+fn fields_of_options_reach_the_server_and_not_another_origin() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let other = Server::start(move |asked| all.answer(asked));
+    let target = other.url("/file");
+    let first = Server::start(move |_| Answer::redirect(302, &target));
+    let program = Program::new();
+    let words = ["-A", "me/1", "-e", "http://from.example/", "-b", "k=secret", "-L", "-f", "-s", "-S", "-C", "-"];
+    program.run(&[&words[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    let names = ["User-Agent", "Referer", "Cookie"];
+    let all = ["me/1", "http://from.example/", "k=secret"].map(|value| Some(value.to_owned()));
+    assert_eq!(fields(&first.asked()[0], &names), all);
+    assert_eq!(fields(&other.asked()[0], &names), [Some("me/1".to_owned()), None, None]);
+}
+
+#[test]
+fn cookies_are_loaded_sent_and_saved() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    // Two cookies on the way: the file needs both, and one that was there before.
+    let server = Server::start(move |asked| {
+        let cookies = asked.field("Cookie").unwrap_or_default().to_owned();
+        let has = |pair: &str| cookies.split("; ").any(|own| own == pair);
+        match (has("kept=1"), has("a=1"), has("b=2")) {
+            (false, ..) => Answer::status(403),
+            (_, false, _) => Answer::redirect(302, "/file").with("Set-Cookie", "a=1; Path=/; Max-Age=1000"),
+            (_, _, false) => Answer::redirect(302, "/file").with("Set-Cookie", "b=2; Path=/"),
+            _ => all.answer(asked),
+        }
+    });
+    let program = Program::new();
+    std::fs::write(program.path("jar"), "127.0.0.1\tFALSE\t/\tFALSE\t0\tkept\t1\n").unwrap();
+    let url = server.url("/file");
+    program.run(&[&url, "-o", "out", "--json", "--load-cookies", "jar", "--save-cookies", "saved"]).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    let saved = String::from_utf8(program.file("saved").unwrap()).unwrap();
+    for cookie in ["\tkept\t1\n", "\ta\t1\n", "\tb\t2\n"] {
+        assert!(saved.contains(cookie), "{saved}");
+    }
+    // The next run begins with what the first one has learnt; `-b FILE` is curl's word for it.
+    let before = server.asked().len();
+    program.run(&[&url, "-o", "again", "--json", "-b", "saved"]).report();
+    assert!(server.asked()[before..].iter().all(|asked| asked.field("Cookie").unwrap().contains("b=2")));
+    let line = Program::new().refused(&[&url, "--load-cookies", "missing"], 64);
+    assert!(line.contains("missing: No such file") && line.contains("cookies cannot be loaded"), "{line}");
+}
+
+#[test]
+fn logins_of_a_netrc_file_go_to_their_hosts_alone() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/file" => all.answer(asked),
+        _ => Answer::redirect(
+            302,
+            &format!("http://localhost:{}/file", asked.field("Host").unwrap().split(':').nth(1).unwrap()),
+        ),
+    });
+    let program = Program::new();
+    let netrc = "machine 127.0.0.1 login one password 1\nmachine localhost login two password 2\n";
+    std::fs::write(program.path("netrc"), netrc).unwrap();
+    std::fs::write(program.path(".netrc"), netrc.replace("two", "three")).unwrap();
+    for (words, second) in [(&["--netrc-file", "netrc"][..], "two:2"), (&["-n"], "three:2")] {
+        let before = server.asked().len();
+        program.run(&[&[&server.url("/login"), "-o", "out", "--json"][..], words].concat()).report();
+        let asked = &server.asked()[before..];
+        for asked in asked {
+            let login = if asked.path == "/file" { second } else { "one:1" };
+            assert_eq!(asked.field("Authorization"), Some(basic(login).as_str()), "{}", asked.path);
+        }
+    }
+    // What the command line says comes first.
+    let before = server.asked().len();
+    program.run(&[&server.url("/login"), "-o", "out", "--json", "-n", "--user", "me:x"]).report();
+    assert_eq!(server.asked()[before].field("Authorization"), Some(basic("me:x").as_str()));
+    let program = Program::new();
+    std::fs::write(program.path("broken"), "secret h login secret\n").unwrap();
+    let line = program.refused(&[&server.url("/file"), "--netrc-file", "broken"], 64);
+    assert!(line.contains("broken: not a netrc file") && !line.contains("secret"), "{line}");
+}
+
+#[test]
+fn redirects_in_a_row_are_counted() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let server = Server::start(move |asked| match asked.path[1..].parse::<u32>() {
+        Ok(0) => all.answer(asked),
+        Ok(n) => Answer::redirect(302, &format!("/{}", n - 1)),
+        Err(_) => Answer::redirect(302, &asked.path),
+    });
+    let program = Program::new();
+    program.run(&[&server.url("/20"), "-o", "out", "--json"]).report();
+    program.run(&[&server.url("/24"), "-o", "out", "--json", "--max-redirs", "24"]).report();
+    for (path, most) in [("/21", "20"), ("/4", "3"), ("/1", "0"), ("/circle", "20")] {
+        let program = Program::new();
+        let line = program.refused(&[&server.url(path), "--max-redirs", most], 76);
+        assert!(line.contains("--max-redirs"), "{path}: {line}");
+    }
+}
+
+#[test]
+fn a_file_gets_the_time_of_its_server() {
+    let resource = Resource::new(SIZE).with("Last-Modified", "Sat, 01 Aug 2020 10:00:00 GMT");
+    let server = Server::honest(&resource);
+    let program = Program::new();
+    program.run(&[&server.url("/file"), "-o", "out", "--json", "-R"]).report();
+    let time = program.path("out").metadata().unwrap().modified().unwrap();
+    assert_eq!(time, SystemTime::UNIX_EPOCH + Duration::from_secs(1_596_276_000));
+    let server = Server::honest(&Resource::new(SIZE));
+    let ended = program.run(&[&server.url("/file"), "-o", "other", "--json", "-R"]);
+    ended.report();
+    ended.says("the server does not say when it was last modified; the file keeps the time of the download");
+}
+
+#[test]
+fn a_version_of_ip_is_kept_to() {
+    let resource = Resource::new(SIZE);
+    let server = Server::honest(&resource);
+    let url = server.url("/file").replace("127.0.0.1", "localhost");
+    let program = Program::new();
+    program.run(&[&url, "-o", "out", "--json", "-4"]).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+    let program = Program::new();
+    let line = program.refused(&[&server.url("/file"), "-6", "--retry", "0"], 68);
+    assert!(line.contains("127.0.0.1 has no IPv6 address"), "{line}");
+}
+
+#[test]
+fn a_url_without_a_scheme_is_http() {
+    let resource = Resource::new(SIZE);
+    let server = Server::honest(&resource);
+    let program = Program::new();
+    program.run(&[server.url("/file").strip_prefix("http://").unwrap(), "-o", "out", "--json"]).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn a_login_does_not_follow_to_another_port() {
+    let resource = Resource::new(SIZE);
+    let all = resource.clone();
+    let other = Server::start(move |asked| all.answer(asked));
+    let target = other.url("/file");
+    let first = Server::start(move |_| Answer::redirect(302, &target));
+    let program = Program::new();
+    let words = ["--user", "me:secret", "-H", "X-Token: secret", "-b", "k=secret"];
+    program.run(&[&words[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
+    let secrets = ["Authorization", "X-Token", "Cookie"];
+    assert!(fields(&first.asked()[0], &secrets).iter().all(Option::is_some));
+    assert!(other.asked().iter().all(|asked| fields(asked, &secrets).iter().all(Option::is_none)));
+    let before = other.asked().len();
+    let url = first.url("/file");
+    program.run(&[&words[..], &["--location-trusted", &url, "-o", "again", "--json"]].concat()).report();
+    assert!(fields(&other.asked()[before], &secrets).iter().all(Option::is_some));
+}

@@ -1,0 +1,200 @@
+//! Real proxies between the program and its servers: tinyproxy for HTTP, microsocks for SOCKS5.
+//!
+//! Both run beside the server of a [`Network`], so each link leads to the proxy; the servers see the proxy's address
+//! instead of a link's.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::network::Network;
+use crate::nginx::{Nginx, identity};
+use crate::program::link;
+use crate::server::{Answer, Resource, Server};
+
+/// A proxy that runs until the test ends.
+struct Proxy {
+    child: Child,
+    address: SocketAddr,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Proxy {
+    /// Started by words that the port and a file for settings are put into. None, with a printed reason: not installed.
+    fn start(
+        network: &Network,
+        program: &'static str,
+        arguments: &'static str,
+        settings: &'static str,
+    ) -> Option<Self> {
+        let found = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if found.is_err() {
+            eprintln!("skipped: {program} is not installed");
+            return None;
+        }
+        // Between this look and the proxy's bind another program could take the port: then the next one is tried.
+        (0..5).find_map(|_| {
+            let address = network.inside(|| TcpListener::bind("203.0.113.9:0")?.local_addr());
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("settings");
+            let put = |text: &str| {
+                text.replace("PORT", &address.port().to_string()).replace("SETTINGS", &file.display().to_string())
+            };
+            std::fs::write(&file, put(settings)).unwrap();
+            let words: Vec<String> = put(arguments).split_whitespace().map(str::to_owned).collect();
+            let mut child = network.inside(move || {
+                Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+            });
+            let until = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < until {
+                if child.try_wait().unwrap().is_some() {
+                    return None;
+                }
+                if network.inside(move || Ok(TcpStream::connect(address).is_ok())) {
+                    return Some(Self { child, address, _dir: dir });
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            None
+        })
+    }
+
+    fn http(network: &Network) -> Option<Self> {
+        let settings = "Port PORT\nListen 203.0.113.9\nTimeout 60\nBasicAuth me secret\nMaxClients 50\n";
+        Self::start(network, "tinyproxy", "-d -c SETTINGS", settings)
+    }
+
+    fn socks(network: &Network) -> Option<Self> {
+        Self::start(network, "microsocks", "-i 203.0.113.9 -p PORT -u me -P secret", "")
+    }
+
+    fn named(&self, scheme: &str) -> String {
+        format!("{scheme}://me:secret@{}", self.address)
+    }
+}
+
+/// A server whose addresses are not of the links' networks.
+fn far(network: &Network, all: &Resource) -> Server {
+    network.server_ip("address add 198.51.100.7/32 dev lo\n");
+    let all = all.clone();
+    let listener = network.inside(|| TcpListener::bind("198.51.100.7:0"));
+    Server::on(listener, move |asked| all.answer(asked)).pace(1_000_000)
+}
+
+fn is_direct(server: &Server) -> bool {
+    server.asked().iter().any(|asked| asked.from.to_string().starts_with("10.77."))
+}
+
+#[test]
+fn a_download_goes_through_a_proxy_over_both_links() {
+    let Some(network) = Network::two_links() else { return };
+    let resource = Resource::new(3_000_000);
+    let server = far(&network, &resource);
+    let url = server.url("/file");
+    let (Some(http), Some(socks)) = (Proxy::http(&network), Proxy::socks(&network)) else { return };
+    for proxy in [http.named("http"), socks.named("socks5"), socks.named("socks5h")] {
+        let program = network.program();
+        let ended = program.run_with(&[], &[&url, "-o", "out", "--json", "-x", &proxy]);
+        let report = ended.report();
+        assert!(program.file("out").unwrap() == *resource.data, "{proxy}: {report}");
+        for name in ["wifi0", "lte0"] {
+            assert!(link(&report, name)["bytes"].as_u64() > Some(0), "{proxy}: {report}");
+        }
+        assert!(!is_direct(&server), "{proxy}");
+        assert!(!format!("{report} {:?}", ended.notices()).contains("secret"));
+    }
+}
+
+#[test]
+fn https_is_tunnelled_and_its_certificate_is_the_servers() {
+    let Some(network) = Network::two_links() else { return };
+    let Some(http) = Proxy::http(&network) else { return };
+    let resource = Resource::new(500_000);
+    network.server_ip("address add 198.51.100.7/32 dev lo\n");
+    let (served, own) = (resource.clone(), identity("198.51.100.7", None));
+    let address: SocketAddr = "198.51.100.7:8443".parse().unwrap();
+    let nginx = network.inside(move || Ok(Nginx::at(address, "", &served, Some(&own))));
+    let Some(nginx) = nginx else { return };
+    let (program, authority) = (network.program(), nginx.authority().display().to_string());
+    let words = [
+        "https://198.51.100.7:8443/file",
+        "-o",
+        "out",
+        "--json",
+        "--ca-file",
+        &authority,
+        "-x",
+        &http.named("http"),
+    ];
+    program.run_with(&[], &words).report();
+    assert!(program.file("out").unwrap() == *resource.data);
+}
+
+#[test]
+fn the_variables_count_and_no_proxy_takes_networks() {
+    let Some(network) = Network::two_links() else { return };
+    let Some(socks) = Proxy::socks(&network) else { return };
+    let resource = Resource::new(300_000);
+    let server = far(&network, &resource);
+    let (url, proxy) = (server.url("/file"), socks.named("socks5h"));
+    let get = |variables: &[(&str, &str)]| {
+        let program = network.program();
+        program.run_with(variables, &[&url, "-o", "out", "--json"]).report();
+        assert!(program.file("out").unwrap() == *resource.data);
+    };
+    get(&[("all_proxy", &proxy)]);
+    assert!(!is_direct(&server));
+    get(&[("all_proxy", &proxy), ("no_proxy", "example.org,198.51.100.0/24")]);
+    assert!(is_direct(&server));
+}
+
+#[test]
+fn a_proxy_that_refuses_is_named_and_its_password_is_not() {
+    let Some(network) = Network::two_links() else { return };
+    let (Some(http), Some(socks)) = (Proxy::http(&network), Proxy::socks(&network)) else { return };
+    let server = far(&network, &Resource::new(1000));
+    let url = server.url("/file");
+    let wrong = |proxy: &Proxy, scheme: &str| proxy.named(scheme).replace("secret", "wrongsecret");
+    for (url, proxy, says) in [
+        (&url, wrong(&http, "http"), "the server answers 40"),
+        (&url.replace("http", "https"), wrong(&http, "http"), "refuses a tunnel to 198.51.100.7"),
+        (&url, wrong(&socks, "socks5h"), "no tunnel to 198.51.100.7"),
+        (&url, "http://203.0.113.9:9".to_owned(), "203.0.113.9:9: connection refused"),
+    ] {
+        let program = network.program();
+        let ended = program.run_with(&[], &[url, "-o", "out", "--retry", "1", "-x", &proxy]);
+        assert_ne!(ended.code, Some(0));
+        assert!(ended.err.contains(says), "{}", ended.err);
+        assert!(!ended.notices().concat().contains("secret"), "{:?}", ended.notices());
+        assert!(program.file("out").is_none() && server.asked().is_empty());
+    }
+    let program = network.program();
+    let line = program.refused(&[&url, "-x", "ftp://me:secret@203.0.113.9"], 64);
+    assert!(line.contains("-x: a proxy of the kind `ftp` is not supported") && !line.contains("secret"), "{line}");
+}
+
+#[test]
+fn a_redirect_does_not_reach_private_addresses_through_a_proxy() {
+    let Some(network) = Network::two_links() else { return };
+    let (Some(http), Some(socks)) = (Proxy::http(&network), Proxy::socks(&network)) else { return };
+    let hidden = Server::on(network.inside(|| TcpListener::bind("10.77.1.1:0")), |_| Answer::page(200, "hidden"));
+    let target = hidden.url("/secret");
+    network.server_ip("address add 198.51.100.7/32 dev lo\n");
+    let server =
+        Server::on(network.inside(|| TcpListener::bind("198.51.100.7:0")), move |_| Answer::redirect(302, &target));
+    for proxy in [http.named("http"), socks.named("socks5"), socks.named("socks5h")] {
+        let program = network.program();
+        let ended = program.run_with(&[], &[&server.url("/file"), "-o", "out", "-x", &proxy]);
+        assert_eq!(ended.code, Some(68), "{}", ended.err);
+        assert!(ended.err.contains("10.77.1.1 is a private address"), "{}", ended.err);
+        assert!(program.file("out").is_none() && hidden.asked().is_empty(), "{proxy}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Cookies in a file, in Netscape's format, which curl, wget and browsers' extensions read and write.
+//!
+//! One cookie a line, with tabs between its fields: domain, whether hosts below it get it (`TRUE`), path, whether it needs TLS,
+//! when it expires (seconds since 1970; 0: with the session), name, value. `#HttpOnly_` before the domain marks a cookie
+//! that scripts do not see; other lines that begin with `#` are comments. No line with a cookie in it is repeated in a message.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cookie_store::{CookieDomain, CookieExpiration};
+use url::Url;
+
+use super::Jar;
+use crate::private_file::create_log;
+
+impl Jar {
+    /// Adds the cookies of a file. Those that have expired are left out.
+    ///
+    /// # Errors
+    /// The file cannot be read, is longer than 4 MiB, or a line is no cookie.
+    pub(crate) fn load(&self, path: &Path) -> io::Result<()> {
+        let mut text = String::new();
+        File::open(path)?.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > LONGEST_FILE {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long to be a file of cookies"));
+        }
+        for (n, line) in text.lines().enumerate() {
+            self.load_line(line, now()).ok_or_else(|| {
+                let text = format!("line {} is no cookie: a cookie has seven fields with tabs between them", n + 1);
+                io::Error::new(io::ErrorKind::InvalidData, text)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn load_line(&self, line: &str, now: i64) -> Option<()> {
+        let line = line.strip_prefix("#HttpOnly_").map_or(line, str::trim_start);
+        if line.trim().is_empty() || line.starts_with('#') {
+            return Some(());
+        }
+        let fields: Vec<&str> = line.split('\t').collect();
+        let (domain, below, path, secure, expires, name, value) = match fields[..] {
+            [domain, below, path, secure, expires, name, value] => {
+                (domain, below, path, secure, expires, name, value)
+            }
+            // curl leaves out an empty value.
+            [domain, below, path, secure, expires, name] => (domain, below, path, secure, expires, name, ""),
+            _ => return None,
+        };
+        let host = domain.trim_start_matches('.');
+        let scheme = if secure.eq_ignore_ascii_case("true") { "https" } else { "http" };
+        // Some programs write a fraction.
+        let expires: i64 = expires.split('.').next()?.parse().ok()?;
+        let url = Url::parse(&format!("{scheme}://{host}/")).ok()?;
+        let mut set = format!("{name}={value}; Path={path}");
+        if below.eq_ignore_ascii_case("true") {
+            set.push_str(&format!("; Domain={host}"));
+        }
+        if scheme == "https" {
+            set.push_str("; Secure");
+        }
+        match expires {
+            0 => {}
+            expires if expires <= now => return Some(()),
+            expires => set.push_str(&format!("; Max-Age={}", expires - now)),
+        }
+        self.take(&url, &[set]);
+        Some(())
+    }
+
+    /// Writes all cookies to a file, for its owner alone, in place of what it held.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+        let mut file = create_log(path)?;
+        file.write_all(self.text().as_bytes())
+    }
+
+    fn text(&self) -> String {
+        let store = self.0.borrow();
+        let yes = |it: bool| if it { "TRUE" } else { "FALSE" };
+        let mut lines: Vec<String> = store
+            .iter_any()
+            .filter_map(|cookie| {
+                let (domain, below) = match &cookie.domain {
+                    CookieDomain::HostOnly(host) => (host.clone(), false),
+                    CookieDomain::Suffix(domain) => (format!(".{domain}"), true),
+                    CookieDomain::NotPresent | CookieDomain::Empty => return None,
+                };
+                let expires = match cookie.expires {
+                    CookieExpiration::AtUtc(at) => at.unix_timestamp(),
+                    CookieExpiration::SessionEnd => 0,
+                };
+                if expires != 0 && expires <= now() {
+                    return None;
+                }
+                let http_only = if cookie.http_only() == Some(true) { "#HttpOnly_" } else { "" };
+                let secure = yes(cookie.secure() == Some(true));
+                let (path, name, value) = (String::from(&cookie.path), cookie.name(), cookie.value());
+                Some(format!("{http_only}{domain}\t{}\t{path}\t{secure}\t{expires}\t{name}\t{value}\n", yes(below)))
+            })
+            .collect();
+        lines.sort();
+        format!("# Netscape HTTP Cookie File\n{}", lines.concat())
+    }
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
+}
+
+/// chosen: some hundred times what a browser keeps for the sites that one downloads from.
+const LONGEST_FILE: u64 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jar(text: &str) -> Jar {
+        let jar = Jar::default();
+        for line in text.lines() {
+            jar.load_line(line, 1_000_000_000).unwrap_or_else(|| panic!("{line}"));
+        }
+        jar
+    }
+
+    fn sent(jar: &Jar, url: &str) -> Option<String> {
+        let mut fields = Vec::new();
+        jar.add_to(&url.parse().unwrap(), &mut fields);
+        fields.pop().map(|(_, value)| value.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_file_of_other_programs_is_understood() {
+        let jar = jar("# Netscape HTTP Cookie File\n# comment\n\n\
+            .example.com\tTRUE\t/\tFALSE\t0\tall\t1\n\
+            a.example.com\tFALSE\t/d\tTRUE\t4102444800\ts\t2\n\
+            #HttpOnly_a.example.com\tFALSE\t/\tFALSE\t4102444800.5\th\t\n\
+            a.example.com\tFALSE\t/\tFALSE\t5\told\t3\n\
+            b.example.com\tFALSE\t/\tFALSE\t0\tempty\n");
+        assert_eq!(sent(&jar, "https://a.example.com/d/f").as_deref(), Some("s=2; h=; all=1"));
+        assert_eq!(sent(&jar, "http://c.example.com/").as_deref(), Some("all=1"));
+        assert_eq!(sent(&jar, "http://b.example.com/").as_deref(), Some("all=1; empty="));
+        assert_eq!(sent(&jar, "http://example.org/"), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cookies");
+        let first = Jar::default();
+        let lines = ["a=1; Path=/; Domain=example.com", "b=2; Path=/x; Secure; HttpOnly; Max-Age=1000"];
+        first.take(&"https://h.example.com/x/y".parse().unwrap(), &lines.map(str::to_owned));
+        first.save(&path).unwrap();
+        let second = Jar::default();
+        second.load(&path).unwrap();
+        assert_eq!(sent(&second, "https://h.example.com/x/z").as_deref(), Some("b=2; a=1"));
+        assert_eq!(sent(&second, "http://g.example.com/x/z").as_deref(), Some("a=1"));
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_is_no_cookie_is_named_without_its_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cookies");
+        for text in ["h\tFALSE\t/\tFALSE\tsoon\tsecret\tsecret\n", "secret=1; Path=/\n", "a\tb\n"] {
+            std::fs::write(&path, format!("# comment\n{text}")).unwrap();
+            let error = Jar::default().load(&path).unwrap_err().to_string();
+            assert!(error.starts_with("line 2 is no cookie") && !error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The host of a URL.
+
+use std::net::IpAddr;
+
+use url::{Host, Url};
+
+/// The host as a resolver takes it: an address without brackets, or a name.
+pub(crate) fn host_of(url: &Url) -> String {
+    match url.host() {
+        Some(Host::Domain(name)) => name.to_owned(),
+        Some(Host::Ipv4(address)) => address.to_string(),
+        Some(Host::Ipv6(address)) => address.to_string(),
+        None => String::new(),
+    }
+}
+
+/// Whether the URL is on this very machine, where no link leads.
+pub(crate) fn is_local(url: &Url) -> bool {
+    let host = host_of(url);
+    // The kernel takes the unspecified address for the loopback.
+    let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
+    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_known_by_name_and_address() {
+        for (url, local) in [
+            ("http://localhost:80/", true),
+            ("http://127.9.9.9/", true),
+            ("http://[::1]/", true),
+            ("http://[::ffff:127.0.0.1]/", true),
+            ("http://0.0.0.0/", true),
+            ("http://10.0.0.1/", false),
+            ("http://localhost.example/", false),
+        ] {
+            assert_eq!(is_local(&url.parse().unwrap()), local, "{url}");
+        }
+    }
+}
