@@ -50,16 +50,17 @@ impl Proxy {
             };
             std::fs::write(&file, put(settings)).unwrap();
             let words: Vec<String> = put(arguments).split_whitespace().map(str::to_owned).collect();
-            let mut child = network.inside(move || {
+            let child = network.inside(move || {
                 Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
             });
+            let mut proxy = Self { child, address, _dir: dir };
             let until = Instant::now() + Duration::from_secs(10);
             while Instant::now() < until {
-                if child.try_wait().unwrap().is_some() {
+                if proxy.child.try_wait().unwrap().is_some() {
                     return None;
                 }
                 if network.inside(move || Ok(TcpStream::connect(address).is_ok())) {
-                    return Some(Self { child, address, _dir: dir });
+                    return Some(proxy);
                 }
                 thread::sleep(Duration::from_millis(20));
             }

@@ -1,3 +1,5 @@
+//! Repair of the flows of a killed run: what is resent, reset, and when it is over.
+
 use alloc::vec;
 
 use super::*;

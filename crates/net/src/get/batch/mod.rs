@@ -101,8 +101,6 @@ pub(super) struct Shared {
     pub(super) stopping: Stopping,
     pub(super) max_time: Option<Duration>,
     pub(super) alone: bool,
-    /// Cookies that servers have set in this run.
-    pub(super) jar: Rc<Jar>,
     /// What each download has carried over each link with a budget.
     carried: RefCell<BTreeMap<(usize, String), DataSize>>,
 }
@@ -152,7 +150,6 @@ impl Shared {
             stopping: Cell::new(None),
             max_time,
             alone,
-            jar: Rc::default(),
             carried: RefCell::default(),
         })
     }
