@@ -205,10 +205,10 @@ mod tests {
         block_on(async {
             let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
             let began = Instant::now();
-            let idle = Duration::from_secs(2);
+            let idle = Duration::from_secs(4);
             let carried = async {
                 // Only one direction moves, for longer than the limit in all.
-                while began.elapsed() < idle * 3 / 2 {
+                while began.elapsed() < idle * 5 / 4 {
                     near.write_all(b"x").await.unwrap();
                     far.read_u8().await.unwrap();
                     tokio::time::sleep(Duration::from_millis(100)).await;

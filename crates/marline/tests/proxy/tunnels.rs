@@ -225,7 +225,7 @@ fn the_status_counts_what_is_forwarded_and_tunnelled() {
 #[test]
 fn a_tunnel_in_which_nothing_moves_ends_and_a_busy_one_goes_on() {
     let server = upgrading();
-    let proxy = Proxy::start(&["--idle-timeout", "2s"]);
+    let proxy = Proxy::start(&["--idle-timeout", "5s"]);
     let connect = || {
         let mut client = TcpStream::connect(proxy.address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -243,7 +243,7 @@ fn a_tunnel_in_which_nothing_moves_ends_and_a_busy_one_goes_on() {
     write!(busy, "GET /chat HTTP/1.1\r\nUpgrade: websocket\r\n\r\n").unwrap();
     let began = Instant::now();
     let mut bytes = [0; 1000];
-    while began.elapsed() < Duration::from_secs(4) {
+    while began.elapsed() < Duration::from_secs(7) {
         busy.write_all(b"x").unwrap();
         assert!(busy.read(&mut bytes).unwrap() > 0);
         std::thread::sleep(Duration::from_millis(100));
