@@ -449,11 +449,29 @@ steered
 lan curl -sS -m 20 http://203.0.113.5/
 kill -TERM $edge; wait $edge && echo "ended well"
 free; state >after; diff before after && echo "as before"
+# Without the privilege there is one attempt and one line.
+setpriv --bounding-set -net_admin "$MARLINE" edge --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>edge.log & edge=$!
+until steered 2>/dev/null; do sleep 0.1; kill -0 $edge; done
+sleep 3; grep "steered" edge.log | sed 's/: .*needs/: needs/; s/ (or.*//'
+kill -TERM $edge; wait $edge && echo "ended well"
 "#;
     let Some(lines) = in_a_world(script) else { return };
     let (carried, active) = ("203.0.113.1 to 203.0.113.5", "\"active\": true");
-    let expected =
-        ["\"active\": false", "1", carried, active, "1", carried, active, carried, "ended well", "as before"];
+    let expected = [
+        "\"active\": false",
+        "1",
+        carried,
+        active,
+        "1",
+        carried,
+        active,
+        carried,
+        "ended well",
+        "as before",
+        "\"active\": false",
+        "marline: needs CAP_NET_ADMIN",
+        "ended well",
+    ];
     assert_eq!(lines, expected);
 }
 

@@ -98,8 +98,12 @@ impl Steering {
             let before = self.state.borrow().clone();
             tokio::select! {
                 ended = ended.recv() => {
-                    let Ended { why, again } =
-                        ended.unwrap_or_else(|| Ended { why: "its thread has panicked".to_owned(), again: false });
+                    let Ended { why, again } = match ended {
+                        Some(ended) => ended,
+                        None if before.active => Ended { why: "its thread has panicked".to_owned(), again: false },
+                        // The first attempt was the last one, and was reported at the start.
+                        None => return std::future::pending().await,
+                    };
                     tokio::time::sleep(SAME_SIGNAL).await;
                     // A cause that lasts is reported once, whatever number of attempts it ends.
                     if before.active || before.why.as_ref() != Some(&why) {
