@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws deny survey load smoke bench build static install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test laws deny survey soak load smoke bench build static install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -38,6 +38,9 @@ deny: need-build ## Check licences, sources and RustSec advisories of all depend
 
 survey: need-build ## Play the policies through thousands of drawn histories and links (long; not in CI, which plays fixed seeds)
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
+
+soak: need-test ## Download a thousand random batches of files of equal length over two links, and print whether any was mixed (root; minutes)
+	$(CARGO) test --locked -p marline --test faults mixed -- --ignored --nocapture
 
 load: need-test build ## Put the fleet's service and a relay under load, and print what they bear (long; decides no test)
 	$(CARGO) test --release --locked -p marline-fleet --test service heartbeats -- --ignored --nocapture

@@ -7,6 +7,7 @@
 mod broken;
 mod crashes;
 mod links;
+mod mixed;
 mod mptcp;
 mod network;
 mod nginx;

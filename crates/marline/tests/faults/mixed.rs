@@ -1,0 +1,230 @@
+//! No file is ever a mixture: random batches of files of equal length and equal ETag over two links, with and without
+//! further sources, some of which lie, refuse or break off.
+//!
+//! Each batch follows from its seed, which a failure names; `MARLINE_SOAK_SEED=N` plays that one alone. What the program does
+//! over real sockets is not repeated exactly, but what the servers do is.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use crate::network::Network;
+use crate::server::{Answer, Asked, Resource, Server, Step};
+
+/// What a path serves, and how.
+#[derive(Clone)]
+struct Site {
+    resource: Resource,
+    manner: Manner,
+}
+
+/// How a site fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Manner {
+    Honest,
+    /// Never there.
+    Refuses(u16),
+    /// Every so many answers break off.
+    BreaksOff(usize),
+    /// It refuses after so many answers.
+    Leaves(usize),
+}
+
+type Sites = Arc<Mutex<BTreeMap<String, (Site, usize)>>>;
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: u64) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood 2014).
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % most
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    batches: u64,
+    files: u64,
+    with_sources: u64,
+    with_digest: u64,
+    failed: u64,
+}
+
+fn serve(sites: &Sites, asked: &Asked) -> Answer {
+    let mut sites = sites.lock().unwrap();
+    let Some((site, times)) = sites.get_mut(&asked.path) else { return Answer::status(404) };
+    *times += 1;
+    let answer = site.resource.answer(asked);
+    match site.manner {
+        Manner::Honest => answer,
+        Manner::Refuses(status) => Answer::status(status),
+        Manner::BreaksOff(every) if *times % every == 0 => answer.broken_after(5_000, [Step::Close]),
+        Manner::Leaves(after) if *times > after => Answer::status(404),
+        Manner::BreaksOff(_) | Manner::Leaves(_) => answer,
+    }
+}
+
+/// One batch. Panics if a file is anything else than one of the files that it may be.
+fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &mut Counts) {
+    let mut chance = Chance(seed);
+    let len = 20_000 + chance.below(900_000) as usize;
+    let resource = |n: u64| Resource::other(len, seed.wrapping_mul(100) + n + 1).with("ETag", "\"same\"");
+    let several = chance.one_in(2);
+    let program = network.program().without_log();
+    let path = |n: u64| format!("/{seed}/f{n}");
+    let put = |n: u64, of: u64, manner: Manner| {
+        let site = Site { resource: resource(of), manner };
+        sites.lock().unwrap().insert(path(n), (site, 0));
+        server.url(&path(n))
+    };
+    counts.batches += 1;
+    if several {
+        let files = 2 + chance.below(4);
+        let urls: Vec<String> = (0..files)
+            .map(|n| {
+                let manner = if chance.one_in(4) { Manner::BreaksOff(3) } else { Manner::Honest };
+                put(n, n, manner)
+            })
+            .collect();
+        let parallel = (1 + chance.below(5)).to_string();
+        let mut words = vec!["-q", "-d", "d", "-j", &parallel];
+        words.extend(urls.iter().map(String::as_str));
+        let ended = program.run(&words);
+        assert_eq!(ended.code, Some(0), "seed {seed}: {}", ended.err);
+        for n in 0..files {
+            let file = program.file(&format!("d/f{n}")).unwrap_or_default();
+            assert!(file == *resource(n).data, "seed {seed}: file {n} of {files} is another one, or a mixture");
+            counts.files += 1;
+        }
+    } else {
+        let sources = 2 + chance.below(2);
+        // Each has the right file or another one of the same length.
+        let of: Vec<u64> = (0..sources).map(|_| chance.below(2)).collect();
+        let urls: Vec<String> = of
+            .iter()
+            .enumerate()
+            .map(|(n, of)| {
+                let manner = match chance.below(6) {
+                    0 => Manner::Refuses([404, 403, 503][chance.below(3) as usize]),
+                    1 => Manner::BreaksOff(3),
+                    2 => Manner::Leaves(1 + chance.below(4) as usize),
+                    _ => Manner::Honest,
+                };
+                put(n as u64, *of, manner)
+            })
+            .collect();
+        let digest = chance.one_in(2).then(|| sha256(&resource(0).data));
+        let checksum = digest.map(|digest| format!("sha256={digest}"));
+        let mut words = vec!["-q", "-o", "out", "--retry", "1", "--max-time", "20s"];
+        for url in &urls[1..] {
+            words.extend(["--mirror", url]);
+        }
+        words.push(&urls[0]);
+        if let Some(checksum) = &checksum {
+            words.extend(["--checksum", checksum]);
+            counts.with_digest += 1;
+        }
+        counts.with_sources += 1;
+        let ended = program.run(&words);
+        match (program.file("out"), &checksum) {
+            (None, _) => {
+                assert_ne!(ended.code, Some(0), "seed {seed}: no file, and no error");
+                counts.failed += 1;
+            }
+            (Some(file), Some(_)) => {
+                assert!(file == *resource(0).data, "seed {seed}: not the file of the digest; {}", ended.err);
+                counts.files += 1;
+            }
+            (Some(file), None) => {
+                let known = of.iter().any(|of| file == *resource(*of).data);
+                assert!(known, "seed {seed}: the file is a mixture; {}", ended.err);
+                counts.files += 1;
+            }
+        }
+    }
+    sites.lock().unwrap().clear();
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Plays the batches in so many networks at a time: most of the time goes into waiting for servers that fail.
+fn play_all(seeds: std::ops::Range<u64>, networks: u64) -> Option<Counts> {
+    let all = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..networks)
+            .map(|n| {
+                scope.spawn({
+                    let seeds = seeds.clone().filter(move |seed| seed % networks == n).collect::<Vec<_>>();
+                    move || play_in_turn(seeds)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Option<Vec<_>>>()
+    })?;
+    let mut sum = Counts::default();
+    for counts in all {
+        sum.batches += counts.batches;
+        sum.files += counts.files;
+        sum.with_sources += counts.with_sources;
+        sum.with_digest += counts.with_digest;
+        sum.failed += counts.failed;
+    }
+    Some(sum)
+}
+
+fn play_in_turn(seeds: Vec<u64>) -> Option<Counts> {
+    let network = Network::two_links()?;
+    let sites: Sites = Arc::default();
+    let server = {
+        let sites = Arc::clone(&sites);
+        network.serve(move |asked| serve(&sites, asked))
+    };
+    let mut counts = Counts::default();
+    for seed in seeds {
+        play(seed, &network, &server, &sites, &mut counts);
+    }
+    Some(counts)
+}
+
+#[test]
+fn random_batches_of_files_of_equal_length_are_never_mixed() {
+    let seeds = match std::env::var("MARLINE_SOAK_SEED").ok().and_then(|text| text.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..24,
+    };
+    if let Some(counts) = play_all(seeds, 8) {
+        assert!(counts.files > 0, "{counts:?}");
+    }
+}
+
+/// `make soak`.
+#[test]
+#[ignore = "a thousand batches take minutes"]
+fn a_thousand_random_batches_are_never_mixed() {
+    let begun = Instant::now();
+    let first = 1_000_000;
+    let Some(counts) = play_all(first..first + 1000, 16) else { return };
+    // The result is for the person who asked for it.
+    let line = format!(
+        "mixed files: 0 in {} batches ({} files; {} batches with further sources, {} of them with a digest; {} could not be had) in {} s",
+        counts.batches,
+        counts.files,
+        counts.with_sources,
+        counts.with_digest,
+        counts.failed,
+        begun.elapsed().as_secs()
+    );
+    assert!(Command::new("echo").arg(&line).status().unwrap().success());
+    assert!(counts.files > 1000, "{counts:?}");
+}
