@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use marline_core::fetch::{ContentRange, Head, ReqId, TroubleKind, Validator};
 use marline_core::units::DataSize;
 use marline_net::fuzzing;
-use marline_net::http::{Event, Sink};
+use marline_net::http::{Described, Event, Sink};
+use marline_net::metalink;
 use url::Url;
 
 use crate::bytes::Bytes;
@@ -188,7 +189,12 @@ pub fn fields(bytes: &[u8]) {
 pub fn cookies(bytes: &[u8]) {
     let url = |text: &str| text.parse::<Url>().expect("a URL");
     let from = url("https://a.example.co.uk/x/list");
-    let to = ["https://a.example.co.uk/x/1", "https://b.example.co.uk/", "https://other.co.uk/", "https://a.example.com/"];
+    let to = [
+        "https://a.example.co.uk/x/1",
+        "https://b.example.co.uk/",
+        "https://other.co.uk/",
+        "https://a.example.com/",
+    ];
     let to = to.map(url);
     let lines: Vec<String> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
     let sent = fuzzing::cookies(&from, &lines, &to);
@@ -197,4 +203,28 @@ pub fn cookies(bytes: &[u8]) {
         assert!(field.len() <= 8190, "a field that servers refuse");
         assert!(!field.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)), "a field that is more than one");
     }
+}
+
+/// A Metalink file, and the same text as the fields in which a server names copies and a digest.
+///
+/// No name leaves its directory, URLs have a host, and there is a bound on their number.
+pub fn sources(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let is_usable = |url: &Url| matches!(url.scheme(), "http" | "https") && url.host().is_some();
+    for file in metalink::parse(&text).into_iter().flatten() {
+        assert!(!file.sources.is_empty() && file.sources.len() <= metalink::MOST_URLS);
+        assert!(file.sources.iter().all(|source| source.foreign && is_usable(&source.url)));
+        let leaves = |part: &str| part.is_empty() || part == "." || part == "..";
+        assert!(!file.name.split('/').any(leaves) && !file.name.contains(char::is_control), "{}", file.name);
+        if let Some(pieces) = file.digests.pieces {
+            assert!(pieces.digests.iter().all(|digest| digest.len() == pieces.function.len()));
+        }
+    }
+    let fields: Vec<String> = text.lines().map(str::to_owned).collect();
+    let described =
+        Described { links: fields.clone(), repr_digests: fields.clone(), digests: fields, ..Described::default() };
+    let base: Url = "https://h.example/d/f".parse().expect("a URL");
+    let copies = described.duplicates(&base);
+    assert!(copies.len() <= 32 && copies.iter().all(is_usable));
+    let _ = described.digest();
 }

@@ -75,12 +75,13 @@ impl Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 33] = [
+pub const TARGETS: [Target; 34] = [
     Target::new("http_answers", http::answers),
     Target::new("http_chunks", http::chunks),
     Target::new("http_fields", http::fields),
     // Each cookie is compared with those that are known, of which there are few.
     Target::new("cookies", http::cookies).allocates((1 << 20, 256), (16 << 20, 64 << 10)),
+    Target::new("sources", http::sources),
     Target::new("file_name", names::file),
     Target::new("dns_reply", names::dns_reply),
     Target::new("dns_question", names::dns_question),

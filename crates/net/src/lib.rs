@@ -14,6 +14,7 @@ pub mod get;
 pub mod http;
 pub mod links;
 mod logged;
+pub mod metalink;
 mod pass;
 pub mod paths;
 pub mod power;

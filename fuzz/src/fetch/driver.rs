@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use std::sync::LazyLock;
 
 use marline_core::fetch::{
-    Ask, Config, ConnId, Fetch, Head, Input, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble, TroubleKind,
+    Ask, Config, ConnId, Fetch, Head, Input, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble,
+    TroubleKind,
 };
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::machine::Machine;

@@ -80,7 +80,8 @@ fn config(bytes: &mut Bytes<'_>, size: u64) -> Config {
         config.resume = Some(Resume { total: DataSize::from_bytes(size), validator: validator(0), have, source });
     }
     if flags & 64 != 0 {
-        config.proof = Some(if flags & 128 == 0 { Proof::Whole } else { Proof::Pieces(DataSize::from_bytes(bytes.size())) });
+        config.proof =
+            Some(if flags & 128 == 0 { Proof::Whole } else { Proof::Pieces(DataSize::from_bytes(bytes.size())) });
     }
     if flags & 16 != 0 {
         config.retries = u32::from(bytes.u8() % 4);

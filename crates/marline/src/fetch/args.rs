@@ -41,7 +41,7 @@ such as 2M is in bytes a second, as curl has it.";
 #[derive(Debug, Args)]
 pub struct GetArgs {
     /// The files (http or https); several URLs are several files.
-    #[arg(required_unless_present = "input_file", value_name = "URL")]
+    #[arg(required_unless_present_any = ["input_file", "metalink"], value_name = "URL")]
     pub urls: Vec<Secret>,
     /// Write to FILE, into a directory, or with `-` in order to standard output. Several files need a directory.
     #[arg(short, long, value_name = "FILE")]
@@ -52,6 +52,9 @@ pub struct GetArgs {
     /// Read URLs from FILE (`-`: standard input), one a line; options of aria2 on indented lines: out=, dir=, checksum=.
     #[arg(short, long, value_name = "FILE")]
     pub input_file: Vec<PathBuf>,
+    /// Download the files that this Metalink file describes (RFC 5854; `-`: standard input), and verify them.
+    #[arg(short = 'M', long, value_name = "FILE")]
+    pub metalink: Vec<PathBuf>,
     /// Download N files at a time.
     #[arg(short = 'j', long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub parallel: u16,

@@ -11,7 +11,8 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use ::url::Url;
-use marline_net::get::{Checksum, Source};
+use marline_net::get::{Checksum, Digests, Source};
+use marline_net::metalink;
 
 use super::url::parse_url;
 use crate::Exit;
@@ -22,22 +23,43 @@ pub(super) struct Entry {
     pub(super) sources: Vec<Source>,
     pub(super) out: Option<PathBuf>,
     pub(super) dir: Option<PathBuf>,
-    pub(super) checksum: Option<Checksum>,
+    pub(super) digests: Digests,
 }
 
 /// The files of a list; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<Vec<Entry>, Exit> {
-    let (name, text) = if path == Path::new("-") {
-        ("standard input".to_owned(), bounded(std::io::stdin().lock()))
-    } else {
-        (path.display().to_string(), std::fs::File::open(path).and_then(bounded))
-    };
+    let (name, text) = text_of(path);
     let text = text.map_err(|error| Exit::usage(format!("{name}: {error}: --input-file cannot be read")))?;
     let entries = parse(&name, &text)?;
     if entries.is_empty() {
         return Err(Exit::usage(format!("{name}: the list has no URL")));
     }
     Ok(entries)
+}
+
+/// The files of a Metalink file; `-` is standard input.
+pub(super) fn read_metalink(path: &Path) -> Result<Vec<Entry>, Exit> {
+    let (name, text) = text_of(path);
+    let text = text.map_err(|error| Exit::usage(format!("{name}: {error}: --metalink cannot be read")))?;
+    let files = metalink::parse(&text).map_err(|error| Exit::usage(format!("{name}: {error}")))?;
+    if files.len() > MOST_FILES {
+        return Err(Exit::usage(format!("{name}: a Metalink file has at most {MOST_FILES} files")));
+    }
+    let entry = |file: metalink::Linked| Entry {
+        sources: file.sources,
+        out: Some(file.name.into()),
+        dir: None,
+        digests: file.digests,
+    };
+    Ok(files.into_iter().map(entry).collect())
+}
+
+/// How a file is called in messages, and its text.
+fn text_of(path: &Path) -> (String, std::io::Result<String>) {
+    if path == Path::new("-") {
+        return ("standard input".to_owned(), bounded(std::io::stdin().lock()));
+    }
+    (path.display().to_string(), std::fs::File::open(path).and_then(bounded))
 }
 
 /// A text of bounded length.
@@ -82,7 +104,7 @@ fn option(entry: &mut Entry, text: &str) -> Result<(), String> {
         "out" => entry.out = Some(below(value)?),
         "dir" if value.is_empty() => return Err("dir= names no directory".into()),
         "dir" => entry.dir = Some(value.into()),
-        "checksum" => entry.checksum = Some(checksum(value)?),
+        "checksum" => entry.digests.whole = Some(checksum(value)?),
         other => return Err(format!("the option `{other}` is not known; those that are: out, dir, checksum")),
     }
     Ok(())
@@ -136,7 +158,7 @@ mod tests {
         assert_eq!((entries.len(), urls(0), urls(1)), (2, vec!["http://a/1", "http://b/1"], vec!["https://c/2"]));
         assert_eq!(entries[0].out.as_deref(), Some(Path::new("one.bin")));
         assert_eq!(entries[0].dir.as_deref(), Some(Path::new("/tmp/x y")));
-        assert_eq!(entries[0].checksum, Some(format!("sha256={digest}").parse().unwrap()));
+        assert_eq!(entries[0].digests.whole, Some(format!("sha256={digest}").parse().unwrap()));
         assert_eq!(entries[1].sources[0].login, Some(("u".into(), "p".into())));
         assert!(entries[1].out.is_none());
     }

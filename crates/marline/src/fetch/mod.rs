@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::Config;
-use marline_net::get::{self, Accounting, Batch, Credentials, Digests, File, GetError, Settings, Target};
+use marline_net::get::{self, Accounting, Batch, Credentials, File, GetError, Settings, Target};
 use marline_net::links::{Choice, Named};
 use marline_net::power::POWER_SUPPLIES;
 
@@ -24,7 +24,7 @@ pub(crate) use args::{AFTER_HELP, GetArgs};
 
 use self::url::parse_url;
 use crate::progress::Viewer;
-use crate::{ConfigFile, Exit, energy};
+use crate::{ConfigFile, Exit, Secret, energy};
 use args::Limit;
 use board::Board;
 pub(crate) use fields::parse_header;
@@ -64,7 +64,10 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
 /// Makes the description of the downloads, and the directories that they go to.
 pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit> {
     let mut entries = Vec::new();
-    for text in &args.urls {
+    let (local, urls): (Vec<&Secret>, Vec<_>) = args.urls.iter().partition(|text| is_metalink(text.reveal()));
+    let metalinks: Vec<PathBuf> =
+        args.metalink.iter().cloned().chain(local.iter().map(|text| text.reveal().into())).collect();
+    for text in urls {
         let (url, login) = parse_url(text.reveal())?;
         entries.push(Entry { sources: vec![list::source(url, login)], ..Entry::default() });
     }
@@ -92,6 +95,9 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
     for path in &args.input_file {
         entries.extend(list::read(path)?);
     }
+    for path in &metalinks {
+        entries.extend(list::read_metalink(path)?);
+    }
     let several = entries.len() > 1;
     let only = |what: &str| {
         Exit::usage(format!(
@@ -107,7 +113,7 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
     }
     if let Some(entry) = entries.first_mut().filter(|_| !several) {
         entry.sources.extend(mirrors.into_iter().map(|(url, login)| list::source(url, login)));
-        entry.checksum = entry.checksum.take().or(args.checksum);
+        entry.digests.whole = entry.digests.whole.take().or(args.checksum);
     }
     if let Some(path) = &args.user_file {
         user = Some(read_user(path)?);
@@ -127,7 +133,7 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
     // Without a report nobody hears of either.
     let supplies = args.json.then(|| POWER_SUPPLIES.into());
     let first = entries.first().and_then(|entry| entry.sources.first()).map(|source| source.url.clone());
-    let listed = !args.input_file.is_empty();
+    let listed = !args.input_file.is_empty() || !metalinks.is_empty();
     let places = Places { output: args.output, dir: args.dir, trace: args.trace, several };
     let count = entries.len();
     let files =
@@ -184,8 +190,7 @@ impl Places {
             }
             trace => trace.clone(),
         };
-        let digests = Digests { whole: entry.checksum, ..Digests::default() };
-        Ok(File { sources: entry.sources, target, digests, trace })
+        Ok(File { sources: entry.sources, target, digests: entry.digests, trace })
     }
 
     fn target(&self, entry: &Entry) -> Result<Target, Exit> {
@@ -222,6 +227,13 @@ impl Places {
         }
         Ok(target)
     }
+}
+
+/// Whether a word in the place of a URL is a Metalink file of this machine.
+fn is_metalink(text: &str) -> bool {
+    let path = Path::new(text);
+    let is_named = path.extension().is_some_and(|kind| kind == "meta4" || kind == "metalink");
+    is_named && !text.contains("://") && path.is_file()
 }
 
 /// Whether a path is written as a directory, or is one.

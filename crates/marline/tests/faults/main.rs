@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod broken;
+mod copies;
 mod crashes;
 mod links;
 mod mixed;

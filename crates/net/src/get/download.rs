@@ -88,6 +88,7 @@ pub(super) async fn download(
     beside.look(&mut pump);
     links.into_iter().for_each(|link| pump.link_up(link));
     pump.takes_encoded = true;
+    pump.takes_sources = true;
     let mut seconds = None;
     let ended = until_end(&mut pump, &mut beside, &file, started, &mut seconds).await;
     let seconds = seconds.unwrap_or_else(|| started.elapsed()).as_secs_f64();

@@ -116,10 +116,6 @@ impl Origins {
 
     /// The number of a place that this server, where another one is, has named as a further source; none if it cannot be
     /// one.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the HTTP reader does not report `Link` fields (RFC 6249) yet")
-    )]
     pub(super) fn add_source(&mut self, from: OriginId, url: &Url, server: Option<IpAddr>) -> Option<OriginId> {
         let right = self.right(from)?.led_by(server);
         if self.places.len() >= MOST_PLACES || self.numbers.contains_key(url.as_str()) {
@@ -138,6 +134,11 @@ impl Origins {
         self.numbers.entry(url.as_str().to_owned()).or_insert(id);
         self.places.push(Place { url: url.clone(), foreign, right });
         Some(id)
+    }
+
+    /// Whether the user has named a place, or what led there.
+    pub(super) fn is_users(&self, id: OriginId) -> bool {
+        self.places.get(usize::from(id.0)).is_some_and(|place| !place.foreign)
     }
 
     pub(super) fn url(&self, id: OriginId) -> Option<&Url> {

@@ -23,7 +23,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline_core::fetch::{Ask, ConnId, Input, Notice, OriginId, Output, ReqId, Trouble, TroubleKind, Validator};
+use marline_core::fetch::{
+    Ask, ConnId, Input, Notice, OriginId, Output, Proof, ReqId, Trouble, TroubleKind, Validator,
+};
 use marline_core::link::LinkId;
 use marline_core::stream::{Mode, Said};
 use marline_core::units::{DataSize, Instant};
@@ -61,6 +63,8 @@ pub(super) struct Pump<'a, M> {
     pub(super) said: Vec<Said>,
     /// Whether an encoded body is taken as it comes, instead of being refused.
     pub(super) takes_encoded: bool,
+    /// Whether copies and a digest that the user's server names are used.
+    pub(super) takes_sources: bool,
     pub(super) sockets: Sockets,
     pub(super) limits: Limits,
     /// Compares what is in its place with its digest.
@@ -121,6 +125,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             described: None,
             said: Vec::new(),
             takes_encoded: false,
+            takes_sources: false,
             encoding_told: false,
             // Nobody yet: the first one comes first.
             served: ConnId(u32::MAX),
@@ -399,12 +404,14 @@ impl<'a, M: Driven> Pump<'a, M> {
                         Err(why) => self.watcher.line(&why),
                     }
                 }
+                let sources = self.sources_of(origin, conn, head.status, &described);
                 if matches!(head.status, 200 | 206) {
                     self.encoded(&mut head.encoded, described.encoding.as_deref());
                     self.disposition = self.disposition.take().or(disposition);
                     self.described = Some((origin, self.sockets.server(conn), *described));
                 }
                 self.tell(Input::Head { req, head });
+                sources.into_iter().for_each(|input| self.tell(input));
             }
             Event::End { req } => {
                 self.sockets.ended(req);
@@ -427,6 +434,29 @@ impl<'a, M: Driven> Pump<'a, M> {
                 self.failed(link, &why, false);
             }
         }
+    }
+
+    /// What the server that the user has named says of other sources, once. A digest that the user gave comes first.
+    fn sources_of(&mut self, origin: OriginId, conn: ConnId, status: u16, described: &Described) -> Vec<Input> {
+        let speaks = matches!(status, 200 | 206 | 301 | 302 | 303 | 307 | 308);
+        if !self.takes_sources || !speaks || !self.origins.is_users(origin) {
+            return Vec::new();
+        }
+        let Some(base) = self.origins.url(origin).cloned() else { return Vec::new() };
+        let mut inputs = Vec::new();
+        let server = self.sockets.server(conn);
+        for url in described.duplicates(&base) {
+            let source = self.origins.add_source(origin, &url, server);
+            inputs.extend(source.map(|origin| Input::Source { origin }));
+        }
+        if let Some(checksum) = described.digest().filter(|_| self.verifier.knows_nothing()) {
+            self.place.store.expect(checksum.clone());
+            self.verifier.learn(checksum);
+            inputs.push(Input::Proof { proof: Proof::Whole });
+        }
+        // Redirects go on speaking of the same file; the file's own server has the last word.
+        self.takes_sources = matches!(status, 300..=399);
+        inputs
     }
 
     /// Servers that were asked for the file as it is and send it encoded often mean the file itself (a .tgz whose server

@@ -119,6 +119,16 @@ impl Verifier {
         Self { digests, ..Self::default() }
     }
 
+    /// Whether nothing is known of the file's bytes.
+    pub(super) fn knows_nothing(&self) -> bool {
+        self.digests.whole.is_none() && self.digests.pieces.is_none()
+    }
+
+    /// A server has said what the whole hashes to.
+    pub(super) fn learn(&mut self, checksum: Checksum) {
+        self.digests.whole = Some(checksum);
+    }
+
     /// These bytes are to be verified.
     pub(super) fn begin(&mut self, span: Span) {
         let hasher = self.digests.pieces.as_ref().map(|pieces| Hasher::new(pieces.function));

@@ -132,13 +132,13 @@ impl Answers {
         if let State::Body(body) = &self.state
             && !self.is_stopped()
         {
-            if body.is_complete() {
-                return self.end();
-            }
             if body.is_cut() {
                 let event = self.end();
                 self.over(trouble(TroubleKind::Finished, "the rest of the last answer was not wanted"));
                 return event;
+            }
+            if body.is_complete() {
+                return self.end();
             }
         }
         if let State::Over = self.state {
@@ -313,7 +313,8 @@ impl Body {
         let mut broken = false;
         let used = match &mut self.rest {
             Rest::Length(left) => {
-                let take = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                // No further than what is wanted: where the rest was cut off must not depend on how the bytes came.
+                let take = usize::try_from((*left).min(before)).unwrap_or(usize::MAX).min(bytes.len());
                 pass(&bytes[..take]);
                 *left -= take as u64;
                 take

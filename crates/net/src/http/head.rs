@@ -50,6 +50,12 @@ pub struct Described {
     pub encoding: Option<String>,
     /// Set-Cookie, each by itself.
     pub cookies: Vec<String>,
+    /// Link, as far as it speaks of copies (RFC 6249).
+    pub links: Vec<String>,
+    /// Repr-Digest (RFC 9530).
+    pub repr_digests: Vec<String>,
+    /// Digest (RFC 3230).
+    pub digests: Vec<String>,
 }
 
 /// Fields gathered before they are judged together.
@@ -71,6 +77,9 @@ struct Fields<'a> {
     location: Option<String>,
     disposition: Option<String>,
     cookies: Vec<&'a str>,
+    links: Vec<&'a str>,
+    repr_digests: Vec<&'a str>,
+    digests: Vec<&'a str>,
 }
 
 /// Reads a final answer's head. `persistent` is false for HTTP/1.0, `now` dates what the answer does not.
@@ -154,6 +163,12 @@ impl<'a> Fields<'a> {
             self.keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
         } else if is("set-cookie") && self.cookies.len() < MOST_COOKIES {
             self.cookies.push(text);
+        } else if is("link") && text.contains("duplicate") && self.links.len() < MOST_LINKS {
+            self.links.push(text);
+        } else if is("repr-digest") && self.repr_digests.len() < MOST_LINKS {
+            self.repr_digests.push(text);
+        } else if is("digest") && self.digests.len() < MOST_LINKS {
+            self.digests.push(text);
         }
         Ok(())
     }
@@ -187,12 +202,16 @@ impl<'a> Fields<'a> {
 
     fn described(&self) -> Described {
         let owned = |text: Option<&str>| text.map(str::to_owned);
+        let all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         Described {
             content_type: owned(self.content_type),
             etag: owned(self.etag),
             last_modified: owned(self.modified_text),
             encoding: owned(self.encoding),
-            cookies: self.cookies.iter().map(|text| (*text).to_owned()).collect(),
+            cookies: all(&self.cookies),
+            links: all(&self.links),
+            repr_digests: all(&self.repr_digests),
+            digests: all(&self.digests),
         }
     }
 
@@ -289,6 +308,8 @@ const FIRST_DATE: Duration = Duration::from_secs(631_152_000);
 
 /// Of one answer. RFC 6265 section 6.1 asks for so many of a domain.
 const MOST_COOKIES: usize = 50;
+/// chosen: mirror networks name some tens of copies, in one field or in one for each.
+const MOST_LINKS: usize = 64;
 
 #[cfg(test)]
 mod tests {

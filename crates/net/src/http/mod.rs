@@ -19,6 +19,7 @@
 mod answer;
 mod chunk;
 mod dial;
+mod duplicates;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod head;

@@ -1,0 +1,107 @@
+//! Further sources that a server or a Metalink file names, and digests that prove that they have the same file.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
+
+use crate::network::Network;
+use crate::program::Program;
+use crate::server::{Answer, Asked, Resource, Server};
+
+const SIZE: usize = 2_000_000;
+const TURN: std::time::Duration = std::time::Duration::from_millis(10);
+
+fn repr_digest(all: &Resource) -> String {
+    format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(&*all.data)))
+}
+
+fn secrets(asked: &Asked) -> bool {
+    ["Cookie", "Authorization", "X-Token"].iter().any(|name| asked.field(name).is_some())
+}
+
+#[test]
+fn a_copy_that_the_server_names_is_asked_when_the_server_leaves() {
+    let Some(network) = Network::two_links() else { return };
+    let (right, wrong) = (Resource::new(SIZE), Resource::other(SIZE, 7));
+    for (proves, served) in [(true, &right), (false, &right), (true, &wrong)] {
+        let (all, repr) = (right.clone(), if proves { repr_digest(&right) } else { String::new() });
+        let first = network.serve(move |asked| {
+            if asked.nth > 3 {
+                return Answer::status(404);
+            }
+            let port = asked.field("Host").unwrap().rsplit(':').next().unwrap().to_owned();
+            let copy = format!("<http://203.0.113.10:{port}/copy>; rel=duplicate; pri=1");
+            all.clone().with("Link", &copy).with("Repr-Digest", &repr).answer(asked).slowly(20_000, TURN)
+        });
+        let copy = served.clone();
+        let second = network.serve_beside(&first, move |asked| copy.answer(asked));
+        let program = network.program();
+        let url = first.url("/file");
+        let words = [&url, "-o", "out", "--json", "-b", "k=secret", "--user", "me:secret", "-H", "X-Token: 1"];
+        let ended = program.run(&words);
+        let asked = second.asked();
+        assert!(!asked.is_empty() && asked.iter().all(|asked| asked.path == "/copy" && !secrets(asked)));
+        if served.data == right.data {
+            assert!(program.file("out").unwrap() == *right.data, "{}", ended.err);
+            // Without a proof nothing of the server's is kept.
+            assert_eq!(second.sent() < right.len(), proves, "{}", ended.err);
+        } else {
+            assert_ne!(ended.code, Some(0));
+            assert!(program.file("out").is_none(), "a file that is not the one of the digest");
+        }
+        drop((first, second));
+        network.server_ip("address del 203.0.113.10/32 dev lo\n");
+    }
+}
+
+#[test]
+fn a_digest_that_the_server_names_is_verified() {
+    let right = Resource::new(100_000);
+    let wrong = repr_digest(&Resource::other(100_000, 3));
+    let server = Server::honest(&right.clone().with("Repr-Digest", &wrong));
+    let program = Program::new();
+    program.refused(&[&server.url("/file")], 65);
+    // What the user says comes first.
+    let hex = crate::program::digest("sha256sum", &right.data);
+    program.run(&[&server.url("/file"), "-o", "out", "--json", "--checksum", &format!("sha256={hex}")]).report();
+}
+
+#[test]
+fn a_metalink_file_names_files_and_proves_them() {
+    let (one, two) = (Resource::new(300_000), Resource::other(200_000, 5));
+    let resources = [one.clone(), two.clone(), Resource::other(300_000, 9)];
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/one" => resources[0].answer(asked),
+        "/two" => resources[1].answer(asked),
+        "/bad" => resources[2].answer(asked),
+        _ => Answer::status(404),
+    });
+    let program = Program::new().without_log();
+    let hex = |all: &Resource| crate::program::digest("sha256sum", &all.data);
+    let text = format!(
+        "<?xml version=\"1.0\"?><metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">\
+         <file name=\"d/one.bin\"><size>300000</size><hash type=\"sha-256\">{}</hash>\
+         <url priority=\"1\">{}</url><url priority=\"2\">{}</url><url priority=\"3\">{}</url></file>\
+         <file name=\"two.bin\"><hash type=\"sha-256\">{}</hash><url>{}</url></file></metalink>",
+        hex(&one),
+        server.url("/bad"),
+        server.url("/none"),
+        server.url("/one"),
+        hex(&two),
+        server.url("/two"),
+    );
+    std::fs::write(program.path("list.meta4"), &text).unwrap();
+    let ended = program.run(&["list.meta4", "-d", "out", "-H", "X-Token: 1", "-q"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(program.file("out/d/one.bin").unwrap() == *one.data);
+    assert!(program.file("out/two.bin").unwrap() == *two.data);
+    assert!(!server.asked().iter().any(secrets));
+    // The same file with a digest that nothing has.
+    std::fs::write(program.path("wrong.meta4"), text.replace(&hex(&two), &hex(&one))).unwrap();
+    let ended = program.run(&["-M", "wrong.meta4", "-d", "again", "-q"]);
+    assert_eq!(ended.code, Some(65), "{}", ended.err);
+    assert!(program.file("again/two.bin").is_none() && program.file("again/d/one.bin").unwrap() == *one.data);
+    std::fs::write(program.path("evil.meta4"), text.replace("two.bin", "../two.bin")).unwrap();
+    let line = program.refused(&["evil.meta4"], 64);
+    assert!(line.contains("evil.meta4: `../two.bin` is no name of a file below a directory"), "{line}");
+}
