@@ -30,6 +30,7 @@ use super::pace::Pace;
 use super::reserve::{self, Reserve};
 use super::sender::{Moment, Sender};
 use super::trip::Trip;
+use super::trust::Trust;
 use super::undo::{Shown, Undo};
 use super::upward::Upward;
 use super::{Mechanism, Mechanisms};
@@ -45,6 +46,18 @@ pub(super) enum Way {
     Down,
     /// From here: the far end acknowledges.
     Up,
+}
+
+/// What losses on a flow's path are, as far as is known ([`Trust`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Path {
+    Unknown,
+    /// They do not depend on the rate.
+    Trusted,
+    /// They do.
+    Refused,
+    /// It marks packets.
+    Marked,
 }
 
 /// A flow that is known.
@@ -90,6 +103,12 @@ pub(super) struct Flow {
     /// The same, and its flight was acknowledged.
     is_stilled: bool,
     thaw: Thaw,
+    path: Path,
+    /// When the last loss showed that counts, and whether its reduction may be undone.
+    lost: Option<Instant>,
+    may_undo: bool,
+    /// A packet with a CE mark has come.
+    has_mark: bool,
     counts: Counts,
 }
 
@@ -167,6 +186,10 @@ impl Flow {
             is_frozen: false,
             is_stilled: false,
             thaw: Thaw::default(),
+            path: Path::Unknown,
+            lost: None,
+            may_undo: false,
+            has_mark: false,
             counts: Counts::default(),
         }
     }
@@ -244,6 +267,7 @@ impl Flow {
         packet: &mut [u8],
         (ack, envelope): (Ack, Envelope),
         may: &May<'_>,
+        trust: &mut Trust,
     ) -> News {
         let mechanisms = may.mechanisms;
         self.on_echo(now, &ack);
@@ -286,7 +310,8 @@ impl Flow {
                 self.on_loss(now);
             }
         }
-        let is_random = new > 0 && self.is_worth_undoing(now) && self.is_random(now);
+        let may_undo = self.weigh(now, is_lost, u32::try_from(came).unwrap_or(0), &ack, trust);
+        let is_random = new > 0 && may_undo && self.is_worth_undoing(now) && self.is_random(now);
         let moment = Moment {
             is_congestion: new > 0 && !is_random,
             rtt: self.trip.least(),
@@ -368,6 +393,7 @@ impl Flow {
             self.trip.on_echo(now, stamps.echo);
             self.detour.on_echo(now, stamps.echo, self.gate.queue(now));
         }
+        self.has_mark |= segment.packet().envelope().class & CONGESTED == CONGESTED;
         if length > 0 {
             self.thaw.on_data();
         }
@@ -389,6 +415,34 @@ impl Flow {
         }
     }
 
+    /// What an acknowledgement shows of its path: `came` bytes more, perhaps behind a loss. Whether reductions may be undone.
+    fn weigh(&mut self, now: Instant, is_lost: bool, came: u32, ack: &Ack, trust: &mut Trust) -> bool {
+        // With CWR or AE it is a counter (RFC 9768).
+        let is_echoed = ack.flags.contains(Flags::ECE) && !ack.flags.has_any(Flags::CWR | Flags::AE);
+        if core::mem::take(&mut self.has_mark) || is_echoed {
+            trust.on_mark(now);
+        }
+        let is_empty = self.gate.is_empty(now);
+        self.gate.queue(now).into_iter().for_each(|waited| trust.on_wait(waited));
+        if is_empty {
+            trust.on_bytes(now, came);
+        }
+        if is_lost && self.missing.are_dense(self.segment) {
+            trust.on_burst(now);
+        }
+        if is_lost && self.lost.is_none_or(|last| now.since(last) >= self.trip.least()) {
+            self.lost = Some(now);
+            self.may_undo = if is_empty { trust.on_loss(now, self.trip.least()) } else { trust.is_proven(now) };
+        }
+        self.path = match () {
+            () if trust.is_marked(now) => Path::Marked,
+            () if trust.is_refused() => Path::Refused,
+            () if trust.may_undo(now) => Path::Trusted,
+            () => Path::Unknown,
+        };
+        self.may_undo && self.path == Path::Trusted
+    }
+
     /// Whether what is lost now is lost at random.
     fn is_random(&self, now: Instant) -> bool {
         self.gate.is_random(now, self.trip.least()) && !self.missing.are_dense(self.segment)
@@ -402,6 +456,8 @@ fn said(segment: &Segment<'_>) -> Option<Ack> {
     segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sacks })
 }
 
+/// The CE codepoint (RFC 3168 section 5).
+const CONGESTED: u8 = 0b11;
 /// An Ethernet's with timestamps.
 const USUAL_SEGMENT: u32 = 1448;
 /// What the option takes of each segment (RFC 7323 appendix A).

@@ -43,6 +43,8 @@ pub(super) struct Gate {
     /// Until when losses are held to come all the time.
     lossy: Option<Instant>,
     last: Option<(Instant, i64)>,
+    /// The packet before the last one.
+    before: Option<i64>,
 }
 
 impl Gate {
@@ -63,7 +65,16 @@ impl Gate {
         } else if longest < was {
             self.grown.0 = longest;
         }
-        self.last = Some((now, delay));
+        self.before = self.last.replace((now, delay)).map(|(_, delay)| delay);
+    }
+
+    /// Whether the queue is empty now: neither the newest packet nor the one before it, between which a loss shows, has waited.
+    /// A clock with longer ticks than a millisecond does not tell.
+    pub(super) fn is_empty(&self, now: Instant) -> bool {
+        let tells = self.clock.tick().is_some_and(|tick| tick * 2 < EMPTY);
+        let waited = |delay: i64| delay.saturating_sub(self.least.value().unwrap_or(0));
+        let before = self.before.map_or(u64::MAX, |delay| u64::try_from(waited(delay)).unwrap_or(0));
+        tells && self.queue(now).is_some_and(|queue| queue < EMPTY) && Duration::from_nanos(before) < EMPTY
     }
 
     /// So many bytes came, with the newest packet.
@@ -155,6 +166,9 @@ impl Gate {
 const MOST: Duration = Duration::from_millis(20);
 /// chosen: waits of less are the grain of clocks.
 const GRAIN: Duration = Duration::from_millis(2);
+/// chosen: above the grain of a clock of milliseconds, and below CoDel's target of 5 ms (RFC 8289 section 4.4), as every queue
+/// that is controlled stands at its target or above when it drops.
+const EMPTY: Duration = Duration::from_millis(3);
 /// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`SECONDS`].
 const QUIET: usize = 5;
 /// chosen: longer than CUBIC's window takes to come back after a reduction, at 20 Mbit/s and 300 ms.

@@ -53,6 +53,7 @@ mod tap;
 mod tests;
 mod trial;
 mod trip;
+mod trust;
 mod undo;
 mod upward;
 mod view;
@@ -61,6 +62,7 @@ mod window;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use crate::link::LinkId;
 use crate::machine::Machine;
@@ -89,6 +91,7 @@ use hiding::Hiding;
 use offloader::Fate;
 use replays::Replays;
 use shortest::Shortest;
+use trust::Trust;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
@@ -111,6 +114,8 @@ pub struct Accelerator {
     sight: Sight,
     watch_until: Option<Instant>,
     shortest: Shortest,
+    /// By the servers' addresses.
+    trusts: BTreeMap<IpAddr, Trust>,
     swept: Instant,
     outputs: VecDeque<Output>,
 }
@@ -131,6 +136,7 @@ impl Accelerator {
             sight: Sight::None,
             watch_until: None,
             shortest: Shortest::default(),
+            trusts: BTreeMap::new(),
             swept: Instant::ZERO,
             outputs: VecDeque::new(),
             config,
@@ -289,7 +295,15 @@ impl Accelerator {
         let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
         let woken = flow.deadline();
         let may = May { mechanisms: &self.config.mechanisms, is_watched, room };
-        let news = flow.on_ack(now, &mut packet.0, ack, &may);
+        let path = key.pair.destination();
+        if self.trusts.len() >= PATHS && !self.trusts.contains_key(&path) {
+            let oldest = self.trusts.iter().min_by_key(|(_, trust)| trust.heard()).map(|(path, _)| *path);
+            if let Some(oldest) = oldest {
+                self.trusts.remove(&oldest);
+            }
+        }
+        let trust = self.trusts.entry(path).or_default();
+        let news = flow.on_ack(now, &mut packet.0, ack, &may, trust);
         let trip = flow.patience(now);
         // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
         if way == Way::Down || trip.is_some() {
@@ -586,6 +600,8 @@ const BLACKOUTS: [Mechanism; 5] =
     [Mechanism::Reserve, Mechanism::Revert, Mechanism::LateHide, Mechanism::Freeze, Mechanism::FreezeFlight];
 /// chosen: 10 MB of memory; flows beyond that leave as they came.
 const FLOWS: usize = 10_000;
+/// chosen: the servers that a host talks to within some minutes; the one that was silent for longest is forgotten.
+const PATHS: usize = 256;
 /// chosen: more than a request with all its cookies.
 const UPLOAD: DataSize = DataSize::from_kib(64);
 const SWEEP: Duration = Duration::from_secs(60);

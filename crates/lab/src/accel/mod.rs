@@ -31,4 +31,4 @@ pub(crate) use bpf::Bpf;
 pub(crate) use daemon::Who;
 pub(crate) use trial::{Stream, Taken, Trial};
 pub(crate) use workshop::Workshop;
-pub(crate) use world::{Air, World};
+pub(crate) use world::{Air, Queue, World};

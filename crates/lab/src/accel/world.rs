@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use marline_core::units::Ratio;
-use marline_sim::spec::{Event, LinkSpec};
+use marline_sim::spec::{Event, LinkSpec, Loss};
 
 use crate::server::{Payload, find};
 use crate::{Congestion, Lab, LabError, LabSpec, Segment, Service};
@@ -39,6 +39,17 @@ pub(crate) enum Air {
     Medium(&'static str),
 }
 
+/// What the first link's queue is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Queue {
+    /// Drop tail, of so many milliseconds.
+    Time(u32),
+    /// CoDel (RFC 8289), of 200 ms at the most.
+    CoDel,
+    /// A policer of this rate and burst in front of a queue of 100 ms.
+    Policer(&'static str),
+}
+
 /// See the [module](self).
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct World {
@@ -47,6 +58,12 @@ pub(crate) struct World {
     pub(crate) rtt: Duration,
     /// Of packets that carry data over the first link.
     pub(crate) loss: Ratio,
+    /// The same in bursts, in place of `loss`.
+    pub(crate) bursts: Option<Loss>,
+    /// What the first link's queue is.
+    pub(crate) queue: Queue,
+    /// A hop of their own that loses packets of flows from this port of the server, in front of the first link.
+    pub(crate) hop: Option<(u16, Ratio)>,
     /// Data goes from the client; else it comes to it.
     pub(crate) is_upward: bool,
     /// The second link towards the client, in kbit/s; nothing: there is none.
@@ -69,6 +86,9 @@ impl World {
             air: Air::Rate(20_000),
             rtt: Duration::from_millis(50),
             loss: Ratio::ZERO,
+            bursts: None,
+            queue: Queue::Time(100),
+            hop: None,
             is_upward: false,
             cell: Some((900, 400)),
             cell_rtt: Duration::from_millis(150),
@@ -87,7 +107,13 @@ impl World {
         };
         let near = NEAR.min(self.rtt).as_millis();
         let (down, up) = if self.is_upward { (Ratio::ZERO, self.loss) } else { (self.loss, Ratio::ZERO) };
-        let primary = format!("{PRIMARY},{carries},rtt={near}ms,queue=100ms,kind=wifi,loss={down},uploss={up}");
+        let queue = match self.queue {
+            Queue::Time(millis) => format!("queue={millis}ms"),
+            Queue::CoDel => "codel,queue=200ms".to_owned(),
+            Queue::Policer(police) => format!("queue=100ms,police={police}"),
+        };
+        let down = self.bursts.unwrap_or(down.into());
+        let primary = format!("{PRIMARY},{carries},rtt={near}ms,{queue},kind=wifi,loss={down},uploss={up}");
         let cell = self.cell.map(|(down, up)| {
             let near = NEAR_CELL.min(self.cell_rtt).as_millis();
             format!("{CELL},rate={down}kbit/s,up={up}kbit/s,rtt={near}ms,queue=600ms,kind=umts")
@@ -127,6 +153,17 @@ impl World {
             ip(&lab, Some(0), &["route", "add", &server, "dev", WAN_CELL, "table", TABLE])?;
             ip(&lab, Some(0), &["rule", "add", "iif", CELL, "lookup", TABLE])?;
         }
+        if let Some((port, loss)) = self.hop {
+            let (port, share) = (port.to_string(), loss.as_f64().to_string());
+            let drop = ["-A", "FORWARD", "-p", "tcp", "--sport", &port, "-m", "statistic", "--mode", "random"];
+            run(
+                &lab,
+                "iptables",
+                "iptables",
+                Some(0),
+                &[&drop[..], &["--probability", &share, "-j", "DROP"]].concat(),
+            )?;
+        }
         if self.each_acknowledged {
             let over = ["default", "via", "10.1.0.1", "dev", PRIMARY, "src", "10.1.0.2"];
             for more in [["metric", "100"], ["table", "1000"]] {
@@ -140,10 +177,21 @@ impl World {
 
 /// Runs `ip` at a place, or at the client's end.
 fn ip(lab: &Lab, place: Option<usize>, words: &[&str]) -> Result<(), LabError> {
-    let program = find("ip").ok_or(LabError::Missing { program: "ip".into(), package: "iproute2" })?;
+    run(lab, "ip", "iproute2", place, words)
+}
+
+/// Runs a program of a package at a place, or at the client's end.
+fn run(
+    lab: &Lab,
+    name: &'static str,
+    package: &'static str,
+    place: Option<usize>,
+    words: &[&str],
+) -> Result<(), LabError> {
+    let program = find(name).ok_or(LabError::Missing { program: name.into(), package })?;
     let mut command = Command::new(program);
     command.args(words);
-    let step = || format!("ip {}", words.join(" "));
+    let step = || format!("{name} {}", words.join(" "));
     let work = || command.output();
     let output = match place {
         Some(place) => lab.inside_at(place, work),

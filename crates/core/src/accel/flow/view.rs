@@ -6,7 +6,7 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Counts, Flow, Way};
+use super::{Counts, Flow, Path, Way};
 use crate::accel::gain::plain;
 use crate::accel::hiding::Hiding;
 use crate::accel::view::{Excuse, FlowView};
@@ -23,7 +23,7 @@ impl Flow {
         let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on) && !self.filling.is_paused(now);
         let is_of_use = |m: &Mechanism| *m != Mechanism::Hide || self.has_window_for_holes(now);
         in_force.extend(MIRRORED.into_iter().filter(|m| is_mirrored && mechanisms.has(*m) && is_of_use(m)));
-        if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() {
+        if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() && self.path == Path::Trusted {
             in_force.push(Mechanism::Undo);
         }
         if self.reserve.may_restart(now) {
@@ -91,6 +91,12 @@ impl Flow {
             not(Mechanism::Undo, "its sender does not slow down when something is lost".into());
         } else if !stamps && self.last.is_some() {
             not(Mechanism::Undo, "it has no timestamps".into());
+        } else if self.path == Path::Refused {
+            not(Mechanism::Undo, "losses on its path become more with its rate".into());
+        } else if self.path == Path::Marked {
+            not(Mechanism::Undo, "its path marks packets because of congestion".into());
+        } else if self.path == Path::Unknown && self.missing.count() > 0 {
+            not(Mechanism::Undo, "whether losses on its path depend on its rate is not known yet".into());
         }
         if self.is_multipath() {
             mechanisms.iter().for_each(|one| not(one, "a part of an MPTCP connection is left as it is".into()));

@@ -9,6 +9,7 @@
 //! | `offload` | an 802.11g cell, the second link with 400 and 100 kbit/s up | 0.95 of UDP's goodput; 1.15 times plain |
 //! | `both` | 1 % and 2 s of every 20 s | 5 and 8 times plain; no stall |
 //! | `harmless` | a clean link, a BBR sender, congestion alone | 0.98 of plain; a competing flow loses no more |
+//! | `fairness` | a plain flow beside a helped one: policer, CoDel, queues of 1 to 100 ms, random loss | 0.9 of what it has beside a plain one; 1.1 times the drops |
 //! | `grid` | 24 pairs of mechanism, second link and loss | 0.97 of plain in each |
 //! | `integrity` | whole files through everything at once | each byte right; no stall |
 //! | `cost` | processor time a packet, speed at 300 Mbit/s | 10 µs, 200 ns in BPF; 0.97 of plain |
@@ -21,6 +22,7 @@
 //! 4. Runs of different seeds and rows may go on side by side (`--jobs`, [`unit`]); those of `cost` are always alone.
 
 mod cost;
+mod fairness;
 mod grid;
 mod harmless;
 mod integrity;
@@ -49,11 +51,11 @@ use unit::Unit;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct AccelArgs {
-    /// Only these: loss, loss-http, blackout, upload, offload, both, harmless, grid, integrity, cost, all; or one of their rows,
+    /// Only these: loss, loss-http, blackout, upload, offload, both, harmless, fairness, grid, integrity, cost, all; or one of their rows,
     /// `loss 200ms`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Repetitions [default: 5; both 20, grid 9, integrity 100].
+    /// Repetitions [default: 5; both 20, fairness 10, grid 9, integrity 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
     /// Only these repetitions, by their numbers from 0; of `integrity` a number says what is met.
@@ -87,8 +89,19 @@ Examples:
   marline lab bench accel --case \"loss 200ms\",blackout --quick --runs 3";
 
 /// The cases, in the order of the table.
-const CASES: [&str; 10] =
-    ["loss", "loss-http", "blackout", "upload", "offload", "both", "harmless", "grid", "integrity", "cost"];
+const CASES: [&str; 11] = [
+    "loss",
+    "loss-http",
+    "blackout",
+    "upload",
+    "offload",
+    "both",
+    "harmless",
+    "fairness",
+    "grid",
+    "integrity",
+    "cost",
+];
 
 /// What all cases have in common.
 struct Bench {
@@ -119,6 +132,7 @@ impl Bench {
         Ok(match case {
             "offload" => offload::units(self),
             "harmless" => harmless::units(self),
+            "fairness" => fairness::units(self),
             "grid" => grid::units(self),
             "integrity" => integrity::units(self)?,
             "cost" => cost::units(self),

@@ -1,0 +1,329 @@
+//! Do losses on a path depend on the sending rate? Then they are congestion, whatever the queueing delay says, and no reduction is
+//! undone there.
+//!
+//! Policers and buffers of a millisecond drop without a queue that could be measured. They differ from a lossy radio link in one
+//! thing: they drop fewer packets when the sender slows down. So reductions are undone only on a path that has passed this test,
+//! and one of them is left in place from time to time to repeat it (an A/B probe). Only losses behind an empty queue count
+//! ([`super::gate::Gate::is_empty`]).
+//!
+//! ```text
+//!   Plain ── some losses ──▶ Trial ── as rare as before ──▶ Probe ── as frequent as before ──▶ Trusted
+//!     ▲                        │ more frequent                │ rarer           ▲                │
+//!     └─ a minute or more ── Refused ◀────────────────────────┘                 └── now and then ─┘
+//! ```
+//!
+//! 1. **Plain:** every reduction stands. Losses for each byte are counted. A burst starts the count again: it is the overshoot of
+//!    slow start, and would make every later loss look rare.
+//! 2. **Trial:** reductions are undone, and the sender speeds up. If losses become more frequent for each byte, they are congestion.
+//!    The decision is sequential, so that a trial costs a policed path a few packets.
+//! 3. **Probe:** one reduction is left in place. If losses become rarer for each byte at the lower rate, they are congestion.
+//! 4. Losses of one flow within a round trip count once, since a sender reacts to them once (RFC 6675 section 5).
+//! 5. No trial begins before a packet has waited for [`QUEUE`]. Where none ever does, the bottleneck has no buffer, which is what a
+//!    policer looks like. One that several flows share drops from each of them whatever that one's rate is, so that a trial
+//!    alone takes it for chance in a third of all cases (`accel-fairness.txt`, two helped flows).
+//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARKED`] behind it.
+//!
+//! A path is an address of a server. Its flows are counted together, so that two flows through one policer do not take each other's
+//! losses for chance, and a later flow begins with what is known.
+
+use crate::units::{Duration, Instant};
+
+/// What is known of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trust {
+    phase: Phase,
+    since: Instant,
+    /// What the counts of this phase are compared with.
+    known: Counts,
+    counts: Counts,
+    lost: Instant,
+    marked: Option<Instant>,
+    /// Packets have waited.
+    has_queue: bool,
+    /// How long the last refusal lasts, and the last pause between two probes.
+    refusal: Option<Duration>,
+    pause: Option<Duration>,
+    heard: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Phase {
+    #[default]
+    Plain,
+    Trial,
+    /// The next reduction is to stand.
+    Due,
+    Probe,
+    Trusted {
+        until: Instant,
+    },
+    Refused {
+        until: Instant,
+    },
+}
+
+/// Behind an empty queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    bytes: u64,
+    losses: u64,
+}
+
+impl Trust {
+    /// So many bytes came behind an empty queue.
+    pub(super) fn on_bytes(&mut self, now: Instant, bytes: u32) {
+        self.heard = now;
+        self.counts.bytes += u64::from(bytes);
+        let has_enough = self.counts.losses >= MEASURED;
+        match self.phase {
+            Phase::Refused { until } if now >= until => self.begin(now, Phase::Plain),
+            Phase::Trial if self.expected() >= ENOUGH && has_enough => self.probe(),
+            Phase::Trusted { until } if now >= until && has_enough => self.probe(),
+            Phase::Probe if self.expected() >= ENOUGH && self.counts.losses < RARE => self.refuse(now),
+            Phase::Probe if self.expected() >= ENOUGH => self.pass(now),
+            _ => {}
+        }
+    }
+
+    /// A flow with this round trip shows a loss behind an empty queue, its first in a round trip. Whether the reduction may be
+    /// undone.
+    pub(super) fn on_loss(&mut self, now: Instant, rtt: Duration) -> bool {
+        self.heard = now;
+        // In this phase losses that come close together count once: two cycles of a sender that fills a bucket, and not
+        // twice what one overshoot costs, are to be compared with.
+        if self.phase == Phase::Plain && self.counts.losses > 0 && now.since(self.lost) < rtt * APART {
+            return false;
+        }
+        self.lost = now;
+        self.counts.losses += 1;
+        match self.phase {
+            Phase::Plain if self.has_queue && self.counts.losses >= MEASURED && now.since(self.since) >= CYCLE => {
+                self.known = self.counts;
+                self.begin(now, Phase::Trial);
+            }
+            Phase::Trial if self.is_more_frequent() => self.refuse(now),
+            // The path has changed.
+            Phase::Trusted { .. } if self.is_more_frequent() => self.begin(now, Phase::Plain),
+            Phase::Trusted { .. } if self.expected() >= LONG => self.counts = self.counts.half(),
+            Phase::Due => {
+                self.begin(now, Phase::Probe);
+                return false;
+            }
+            _ => {}
+        }
+        self.may_undo(now)
+    }
+
+    /// The newest packet has waited for so long.
+    pub(super) fn on_wait(&mut self, waited: Duration) {
+        self.has_queue |= waited >= QUEUE;
+    }
+
+    /// Many segments were lost together: a queue or a token bucket that is too short for them.
+    pub(super) fn on_burst(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Plain => self.begin(now, Phase::Plain),
+            Phase::Trial => self.refuse(now),
+            _ => {}
+        }
+    }
+
+    /// A packet with a CE mark came, or an acknowledgement with ECE.
+    pub(super) const fn on_mark(&mut self, now: Instant) {
+        self.marked = Some(now);
+    }
+
+    /// Whether reductions may be undone now.
+    pub(super) fn may_undo(&self, now: Instant) -> bool {
+        !self.is_marked(now) && !matches!(self.phase, Phase::Plain | Phase::Refused { .. })
+    }
+
+    /// Whether this is so also for a loss behind a queue, if the delay gate calls it random.
+    pub(super) fn is_proven(&self, now: Instant) -> bool {
+        !self.is_marked(now) && matches!(self.phase, Phase::Trusted { .. })
+    }
+
+    /// Whether the network has reported congestion of late.
+    pub(super) fn is_marked(&self, now: Instant) -> bool {
+        self.marked.is_some_and(|at| now.since(at) < MARKED)
+    }
+
+    /// Whether losses were found to depend on the rate.
+    pub(super) const fn is_refused(&self) -> bool {
+        matches!(self.phase, Phase::Refused { .. })
+    }
+
+    /// When it was used last.
+    pub(super) const fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// For good: what is tested with it does not depend on the path.
+    #[cfg(test)]
+    pub(super) fn proven() -> Self {
+        Self { phase: Phase::Trusted { until: Instant::FAR_FUTURE }, ..Self::default() }
+    }
+
+    const fn begin(&mut self, now: Instant, phase: Phase) {
+        (self.phase, self.since, self.counts) = (phase, now, Counts { bytes: 0, losses: 0 });
+    }
+
+    const fn probe(&mut self) {
+        (self.phase, self.known) = (Phase::Due, self.counts);
+    }
+
+    fn pass(&mut self, now: Instant) {
+        let pause = self.pause.map_or(PAUSE, |pause| (pause * 2).min(PAUSE_MOST));
+        (self.pause, self.refusal) = (Some(pause), None);
+        self.begin(now, Phase::Trusted { until: now + pause });
+    }
+
+    fn refuse(&mut self, now: Instant) {
+        let refusal = self.refusal.map_or(REFUSAL, |refusal| (refusal * 2).min(REFUSAL_MOST));
+        (self.refusal, self.pause) = (Some(refusal), None);
+        self.begin(now, Phase::Refused { until: now + refusal });
+    }
+
+    /// Losses that so many bytes have if nothing has changed.
+    fn expected(&self) -> f64 {
+        self.counts.bytes as f64 * self.known.losses as f64 / (self.known.bytes as f64).max(1.0)
+    }
+
+    /// Whether there are more than chance makes: by Poisson's distribution in less than one of a hundred trials.
+    fn is_more_frequent(&self) -> bool {
+        let (losses, expected) = (self.counts.losses as f64, self.expected());
+        losses > 2.0 + 2.0 * expected || (losses >= 2.0 && expected < 0.1)
+    }
+}
+
+impl Counts {
+    const fn half(self) -> Self {
+        Self { bytes: self.bytes / 2, losses: self.losses / 2 }
+    }
+}
+
+/// Losses. chosen: fewer tell a rate within a factor of two in less than nine of ten cases; the table `accel-fairness.txt`.
+const MEASURED: u64 = 6;
+/// chosen: a flow's first ten segments queue for as long at 20 Mbit/s; behind a policer of 64 KiB on a link of 100 Mbit/s none does.
+const QUEUE: Duration = Duration::from_millis(5);
+/// Round trips. chosen: the same table; an overshoot of a policed sender takes one to three.
+const APART: u32 = 4;
+/// chosen: a cycle of CUBIC at 10 Mbit/s and 50 ms (RFC 9438 section 4.1).
+const CYCLE: Duration = Duration::from_secs(4);
+/// Expected losses that decide.
+const ENOUGH: f64 = 6.0;
+/// After so many the older half is forgotten.
+const LONG: f64 = 24.0;
+/// Fewer losses than this where [`ENOUGH`] were expected: by chance once in 57 times.
+const RARE: u64 = 2;
+/// chosen: longer than any cycle of a sender on a queue that marks.
+const MARKED: Duration = Duration::from_secs(60);
+/// chosen: one trial costs a policed path about as much as one cycle of its sender does.
+const REFUSAL: Duration = Duration::from_secs(60);
+const REFUSAL_MOST: Duration = Duration::from_secs(960);
+/// chosen: a reduction that stands costs CUBIC about five seconds among random losses.
+const PAUSE: Duration = Duration::from_secs(20);
+const PAUSE_MOST: Duration = Duration::from_secs(160);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(50);
+
+    /// A minute of a sender on a path: each round trip brings `full` segments while reductions are undone and `plain` ones while they
+    /// stand, and shows a loss where `loses` says so. For how many of its last 20 seconds reductions were undone.
+    fn run(trust: &mut Trust, plain: u64, full: u64, mut loses: impl FnMut(u64, bool) -> bool) -> u64 {
+        trust.on_wait(QUEUE);
+        let (mut undone, mut is_fast) = (0, false);
+        for n in 0..1200_u64 {
+            let now = Instant::from_millis(50 * n);
+            let segments = if is_fast { full } else { plain };
+            trust.on_bytes(now, u32::try_from(segments * 1448).unwrap());
+            if loses(segments, is_fast) {
+                is_fast = trust.on_loss(now, RTT);
+            }
+            undone += u64::from(n >= 800 && trust.may_undo(now));
+        }
+        undone / 20
+    }
+
+    /// One segment of so many.
+    fn every(nth: u64) -> impl FnMut(u64, bool) -> bool {
+        let mut sum = 0;
+        move |segments, _| {
+            sum += segments;
+            let loses = sum >= nth;
+            sum %= nth;
+            loses
+        }
+    }
+
+    #[test]
+    fn losses_that_do_not_depend_on_the_rate_are_undone() {
+        for nth in [100, 300] {
+            let mut trust = Trust::default();
+            assert_eq!(run(&mut trust, 15, 60, every(nth)), 20, "one of {nth}");
+            assert!(trust.is_proven(Instant::from_millis(60_000)));
+        }
+    }
+
+    #[test]
+    fn losses_that_become_more_frequent_with_the_rate_are_not() {
+        // A loss each four seconds at the policed rate, and one each round trip above it.
+        let mut cycle = 0;
+        let mut losses = 0;
+        let policed = |_, is_fast| {
+            cycle += 1;
+            let loses = is_fast || cycle % 80 == 0;
+            losses += u64::from(loses);
+            loses
+        };
+        let mut trust = Trust::default();
+        assert_eq!(run(&mut trust, 40, 50, policed), 0);
+        assert!(trust.is_refused() && losses < 20, "{losses} of 15 that a plain sender has");
+    }
+
+    #[test]
+    fn a_probe_finds_a_path_on_which_losses_have_begun_to_depend_on_the_rate() {
+        let mut trust = Trust::default();
+        run(&mut trust, 15, 60, every(100));
+        let mut probes = 0;
+        for n in 1200..40_000_u64 {
+            let now = Instant::from_millis(50 * n);
+            trust.on_bytes(now, 60 * 1448);
+            let stands = trust.phase == Phase::Probe;
+            probes += u64::from(stands);
+            if n % 2 == 0 && !stands {
+                trust.on_loss(now, RTT);
+            }
+            if trust.is_refused() {
+                break;
+            }
+        }
+        assert!(trust.is_refused() && probes > 0);
+    }
+
+    #[test]
+    fn nothing_is_undone_behind_a_mark_of_congestion_or_after_a_burst_in_a_trial() {
+        let mut trust = Trust::default();
+        run(&mut trust, 15, 60, every(100));
+        let now = Instant::from_millis(60_000);
+        trust.on_mark(now);
+        assert!(!trust.may_undo(now) && !trust.is_proven(now + MARKED / 2) && trust.may_undo(now + MARKED));
+        let mut trust = Trust { phase: Phase::Trial, ..Trust::default() };
+        trust.on_burst(now);
+        assert!(trust.is_refused());
+    }
+
+    #[test]
+    fn a_refusal_ends_and_the_next_one_lasts_twice_as_long() {
+        let mut trust = Trust { phase: Phase::Trial, ..Trust::default() };
+        trust.on_burst(Instant::ZERO);
+        trust.on_bytes(Instant::ZERO + REFUSAL, 1);
+        assert_eq!(trust.phase, Phase::Plain);
+        trust.phase = Phase::Trial;
+        trust.on_burst(Instant::ZERO);
+        assert_eq!(trust.phase, Phase::Refused { until: Instant::ZERO + REFUSAL * 2 });
+    }
+}

@@ -1,0 +1,207 @@
+//! A plain flow beside a helped one: does it get less, and does the link drop more, than beside a plain flow?
+//!
+//! | rows | links | compared with |
+//! |---|---|---|
+//! | `policer`, `codel`, `queue 1ms` to `queue 100ms` | all loss is congestion | two plain flows |
+//! | `two policer`, `two queue 20ms` | the same, two helped flows beside a plain one | three plain flows |
+//! | `ge` | the link loses packets of both flows in bursts | two plain flows |
+//! | `hop 0.1%`, `hop 1%`, `hop 3%` | a hop loses packets of the helped flow alone, at random | two plain flows without that loss |
+//!
+//! 1. The helped flows come from port 443, the other one from port 80.
+//! 2. What is judged are ratios within a run, whose trials take turns with the same seed: the goodput of the other flow, and the
+//!    packets that the link dropped because of congestion.
+//! 3. How much faster the helped flow is, beside a plain one with the same loss, is stated.
+
+use std::time::Duration;
+
+use marline_core::units::Ratio;
+use marline_sim::spec::Loss;
+
+use super::super::sheet::{Floor, Sheet};
+use super::Bench;
+use super::unit::Unit;
+use crate::LabError;
+use crate::accel::{Air, Queue, Stream, Taken, Who, World};
+
+/// A row.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    queue: Queue,
+    /// Helped flows.
+    helped: usize,
+    /// Loss of the link, as a description writes it.
+    bursts: Option<&'static str>,
+    /// In a million, of the helped flow's own hop.
+    hop: u32,
+}
+
+const fn case(name: &'static str, queue: Queue) -> Case {
+    Case { name, queue, helped: 1, bursts: None, hop: 0 }
+}
+
+const POLICER: Queue = Queue::Policer("20Mbit/s:64KiB");
+
+const CASES: [Case; 12] = [
+    case("policer", POLICER),
+    case("codel", Queue::CoDel),
+    case("queue 1ms", Queue::Time(1)),
+    case("queue 5ms", Queue::Time(5)),
+    case("queue 20ms", Queue::Time(20)),
+    case("queue 100ms", Queue::Time(100)),
+    Case { helped: 2, ..case("two policer", POLICER) },
+    Case { helped: 2, ..case("two queue 20ms", Queue::Time(20)) },
+    Case { bursts: Some("ge:0.1%/20%/50%"), ..case("ge", Queue::Time(100)) },
+    Case { hop: 1_000, ..case("hop 0.1%", Queue::Time(100)) },
+    Case { hop: 10_000, ..case("hop 1%", Queue::Time(100)) },
+    Case { hop: 30_000, ..case("hop 3%", Queue::Time(100)) },
+];
+
+/// Who takes a turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nobody is helped.
+    Plain,
+    Ours,
+    /// Nobody is helped, and the hop loses nothing.
+    Clean,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Ours => "ours",
+            Self::Clean => "clean",
+        }
+    }
+}
+
+/// What a trial brought: Mbit/s of the other flow, of those that may be helped, and drops.
+#[derive(Clone, Copy)]
+struct Brought {
+    other: f64,
+    helped: f64,
+    drops: f64,
+}
+
+pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+    let (length, from) = bench.time(23, 3);
+    let mut units = Vec::new();
+    for case in CASES.iter().filter(|case| bench.wants("fairness", case.name)) {
+        let kinds = kinds(case, bench.ours);
+        let takes = length * u32::try_from(kinds.len()).unwrap_or(1);
+        let unit = |run| Unit::new(run, takes, move |sheet| each(bench, sheet, case, run, (length, from)));
+        units.extend((0..bench.runs(10)).map(unit));
+    }
+    units
+}
+
+fn kinds(case: &Case, ours: bool) -> Vec<Kind> {
+    let mut kinds = vec![Kind::Plain];
+    kinds.extend(ours.then_some(Kind::Ours));
+    kinds.extend((case.hop > 0).then_some(Kind::Clean));
+    kinds
+}
+
+fn each(
+    bench: &Bench,
+    sheet: &mut Sheet,
+    case: &Case,
+    run: u32,
+    (length, from): (Duration, Duration),
+) -> Result<(), LabError> {
+    let name = &format!("fairness {}", case.name);
+    let mut kinds = kinds(case, bench.ours);
+    let first = run as usize % kinds.len();
+    kinds.rotate_left(first);
+    let mut streams = vec![Stream::new(true); case.helped];
+    streams.push(Stream::new(false));
+    let mut all: Vec<(Kind, Brought)> = Vec::new();
+    for kind in kinds {
+        let who = if kind == Kind::Ours { Who::ours().with_flows("tcp dst port 443") } else { Who::Plain };
+        match bench.trial(&world(bench, case, kind, run), &who, &streams, length) {
+            Err(why) => sheet.problem(name, kind.name(), run, &why),
+            Ok(None) => return Ok(()),
+            Ok(Some(taken)) => match &taken.problem {
+                Some(why) => sheet.problem(name, kind.name(), run, why),
+                None => all.push((kind, brought(sheet, name, case, kind, &taken, (length, from)))),
+            },
+        }
+    }
+    judge(sheet, name, &all);
+    Ok(())
+}
+
+fn world(bench: &Bench, case: &Case, kind: Kind, run: u32) -> World {
+    let bursts: Option<Loss> = case.bursts.and_then(|written| written.parse().ok());
+    let hop = (case.hop > 0 && kind != Kind::Clean).then_some((443, Ratio::from_ppm(case.hop)));
+    // A policer is what limits, and no queue of the link behind it.
+    let air = if case.queue == POLICER { Air::Rate(100_000) } else { Air::Rate(20_000) };
+    let congestion = bench.congestion;
+    World { air, queue: case.queue, bursts, hop, congestion, cell: None, ..World::usual(u64::from(run) + 1) }
+}
+
+fn brought(
+    sheet: &mut Sheet,
+    name: &str,
+    case: &Case,
+    kind: Kind,
+    taken: &Taken,
+    (length, from): (Duration, Duration),
+) -> Brought {
+    let down = taken.emulation.links.first().map(|link| link.down.clone()).unwrap_or_default();
+    let drops = down.dropped_full.packets + down.dropped_codel.packets + down.dropped_police.packets;
+    let helped = (0..case.helped).map(|stream| taken.mbps(stream, from, length)).sum();
+    let brought = Brought { other: taken.mbps(case.helped, from, length), helped, drops: drops as f64 };
+    for (what, figure) in
+        [("Mbit/s of the other", brought.other), ("Mbit/s of the helped", helped), ("drops", brought.drops)]
+    {
+        sheet.add(name, what, ("ours", &Floor::Stated), kind.name(), figure);
+    }
+    if kind == Kind::Ours {
+        sheet.add(name, "reductions undone", ("ours", &Floor::Stated), "ours", taken.undone() as f64);
+    }
+    if let Some(why) = taken.emulation.suspect() {
+        sheet.suspect(name, &why);
+    }
+    brought
+}
+
+/// The ratios of one run.
+fn judge(sheet: &mut Sheet, name: &str, all: &[(Kind, Brought)]) {
+    let of = |kind| all.iter().find(|(other, _)| *other == kind).map(|(_, brought)| *brought);
+    let (Some(ours), Some(plain)) = (of(Kind::Ours), of(Kind::Plain)) else { return };
+    let clean = of(Kind::Clean).unwrap_or(plain);
+    let ratio = |part: f64, whole: f64| part / whole.max(1e-3);
+    let least = Floor::AtLeast(0.9);
+    sheet.add(name, "the other, of plain", ("ours", &least), "ours", ratio(ours.other, clean.other));
+    let most = Floor::AtMost(1.1);
+    sheet.add(name, "drops, of plain", ("ours", &most), "ours", ratio(ours.drops, clean.drops.max(1.0)));
+    sheet.add(name, "the helped, of plain", ("ours", &Floor::Stated), "ours", ratio(ours.helped, plain.helped));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lossy_hop_is_compared_with_links_that_lose_nothing() {
+        let brought = |other, helped, drops| Brought { other, helped, drops };
+        let all = [
+            (Kind::Ours, brought(9.5, 10.0, 30.0)),
+            (Kind::Clean, brought(10.0, 10.0, 30.0)),
+            (Kind::Plain, brought(18.0, 1.0, 20.0)),
+        ];
+        let mut sheet = Sheet::default();
+        judge(&mut sheet, "fairness hop 1%", &all);
+        let rows: Vec<String> = sheet.table().rows.iter().map(|cells| cells[..3].join("|")).collect();
+        assert!(rows[0].ends_with("the other, of plain|0.950"), "{rows:?}");
+        assert!(
+            rows[1].ends_with("drops, of plain|1.000") && rows[2].ends_with("the helped, of plain|10.000"),
+            "{rows:?}"
+        );
+        assert_eq!(kinds(&CASES[0], true).len(), 2);
+        assert_eq!(kinds(&CASES[9], true).len(), 3);
+    }
+}
