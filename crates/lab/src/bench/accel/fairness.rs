@@ -150,7 +150,7 @@ fn brought(
     taken: &Taken,
     (length, from): (Duration, Duration),
 ) -> Brought {
-    let down = taken.emulation.links.first().map(|link| link.down.clone()).unwrap_or_default();
+    let down = taken.emulation.links.first().map(|link| link.down).unwrap_or_default();
     let drops = down.dropped_full.packets + down.dropped_codel.packets + down.dropped_police.packets;
     let helped = (0..case.helped).map(|stream| taken.mbps(stream, from, length)).sum();
     let brought = Brought { other: taken.mbps(case.helped, from, length), helped, drops: drops as f64 };
@@ -198,7 +198,7 @@ mod tests {
         let rows: Vec<String> = sheet.table().rows.iter().map(|cells| cells[..3].join("|")).collect();
         assert!(rows[0].ends_with("the other, of plain|0.950"), "{rows:?}");
         assert!(
-            rows[1].ends_with("drops, of plain|1.000") && rows[2].ends_with("the helped, of plain|10.000"),
+            rows[1].ends_with("drops, of plain|1.000") && rows[2].ends_with("the helped, of plain|10.0"),
             "{rows:?}"
         );
         assert_eq!(kinds(&CASES[0], true).len(), 2);
