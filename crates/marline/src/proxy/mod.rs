@@ -170,6 +170,16 @@ fn say(running: &Running) {
     running.lines.iter().for_each(|line| output::say(line));
     output::say(&format!("play http://{}/URL; HTTP and SOCKS5 proxy on the same port", running.listen));
     output::say(&format!("status {0}, player page {0}play", running.status_url));
+    if let Some(name) = proxy_variable(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
+        output::say(&format!(
+            "{name} is set and not used here: this proxy reaches servers directly, over the links"
+        ));
+    }
+}
+
+/// A variable that names a proxy for programs that heed it; its value may hold a password.
+fn proxy_variable(is_set: impl Fn(&str) -> bool) -> Option<&'static str> {
+    ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"].into_iter().find(|name| is_set(name))
 }
 
 /// The header fields for the origin of the URL; none: `-H` was not used.

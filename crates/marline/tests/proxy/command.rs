@@ -45,6 +45,28 @@ fn a_proxy_ends_well_when_it_is_asked_to() {
 }
 
 #[test]
+fn a_proxy_variable_that_is_not_used_is_named() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_marline"))
+        .args(["proxy", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"])
+        .env("HOME", "/nonexistent")
+        .env("https_proxy", "http://me:secret@proxy.example:3128")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
+        said += &line;
+        if line.contains("https_proxy is set and not used here") {
+            break;
+        }
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(!said.contains("secret"), "{said}");
+}
+
+#[test]
 fn play_prints_the_page_of_a_proxy_of_its_own() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let words = ["play", "--page", "--listen", &free, "https://h/film.mp4"];

@@ -141,9 +141,13 @@ mod tests {
             #HttpOnly_a.example.com\tFALSE\t/\tFALSE\t4102444800.5\th\t\n\
             a.example.com\tFALSE\t/\tFALSE\t5\told\t3\n\
             b.example.com\tFALSE\t/\tFALSE\t0\tempty\n");
-        assert_eq!(sent(&jar, "https://a.example.com/d/f").as_deref(), Some("s=2; h=; all=1"));
+        let all = sent(&jar, "https://a.example.com/d/f").unwrap();
+        assert!(["s=2; h=; all=1", "s=2; all=1; h="].contains(&all.as_str()), "{all}");
         assert_eq!(sent(&jar, "http://c.example.com/").as_deref(), Some("all=1"));
-        assert_eq!(sent(&jar, "http://b.example.com/").as_deref(), Some("all=1; empty="));
+        // Of equal paths the order does not matter.
+        assert!(
+            ["all=1; empty=", "empty=; all=1"].contains(&sent(&jar, "http://b.example.com/").unwrap().as_str())
+        );
         assert_eq!(sent(&jar, "http://example.org/"), None);
     }
 

@@ -449,7 +449,8 @@ impl<'a, M: Driven> Pump<'a, M> {
             let source = self.origins.add_source(origin, &url, server);
             inputs.extend(source.map(|origin| Input::Source { origin }));
         }
-        if let Some(checksum) = described.digest().filter(|_| self.verifier.knows_nothing()) {
+        let is_of_use = self.verifier.knows_nothing() && self.place.store.can_be_checked_later();
+        if let Some(checksum) = described.digest().filter(|_| is_of_use) {
             self.place.store.expect(checksum.clone());
             self.verifier.learn(checksum);
             inputs.push(Input::Proof { proof: Proof::Whole });

@@ -264,6 +264,11 @@ impl Store {
         }
     }
 
+    /// Whether a digest that becomes known on the way can still be compared: streams have passed bytes on by then.
+    pub fn can_be_checked_later(&self) -> bool {
+        matches!(self.kind, Kind::File(_))
+    }
+
     /// For streams: how far beyond [`Store::consumed`] a write may reach. None: any order will do.
     pub fn window(&self) -> Option<DataSize> {
         match &self.kind {

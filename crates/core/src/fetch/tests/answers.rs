@@ -573,7 +573,7 @@ fn a_change_on_all_addresses_is_a_change() {
 fn redirects_without_end_are_given_up() {
     let mut desk = Desk::new(Config::default());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    for _ in 0..20 {
+    for _ in 0..30 {
         if desk.failed.is_some() {
             break;
         }
