@@ -46,6 +46,10 @@ impl Fetch {
         match head.status {
             206 if ask == Ask::Whole => self.whole_part(id, link, head),
             206 => self.part(id, link, head),
+            // A part under the status of the whole.
+            200 if ask != Ask::Whole && head.range.is_some_and(|range| range.span.is_some()) => {
+                self.part(id, link, head);
+            }
             // 203: a proxy has changed something (RFC 9110 §15.3.4). The others mean success to every downloader.
             200..=203 | 207..=299 => self.whole(id, link, ask, head),
             300 if head.location.is_some() => self.redirect(id, link, head),
@@ -94,6 +98,9 @@ impl Fetch {
         if self.is_unexpected(total) {
             return self.refuse_size(id, link, total);
         }
+        if self.is_doubtful(id, total) {
+            return self.doubt(id);
+        }
         if span.end > total.bytes() {
             return self.unusable(id, link, "a range beyond the end", head);
         }
@@ -123,6 +130,23 @@ impl Fetch {
         } else if span.len() >= TINY {
             manners.tiny = 0;
         }
+    }
+
+    /// Whether a first answer says that the file ends exactly where the request did. Servers that number the bytes of a part
+    /// as if it were the whole say so, too.
+    pub(super) fn is_doubtful(&self, id: ReqId, total: DataSize) -> bool {
+        let asked = self.reqs.get(&id).map(|req| req.ask);
+        let ends_there = matches!(asked, Some(Ask::Span(span)) if span.end == total.bytes());
+        let is_known =
+            self.config.expected.is_some() || self.config.resume.is_some() || self.ledger.total().is_some();
+        self.phase == Phase::Unknown && ends_there && !is_known
+    }
+
+    /// The whole file is asked for instead.
+    pub(super) fn doubt(&mut self, id: ReqId) {
+        let conn = self.reqs.get(&id).map(|req| req.conn);
+        self.one_answer(OneAnswer::Doubtful, conn);
+        self.wake_at(self.now, Wake::Retry);
     }
 
     /// Whether a file of this size is known to be another one.

@@ -158,6 +158,8 @@ pub enum OneAnswer {
     NoValidator,
     /// The answers to requests for ranges cannot be used.
     BadRanges,
+    /// The file is said to end exactly where the first request did: servers that take a part for the whole say so.
+    Doubtful,
     /// The validator is another one each time, so two answers could be of two files.
     Unsteady,
 }
@@ -268,6 +270,7 @@ impl fmt::Display for OneAnswer {
             Self::NoLength => "the server does not say how long the file is",
             Self::NoValidator => "the server gives no strong validator, so answers must not be mixed",
             Self::BadRanges => "the server's answers to requests for ranges cannot be used",
+            Self::Doubtful => "the file is said to end exactly where the request did, which is made sure of",
             Self::Unsteady => "the server names another version of the file each time",
         })
     }

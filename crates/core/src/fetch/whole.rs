@@ -50,6 +50,9 @@ impl Fetch {
         if let Some(got) = head.length.filter(|got| self.is_unexpected(*got)) {
             return self.refuse_size(id, link, got);
         }
+        if head.length.is_some_and(|length| self.is_doubtful(id, length)) {
+            return self.doubt(id);
+        }
         match self.phase {
             Phase::Unknown | Phase::OneAnswer { .. } if self.exceeds_budget(link, head.length) => {
                 self.cancel(id);

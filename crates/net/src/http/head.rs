@@ -107,7 +107,7 @@ pub(super) fn read<'a>(
     let head = Head {
         status,
         length: if let Framing::Length(n) = framing { Some(DataSize::from_bytes(n)) } else { None },
-        range: seen.range.filter(|_| matches!(status, 206 | 416)).and_then(content_range),
+        range: seen.range.filter(|_| matches!(status, 200 | 206 | 416)).and_then(content_range),
         validator: seen.validator(),
         modified: seen.modified(),
         refuses_ranges: seen.refuses_ranges,

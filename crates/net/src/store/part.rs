@@ -84,6 +84,8 @@ pub(super) struct Part<D: Disk> {
     /// Bytes put in place by this run.
     bytes: u64,
     claims: Claims,
+    /// The bytes do not match their digest: no run goes on with them.
+    distrusted: bool,
     stage: Stage,
     /// Our mark is on the file.
     markable: bool,
@@ -132,6 +134,7 @@ impl<D: Disk> Part<D> {
             unrecorded: 0,
             bytes: 0,
             claims: Claims::default(),
+            distrusted: false,
             stage: Stage::Idle,
             markable: false,
             keyless: Keyless::No,
@@ -225,6 +228,7 @@ impl<D: Disk> Part<D> {
         (self.identity, self.total) = (None, None);
         // A sync that is under way ends with nothing to claim.
         self.claims = Claims::default();
+        self.distrusted = false;
         Ok(())
     }
 
@@ -274,6 +278,9 @@ impl<D: Disk> Part<D> {
 
     /// The run ends early: what is there is synced and claimed. False if it cannot be resumed.
     pub(super) fn suspend(mut self) -> Result<bool, StoreError> {
+        if self.distrusted {
+            return Ok(false);
+        }
         self.record()?;
         if self.claims.all().is_empty() {
             self.forget_journal()?;
@@ -299,6 +306,7 @@ impl<D: Disk> Part<D> {
     /// Removes the journal, so that the next run starts from zero; the bytes stay where they are, and that is told.
     pub(super) fn distrust(&mut self) -> Result<&Path, StoreError> {
         self.forget_journal()?;
+        self.distrusted = true;
         Ok(&self.place.part)
     }
 

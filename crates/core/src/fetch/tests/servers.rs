@@ -67,7 +67,7 @@ fn serve(desk: &mut Desk, mut answer: impl FnMut(&Desk, LinkId, ReqId) -> Option
             let (Some(head), Some(at)) = (heads.get(&req), desk.reqs.get(&req).and_then(|asked| asked.at)) else {
                 continue;
             };
-            let span = head.range.and_then(|range| range.span).filter(|_| head.status == 206);
+            let span = head.range.and_then(|range| range.span).filter(|_| matches!(head.status, 200 | 206));
             assert_eq!(at, span.map_or(0, |span| span.start), "bytes go where they do not belong");
             let body = span.map_or(head.length.unwrap_or_default(), Span::len);
             let wanted = desk.lens.get(&req).copied().flatten().unwrap_or(body);
@@ -139,6 +139,39 @@ fn an_answer_to_a_range_that_cannot_be_used_is_left_for_one_without_a_range() {
             assert_eq!(desk.notices, [Notice::OneAnswer { why: OneAnswer::BadRanges }], "{what}");
             assert!(requests <= 3, "{what}: {requests}");
         }
+    }
+}
+
+#[test]
+fn a_part_is_not_taken_for_the_whole_file() {
+    type Spoil = fn(Head, Span) -> Head;
+    let table: [(&str, Spoil); 2] = [
+        ("numbered as if it were the whole", |head, span| Head {
+            range: Some(ContentRange { span: Some(span), total: bytes(span.end) }),
+            ..head
+        }),
+        ("sent as the whole", |head, _| Head { status: 200, range: None, ..head }),
+    ];
+    for (what, spoil) in table {
+        for mut desk in [one(), Desk::two(Config::default())] {
+            serve(&mut desk, |desk, _, req| {
+                let head = honest(desk, req, TAG);
+                let span = head.range.and_then(|range| range.span);
+                Some(span.map_or(head.clone(), |span| spoil(head, span)))
+            });
+            assert!(desk.done, "{what}: {:?} {:?}", desk.failed, desk.notices);
+            assert_eq!(desk.fetch.ledger.total(), bytes(SIZE), "{what}");
+            assert_eq!(desk.notices, [Notice::OneAnswer { why: OneAnswer::Doubtful }], "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_part_under_the_status_of_the_whole_is_a_part() {
+    for mut desk in [one(), Desk::two(Config::default())] {
+        serve(&mut desk, |desk, _, req| Some(Head { status: 200, ..honest(desk, req, TAG) }));
+        assert!(desk.done && desk.notices.is_empty(), "{:?} {:?}", desk.failed, desk.notices);
+        assert_eq!(desk.fetch.ledger.total(), bytes(SIZE));
     }
 }
 
