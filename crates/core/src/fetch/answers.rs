@@ -301,6 +301,12 @@ impl Fetch {
                 }
             }
             (_, total) if total.is_some() && total == self.ledger.total() => {
+                let start = self.reqs.get(&id).map_or(0, |req| req.span.start);
+                if total.is_some_and(|total| start < total.bytes()) {
+                    // It is not beyond the end by the server's own word.
+                    let status = head.status;
+                    return self.refuse(id, link, Ban::OtherStatus { status }, Failure::Status { status });
+                }
                 self.cancel(id);
                 self.rest(link, SMALL_REST);
             }
@@ -359,6 +365,9 @@ impl Fetch {
 
     /// Bans a link; if it was the last that could bring anything, the failure itself says more than its ban.
     pub(super) fn ban_or_end(&mut self, link_id: LinkId, why: Ban, probing: bool, failure: Failure) {
+        if self.asks_whole_first(link_id, &why) {
+            return;
+        }
         let others = self.links.iter().any(|(id, link)| *id != link_id && link.in_play());
         if others || probing {
             self.ban(link_id, why, probing);

@@ -193,6 +193,9 @@ impl Fetch {
 
     /// Takes a link out of use, for a while or for good.
     pub(super) fn ban(&mut self, id: LinkId, why: Ban, probing: bool) {
+        if probing && self.asks_whole_first(id, &why) {
+            return;
+        }
         let Some(link) = self.links.get_mut(&id) else { return };
         let rest = BAN_REST * 2_u32.saturating_pow(link.bans).min(64);
         link.bans += 1;

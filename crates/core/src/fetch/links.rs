@@ -37,6 +37,8 @@ pub(super) struct LinkState {
     pub(super) roots_left: u16,
     /// Since when it asks the present one.
     pub(super) root_since: Instant,
+    /// Whether it asks for the whole file before it is banned.
+    pub(super) whole: WholeTry,
     /// It got nothing from the present one, and the others are to be tried once no link gets anything.
     pub(super) refused: bool,
     /// Where redirects of this link led, or the edge of a link that it follows.
@@ -54,6 +56,19 @@ pub(super) struct LinkState {
     pub(super) share: Share,
     pub(super) told_silent: bool,
     pub(super) told_metered: bool,
+}
+
+/// A server that has served ranges and refuses further ones may still serve the whole file. The last link asks for it before
+/// it is banned, once as long as no bytes come; what is there stays until such an answer has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum WholeTry {
+    /// Not yet, or bytes have come since.
+    #[default]
+    Untried,
+    /// The next request is for the whole file.
+    Next,
+    /// It was sent.
+    Asked,
 }
 
 /// What a link has shown; nothing here was decided by anybody.
@@ -143,6 +158,7 @@ impl LinkState {
             refused: false,
             targets: BTreeMap::new(),
             redirects: 0,
+            whole: WholeTry::default(),
             served_here: 0,
             adopted: false,
             lanes: super::lanes::Lanes::default(),

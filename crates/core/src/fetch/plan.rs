@@ -73,6 +73,9 @@ impl Fetch {
     }
 
     fn plan_ranges(&mut self) {
+        if self.try_whole() {
+            return;
+        }
         let mut passed: Vec<ConnId> = Vec::new();
         while let Some(id) = self.neediest(&passed) {
             let free = self.ledger.free_bytes(self.limit());

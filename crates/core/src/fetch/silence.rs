@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::conn::Conn;
-use super::links::{LinkState, Standing};
+use super::links::{LinkState, Standing, WholeTry};
 use super::{Ban, ConnId, Failure, Fetch, Notice, Phase, Trouble, TroubleKind, Wake};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
@@ -236,6 +236,7 @@ impl Fetch {
         link.known.last_data = Some(now);
         link.failures = 0;
         link.redirects = 0;
+        link.whole = WholeTry::default();
         link.roots_left = 0;
         link.refused = false;
         link.allowance.earn(len);

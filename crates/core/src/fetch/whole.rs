@@ -7,14 +7,17 @@
 //! 3. A 200 to a question for a range is a changed file, a server that has stopped serving ranges, or a portal's page;
 //!    the validator and the length tell which. A server that serves ranges most of the time is asked again.
 //! 4. A 206 of all bytes, whatever was asked for, is a 200 in disguise. No portal gives one.
+//! 5. A server that refuses ranges after it has served some is asked for the whole file, over the last link that it has not
+//!    refused. Only if that answer is of the known size or version, what is there is given up for it.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::links::LinkState;
+use super::conn::Conn;
+use super::links::{LinkState, Standing, WholeTry};
 use super::{
     Ask, Ban, ConnId, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Output, Phase, ReqId, Span, Trouble,
-    TroubleKind,
+    TroubleKind, Wake,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -54,6 +57,12 @@ impl Fetch {
             return self.doubt(id);
         }
         match self.phase {
+            // The last link has asked for it (rule 5).
+            Phase::Ranges if ask == Ask::Whole && self.is_same_file(id, head) => {
+                let conn = self.reqs.get(&id).map(|req| req.conn);
+                self.one_answer(OneAnswer::BadRanges, conn);
+                self.wake_at(self.now, Wake::Retry);
+            }
             Phase::Unknown | Phase::OneAnswer { .. } if self.exceeds_budget(link, head.length) => {
                 self.cancel(id);
                 self.ban_or_end(link, Ban::Budget, false, Failure::Budget);
@@ -107,6 +116,55 @@ impl Fetch {
         }
         self.one_answer(OneAnswer::NoRanges, conn);
         self.validators.clear();
+    }
+
+    /// Whether an answer to a request without a range is of the file that is known: no portal's page is of its size.
+    fn is_same_file(&self, id: ReqId, head: &Head) -> bool {
+        let total = self.ledger.total();
+        (head.length.is_some() && head.length == total && head.validator.is_none()) || self.is_known(id, head)
+    }
+
+    /// Rule 5. Tells whether a link that was to be banned asks for the whole file instead.
+    pub(super) fn asks_whole_first(&mut self, id: LinkId, why: &Ban) -> bool {
+        let others =
+            self.links.iter().any(|(other, link)| *other != id && self.usable(*other, link) && link.hopeful());
+        let read = self.config.window.is_some() && self.consumed > 0;
+        let may_help = matches!(why, Ban::OtherStatus { .. } | Ban::Protocol { .. } | Ban::Trouble { .. });
+        if self.phase != Phase::Ranges || others || read || !may_help || self.steering.is_some() {
+            return false;
+        }
+        let Some(link) = self.links.get_mut(&id).filter(|link| link.whole == WholeTry::Untried) else {
+            return false;
+        };
+        if link.standing == Standing::Down || link.known.bytes.is_zero() {
+            return false;
+        }
+        link.whole = WholeTry::Next;
+        link.failures = 0;
+        link.next_try = self.now;
+        for conn in link.conns.clone() {
+            self.drop_conn(conn, true);
+        }
+        self.wake_at(self.now, Wake::Retry);
+        true
+    }
+
+    /// Sends the request for the whole file that a link owes. Tells whether such a request is to be sent or under way: then
+    /// there are no others.
+    pub(super) fn try_whole(&mut self) -> bool {
+        let trying = |link: &LinkState| link.whole == WholeTry::Next && link.in_play();
+        let Some(id) = self.links.iter().find(|(_, link)| trying(link)).map(|(id, _)| *id) else {
+            return self.reqs.values().any(|req| req.ask == Ask::Whole);
+        };
+        let ready = |conn: &Conn| conn.link == id && conn.takes_requests() && conn.reqs.is_empty();
+        let conn = self.conns.iter().find(|(_, conn)| ready(conn)).map(|(conn, _)| *conn);
+        if let Some(conn) = conn
+            && self.send(conn, Ask::Whole)
+            && let Some(link) = self.links.get_mut(&id)
+        {
+            link.whole = WholeTry::Asked;
+        }
+        true
     }
 
     fn is_known(&self, id: ReqId, head: &Head) -> bool {

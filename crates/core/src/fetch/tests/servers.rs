@@ -143,6 +143,51 @@ fn an_answer_to_a_range_that_cannot_be_used_is_left_for_one_without_a_range() {
 }
 
 #[test]
+fn a_server_that_refuses_further_ranges_is_asked_for_the_whole_file() {
+    type Refusal = fn(Head, Span) -> Head;
+    let table: [(&str, Refusal); 5] = [
+        ("403", |_, _| status(403)),
+        ("412", |_, _| status(412)),
+        ("500", |_, _| status(500)),
+        ("416 with the size", |_, _| Head {
+            range: Some(ContentRange { span: None, total: bytes(SIZE) }),
+            ..status(416)
+        }),
+        ("no Content-Range", |head, _| Head { range: None, ..head }),
+    ];
+    for (what, refusal) in table {
+        for mut desk in [one(), Desk::two(Config::default())] {
+            let mut served = 0;
+            let requests = serve(&mut desk, |desk, _, req| {
+                let head = honest(desk, req, TAG);
+                let Some(span) = head.range.and_then(|range| range.span) else { return Some(head) };
+                served += 1;
+                Some(if served <= 3 { head } else { refusal(head, span) })
+            });
+            assert!(desk.done, "{what}: {:?} {:?}", desk.failed, desk.notices);
+            assert!(requests < 60, "{what}: {requests}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_answers_for_the_whole_file_costs_no_byte() {
+    let (mut desk, mut served) = (one(), 0);
+    serve(&mut desk, |desk, _, req| {
+        let head = honest(desk, req, TAG);
+        served += 1;
+        Some(match served {
+            0..=3 => head,
+            // A portal: it refuses ranges, and has a page for everything else.
+            4..=12 if head.status == 206 => status(403),
+            4..=12 => Head { status: 200, length: bytes(1000), ..Head::default() },
+            _ => head,
+        })
+    });
+    assert!(desk.done && desk.restarts == 0, "{:?} {:?}", desk.failed, desk.notices);
+}
+
+#[test]
 fn a_part_is_not_taken_for_the_whole_file() {
     type Spoil = fn(Head, Span) -> Head;
     let table: [(&str, Spoil); 2] = [
