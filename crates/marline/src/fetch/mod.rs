@@ -9,6 +9,7 @@ mod board;
 mod fields;
 mod ignored_proxy;
 mod list;
+mod netrc;
 mod request;
 mod url;
 

@@ -3,7 +3,6 @@
 //! Whatever may hold a secret (`-b`, `-x`, `-e`) is plain text until it is parsed here, because clap repeats a refused
 //! value in its message.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,7 @@ use url::Url;
 
 use super::fields::field;
 use super::list::bounded;
+use super::netrc;
 use crate::{Exit, Secret};
 
 /// Options for requests and connections.
@@ -138,19 +138,6 @@ fn default_netrc() -> Result<PathBuf, Exit> {
     Ok(Path::new(&home).join(".netrc"))
 }
 
-fn read_netrc(text: &str) -> Option<Logins> {
-    let file: netrc::Netrc = text.parse().ok()?;
-    let login = |of: &netrc::Authenticator| (of.login.clone(), of.password.clone());
-    let default = file.hosts.get("default").map(login);
-    let hosts: BTreeMap<_, _> = file
-        .hosts
-        .iter()
-        .filter(|(host, _)| *host != "default")
-        .map(|(host, of)| (host.to_ascii_lowercase(), login(of)))
-        .collect();
-    Some(Logins { hosts, default })
-}
-
 /// Gives each URL without a login of its own the one that a file has for all hosts it does not name.
 pub(super) fn default_login(logins: &Logins, url: &Url) -> Option<(String, String)> {
     let host = url.host_str().unwrap_or_default();
@@ -159,18 +146,17 @@ pub(super) fn default_login(logins: &Logins, url: &Url) -> Option<(String, Strin
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
-    fn a_netrc_file_gives_logins_by_host() {
-        let text = "# comment\nmachine a.example\n login me\n password s3\nmachine B.example login x password y\n\
-                    default login anonymous password guest\n";
-        let logins = read_netrc(text).unwrap();
-        assert_eq!(logins.hosts["a.example"], ("me".into(), "s3".into()));
-        assert_eq!(logins.hosts["b.example"], ("x".into(), "y".into()));
+    fn the_default_is_for_hosts_that_the_file_does_not_name() {
+        let login = |name: &str| (name.to_owned(), String::new());
+        let logins =
+            Logins { hosts: BTreeMap::from([("a.example".to_owned(), login("me"))]), default: Some(login("any")) };
         let default = |url: &str| default_login(&logins, &url.parse().unwrap());
-        assert_eq!(default("http://c.example/"), Some(("anonymous".into(), "guest".into())));
+        assert_eq!(default("http://c.example/"), Some(login("any")));
         assert_eq!(default("http://a.example/"), None);
-        assert!(read_netrc("secret a.example login").is_none());
     }
 }

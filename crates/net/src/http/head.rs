@@ -358,7 +358,12 @@ mod tests {
         ] {
             assert_eq!(head(206, &[("Content-Range", text)]).expect("read").head.range, want, "{text}");
         }
-        assert_eq!(head(200, &[("Content-Range", "bytes 0-9/20")]).expect("read").head.range, None);
+        // A part under the status of the whole.
+        assert_eq!(
+            head(200, &[("Content-Range", "bytes 0-9/20")]).expect("read").head.range,
+            span(0, 10, Some(20))
+        );
+        assert_eq!(head(404, &[("Content-Range", "bytes 0-9/20")]).expect("read").head.range, None);
     }
 
     #[test]
