@@ -123,7 +123,7 @@ impl RequestArgs {
         // The parser's own errors may repeat a part of the file.
         let wrong = |why: &str| Exit::usage(format!("{option} {}: {why}", path.display()));
         let text = File::open(&path).and_then(bounded).map_err(|error| wrong(&error.to_string()))?;
-        read_netrc(&text)
+        netrc::read(&text)
             .ok_or_else(|| wrong("not a netrc file: it holds `machine NAME login USER password PASSWORD`"))
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::lan::{FORMS, Form, Lan};
-use crate::server::{Answer, Resource, Server};
+use crate::server::{Answer, Resource, Server, Step};
 
 /// SOCKS5: not allowed by a rule.
 const NOT_ALLOWED: u16 = 2;
@@ -28,6 +28,31 @@ fn public(lan: &Lan) -> Server {
                 "<MPD mediaPresentationDuration=\"PT9S\"><Period><AdaptationSet><SegmentTemplate duration=\"1\" \
                  media=\"$Number$.m4s\" initialization=\"{target}?$RepresentationID$\"/><Representation id=\"a\"/>\
                  </AdaptationSet></Period></MPD>"
+            ),
+        ),
+        // Lists that players forgive, and that the proxy does not read as they do.
+        Some(("/video", target)) => {
+            Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\n{target}\n")).with("Content-Type", "video/mp2t")
+        }
+        Some(("/quote", target)) => {
+            Answer::page(200, &format!("#EXTM3U\n#EXT-X-KEY:METHOD=NONE,X=\"\n#EXTINF:2,\n/{target}\n"))
+        }
+        Some(("/latin1", target)) => {
+            let text = [&b"#EXTM3U\n#EXTINF:2,\xe9\n/"[..], target.as_bytes(), b"\n"].concat();
+            let length = text.len().to_string();
+            Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(text)])
+        }
+        Some(("/return", target)) => {
+            Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\r/{target}\n#EXTINF:2,\n/1.ts\n"))
+        }
+        Some(("/map", target)) => {
+            Answer::page(200, &format!("#EXTM3U\n#EXT-X-MAP:URI=/{target}\n#EXTINF:2,\n/1.ts\n"))
+        }
+        Some(("/id.mpd", target)) => Answer::page(
+            200,
+            &format!(
+                "<MPD mediaPresentationDuration=\"PT9S\"><Period><AdaptationSet><SegmentTemplate duration=\"1\" \
+                 media=\"$RepresentationID$\"/><Representation id=\"/{target}\"/></AdaptationSet></Period></MPD>"
             ),
         ),
         _ => resource.answer(asked),
@@ -189,6 +214,22 @@ fn no_address_of_a_list_leads_into_the_local_networks_whatever_it_is_of() {
         assert_eq!(got.status, 403, "{list}: {}", got.text());
     }
     assert_eq!(lan.router.connections(), 0);
+}
+
+#[test]
+fn no_list_that_players_forgive_leads_into_the_local_networks() {
+    let Some(lan) = Lan::new() else { return };
+    let (server, proxy) = (public(&lan), lan.proxy(&[]));
+    let target = format!("http://10.77.1.1:{}/admin", lan.router.port);
+    for name in ["video", "quote", "latin1", "return", "map", "id.mpd"] {
+        // Each player is another one for the proxy.
+        let got = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}")));
+        assert_eq!(got.status, 200, "{name}: {}", got.text());
+        let got = lan.ask_as(name, &proxy, &target);
+        assert_eq!(got.status, 403, "{name}: {}", got.text());
+    }
+    assert_eq!(lan.router.connections(), 0);
+    assert_eq!(lan.ask_as("another", &proxy, &target).status, 200, "who has read no list may ask for it");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;

@@ -124,13 +124,19 @@ impl Lan {
     pub(crate) fn ask(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
         let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
         let words = ["ip", "netns", "exec", self.name()].map(str::to_owned).to_vec();
-        through(words, at, form, url)
+        through(words, at, form, url, &[])
     }
 
     /// What a program of this host gets through the proxy.
     pub(crate) fn ask_here(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
-        through(self.network.words(), at, form, url)
+        through(self.network.words(), at, form, url, &[])
+    }
+
+    /// What a player of this name gets from the media port.
+    pub(crate) fn ask_as(&self, player: &str, proxy: &Proxy, url: &str) -> Got {
+        let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
+        through(self.network.words(), at, Form::Media, url, &["-A", player])
     }
 
     /// A name server over both links: each name's answers in turn, the last of them for ever; without any, no such name.
@@ -161,7 +167,7 @@ impl Drop for Lan {
 
 /// curl, started by these words, through a proxy at this address. A refused CONNECT is shown by its own answer, a
 /// refused SOCKS request by its code as the status.
-fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str) -> Got {
+fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str, more: &[&str]) -> Got {
     let (http, socks) = (format!("http://{proxy}"), proxy.to_string());
     let media = format!("{http}/{url}");
     let form_words: &[&str] = match form {
@@ -172,7 +178,7 @@ fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str) -> Got
     };
     let mut all = before;
     all.extend(["curl", "-sS", "-g", "-i", "--noproxy", "", "--max-time", "30"].map(str::to_owned));
-    all.extend(form_words.iter().map(|word| (*word).to_owned()));
+    all.extend(form_words.iter().chain(more).map(|word| (*word).to_owned()));
     let output = Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // Behind `200 Connection established` comes the server's own answer.

@@ -2,7 +2,7 @@
 //!
 //! A list may lead no further into local networks than its own server is, whichever of its addresses the player requests: a
 //! segment, a key, a map, a part. That must hold as well where segments are too many to be remembered, and after a list has
-//! been forgotten to make room for others. So the hash of each address is kept, and where that is too much, or where players
+//! been forgotten to make room for others, and where a player finds addresses that the proxy did not ([`has_unread`]). So the hash of each address is kept, and where that is too much, or where players
 //! make addresses themselves out of templates, the hash of each host.
 
 use std::collections::BTreeSet;
@@ -28,6 +28,11 @@ impl Named {
     /// Of a list with templates.
     pub(super) fn by_host() -> Self {
         Self { urls: None, hosts: Some(BTreeSet::new()) }
+    }
+
+    /// Of a list that is not understood: any address may be one of its own.
+    pub(super) fn anything() -> Self {
+        Self { urls: None, hosts: None }
     }
 
     /// One more address.
@@ -60,6 +65,23 @@ impl Named {
         let of = |set: &Option<BTreeSet<u64>>| set.as_ref().map_or(0, BTreeSet::len);
         (of(&self.urls) + of(&self.hosts)) * ENTRY
     }
+}
+
+/// Whether a text that was rewritten still holds an address that a player would ask this proxy for: `/http://…` without the
+/// proxy's own `via` before it. Players forgive errors (an odd quote, a missing one, a carriage return as the end of a line)
+/// behind which the proxy sees no address, and make addresses out of parts of a manifest.
+pub(super) fn has_unread(text: &[u8], via: &str) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let escaped = ["/http%3a", "/https%3a", "/http:%2f", "/https:%2f"];
+    let lower = text.to_ascii_lowercase();
+    if escaped.iter().any(|escaped| lower.contains(escaped)) {
+        return true;
+    }
+    lower.match_indices(":/").any(|(at, _)| {
+        let before = lower.get(..at).unwrap_or_default();
+        let scheme = before.strip_suffix("https").or_else(|| before.strip_suffix("http"));
+        scheme.is_some_and(|before| before.ends_with(['/', '\\']) && !before.ends_with(&via.to_ascii_lowercase()))
+    })
 }
 
 fn insert(set: &mut Option<BTreeSet<u64>>, hash: u64, most: usize) {
@@ -118,6 +140,28 @@ mod tests {
         assert!(template.contains(&url("https://h/7.m4s")) && !template.contains(&url("https://g/7.m4s")));
         template.add(&url("http://192.168.1.$Number$/x"));
         assert!(template.contains(&url("http://192.168.1.7/x")));
+    }
+
+    #[test]
+    fn an_address_that_was_not_read_is_seen() {
+        let via = "http://127.0.0.1:8480/";
+        for (text, is_there) in [
+            (
+                "#EXTM3U\nhttp://127.0.0.1:8480/http://h/1.ts\n#EXT-X-KEY:URI=\"http://127.0.0.1:8480/https://h/k\"",
+                false,
+            ),
+            ("#EXTINF:4 tvg-logo=\"http://logos/1.png\"\n/abs.ts\nrel.ts", false),
+            ("#EXTINF:4,\rhttp://127.0.0.1:8480/http://h/1.ts\r/http://10.0.0.1/x", true),
+            ("#EXT-X-MAP:URI=/http://127.0.0.1/x", true),
+            ("#EXT-X-KEY:URI=/HTTPS://127.0.0.1/x", true),
+            ("id=\"/http:/127.0.0.1/x\"", true),
+            ("/http%3A//127.0.0.1/x", true),
+            ("../../http://127.0.0.1/x", true),
+            ("http://other:1/http://127.0.0.1/x", true),
+        ] {
+            assert_eq!(has_unread(text.as_bytes(), via), is_there, "{text}");
+        }
+        assert!(Named::anything().contains(&url("http://any/")));
     }
 
     #[test]

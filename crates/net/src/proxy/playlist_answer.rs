@@ -26,6 +26,7 @@ use super::body::{self, Reply};
 use super::cost::MOST_PLAYLIST;
 use super::list_reader::{Job, Outcome};
 use super::memory::{Reserved, Use};
+use super::named::{self, Named};
 use super::playlist::Rewritten;
 use super::range::Wanted;
 use super::recognize::{self, Look, look};
@@ -137,7 +138,7 @@ pub(super) async fn recognized(session: &Session, head: &Head, bytes: &mut Bytes
     let described = &head.described;
     let content_type = described.content_type.as_deref().unwrap_or_default();
     let kind = match Kind::typed(content_type) {
-        None if matches!(wanted, Wanted::Whole | Wanted::Part(0, _)) && !is_medium(content_type) => {
+        None if matches!(wanted, Wanted::Whole | Wanted::Part(0, _)) => {
             let encoding = described.encoding.as_deref();
             let enough = |first: &[u8]| of_encoded(first, encoding) != Look::Unsure;
             // A body that comes byte by byte is no list that a player waits for.
@@ -165,12 +166,6 @@ fn of_encoded(first: &[u8], encoding: Option<&str>) -> Look {
     }
 }
 
-/// Whether the type says that it is a medium or something else that is no text.
-fn is_medium(content_type: &str) -> bool {
-    let kind = content_type.split('/').next().unwrap_or_default().trim().to_ascii_lowercase();
-    matches!(kind.as_str(), "video" | "audio" | "image" | "font") && Kind::typed(content_type).is_none()
-}
-
 /// The answer for a list that is here.
 async fn read(
     sessions: &Rc<Sessions>,
@@ -186,6 +181,7 @@ async fn read(
     let asked = asked.trim_start_matches('/');
     let player = Url::parse(&format!("{via}{asked}"));
     let player = player.map_err(|why| Refusal::Gone(format!("the address of the playlist is none: {why}")))?;
+    let own = via.clone();
     let place = Place { origin: session.with_login(url), player, via };
     let read = sessions.lists.read(Job { body, encoding: encoding.clone(), kind, place, reserved }).await;
     let (kind, bytes, encoding) = match read {
@@ -193,12 +189,15 @@ async fn read(
             let Rewritten { moved, renditions, variants, choice, note, target, hints, named, .. } = rewritten;
             let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
             session.say(&format!("a list: {moved} addresses changed{note}"));
+            let named = if named::has_unread(&bytes, &own) { Named::anything() } else { named };
             let offer = ahead::Offer { renditions, variants, choice, target, hints, named };
             sessions.ahead.learn(&sessions.memory, session, offer, leads);
             (kind, bytes, None)
         }
         Outcome::Unchanged(bytes, why) => {
             tell(sessions, session, &format!("a list that is passed on as it is: {why}"));
+            let offer = ahead::Offer { named: Named::anything(), ..ahead::Offer::default() };
+            sessions.ahead.learn(&sessions.memory, session, offer, leads);
             (kind, bytes, encoding)
         }
         Outcome::Refused(why) => {
@@ -322,10 +321,7 @@ async fn ask(
     if single.head.status != 200 {
         return Err(Refusal::Status(single.head.status));
     }
-    let Described { content_type, encoding, .. } = single.described.clone();
-    if content_type.as_deref().is_some_and(is_medium) {
-        return Ok(None);
-    }
+    let encoding = single.described.encoding.clone();
     let mut is_known = false;
     while let Some(piece) = single.next().await {
         let piece = piece?;
