@@ -16,6 +16,10 @@ use rustix::thread::{
 
 /// A command that runs until it is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(feature = "fleet", feature = "accel")),
+    allow(dead_code, reason = "the binary for a small box has fewer daemons")
+)]
 pub(crate) enum Daemon {
     Accel,
     Edge,

@@ -19,7 +19,7 @@ use super::owed::Owed;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Flags, Segment, Seq, Stamp};
 
-/// The repair of one flow. See the [module](self).
+/// The repair of one flow.
 #[derive(Clone, Debug)]
 pub struct Repair {
     owed: Owed,

@@ -8,7 +8,7 @@ use url::Url;
 
 use super::token::Token;
 
-/// See the [module](self).
+/// Header fields for the origin of one URL, with the token that a player shows for them.
 #[derive(Clone)]
 pub struct Given {
     token: Token,

@@ -78,6 +78,7 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be made.
+    #[cfg(any(feature = "accel", test))]
     pub(crate) fn create(&self, name: &str) -> io::Result<File> {
         self.unlink(name)?;
         Ok(openat(&self.fd, name, OFlags::WRONLY | FRESH, OWNER)?.into())
@@ -87,6 +88,7 @@ impl Directory {
     ///
     /// # Errors
     /// It is a link or no file, another user has written it or can, or it cannot be read.
+    #[cfg(any(feature = "accel", test))]
     pub(crate) fn written(&self, name: &str) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
