@@ -54,9 +54,9 @@ enum Path {
     Unknown,
     /// They do not depend on the rate.
     Trusted,
-    /// They do.
+    /// The losses of the path follow the sending rate.
     Refused,
-    /// It marks packets.
+    /// The path marks packets (ECN CE) instead of dropping them.
     Marked,
 }
 

@@ -1,4 +1,4 @@
-//! What is owed: bytes that were acknowledged ahead of the own stack and are not here.
+//! What is owed: bytes that were acknowledged ahead of the local TCP stack and are not here.
 //!
 //! In: the flows that hide. Out: for each, all that somebody else needs to bring it to its end if this process is no
 //! more: where each hole lies in its resource, and the segments that fill it; else the segments that end the flow.
@@ -6,7 +6,7 @@
 //! 1. Nobody will send these bytes again, for they were acknowledged. So they are known to somebody before they are
 //!    ([`Accelerator::owing`] changes in the very call that makes the acknowledgement).
 //! 2. Bytes that the sender has sent may be given twice; bytes that it has not sent yet may not be given at all, for it takes no
-//!    acknowledgement of them. So a flow of which it is not known how much was believed (after a ladder, until the own stack is past
+//!    acknowledgement of them. So a flow of which it is not known how much was believed (after a ladder, until the local TCP stack is past
 //!    it) cannot be filled by somebody who does not see its packets, and is ended ([`Owed::is_sure`]).
 //! 3. It says nothing that is not needed for it; but of requests it has all fields, and is to be kept as secret as they are.
 
@@ -35,7 +35,7 @@ pub struct Owed {
     pub said: (u32, u16),
     /// What a segment of the sender has as timestamps: its own, and the one that it echoes.
     pub stamps: Option<(u32, u32)>,
-    /// What the own stack waits for.
+    /// What the local TCP stack waits for.
     pub here: u32,
     /// Everything before this was acknowledged to the sender.
     #[serde(default)]
@@ -73,7 +73,7 @@ impl Owed {
         Key::new(self.server, self.local)
     }
 
-    /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the own stack has accepted, if that is known; an
+    /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the local TCP stack has accepted, if that is known; an
     /// older one would be discarded.
     pub fn fill(&self, hole: &Hole, bytes: &[u8], least: Option<Stamp>) -> Vec<Bytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
@@ -90,7 +90,7 @@ impl Owed {
         pieces.map(Bytes).collect()
     }
 
-    /// A segment with a byte that the own stack has had, which it answers with an acknowledgement.
+    /// A segment with a byte that the local TCP stack has had, which it answers with an acknowledgement.
     pub fn ask(&self, here: Seq) -> Option<Bytes> {
         let (ack, window) = (Seq::new(self.said.0), self.said.1);
         let stamps =
@@ -98,12 +98,12 @@ impl Owed {
         NewSegment::data(&self.flow()?, here.minus(1), ack, window, stamps, &[0]).emit().map(Bytes)
     }
 
-    /// A segment that ends the flow at the sender, if `next` is the number that the own stack sends next.
+    /// A segment that ends the flow at the sender, if `next` is the number that the local TCP stack sends next.
     pub fn end_server(&self, next: Seq, here: Seq) -> Option<Bytes> {
         NewSegment::reset(&self.flow()?.reversed(), next, here).emit().map(Bytes)
     }
 
-    /// Segments one of which ends the flow, at whichever of its holes the own stack waits, or at `here`.
+    /// Segments one of which ends the flow, at whichever of its holes the local TCP stack waits, or at `here`.
     pub fn end(&self, here: Seq) -> Vec<Bytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
         let ack = Seq::new(self.said.0);

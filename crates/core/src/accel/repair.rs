@@ -27,7 +27,7 @@ pub struct Repair {
     works: Vec<Work>,
     /// What the local stack acknowledges.
     here: Seq,
-    /// Since when.
+    /// When it last acknowledged something new.
     since: Instant,
     /// The newest timestamp that it echoes.
     echo: Option<Stamp>,
@@ -51,7 +51,7 @@ struct Work {
 /// How far a repair has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RepairState {
-    /// Holes are open.
+    /// Some holes are not filled yet.
     Open,
     /// The local stack has acknowledged every hole.
     Filled,
@@ -71,7 +71,7 @@ pub enum Patch {
 }
 
 impl Repair {
-    /// Begins now.
+    /// A repair that begins at `now`.
     pub fn new(now: Instant, owed: Owed) -> Self {
         Self {
             works: owed.holes.iter().map(|_| Work::default()).collect(),
@@ -88,7 +88,7 @@ impl Repair {
         }
     }
 
-    /// What it repairs.
+    /// The holes that this repair fills.
     pub const fn owed(&self) -> &Owed {
         &self.owed
     }

@@ -38,7 +38,7 @@ pub(super) struct Trust {
     counts: Counts,
     lost: Instant,
     marked: Option<Instant>,
-    /// Packets have waited.
+    /// A packet has waited in the queue of the path, so the path has one.
     has_queue: bool,
     /// How long the last refusal lasts, and the last pause between two probes.
     refusal: Option<Duration>,

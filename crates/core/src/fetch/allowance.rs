@@ -44,7 +44,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Bytes came.
+    /// Received bytes fill both buckets.
     pub(super) fn earn(&mut self, len: DataSize) {
         self.requests.earn(len);
         self.connections.earn(len);

@@ -67,7 +67,7 @@ pub(super) enum WholeTry {
     Untried,
     /// The next request is for the whole file.
     Next,
-    /// It was sent.
+    /// The request for the whole file was sent.
     Asked,
 }
 

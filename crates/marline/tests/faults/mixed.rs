@@ -210,7 +210,7 @@ fn random_batches_of_files_of_equal_length_are_never_mixed() {
 
 /// `make soak`.
 #[test]
-#[ignore = "a thousand batches take minutes"]
+#[ignore = "a thousand batches take minutes: make soak"]
 fn a_thousand_random_batches_are_never_mixed() {
     let begun = Instant::now();
     let first = 1_000_000;

@@ -19,13 +19,18 @@ fn fields(asked: &Asked, names: &[&str]) -> Vec<Option<String>> {
     names.iter().map(|name| asked.field(name).map(str::to_owned)).collect()
 }
 
-#[test]
-fn fields_of_options_reach_the_server_and_not_another_origin() {
-    let resource = Resource::new(SIZE);
+/// A server that redirects to another origin, and that origin, which has the file.
+fn redirected(resource: &Resource) -> (Server, Server) {
     let all = resource.clone();
     let other = Server::start(move |asked| all.answer(asked));
     let target = other.url("/file");
-    let first = Server::start(move |_| Answer::redirect(302, &target));
+    (Server::start(move |_| Answer::redirect(302, &target)), other)
+}
+
+#[test]
+fn fields_of_options_reach_the_server_and_not_another_origin() {
+    let resource = Resource::new(SIZE);
+    let (first, other) = redirected(&resource);
     let program = Program::new();
     let words = ["-A", "me/1", "-e", "http://from.example/", "-b", "k=secret", "-L", "-f", "-s", "-S", "-C", "-"];
     program.run(&[&words[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
@@ -160,10 +165,7 @@ fn a_url_without_a_scheme_is_http() {
 #[test]
 fn a_login_does_not_follow_to_another_port() {
     let resource = Resource::new(SIZE);
-    let all = resource.clone();
-    let other = Server::start(move |asked| all.answer(asked));
-    let target = other.url("/file");
-    let first = Server::start(move |_| Answer::redirect(302, &target));
+    let (first, other) = redirected(&resource);
     let program = Program::new();
     let words = ["--user", "me:secret", "-H", "X-Token: secret", "-b", "k=secret"];
     program.run(&[&words[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();

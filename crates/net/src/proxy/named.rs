@@ -73,14 +73,14 @@ impl Named {
 pub(super) fn has_unread(text: &[u8], via: &str) -> bool {
     let text = String::from_utf8_lossy(text);
     let escaped = ["/http%3a", "/https%3a", "/http:%2f", "/https:%2f"];
-    let lower = text.to_ascii_lowercase();
+    let (lower, via) = (text.to_ascii_lowercase(), via.to_ascii_lowercase());
     if escaped.iter().any(|escaped| lower.contains(escaped)) {
         return true;
     }
     lower.match_indices(":/").any(|(at, _)| {
         let before = lower.get(..at).unwrap_or_default();
         let scheme = before.strip_suffix("https").or_else(|| before.strip_suffix("http"));
-        scheme.is_some_and(|before| before.ends_with(['/', '\\']) && !before.ends_with(&via.to_ascii_lowercase()))
+        scheme.is_some_and(|before| before.ends_with(['/', '\\']) && !before.ends_with(&via))
     })
 }
 
