@@ -75,3 +75,38 @@ fn what_was_fetched_ahead_belongs_to_the_login_it_was_fetched_with() {
     let got = proxy.get(&url("me:pw@", "2.ts"), &player);
     assert!(got.status == 200 && got.body == *resource.data, "{}", got.status);
 }
+
+#[test]
+fn a_host_that_plays_on_many_connections_and_never_reads_keeps_nobody_out() {
+    let Some(lan) = Lan::new() else { return };
+    let film = Resource::new(4_000_000);
+    let (film, short) = (film, Resource::new(20_000));
+    let server = lan.network.serve(move |asked| match asked.path.as_str() {
+        "/file" => short.answer(asked),
+        "/list.m3u8" => {
+            let list = format!("#EXTM3U\n{}", "#EXTINF:2,\nhttp://h/1.ts\n".repeat(20_000));
+            Answer::page(200, &list).with("Content-Type", "application/x-mpegurl")
+        }
+        _ => film.answer(asked),
+    });
+    // 32 windows, of which other hosts have 28.
+    let proxy = lan.proxy(&["--memory", "64M"]);
+    let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
+    lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);
+    for path in ["film", "list.m3u8"] {
+        let asking = format!("GET /{} HTTP/1.1\r\nHost: {at}\r\n\r\n", server.url(&format!("/{path}")));
+        let _open = open_many(&lan, at, 60, Box::leak(asking.into_bytes().into_boxed_slice()));
+        std::thread::sleep(Duration::from_secs(3));
+        for n in 0..4 {
+            let url = server.url("/file");
+            let words =
+                ["netns", "exec", lan.name(), "curl", "-sS", "--max-time", "20", "--interface", "192.168.91.3"];
+            let other = Command::new("ip").args(words).arg(format!("http://{at}/{url}")).output().unwrap();
+            assert_eq!(other.stdout.len(), 20_000, "{path} {n}: {}", String::from_utf8_lossy(&other.stdout));
+            let here = lan.ask_here(&proxy, Form::Media, &url);
+            assert_eq!(here.status, 200, "{path} {n}: {}", here.text());
+            let list = lan.ask_here(&proxy, Form::Media, &server.url(&format!("/list.m3u8?{n}")));
+            assert_eq!(list.status, 200, "{path} {n}: {}", list.text());
+        }
+    }
+}

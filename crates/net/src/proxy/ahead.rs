@@ -33,7 +33,7 @@ use tokio::sync::oneshot;
 use url::Url;
 
 use super::body::{Late, Task};
-use super::memory::{Memory, Reserved, Use};
+use super::memory::{Client, Memory, Reserved, Use};
 use super::named::Named;
 use super::pieces::{Piece, Rendition, Spot};
 use super::range::Wanted;
@@ -129,7 +129,7 @@ pub(super) struct Turn {
 
 impl Ahead {
     /// A playlist has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all
-    /// players; those that were not used for the longest time go first.
+    /// players; of the client that has the most, those that were not used for the longest time go first.
     pub(super) fn learn(&self, memory: &Memory, session: &Session, mut offer: Offer, right: Right) {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
@@ -140,20 +140,28 @@ impl Ahead {
         let mut is_short = false;
         let reserved = loop {
             let size = (offer.size() + around) as u64;
-            let reserved = memory.reserve(Use::Remembered, size).filter(|_| courses.len() < MOST);
+            let reserved =
+                memory.reserve(Client::of(&right), Use::Remembered, size).filter(|_| courses.len() < MOST);
             if reserved.is_some() {
                 break reserved;
             }
             // The segments of the oldest, as long as there are any; then its own; then the oldest itself.
             let is_full = courses.len() >= MOST;
-            let with_segments = courses.values_mut().filter(|course| !is_full && !course.is_short);
-            if let Some(course) = with_segments.min_by_key(|course| course.seen) {
+            let is_long = |course: &Course| !is_full && !course.is_short;
+            let own = Client::of(&right);
+            let long = courses.values().filter(|course| is_long(course)).map(|course| Client::of(&course.right));
+            let loser = Client::with_most(long, own);
+            let with_segments = courses.values_mut().filter(|course| is_long(course));
+            let of_loser = with_segments.filter(|course| Client::of(&course.right) == loser);
+            if let Some(course) = of_loser.min_by_key(|course| course.seen) {
                 course.shorten();
             } else if !is_full && !is_short {
                 offer.shorten();
                 is_short = true;
             } else {
-                let oldest = courses.iter().min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone());
+                let loser = Client::with_most(courses.values().map(|course| Client::of(&course.right)), own);
+                let of_loser = courses.iter().filter(|(_, course)| Client::of(&course.right) == loser);
+                let oldest = of_loser.min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone());
                 match oldest {
                     Some(oldest) => courses.remove(&oldest),
                     None => break None,
@@ -399,7 +407,7 @@ impl Turn {
                 _ => None,
             }
         });
-        Some((head, Late { opening, left }))
+        Some((head, Late { opening, left, seat: None }))
     }
 
     /// From now on the next segments are fetched; `session` is that of the one which the player takes.

@@ -17,13 +17,14 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 use url::Url;
 
-use super::memory::Grant;
+use super::clients::Seat;
+use super::loans::Loan;
 use super::series::Part;
 use super::session::{Session, begun};
 use super::single::Single;
 use crate::get::{GetError, Learnt};
 use crate::reach::Right;
-use crate::store::{Identity, Reader};
+use crate::store::Identity;
 
 /// The body of an answer.
 pub(super) enum Reply {
@@ -45,6 +46,8 @@ pub(super) enum Reply {
 pub(super) struct Late {
     pub(super) opening: Pin<Box<dyn Future<Output = Option<Box<Play>>>>>,
     pub(super) left: u64,
+    /// The connection that it is sent on.
+    pub(super) seat: Option<Rc<Seat>>,
 }
 
 /// An answer that is passed on, and its next piece.
@@ -79,16 +82,14 @@ pub(super) struct Work {
     pub(super) outcome: Rc<RefCell<Option<Result<(), GetError>>>>,
     /// No link brings anything, and none is expected to soon.
     pub(super) hopeless: Rc<Cell<bool>>,
-    pub(super) _task: Task,
 }
 
 /// The bytes of one answer to a player.
 pub(super) struct Play {
     id: u64,
-    reader: Rc<Reader>,
     session: Rc<Session>,
     part: Option<Rc<Part>>,
-    grant: Grant,
+    loan: Rc<Loan>,
     pub(super) work: Work,
     /// Where it began.
     from: u64,
@@ -104,19 +105,24 @@ impl Play {
     pub(super) fn new(
         id: u64,
         from: u64,
-        reader: Rc<Reader>,
         session: Rc<Session>,
         part: Option<Rc<Part>>,
-        grant: Grant,
+        loan: Rc<Loan>,
         work: Work,
     ) -> Self {
-        Self { id, reader, session, part, grant, work, from, at: from, held: Bytes::new(), left: None }
+        Self { id, session, part, loan, work, from, at: from, held: Bytes::new(), left: None }
+    }
+
+    /// It is sent on this connection, which is closed when its window is revoked.
+    pub(super) fn is_sent_on(&self, seat: &Rc<Seat>) {
+        self.loan.is_sent_on(seat);
     }
 
     /// Waits for the first byte, or the end.
     pub(super) async fn begun(&self) -> Option<Identity> {
-        let identity = begun(&self.reader).await;
-        self.reader.fix();
+        let reader = self.loan.reader()?;
+        let identity = begun(&reader).await;
+        reader.fix();
         identity
     }
 
@@ -134,13 +140,15 @@ impl Play {
 
     /// Nothing has come, and nothing will.
     pub(super) fn is_over_before_it_began(&self) -> bool {
-        self.reader.held().1 == 0 && !matches!(*self.work.outcome.borrow(), Some(Ok(())) | None)
+        let has_some = self.loan.reader().is_some_and(|reader| reader.held().1 > 0);
+        !has_some && !matches!(*self.work.outcome.borrow(), Some(Ok(())) | None)
     }
 
     /// Takes bytes in until there are enough of them, or the end; they stay.
     pub(super) async fn peek(&mut self, enough: &impl Fn(&[u8]) -> bool) {
         while !enough(&self.held) {
-            let Some(bytes) = poll_fn(|cx| self.reader.poll_next(cx)).await else { return };
+            let Some(reader) = self.loan.reader() else { return };
+            let Some(bytes) = poll_fn(|cx| reader.poll_next(cx)).await else { return };
             self.take(bytes);
         }
     }
@@ -165,6 +173,7 @@ impl Play {
     fn take(&mut self, mut bytes: Bytes) {
         let left = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
         bytes.truncate(left.saturating_sub(self.held.len()));
+        self.loan.is_taken(self.session.now());
         self.session.takes(self.at + self.held.len() as u64, &bytes);
         self.held = if self.held.is_empty() { bytes } else { [&*self.held, &*bytes].concat().into() };
     }
@@ -174,7 +183,10 @@ impl Play {
             return Poll::Ready(None);
         }
         if self.held.is_empty() {
-            let Poll::Ready(next) = self.reader.poll_next(cx) else { return Poll::Pending };
+            let Some(reader) = self.loan.reader() else {
+                return Poll::Ready(Some(Err(io::Error::other("its memory is needed for another client"))));
+            };
+            let Poll::Ready(next) = reader.poll_next(cx) else { return Poll::Pending };
             let ended_well = || matches!(*self.work.outcome.borrow(), Some(Ok(())));
             match (next, self.left) {
                 (Some(bytes), _) => self.take(bytes),
@@ -208,7 +220,7 @@ impl Play {
 impl Drop for Play {
     fn drop(&mut self) {
         self.session.left_early.set(self.left.is_some_and(|left| left > 0));
-        self.session.ended(self.id, self.grant.size());
+        self.session.ended(self.id, self.loan.size());
     }
 }
 
@@ -222,7 +234,10 @@ impl Body for Reply {
         if let Self::Late(late) = this {
             match late.opening.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(play)) => *this = Self::Play(play),
+                Poll::Ready(Some(play)) => {
+                    late.seat.iter().for_each(|seat| play.is_sent_on(seat));
+                    *this = Self::Play(play);
+                }
                 Poll::Ready(None) => {
                     *this = Self::Text(Full::default());
                     return Poll::Ready(Some(Err(io::Error::other("the transfer cannot begin"))));

@@ -47,12 +47,12 @@ impl Clients {
             tracing::debug!(%from, "no place for one more connection");
             return None;
         };
-        let (silent, also_evicted) = self.silent.borrow_mut().came(from, goes);
+        let (silent, also_evicted) = self.silent.borrow_mut().came(from, Rc::clone(&goes));
         for goes in evicted.iter().chain(&also_evicted) {
             let _ = goes.send(true);
         }
         self.open.set(self.open.get() + 1);
-        Some(Rc::new(Seat { clients: Rc::clone(self), ticket, silent: Cell::new(Some(silent)), gone }))
+        Some(Rc::new(Seat { clients: Rc::clone(self), ticket, silent: Cell::new(Some(silent)), goes, gone }))
     }
 
     /// How long a connection may be idle before a request, and take for its head.
@@ -73,6 +73,7 @@ pub(super) struct Seat {
     clients: Rc<Clients>,
     ticket: GuestTicket,
     silent: Cell<Option<HandshakeTicket>>,
+    goes: Rc<watch::Sender<bool>>,
     gone: watch::Receiver<bool>,
 }
 
@@ -84,12 +85,15 @@ impl Seat {
         }
     }
 
-    /// Waits until the connection has to make room.
+    /// The connection is to be closed.
+    pub(super) fn close(&self) {
+        let _ = self.goes.send(true);
+    }
+
+    /// Waits until the connection has to make room, or is to be closed.
     pub(super) async fn evicted(&self) {
-        // The sender goes when the place is given up, which is not to be told.
-        if self.gone.clone().wait_for(|gone| *gone).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        // The sender is a part of this, so it cannot be gone.
+        let _ = self.gone.clone().wait_for(|gone| *gone).await;
     }
 }
 

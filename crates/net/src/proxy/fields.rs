@@ -20,6 +20,7 @@ use http::header::{self, AUTHORIZATION, HeaderName, HeaderValue, ORIGIN, REFERER
 use url::Url;
 
 use super::guard;
+use super::memory::Client;
 use crate::cookies::Jar;
 use crate::get::{describes, same_origin};
 
@@ -51,6 +52,7 @@ pub(super) struct Jars {
 #[derive(Debug)]
 struct Kept {
     jar: Rc<Jar>,
+    client: Client,
     seen: Instant,
 }
 
@@ -115,14 +117,18 @@ impl Jars {
             key.push(0);
             key.extend(text);
         }
+        let client = Client::of_player(player);
         let mut known = self.known.borrow_mut();
         known.retain(|_, kept| kept.seen.elapsed() < FORGET);
         if known.len() >= MOST_JARS && !known.contains_key(&key) {
-            let oldest = known.iter().min_by_key(|(_, kept)| kept.seen).map(|(key, _)| key.clone());
+            // A client with many users loses one of its own.
+            let loser = Client::with_most(known.values().map(|kept| kept.client), client);
+            let own = known.iter().filter(|(_, kept)| kept.client == loser);
+            let oldest = own.min_by_key(|(_, kept)| kept.seen).map(|(key, _)| key.clone());
             oldest.map(|oldest| known.remove(&oldest));
         }
         let now = Instant::now();
-        let kept = known.entry(key).or_insert_with(|| Kept { jar: Rc::default(), seen: now });
+        let kept = known.entry(key).or_insert_with(|| Kept { jar: Rc::default(), client, seen: now });
         kept.seen = now;
         Rc::clone(&kept.jar)
     }
@@ -319,8 +325,9 @@ mod tests {
         }
         assert!(Rc::ptr_eq(&all[0], &jars.of("p", None, &fields("a=1"))));
         for n in 0..2 * MOST_JARS {
-            jars.of(&n.to_string(), None, &fields("a=1"));
+            jars.of(&format!("192.0.2.1 {n}"), None, &fields("a=1"));
             assert!(jars.known.borrow().len() <= MOST_JARS);
         }
+        assert!(Rc::ptr_eq(&all[2], &jars.of("q", None, &fields("a=1"))), "another client keeps its own");
     }
 }

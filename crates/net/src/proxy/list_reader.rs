@@ -2,9 +2,12 @@
 //!
 //! A thread cannot be stopped. That a reading ends is the business of its [`Cost`]; that the player does not wait longer
 //! than that, even if the thread is not scheduled, is that of a timer here. Long lists have one thread, short ones two of
-//! their own: a short one never waits for a long one. At most [`WAITING`] lists wait for their turn; beyond that players get
-//! 503. The memory of a list is reserved before it is taken, and goes with it into the thread.
+//! their own: a short one never waits for a long one. At most [`WAITING`] lists wait for their turn, half of them of one
+//! client; beyond that players get 503. Of one client one list is read at a time, so a client with many lists holds up nobody
+//! else. The memory of a list is reserved before it is taken, and goes with it into the thread.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +17,7 @@ use tokio::time::timeout;
 
 use super::address::Place;
 use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit, malformed};
-use super::memory::Reserved;
+use super::memory::{Client, Reserved};
 use super::playlist::Rewritten;
 use super::playlist_answer::Kind;
 use super::recognize::{Look, look};
@@ -26,6 +29,14 @@ pub(super) struct ListReader {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    clients: RefCell<BTreeMap<Client, Turns>>,
+}
+
+/// Whose turn it is among the lists of one client.
+#[derive(Clone)]
+struct Turns {
+    waiting: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
 }
 
 /// A list to be read.
@@ -55,20 +66,25 @@ pub(super) enum Outcome {
 impl Default for ListReader {
     fn default() -> Self {
         let some = |permits| Arc::new(Semaphore::new(permits));
-        Self { short: some(2), long: some(1), waiting: some(WAITING) }
+        Self { short: some(2), long: some(1), waiting: some(WAITING), clients: RefCell::default() }
     }
 }
 
 impl ListReader {
     /// Reads a list.
     pub(super) async fn read(&self, job: Job) -> Outcome {
+        let Turns { waiting, turn } = self.turns(job.reserved.client());
+        let Ok(_of_client) = waiting.try_acquire() else { return Outcome::Full };
         let Ok(_waits) = Arc::clone(&self.waiting).try_acquire_owned() else { return Outcome::Full };
         // What a compressed one becomes is not known.
         let is_short = job.body.len() <= SHORT && job.encoding.is_none();
         let threads = if is_short { &self.short } else { &self.long };
-        let Ok(Ok(thread)) = timeout(PATIENCE, Arc::clone(threads).acquire_owned()).await else {
-            return Outcome::Full;
+        let turns = async {
+            // The thread last: a list that has one does not wait for anything.
+            let own = Arc::clone(&turn).acquire_owned().await.ok()?;
+            Some((own, Arc::clone(threads).acquire_owned().await.ok()?))
         };
+        let Ok(Some(thread)) = timeout(PATIENCE, turns).await else { return Outcome::Full };
         let reading = tokio::task::spawn_blocking(move || {
             // Until the very end: nobody may take its place while it still works.
             let _thread = thread;
@@ -79,6 +95,17 @@ impl ListReader {
             Ok(Err(_)) => Outcome::Refused("it cannot be read".to_owned()),
             Err(_) => Outcome::Refused("it takes too long to read".to_owned()),
         }
+    }
+
+    fn turns(&self, client: Client) -> Turns {
+        let mut clients = self.clients.borrow_mut();
+        // Those with nothing to read are forgotten: each list holds a part of its own while it waits.
+        clients.retain(|_, turns| Arc::strong_count(&turns.turn) > 1);
+        // Programs of this machine are one client, and each of them may be busy.
+        let (waiting, at_once) = if client == Client::HERE { (WAITING, 3) } else { (WAITING / 2, 1) };
+        let some = |permits| Arc::new(Semaphore::new(permits));
+        let new = || Turns { waiting: some(waiting), turn: some(at_once) };
+        clients.entry(client).or_insert_with(new).clone()
     }
 }
 

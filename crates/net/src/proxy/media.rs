@@ -18,6 +18,7 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body as _;
 
 use super::body::{Reply, text};
+use super::clients::Seat;
 use super::fields::{Fields, Sent};
 use super::playlist_answer::{self, Answered, Kind};
 use super::range::{self, Wanted};
@@ -30,8 +31,8 @@ use crate::reach::Right;
 pub(super) async fn answer<B>(
     sessions: &Rc<Sessions>,
     request: &Request<B>,
-    listener: SocketAddr,
-    peer: SocketAddr,
+    (listener, peer): (SocketAddr, SocketAddr),
+    seat: &Rc<Seat>,
 ) -> Response<Reply> {
     let fields = request.headers();
     match guard::media(fields, listener) {
@@ -117,7 +118,8 @@ pub(super) async fn answer<B>(
         Some(turn) => turn.early(sessions, &session, wanted).await,
         None => None,
     };
-    if let Some((head, late)) = early {
+    if let Some((head, mut late)) = early {
+        late.seat = Some(Rc::clone(seat));
         turn.into_iter().for_each(|turn| turn.follow(sessions, &session));
         return with_head(&head, Reply::Late(late));
     }
@@ -147,7 +149,10 @@ pub(super) async fn answer<B>(
                 };
             }
             match bytes {
-                Bytes::Play(play) => with_head(&head, Reply::Play(play)),
+                Bytes::Play(play) => {
+                    play.is_sent_on(seat);
+                    with_head(&head, Reply::Play(play))
+                }
                 Bytes::Single(single) => with_head(&head, Reply::single(single)),
             }
         }

@@ -38,6 +38,7 @@ mod hold;
 mod home;
 mod lines;
 mod list_reader;
+mod loans;
 mod manifest;
 mod media;
 mod memory;
@@ -393,7 +394,7 @@ async fn route(
         return forward::request(sessions, request, Right::of_peer(peer).at(listener), seat).await;
     }
     let near = guard::is_near(request.headers());
-    let mut answer = media::answer(sessions, &request, listener, peer).await;
+    let mut answer = media::answer(sessions, &request, (listener, peer), &seat).await;
     if near {
         // For a page at an address without a name browsers take nothing else: the player page could not play.
         let name = "cross-origin-resource-policy";

@@ -25,7 +25,7 @@ use super::address::Place;
 use super::body::{self, Reply};
 use super::cost::MOST_PLAYLIST;
 use super::list_reader::{Job, Outcome};
-use super::memory::{Reserved, Use};
+use super::memory::{Client, Reserved, Use};
 use super::named::{self, Named};
 use super::playlist::Rewritten;
 use super::range::Wanted;
@@ -110,7 +110,7 @@ pub(super) async fn answer_with(
     (head, bytes): (Head, Bytes),
     asked: (&str, &str),
 ) -> Result<Response<Reply>, Refusal> {
-    let mut gathering = Gathering::new(sessions)?;
+    let mut gathering = Gathering::new(sessions, session)?;
     let (url, leads) = match bytes {
         Bytes::Play(mut play) => {
             let broken = |_| Refusal::Gone("the transfer of the playlist broke off".to_owned());
@@ -246,8 +246,9 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn new(sessions: &Sessions) -> Result<Self, Refusal> {
-        let reserved = sessions.memory.reserve(Use::Lists, 0).ok_or(Refusal::Full)?;
+    fn new(sessions: &Sessions, session: &Session) -> Result<Self, Refusal> {
+        let client = Client::of(&session.right);
+        let reserved = sessions.memory.reserve(client, Use::Lists, 0).ok_or(Refusal::Full)?;
         Ok(Self { body: Vec::new(), reserved })
     }
 
@@ -288,7 +289,7 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>
         let is_last = links.len() == 0;
         match fresh {
             Some(link) => {
-                let gathering = Gathering::new(sessions)?;
+                let gathering = Gathering::new(sessions, session)?;
                 question.sent = Rc::default();
                 under.spawn_local(ask(Rc::clone(&sessions.network), link, question.clone(), gathering));
             }

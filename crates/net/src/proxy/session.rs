@@ -34,7 +34,8 @@ use super::events::Events;
 use super::fields::{Jars, Sent};
 use super::hold::{Hold, Start};
 use super::list_reader::ListReader;
-use super::memory::Memory;
+use super::loans::Loans;
+use super::memory::{Client, Grant, Lacks, Memory};
 use super::playlist_answer::Kind;
 use super::radios::Radios;
 use super::range::{self, Wanted};
@@ -55,6 +56,7 @@ use crate::store::{Identity, Reader, StoreError};
 pub(super) struct Sessions {
     pub(super) network: Rc<Network>,
     pub(super) memory: Memory,
+    pub(super) loans: Loans,
     pub(super) lists: ListReader,
     pub(super) events: Rc<Events>,
     pub(super) choice: Rc<RefCell<Choice>>,
@@ -199,6 +201,7 @@ impl Sessions {
         Self {
             network,
             memory,
+            loans: Loans::default(),
             lists: ListReader::default(),
             events,
             choice: Rc::default(),
@@ -499,21 +502,21 @@ impl Sessions {
     fn play(&self, session: &Rc<Session>, mut feed: Feed, span: Range<u64>) -> Result<Play, Refusal> {
         let beyond = self.memory.most() - session.most.get();
         let has = DataSize::from_bytes(session.windows.get()).max(beyond);
-        let grant = self.memory.grant(has).ok_or(Refusal::Full)?;
+        let grant = self.grant(session, has)?;
         feed.window = grant.size();
         session.windows.set(session.windows.get() + grant.size().bytes());
         let (id, from) = (self.next.replace(self.next.get() + 1), feed.from);
         feed.trace = self.terms.trace.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
         let rests = feed.expected.iter().filter(|(.., rests)| *rests).map(|(name, ..)| name.clone()).collect();
         let (reader, filling) = feed.open();
-        let reader = Rc::new(reader);
+        let (reader, window) = (Rc::new(reader), grant.size());
         session.watching.borrow_mut().asks(session.now(), from);
         *session.decided.borrow_mut() = Decided { rests, ..Decided::default() };
         session.plays.borrow_mut().insert(id, (span, Rc::downgrade(&reader)));
         let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
         let hopeless = Rc::new(Cell::new(false));
         let part = session.part(from);
-        let mut ear = Ear::new(id, from, self, session, grant.size(), Rc::clone(&hopeless));
+        let mut ear = Ear::new(id, from, self, session, window, Rc::clone(&hopeless));
         let (network, tell, told) = (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
         let work = tokio::task::spawn_local(async move {
             let ended = filling.run(&network, &mut ear, tell).await;
@@ -523,8 +526,20 @@ impl Sessions {
             *told.borrow_mut() = Some(ended);
             ear.is_over();
         });
-        let work = Work { learnt, outcome, hopeless, _task: Task(work) };
-        Ok(Play::new(id, from, reader, Rc::clone(session), part.map(|(_, part)| part), grant, work))
+        let loan = self.loans.lend(session.now(), &session.right, grant, reader, Task(work));
+        let work = Work { learnt, outcome, hopeless };
+        Ok(Play::new(id, from, Rc::clone(session), part.map(|(_, part)| part), loan, work))
+    }
+
+    /// A window for one more answer; where none is left, that of a client which has many.
+    fn grant(&self, session: &Session, has: DataSize) -> Result<Grant, Refusal> {
+        let client = Client::of(&session.right);
+        let grant = self.memory.grant(client, has);
+        let grant = grant.or_else(|lacks| {
+            let is_revoked = self.loans.revoke_for(&session.right, lacks == Lacks::PartOfOthers);
+            if is_revoked { self.memory.grant(client, has) } else { Err(lacks) }
+        });
+        grant.map_err(|_| Refusal::Full)
     }
 }
 

@@ -1,0 +1,161 @@
+//! Windows that can be revoked: the memory of each answer that is played, and who has it.
+//!
+//! A client that opens many connections and reads none of them would keep its windows for as long as it likes. So where no
+//! window is left for a request, one is revoked: of the client that has the most, in the address of it that has the most, the
+//! one from which nothing was taken for the longest time. Its bytes, its transfer and its connection end at once. A client
+//! that would then have more than the one which loses gets nothing, so clients do not take windows from each other in turn.
+//!
+//! A fixed share for each client was not used: with few clients it would leave memory unused, and with many there is none.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+
+use marline_core::units::{DataSize, Instant};
+
+use super::body::Task;
+use super::clients::Seat;
+use super::memory::{Client, Grant};
+use crate::reach::Right;
+use crate::store::Reader;
+
+/// All windows that are granted.
+#[derive(Default)]
+pub(super) struct Loans(RefCell<Vec<Weak<Loan>>>);
+
+/// The window of one answer, until it is revoked.
+pub(super) struct Loan {
+    client: Client,
+    address: Option<IpAddr>,
+    size: DataSize,
+    held: RefCell<Option<Held>>,
+    /// When bytes were taken from it for the last time.
+    taken: Cell<Instant>,
+    /// The connection that it is sent on; none yet.
+    seat: RefCell<Option<Rc<Seat>>>,
+}
+
+struct Held {
+    reader: Rc<Reader>,
+    _transfer: Task,
+    _grant: Grant,
+}
+
+impl Loans {
+    /// Hands out a window, with the transfer that fills it.
+    pub(super) fn lend(
+        &self,
+        now: Instant,
+        right: &Right,
+        grant: Grant,
+        reader: Rc<Reader>,
+        transfer: Task,
+    ) -> Rc<Loan> {
+        let size = grant.size();
+        let loan = Rc::new(Loan {
+            client: Client::of(right),
+            address: right.host(),
+            size,
+            held: RefCell::new(Some(Held { reader, _transfer: transfer, _grant: grant })),
+            taken: Cell::new(now),
+            seat: RefCell::default(),
+        });
+        self.0.borrow_mut().push(Rc::downgrade(&loan));
+        loan
+    }
+
+    /// Revokes a window for a request with this right; whether there was one. `among_others`: only those of other hosts.
+    pub(super) fn revoke_for(&self, right: &Right, among_others: bool) -> bool {
+        let mut all = self.0.borrow_mut();
+        all.retain(|loan| loan.upgrade().is_some_and(|loan| loan.held.borrow().is_some()));
+        let all: Vec<Rc<Loan>> = all.iter().filter_map(Weak::upgrade).collect();
+        let eligible = || all.iter().filter(|loan| !among_others || loan.client != Client::HERE);
+        let holders = eligible().map(|loan| (loan.client, loan.address));
+        let Some(loser) = loser((Client::of(right), right.host()), holders) else { return false };
+        let stalest = eligible().filter(|loan| (loan.client, loan.address) == loser);
+        let Some(loan) = stalest.min_by_key(|loan| loan.taken.get()) else { return false };
+        tracing::debug!(address = ?loan.address, "a window is revoked: another client needs it");
+        loan.revoke();
+        true
+    }
+}
+
+impl Loan {
+    /// The bytes of the window; none: it was revoked.
+    pub(super) fn reader(&self) -> Option<Rc<Reader>> {
+        self.held.borrow().as_ref().map(|held| Rc::clone(&held.reader))
+    }
+
+    pub(super) fn size(&self) -> DataSize {
+        self.size
+    }
+
+    /// Bytes have been taken.
+    pub(super) fn is_taken(&self, now: Instant) {
+        self.taken.set(now);
+    }
+
+    /// It is sent on this connection.
+    pub(super) fn is_sent_on(&self, seat: &Rc<Seat>) {
+        *self.seat.borrow_mut() = Some(Rc::clone(seat));
+    }
+
+    fn revoke(&self) {
+        *self.held.borrow_mut() = None;
+        if let Some(seat) = self.seat.take() {
+            seat.close();
+        }
+    }
+}
+
+/// A client, and an address of it.
+type Holder = (Client, Option<IpAddr>);
+
+/// Who loses a window for this one, of those who hold each of them.
+fn loser((own, address): Holder, holders: impl Iterator<Item = Holder>) -> Option<Holder> {
+    let (mut of_clients, mut of_addresses) = (BTreeMap::new(), BTreeMap::new());
+    for holder in holders {
+        *of_clients.entry(holder.0).or_insert(0_usize) += 1;
+        *of_addresses.entry(holder).or_insert(0_usize) += 1;
+    }
+    let has = of_clients.get(&own).copied().unwrap_or_default();
+    let most = of_clients.iter().max_by_key(|(_, count)| **count);
+    let other = most.filter(|(client, count)| **client != own && **count > has + 1).map(|(client, _)| *client);
+    // Within its own client, which all hosts of a LAN are with IPv6, one address takes no windows from another either.
+    let least =
+        if other.is_some() { 0 } else { of_addresses.get(&(own, address)).copied().unwrap_or_default() + 1 };
+    let in_it = of_addresses.iter().filter(|((client, _), _)| *client == other.unwrap_or(own));
+    in_it.max_by_key(|(_, count)| **count).filter(|(_, count)| **count > least).map(|(holder, _)| *holder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(address: &str) -> Holder {
+        let right = Right::of_peer(std::net::SocketAddr::new(address.parse().unwrap(), 1));
+        (Client::of(&right), right.host())
+    }
+
+    #[test]
+    fn the_client_with_the_most_loses_and_in_it_the_address_with_the_most() {
+        for (comes, holders, loses) in [
+            ("10.0.0.2", &[("10.0.0.1", 5)][..], Some("10.0.0.1")),
+            ("10.0.0.1", &[("10.0.0.1", 5)], None),
+            ("10.0.0.1", &[("10.0.0.1", 5), ("10.0.0.2", 6)], None),
+            ("10.0.0.1", &[("10.0.0.1", 5), ("10.0.0.2", 7)], Some("10.0.0.2")),
+            ("127.0.0.1", &[("10.0.0.1", 3), ("10.0.0.2", 4)], Some("10.0.0.2")),
+            ("10.0.0.1", &[("127.0.0.1", 9)], Some("127.0.0.1")),
+            ("10.0.0.1", &[], None),
+            // 64 bits of IPv6 are one client.
+            ("10.0.0.1", &[("fd00::1", 1), ("fd00::2", 2), ("10.0.0.2", 2)], Some("fd00::2")),
+            ("fd00::3", &[("fd00::1", 1), ("fd00::2", 4)], Some("fd00::2")),
+            ("fd00::3", &[("fd00::1", 1), ("fd00::2", 1)], None),
+            ("fd00::3", &[("fd00::1", 1), ("fd00::2", 1), ("10.0.0.2", 3)], None),
+        ] {
+            let all = holders.iter().flat_map(|(address, count)| std::iter::repeat_n(holder(address), *count));
+            assert_eq!(loser(holder(comes), all), loses.map(holder), "{comes} {holders:?}");
+        }
+    }
+}
