@@ -87,6 +87,16 @@ fn hostile_lists_cost_in_proportion() {
         ("playlist", hls(&(define(&long) + &many(50_000, "{$x}\n")))),
         ("playlist", hls(&(define("y") + &many(400_000, "{$")))),
         ("playlist", hls(&format!("#EXT-X-KEY:{}", many(100_000, "URI=\"/\",")))),
+        ("playlist", hls(&many(100_000, "# /http://"))),
+        ("playlist", hls(&format!("# {}", many(100_000, "/http:/")))),
+        ("playlist", hls(&format!("#EXT-X-KEY:{}", many(100_000, "URI=\"")))),
+        (
+            "manifest",
+            dash(&format!(
+                "<SegmentTemplate media='$RepresentationID$/$Number$'/>{}",
+                many(20_000, "<Representation id='/x'/>")
+            )),
+        ),
         ("manifest", format!("<MPD{attributes}/>")),
         ("manifest", format!("<MPD>{}</MPD>", many(300, &format!("<a{}/>", &attributes[..800])))),
         ("manifest", format!("<MPD>{}{}</MPD>", many(30_000, "<a><BaseURL>x/</BaseURL>"), many(30_000, "</a>"))),

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::lan::{FORMS, Form, Lan};
+use crate::proxy::Proxy;
 use crate::server::{Answer, Resource, Server, Step};
 
 /// SOCKS5: not allowed by a rule.
@@ -228,8 +229,71 @@ fn no_list_that_players_forgive_leads_into_the_local_networks() {
         let got = lan.ask_as(name, &proxy, &target);
         assert_eq!(got.status, 403, "{name}: {}", got.text());
     }
+    // Whatever name it has that asks.
+    assert_eq!(lan.ask_as("another", &proxy, &target).status, 403);
     assert_eq!(lan.router.connections(), 0);
-    assert_eq!(lan.ask_as("another", &proxy, &target).status, 200, "who has read no list may ask for it");
+    // Another service of the same host was named by no list.
+    let own = format!("http://10.77.1.2:{}/", lan.own.port);
+    assert_eq!(lan.ask_as("video", &proxy, &own).status, 200);
+}
+
+/// Addresses in a text that lead to the proxy.
+fn addresses(text: &str, proxy: &Proxy) -> Vec<String> {
+    let via = format!("http://127.0.0.1:{}/", proxy.address.port());
+    let ends = |c: char| "\"'<> \r\n".contains(c);
+    let parts = text.split(&via).skip(1);
+    parts.map(|rest| rest.split(ends).next().unwrap_or_default().replace("$RepresentationID$", "a")).collect()
+}
+
+#[test]
+fn an_address_of_a_list_is_restricted_whoever_asks_for_it_and_whenever() {
+    let Some(lan) = Lan::new() else { return };
+    lan.names(&NAMES);
+    let (server, proxy) = (public(&lan), lan.proxy(&[]));
+    let target = format!("http://router.test:{}/admin", lan.router.port);
+    for list in ["list.m3u8", "key.m3u8", "channels.m3u", "template.mpd"] {
+        let text = lan.ask_as("reader", &proxy, &server.url(&format!("/{list}?{target}"))).text();
+        let all = addresses(&text, &proxy);
+        let named = all.iter().find(|address| address.contains("router.test")).unwrap();
+        for agent in ["reader", "player"] {
+            assert_eq!(lan.ask_as(agent, &proxy, named).status, 403, "{list}: {named}");
+        }
+        // A proxy that has never read the list.
+        assert_eq!(lan.ask_as("player", &lan.proxy(&[]), named).status, 403, "{list}: {named}");
+    }
+    assert_eq!(lan.router.connections(), 0);
+    let proxy = lan.proxy(&[]);
+    for (mark, status) in [("", 200), ("from-list-private/", 200), ("from-list-private/from-list/", 403)] {
+        let got = lan.ask_as("user", &proxy, &format!("{mark}{target}x"));
+        assert_eq!(got.status, status, "{mark}: {}", got.text());
+    }
+    let own = format!("http://127.0.0.1:{}/", lan.own.port);
+    for (mark, status) in [("", 200), ("from-list-private/", 403), ("from-list/", 403), ("from-list-local/", 200)] {
+        assert_eq!(lan.ask_as("user", &proxy, &format!("{mark}{own}")).status, status, "{mark}");
+    }
+}
+
+#[test]
+fn odd_addresses_in_a_list_restrict_nothing_but_themselves() {
+    let Some(lan) = Lan::new() else { return };
+    let (server, proxy) = (public(&lan), lan.proxy(&[]));
+    let port = lan.router.port;
+    for odd in [
+        "http://a$b/x".to_owned(),
+        "https://archive.example/http://h/f".to_owned(),
+        "http://{$host}/x".to_owned(),
+        format!("http://10.77.1.1:{}/x", port.wrapping_add(1)),
+        "http://10.77.2.1/x".to_owned(),
+    ] {
+        for list in ["list.m3u8", "channels.m3u"] {
+            assert_eq!(lan.ask_here(&proxy, Form::Media, &server.url(&format!("/{list}?{odd}"))).status, 200);
+            for user in [format!("http://10.77.1.1:{port}/mine"), format!("http://127.0.0.1:{}/mine", lan.own.port)]
+            {
+                let got = lan.ask_here(&proxy, Form::Media, &user);
+                assert_eq!(got.status, 200, "{list} {odd}: {user}: {}", got.text());
+            }
+        }
+    }
 }
 
 #[test]

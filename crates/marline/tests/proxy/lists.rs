@@ -93,30 +93,49 @@ fn a_manifests_addresses_lead_to_the_proxy() {
 }
 
 #[test]
-fn a_list_with_errors_is_passed_on_as_it_is_and_the_status_says_why() {
-    let broken = "#EXTM3U\n#EXTINF:two,\n/seg1.ts\n";
-    let server = Server::start(move |asked| match asked.path.as_str() {
-        "/broken.m3u8" => list("application/x-mpegurl", broken),
-        "/broken.mpd" => list("application/dash+xml", "<MPD><BaseURL>/x</MPD>"),
-        "/latin.m3u8" => {
-            Answer::page(200, "").with("Content-Length", "9").then([Step::Raw(b"#EXTM3U\n\xff".to_vec())])
+fn a_list_with_errors_is_rewritten_as_far_as_it_is_understood() {
+    const BODIES: [(&str, &[u8], &[u8]); 5] = [
+        ("duration", b"#EXTM3U\n#EXTINF:two,\n/1.ts\n", b"#EXTM3U\n#EXTINF:two,\n@/1.ts\n"),
+        ("latin", b"#EXTM3U\n#EXTINF:2,caf\xe9\n/caf\xe9.ts\n", b"#EXTM3U\n#EXTINF:2,caf\xe9\n@/caf%E9.ts\n"),
+        ("quote", b"#EXTM3U\n#EXT-X-KEY:X=\"\n/1.ts\n", b"#EXTM3U\n#EXT-X-KEY:X=\"\n@/1.ts\n"),
+        ("return", b"#EXTM3U\r#EXTINF:2,\r/1.ts\r", b"#EXTM3U\r#EXTINF:2,\r@/1.ts\r"),
+        ("map", b"#EXTM3U\n#EXT-X-MAP:URI=/i.mp4\n", b"#EXTM3U\n#EXT-X-MAP:URI=@/i.mp4\n"),
+    ];
+    let raw = |body: Vec<u8>| {
+        let length = body.len().to_string();
+        Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(body)])
+    };
+    let server = Server::start(move |asked| {
+        let name = asked.path.trim_start_matches('/').trim_end_matches(".m3u8");
+        match BODIES.iter().find(|(of, ..)| *of == name) {
+            Some((_, body, _)) => raw(body.to_vec()),
+            None if name == "utf16" => {
+                let units = std::iter::once(0xfeff).chain("#EXTM3U\n#EXTINF:2,é\n/1.ts\n".encode_utf16());
+                raw(units.flat_map(u16::to_le_bytes).collect())
+                    .with("Content-Type", "audio/x-mpegurl; charset=utf-16")
+            }
+            None if name == "broken.mpd" => list("application/dash+xml", "<MPD><BaseURL>/http://h/x</MPD>"),
+            // A film under a playlist's name.
+            None => Resource::new(100_000).with("Content-Type", "video/mp4").answer(asked),
         }
-        // A film under a playlist's name.
-        _ => Resource::new(100_000).with("Content-Type", "video/mp4").answer(asked),
     });
     let proxy = Proxy::start(&[]);
-    assert_eq!(proxy.get(&server.url("/broken.m3u8"), &[]).text(), broken);
-    assert_eq!(proxy.get(&server.url("/broken.mpd"), &[]).text(), "<MPD><BaseURL>/x</MPD>");
-    assert_eq!(proxy.get(&server.url("/latin.m3u8"), &[]).body, b"#EXTM3U\n\xff");
-    let reasons: Vec<String> = proxy.now()["sessions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|session| session["reason"].as_str().unwrap().to_owned())
-        .collect();
-    for (reason, says) in reasons.iter().zip(["line 2: `two` is no duration", "it is no XML", "it is not UTF-8"]) {
-        assert!(reason.starts_with("a list that is passed on as it is") && reason.contains(says), "{reasons:?}");
+    let via = proxy.of(&server.url(""));
+    for (name, _, want) in BODIES {
+        let got = proxy.get(&server.url(&format!("/{name}.m3u8")), &[]).body;
+        let at = want.iter().position(|byte| *byte == b'@').unwrap();
+        let want = [&want[..at], via.as_bytes(), &want[at + 1..]].concat();
+        assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(&want), "{name}");
+        assert!(got == want, "{name}");
     }
+    let got = proxy.get(&server.url("/utf16.m3u8"), &[]);
+    assert_eq!(got.text(), format!("#EXTM3U\n#EXTINF:2,é\n{via}/1.ts\n"));
+    assert_eq!(got.field("content-type"), Some("application/vnd.apple.mpegurl"));
+    let broken = proxy.get(&server.url("/broken.mpd"), &[]).text();
+    assert_eq!(broken, "<MPD><BaseURL>/from-list-local/http://h/x</MPD>");
+    let now = proxy.now();
+    let mut reasons = now["sessions"].as_array().unwrap().iter().map(|session| session["reason"].as_str().unwrap());
+    assert!(reasons.any(|reason| reason.starts_with("a list that is passed on as it is: it is no XML")), "{now:#}");
     let film = proxy.get(&server.url("/film.m3u8"), &["-r", "10-19"]);
     assert_eq!((film.status, film.field("content-type")), (206, Some("video/mp4")));
 }

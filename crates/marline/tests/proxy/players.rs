@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::network::Network;
 use crate::proxy::Proxy;
+use crate::server::{Answer, Server, Step};
 
 /// What each link carries.
 const LINK: &str = "2500kbit";
@@ -247,4 +248,76 @@ fn plays_in_a_browser(path: &str) {
 #[test]
 fn a_browser_plays_a_film_faster_than_either_link_without_a_wait() {
     plays_in_a_browser("film.mp4");
+}
+
+/// A copy of a manifest with its templates in the adaptation sets and representations whose names are addresses.
+fn with_named_templates(manifest: &str) -> String {
+    let mut sets = manifest.split("<AdaptationSet");
+    let mut out = sets.next().unwrap().to_owned();
+    for (n, set) in sets.enumerate() {
+        let (tag, rest) = set.split_once('>').unwrap();
+        let from = rest.find("<SegmentTemplate").unwrap();
+        let to = rest.find("</SegmentTemplate>").unwrap() + "</SegmentTemplate>".len();
+        let template = rest[from..to].replace("init-stream$RepresentationID$", "$RepresentationID$-init");
+        let template = template.replace("chunk-stream$RepresentationID$", "$RepresentationID$");
+        let others = format!("{}{}", &rest[..from], &rest[to..]);
+        let others =
+            others.replace(&format!("<Representation id=\"{n}\""), &format!("<Representation id=\"/v/{n}\""));
+        out.push_str(&format!("<AdaptationSet{tag}>{template}{others}"));
+    }
+    let clock = "<UTCTiming schemeIdUri=\"urn:mpeg:dash:utc:http-iso:2014\" value=\"/time\"/></MPD>";
+    out.replace("</MPD>", clock)
+}
+
+#[test]
+fn ffmpeg_plays_odd_lists_to_their_end() {
+    if !["ffmpeg", "ffprobe"].into_iter().all(is_there) {
+        return;
+    }
+    let file = |path: &str| fs::read(films().join(path)).unwrap();
+    let list = String::from_utf8(file("hls/list.m3u8")).unwrap();
+    let latin = list.replace(",\n", ",caf\u{e9}\n").chars().map(|c| u8::try_from(c).unwrap()).collect();
+    let units = std::iter::once(0xfeff).chain(list.encode_utf16()).flat_map(u16::to_le_bytes);
+    let quoted = list.replacen("#EXTINF", "#EXT-X-DATERANGE:ID=\"a\n#EXTINF", 1);
+    let variable =
+        "#EXTM3U\n#EXT-X-DEFINE:NAME=\"dir\",VALUE=\"/hls\"\n#EXT-X-STREAM-INF:BANDWIDTH=4000000\nimports.m3u8\n";
+    let imports =
+        list.replacen("#EXTINF", "#EXT-X-DEFINE:IMPORT=\"dir\"\n#EXTINF", 1).replace("\n/hls/", "\n{$dir}/");
+    let manifest = with_named_templates(&String::from_utf8(file("dash/film.mpd")).unwrap());
+    let bodies: Vec<(&str, Vec<u8>)> = vec![
+        ("/latin.m3u8", latin),
+        ("/return.m3u8", list.replace('\n', "\r").into_bytes()),
+        ("/utf16.m3u8", units.collect()),
+        ("/quote.m3u8", quoted.into_bytes()),
+        ("/master.m3u8", variable.into()),
+        ("/imports.m3u8", imports.into_bytes()),
+        ("/named.mpd", manifest.into_bytes()),
+    ];
+    let served = bodies.clone();
+    let server = Server::start(move |asked| {
+        let body = match served.iter().find(|(path, _)| *path == asked.path) {
+            Some((_, body)) => body.clone(),
+            None => {
+                let path = asked.path.trim_start_matches('/');
+                let path = match path.strip_prefix("v/").map(|name| (name.split_once("-init"), name)) {
+                    Some((Some((number, end)), _)) => format!("dash/init-stream{number}{end}"),
+                    Some((None, name)) => format!("dash/chunk-stream{name}"),
+                    None => path.to_owned(),
+                };
+                let Ok(body) = fs::read(films().join(path)) else { return Answer::status(404) };
+                body
+            }
+        };
+        let length = body.len().to_string();
+        Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(body)])
+    });
+    let proxy = Proxy::start(&[]);
+    for (path, _) in bodies.iter().filter(|(path, _)| *path != "/imports.m3u8") {
+        let url = proxy.of(&server.url(path));
+        let words = "-v error -count_packets -select_streams v:0 -show_entries stream=nb_read_packets -of csv=p=0";
+        let output = Command::new("ffprobe").args(words.split(' ')).arg(&url).output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let packets: u64 = out.lines().find_map(|line| line.trim_end_matches(',').parse().ok()).unwrap_or_default();
+        assert!(packets >= SECONDS * 24 - 2, "{path}: {packets} packets: {err}");
+    }
 }

@@ -49,7 +49,10 @@ fn lists_are_rewritten_whatever_their_type_and_name_are() {
             let text = got.text();
             assert_eq!(got.status, 200, "{path} {kind}: {text}");
             assert!(text.contains(&format!("\n{}\n", via("/abs/s0.ts"))), "{path} {kind}: {text}");
-            assert!(text.contains(&format!("\nhttp://{}/http://other.example/s1.ts\n", proxy.address)), "{text}");
+            assert!(
+                text.contains(&format!("\nhttp://{}/from-list-local/http://other.example/s1.ts\n", proxy.address)),
+                "{text}"
+            );
             // Its bytes are not requested twice: some addresses are good for one request.
             assert_eq!(server.asked().len() - before, 1, "{path} {kind}");
         }

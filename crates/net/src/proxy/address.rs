@@ -7,6 +7,7 @@
 use url::Url;
 
 use super::cost::{Cost, LONGEST_ADDRESS, LONGEST_EXPANDED, ListError};
+use super::{marks, target};
 
 /// Where a playlist or manifest came from, and where the player believes it to be.
 #[derive(Clone, Debug)]
@@ -17,6 +18,21 @@ pub(super) struct Place {
     pub(super) player: Url,
     /// What stands before a URL at the proxy: `http://127.0.0.1:8480/`.
     pub(super) via: String,
+    /// What stands before a URL that the list names ([`marks`]).
+    pub(super) mark: &'static str,
+    /// The host that the player has named itself, whose URLs need no mark; none: a list has named it.
+    pub(super) own: Option<String>,
+}
+
+/// What becomes of a reference.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Address {
+    /// It leads the player to the right place.
+    Stays,
+    /// This must stand in its place.
+    Other(String),
+    /// It is none that the proxy understands.
+    Unread,
 }
 
 impl Place {
@@ -29,10 +45,13 @@ impl Place {
         if reference.len() > LONGEST_EXPANDED {
             return Ok(None);
         }
-        let moved = self.moved(reference, cost)?.and_then(|moved| Url::parse(&moved).ok());
+        let moved = match self.moved(reference, cost)? {
+            Address::Other(moved) => Url::parse(&moved).ok(),
+            Address::Stays | Address::Unread => None,
+        };
         let origin = self.origin.join(reference).ok();
         let player = moved.or_else(|| self.player.join(reference).ok());
-        Ok(origin.zip(player).map(|(origin, player)| Self { origin, player, via: self.via.clone() }))
+        Ok(origin.zip(player).map(|(origin, player)| Self { origin, player, ..self.clone() }))
     }
 
     /// What a reference means, without a login: as the proxy knows its resources. None: it is no URL, or too long to be
@@ -52,19 +71,19 @@ impl Place {
         Ok(Some(url).filter(|url| url.as_str().len() <= LONGEST_EXPANDED))
     }
 
-    /// The address that must stand in the place of a reference; none: it leads the player to the right place.
+    /// What must stand in the place of a reference.
     ///
     /// # Errors
     /// It costs too much.
-    pub(super) fn moved(&self, reference: &str, cost: &mut Cost) -> Result<Option<String>, ListError> {
+    pub(super) fn moved(&self, reference: &str, cost: &mut Cost) -> Result<Address, ListError> {
         if reference.len() > LONGEST_ADDRESS || has_other_scheme(reference) {
             cost.work(reference.len().min(LONGEST_SCHEME))?;
-            return Ok(None);
+            return Ok(Address::Unread);
         }
         cost.work(2 * self.weight(reference))?;
-        let Ok(mut meant) = self.origin.join(reference) else { return Ok(None) };
+        let Ok(mut meant) = self.origin.join(reference) else { return Ok(Address::Unread) };
         if !matches!(meant.scheme(), "http" | "https") {
-            return Ok(None);
+            return Ok(Address::Unread);
         }
         cost.named.add(&meant);
         if meant.username().is_empty() && meant.origin() == self.origin.origin() {
@@ -72,9 +91,33 @@ impl Place {
             let _ = meant.set_username(self.origin.username());
             let _ = meant.set_password(self.origin.password());
         }
-        let right = format!("{}{meant}", self.via);
+        let is_own = self.own.is_some() && self.own.as_deref() == meant.host_str();
+        let right = format!("{}{}{meant}", self.via, if is_own { "" } else { self.mark });
         let taken = self.player.join(reference).ok();
-        Ok((taken.as_ref().map(Url::as_str) != Some(right.as_str())).then_some(right))
+        if taken.as_ref().map(Url::as_str) == Some(right.as_str()) {
+            return Ok(Address::Stays);
+        }
+        // A program that does not follow the address as it stands now would request something else of the proxy.
+        if let Some(taken) = taken.filter(|taken| taken.origin() == self.player.origin())
+            && let Ok(target) = target::parse(taken.path())
+            && target.url.host() != meant.host()
+            && target.url.host_str() != self.own.as_deref()
+        {
+            cost.named.add_unread(&target.url);
+        }
+        Ok(Address::Other(right))
+    }
+
+    /// Writes text that the proxy does not take for an address, so that no player is led around the mark by it. How many
+    /// marks it needed.
+    ///
+    /// # Errors
+    /// It costs too much.
+    pub(super) fn write_unread(&self, out: &mut String, text: &str, cost: &mut Cost) -> Result<usize, ListError> {
+        let authority = self.via.trim_start_matches("http://").split('/').next().unwrap_or_default();
+        let (text, count) = marks::marked(text, self.mark, authority, cost)?;
+        cost.write(out, &text)?;
+        Ok(count)
     }
 
     /// The bytes that are touched when a reference is resolved.
@@ -112,7 +155,9 @@ pub(super) mod tests {
 
     pub(in super::super) fn place(asked: &str, origin: &str) -> Place {
         let player = Url::parse(&format!("{VIA}{asked}")).unwrap();
-        Place { origin: Url::parse(origin).unwrap(), player, via: VIA.to_owned() }
+        let origin = Url::parse(origin).unwrap();
+        let own = Url::parse(asked).unwrap().host_str().map(str::to_owned);
+        Place { origin, player, via: VIA.to_owned(), mark: "from-list/", own }
     }
 
     pub(in super::super) fn at(url: &str) -> Place {
@@ -120,7 +165,10 @@ pub(super) mod tests {
     }
 
     fn moved(place: &Place, reference: &str) -> Option<String> {
-        place.moved(reference, &mut affordable()).unwrap()
+        match place.moved(reference, &mut affordable()).unwrap() {
+            Address::Other(moved) => Some(moved),
+            Address::Stays | Address::Unread => None,
+        }
     }
 
     #[test]
@@ -133,9 +181,9 @@ pub(super) mod tests {
             ("../c/seg1.ts", None),
             ("https://h/a/seg1.ts", Some("https://h/a/seg1.ts")),
             ("HTTPS://h/a/seg1.ts", Some("https://h/a/seg1.ts")),
-            ("http://other:81/x", Some("http://other:81/x")),
+            ("http://other:81/x", Some("from-list/http://other:81/x")),
             ("/root/seg1.ts", Some("https://h/root/seg1.ts")),
-            ("//cdn.example/x", Some("https://cdn.example/x")),
+            ("//cdn.example/x", Some("from-list/https://cdn.example/x")),
             // More steps up than there are: the origin stops at its root, the proxy's address would lose the host.
             ("../../../../x.ts", Some("https://h/x.ts")),
             ("data:text/plain,x", None),
@@ -151,7 +199,7 @@ pub(super) mod tests {
         let place = at("https://me:pw@h/a/list.m3u8");
         assert_eq!(moved(&place, "seg.ts"), None);
         assert_eq!(moved(&place, "/seg.ts").unwrap(), format!("{VIA}https://me:pw@h/seg.ts"));
-        assert_eq!(moved(&place, "https://cdn/seg.ts").unwrap(), format!("{VIA}https://cdn/seg.ts"));
+        assert_eq!(moved(&place, "https://cdn/seg.ts").unwrap(), format!("{VIA}from-list/https://cdn/seg.ts"));
         let resource = place.resource("/seg.ts#x", &mut affordable()).unwrap();
         assert_eq!(resource.unwrap().as_str(), "https://h/seg.ts");
     }
@@ -159,7 +207,7 @@ pub(super) mod tests {
     #[test]
     fn behind_a_redirect_relative_addresses_are_of_the_place_it_led_to() {
         let other = place("https://h/live", "https://edge.example/1/list.m3u8");
-        assert_eq!(moved(&other, "seg.ts").unwrap(), format!("{VIA}https://edge.example/1/seg.ts"));
+        assert_eq!(moved(&other, "seg.ts").unwrap(), format!("{VIA}from-list/https://edge.example/1/seg.ts"));
         let within = place("https://h/old/list.m3u8", "https://h/old/other.m3u8");
         assert_eq!(moved(&within, "seg.ts"), None);
     }
@@ -172,7 +220,7 @@ pub(super) mod tests {
         assert_eq!(moved(&place, &format!("/{long}")), None);
         let mut cost = affordable();
         for _ in 0..10_000 {
-            assert_eq!(place.moved(&format!("data:,{long}"), &mut cost).unwrap(), None);
+            assert_eq!(place.moved(&format!("data:,{long}"), &mut cost).unwrap(), Address::Unread);
         }
         let resource = |len| place.resource(&long[..len], &mut affordable()).unwrap();
         assert!(resource(LONGEST_EXPANDED - 100).is_some() && resource(LONGEST_EXPANDED).is_none());

@@ -14,7 +14,8 @@
 //! 5. An answer that waits is given only to a request that would have fetched it the same way: the same client, login and fields
 //!    that are passed on.
 //! 6. What a list names may lead no further into local networks than the list's own server is ([`Right`]), whether it is fetched
-//!    ahead or the player asks for it itself.
+//!    ahead or the player asks for it itself. Addresses that were replaced say so themselves ([`marks`](super::marks)); others
+//!    are known for as long as their list is followed.
 //! 7. What the player asks is what it gets. Which rendition it takes is its business: nothing is fetched of another one.
 //! 8. What the links' streams must know of such a player is in [`Series`].
 //!
@@ -59,6 +60,8 @@ pub(super) struct Offer {
     pub(super) hints: Vec<Url>,
     /// All addresses in it.
     pub(super) named: Named,
+    /// What it defines for the playlists that it names.
+    pub(super) variables: Vec<(String, String)>,
 }
 
 /// All playlists that players follow.
@@ -176,15 +179,26 @@ impl Ahead {
         }
     }
 
-    /// What a player's request for a URL may lead to: what it may itself; but where a list has named the URL, what that may. Of
-    /// several lists the one counts that is nearest to this machine.
+    /// What a player's request for a URL may lead to: what it may itself; but where a list has named the URL that a program of
+    /// the same client follows, what that may. Of several lists the one counts that is nearest to this machine.
     pub(super) fn right(&self, player: &str, url: &Url, itself: Right) -> Right {
-        let courses = self.courses.borrow();
-        let own = courses.iter().filter(|((of, _), _)| of == player);
-        own.filter(|(_, course)| course.offer.named.contains(url))
-            .map(|(_, course)| course.right)
-            .max()
-            .unwrap_or(itself)
+        let (courses, client) = (self.courses.borrow(), Client::of_player(player));
+        let followed = courses.iter().filter(|((of, _), course)| {
+            course.seen.elapsed() < FOLLOWED && Client::of_player(of) == client && course.offer.named.contains(url)
+        });
+        let led = followed.filter_map(|(_, course)| course.right.led()).max();
+        led.map_or(itself, |led| itself.led_by_zone(led))
+    }
+
+    /// What the multivariant playlist defines that names a playlist, whichever program of the player's client has read it.
+    pub(super) fn variables(&self, session: &Session) -> Vec<(String, String)> {
+        let (courses, client) = (self.courses.borrow(), Client::of_player(&session.player));
+        let naming = courses.iter().filter(|((of, _), course)| {
+            let is_master = !course.offer.variables.is_empty() && course.offer.named.contains(&session.url);
+            is_master && Client::of_player(of) == client
+        });
+        let best = naming.max_by_key(|((of, _), course)| (*of == session.player, course.seen));
+        best.map(|(_, course)| course.offer.variables.clone()).unwrap_or_default()
     }
 
     /// A URL of the origin that a player's fields are for when it requests this URL, because a list has named it. None: no list
@@ -330,9 +344,9 @@ impl Ahead {
 impl Offer {
     /// Forgets everything but the hosts of its addresses, which may not lead further later either.
     fn shorten(&mut self) {
-        let mut named = std::mem::take(&mut self.named);
+        let (mut named, variables) = (std::mem::take(&mut self.named), std::mem::take(&mut self.variables));
         named.shorten();
-        *self = Self { named, ..Self::default() };
+        *self = Self { named, variables, ..Self::default() };
     }
 
     /// The memory it takes up, in bytes.
@@ -340,7 +354,13 @@ impl Offer {
         let urls = self.variants.iter().chain(&self.hints);
         let variants = urls.map(|url| url.as_str().len() + size_of::<Url>());
         let renditions = self.renditions.iter().map(|rendition| rendition.pieces.size());
-        size_of::<Course>() + self.named.size() + variants.sum::<usize>() + renditions.sum::<usize>()
+        let variables =
+            self.variables.iter().map(|(name, value)| name.len() + value.len() + 2 * size_of::<String>());
+        size_of::<Course>()
+            + self.named.size()
+            + variables.sum::<usize>()
+            + variants.sum::<usize>()
+            + renditions.sum::<usize>()
     }
 
     /// The rendition that a segment is of, the segment as that has it, and what follows it.
@@ -496,5 +516,8 @@ const HOLD: Duration = Duration::from_secs(60);
 const SWEEP: Duration = Duration::from_secs(5);
 /// How long a playlist is remembered without a request. chosen: a pause of half an hour.
 const FORGET: Duration = Duration::from_secs(1800);
+/// How long a list is taken to be followed without a request for it or for a segment of it. chosen: as long as players with a
+/// full buffer keep still, twice over.
+const FOLLOWED: Duration = Duration::from_secs(120);
 /// chosen: the playlists of two hundred players.
 const MOST: usize = 1000;

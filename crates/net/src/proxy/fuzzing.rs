@@ -66,7 +66,7 @@ pub struct List {
 
 /// A playlist as a player gets it.
 pub fn proxy_playlist(text: &str) -> Option<List> {
-    told(text, playlist::rewrite)
+    told(text, |text, place, cost| playlist::rewrite(text, place, &[], cost))
 }
 
 /// The same of a manifest.
@@ -113,6 +113,8 @@ fn place() -> Option<Place> {
         origin: Url::parse("https://host.example/films/list?token=1").ok()?,
         player: Url::parse("http://127.0.0.1:8480/https://host.example/list?token=1").ok()?,
         via: "http://127.0.0.1:8480/".to_owned(),
+        mark: "from-list/",
+        own: Some("host.example".to_owned()),
     })
 }
 

@@ -6,9 +6,10 @@
 //! client; beyond that players get 503. Of one client one list is read at a time, so a client with many lists holds up nobody
 //! else. The memory of a list is reserved before it is taken, and goes with it into the thread.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -16,8 +17,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::address::Place;
-use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit, malformed};
+use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit};
 use super::memory::{Client, Reserved};
+use super::odd_text::OddText;
 use super::playlist::Rewritten;
 use super::playlist_answer::Kind;
 use super::recognize::{Look, look};
@@ -47,16 +49,17 @@ pub(super) struct Job {
     /// What it is by its name or type; what its text says counts more.
     pub(super) kind: Kind,
     pub(super) place: Place,
+    /// Variables of the playlist that names this one.
+    pub(super) imported: Vec<(String, String)>,
     /// Holds the memory of the body, at least.
     pub(super) reserved: Reserved,
 }
 
 /// What has come of it.
 pub(super) enum Outcome {
-    /// The text for the player, which holds its memory, and what was found in it (without the text).
-    Rewritten(Bytes, Kind, Rewritten),
-    /// It is passed on as it came, for this reason.
-    Unchanged(Bytes, String),
+    /// The text for the player, which holds its memory, and what was found in it (without the text). `is_converted`: to
+    /// UTF-8 from another encoding. `untaken` lives until all of it has gone.
+    Rewritten { bytes: Bytes, kind: Kind, is_converted: bool, untaken: Weak<()>, rewritten: Box<Rewritten> },
     /// The player gets an error, for this reason.
     Refused(String),
     /// No memory, or no thread within a reasonable time.
@@ -121,29 +124,34 @@ impl From<ListError> for Stop {
     }
 }
 
-fn read(job: Job) -> Outcome {
-    let Job { body, encoding, kind, place, mut reserved } = job;
-    let deadline = Instant::now() + TIME;
-    let text = match &encoding {
-        None => Ok(None),
-        Some(encoding) => decoded(&body, encoding, deadline, &mut reserved).map(Some),
-    };
-    let read =
-        text.and_then(|text| rewritten(text.as_deref().unwrap_or(&body), kind, &place, deadline, &mut reserved));
-    match read {
-        Ok((kind, mut rewritten)) => {
-            let text = std::mem::take(&mut rewritten.text).into_bytes();
-            reserved.shrink_to(text.len() as u64);
-            Outcome::Rewritten(held(text, reserved), kind, rewritten)
+fn read(mut job: Job) -> Outcome {
+    match read_list(&mut job) {
+        Ok((bytes, kind, is_converted, rewritten)) => {
+            job.reserved.shrink_to(bytes.len() as u64);
+            let (bytes, untaken) = held(bytes, job.reserved);
+            Outcome::Rewritten { bytes, kind, is_converted, untaken, rewritten: Box::new(rewritten) }
         }
-        // The body as it came, with its encoding.
-        Err(Stop::List(ListError::Malformed(why))) => {
-            reserved.shrink_to(body.len() as u64);
-            Outcome::Unchanged(held(body, reserved), why)
-        }
-        Err(Stop::List(ListError::Limit(why))) => Outcome::Refused(why),
+        Err(Stop::List(ListError::Malformed(why) | ListError::Limit(why))) => Outcome::Refused(why),
         Err(Stop::Full) => Outcome::Full,
     }
+}
+
+fn read_list(job: &mut Job) -> Result<(Vec<u8>, Kind, bool, Rewritten), Stop> {
+    let Job { body, encoding, kind, place, imported, reserved } = job;
+    let deadline = Instant::now() + TIME;
+    let decoded = match encoding {
+        // Some servers write a character set there, or nonsense, before a body that is not encoded.
+        Some(encoding) if look(body) == Look::Other => Some(decoded(body, encoding, deadline, reserved)?),
+        _ => None,
+    };
+    let body = decoded.as_deref().unwrap_or(body);
+    let odd = OddText::of(body, (body.len() as u64).saturating_add(reserved.free()))?;
+    if matches!(odd.text, Cow::Owned(_)) && !reserved.grow(odd.text.len() as u64) {
+        return Err(Stop::Full);
+    }
+    let (kind, mut rewritten) = rewritten(&odd.text, *kind, (place, imported), deadline, reserved)?;
+    let bytes = odd.bytes_of(std::mem::take(&mut rewritten.text));
+    Ok((bytes, kind, odd.is_converted, rewritten))
 }
 
 fn decoded(body: &[u8], encoding: &str, deadline: Instant, reserved: &mut Reserved) -> Result<Vec<u8>, Stop> {
@@ -153,14 +161,13 @@ fn decoded(body: &[u8], encoding: &str, deadline: Instant, reserved: &mut Reserv
 }
 
 fn rewritten(
-    bytes: &[u8],
+    text: &str,
     kind: Kind,
-    place: &Place,
+    (place, imported): (&Place, &[(String, String)]),
     deadline: Instant,
     reserved: &mut Reserved,
 ) -> Result<(Kind, Rewritten), Stop> {
-    let text = std::str::from_utf8(bytes).map_err(|_| malformed("it is not UTF-8"))?;
-    let kind = if let Look::Is(kind) = look(bytes) { kind } else { kind };
+    let kind = if let Look::Is(kind) = look(text.as_bytes()) { kind } else { kind };
     // A manifest's tree may be many times as large as its text; a playlist is read line by line.
     let (most, tree) = match kind {
         Kind::Playlist => (MOST_PLAYLIST, 0),
@@ -177,22 +184,35 @@ fn rewritten(
     let before = reserved.bytes();
     reserved.grow(tree + cost.left_for_output());
     let read = match kind {
-        Kind::Playlist => playlist::rewrite(text, place, &mut cost),
-        Kind::Manifest => manifest::rewrite(text, place, &mut cost),
+        Kind::Playlist => playlist::rewrite(text, place, imported, &mut cost),
+        Kind::Manifest => match manifest::rewrite(text, place, &mut cost) {
+            Err(ListError::Malformed(why)) => as_it_is(text, place, &why, &mut cost),
+            read => read,
+        },
     };
     reserved.shrink_to(before + read.as_ref().map_or(0, |rewritten| rewritten.text.len() as u64));
     Ok((kind, read?))
 }
 
-/// Bytes that give their memory back when they have gone to the player.
-fn held(bytes: Vec<u8>, reserved: Reserved) -> Bytes {
-    struct Held(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] Reserved);
+/// A manifest that is no XML, as it came, for players that read it all the same.
+fn as_it_is(text: &str, place: &Place, why: &str, cost: &mut Cost) -> Result<Rewritten, ListError> {
+    let mut out = Rewritten { fault: Some(why.to_owned()), ..Rewritten::default() };
+    out.moved = place.write_unread(&mut out.text, text, cost)?;
+    out.named = std::mem::take(&mut cost.named);
+    Ok(out)
+}
+
+/// Bytes that give their memory back when they have gone to the player, and what lives until then.
+fn held(bytes: Vec<u8>, reserved: Reserved) -> (Bytes, Weak<()>) {
+    struct Held(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] (Reserved, Arc<()>));
     impl AsRef<[u8]> for Held {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    Bytes::from_owner(Held(bytes, reserved))
+    let lives = Arc::new(());
+    let untaken = Arc::downgrade(&lives);
+    (Bytes::from_owner(Held(bytes, (reserved, lives))), untaken)
 }
 
 /// chosen: two thousand segments, an hour of television.

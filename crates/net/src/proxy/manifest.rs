@@ -6,18 +6,23 @@
 //! 2. Addresses are: the text of BaseURL, Location and PatchLocation; the attributes media, initialization, index,
 //!    sourceURL, xlink:href and href. A base counts for what stands below it (section 5.6), at the origin and for the
 //!    player.
-//! 3. Segments are known from SegmentTemplate (numbers, or a timeline) and SegmentList. With SegmentBase the player
+//!    Text that is no address gets the mark that keeps players from following it into local networks ([`marks`](super::marks)).
+//! 3. Where the identification of a representation would make another address out of a template than the manifest means, the
+//!    representation gets a template of its own, which goes before the ones of the elements above it (section 5.3.9.1).
+//! 4. Servers that tell the time (UTCTiming) are asked through the proxy, except where their header field Date counts.
+//! 5. Segments are known from SegmentTemplate (numbers, or a timeline) and SegmentList. With SegmentBase the player
 //!    requests ranges of one file, which need nothing of this.
-//! 4. Every step is charged to a [`Cost`]. Representations whose segments cannot be remembered within its bounds are not
+//! 6. Every step is charged to a [`Cost`]. Representations whose segments cannot be remembered within its bounds are not
 //!    fetched ahead; the player gets the rewritten manifest all the same, and the status has a note.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::address::Place;
+use super::address::{Address, Place};
 use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
 use super::named::Named;
 use super::pieces::{List, MOST_PIECES, Pieces, Rendition, Template, Timeline, lasting};
@@ -36,6 +41,7 @@ pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewr
         return Err(malformed(format!("a `{}` is no manifest", quoted(tree.name(Tree::ROOT)))));
     }
     let (origin, place) = (place.origin.clone(), Rc::new(place.clone()));
+    let text_place = Rc::clone(&place);
     let outermost = Frame { end: tree.len(), outer: Rc::clone(&place), place, bases: 0, inherited: Rc::default() };
     // A dynamic one is read again and again (section 5.3.1.2).
     let ends = tree.attribute(Tree::ROOT, "type").as_deref() != Some("dynamic");
@@ -48,6 +54,9 @@ pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewr
         sets: 0,
         ends,
         timelines: BTreeMap::new(),
+        attributes: BTreeMap::new(),
+        pending: BTreeMap::new(),
+        text_place: Rc::clone(&text_place),
     };
     // Elements may be nested as deep as the text is long: their frames are on no call stack.
     let mut open = vec![outermost];
@@ -78,6 +87,12 @@ struct Reading<'a> {
     ends: bool,
     /// Those that were read, by their element: representations share them.
     timelines: BTreeMap<Id, Arc<Timeline>>,
+    /// Attributes of elements that are not reached yet, which must have this value.
+    attributes: BTreeMap<(Id, &'static str), String>,
+    /// What must stand in the place of parts of the text that are not reached yet, by their first bytes.
+    pending: BTreeMap<usize, (usize, String)>,
+    /// For text that is no address.
+    text_place: Rc<Place>,
 }
 
 /// An element that is open.
@@ -102,11 +117,13 @@ struct Inherited<'a> {
 }
 
 /// A template and its timeline.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Segments<'a> {
     tree: &'a Tree<'a>,
     template: Id,
     timeline: Option<Id>,
+    /// In which its addresses are resolved when they are written.
+    place: Rc<Place>,
 }
 
 impl<'a> Reading<'a> {
@@ -134,14 +151,23 @@ impl<'a> Reading<'a> {
             }
         }
         self.inherit(id, &mut frame);
-        for attribute in tree.attributes(id).iter().filter(|attribute| ADDRESSES.contains(&attribute.name)) {
+        if name == "Representation" {
+            self.own_template(id, &frame, cost)?;
+        }
+        for attribute in tree.attributes(id) {
+            let Some(address) = ADDRESSES.iter().find(|address| **address == attribute.name) else { continue };
             let value = attribute.value();
             // An identification is no address, and `resolve-to-zero` is a word of xlink.
-            if !(value.is_empty() || value.starts_with("urn:"))
-                && let Some(other) = frame.place.moved(&value, cost)?
-            {
-                self.change(attribute.span(), &other, cost)?;
+            if value.is_empty() || value.starts_with("urn:") {
+                continue;
             }
+            match self.attributes.remove(&(id, address)) {
+                Some(other) => self.change(attribute.span(), &other, cost)?,
+                None => self.address(&frame.place, &value, attribute.span(), cost)?,
+            }
+        }
+        if name == "UTCTiming" {
+            self.clock(id, &frame.place, cost)?;
         }
         let texts = match name {
             // A base is not within itself, nor within its siblings.
@@ -151,9 +177,8 @@ impl<'a> Reading<'a> {
         };
         if let Some(place) = texts
             && let Some((text, span)) = tree.text(id, cost)?.filter(|(text, _)| !text.is_empty())
-            && let Some(other) = place.moved(&text, cost)?
         {
-            self.change(span, &other, cost)?;
+            self.address(place, &text, span, cost)?;
         }
         match name {
             "AdaptationSet" => {
@@ -184,11 +209,117 @@ impl<'a> Reading<'a> {
         inherited.list = list.or(inherited.list);
         if let Some(template) = template {
             let timeline = tree.named(template, "SegmentTimeline").next();
-            inherited.templates.push(Segments { tree, template, timeline });
+            let place = Rc::clone(&frame.place);
+            inherited.templates.push(Segments { tree, template, timeline, place });
             if inherited.templates.len() > MOST_TEMPLATES {
                 inherited.templates.remove(0);
             }
         }
+    }
+
+    /// Writes an address as the player needs it.
+    fn address(&mut self, place: &Place, text: &str, span: Range<usize>, cost: &mut Cost) -> Result<(), ListError> {
+        match place.moved(text, cost)? {
+            Address::Other(other) => self.change(span, &other, cost),
+            Address::Stays if span.start >= self.copied => {
+                self.copy(span.start, cost)?;
+                cost.write(&mut self.out.text, self.source.get(span.clone()).unwrap_or_default())?;
+                self.copied = span.end;
+                Ok(())
+            }
+            Address::Stays | Address::Unread => Ok(()),
+        }
+    }
+
+    /// The servers of UTCTiming (section 5.8.4.11): a list of addresses for the schemes over HTTP.
+    fn clock(&mut self, id: Id, place: &Place, cost: &mut Cost) -> Result<(), ListError> {
+        let scheme = self.tree.attribute(id, "schemeIdUri").unwrap_or_default();
+        let value = self.tree.attributes(id).iter().find(|attribute| attribute.name == "value");
+        let Some((value, kind)) = value.zip(scheme.strip_prefix("urn:mpeg:dash:utc:http-")) else { return Ok(()) };
+        let (text, mut others) = (value.value(), Vec::new());
+        for address in text.split_ascii_whitespace() {
+            let other = if kind.starts_with("head") {
+                // The answer's Date counts, which would be the proxy's.
+                place.resource(address, cost)?.map(String::from)
+            } else {
+                match place.moved(address, cost)? {
+                    Address::Other(other) => Some(other),
+                    Address::Stays | Address::Unread => None,
+                }
+            };
+            others.push(other.unwrap_or_else(|| address.to_owned()));
+        }
+        let other = others.join(" ");
+        if other == text { Ok(()) } else { self.change(value.span(), &other, cost) }
+    }
+
+    /// Gives a representation a template of its own where the player would make another address out of one of an element
+    /// above it than is meant.
+    fn own_template(&mut self, id: Id, frame: &Frame<'a>, cost: &mut Cost) -> Result<(), ListError> {
+        let tree = self.tree;
+        let own = |name| tree.attribute(id, name).unwrap_or_default();
+        let (identification, bandwidth) = (own("id"), own("bandwidth"));
+        let is_plain = |text: &str| !text.contains(['/', '\\', ':', '?', '#', '%', '.', '\t', '\n', '\r']);
+        let is_plain = is_plain(&identification) && is_plain(&bandwidth);
+        let made = |template: &str| {
+            let template = replaced(template, "$RepresentationID$", &identification)?;
+            replaced(&template, "$Bandwidth$", &bandwidth)
+        };
+        let (mut missing, inherited) = (String::new(), Rc::clone(&frame.inherited));
+        let inner = tree.named(id, "SegmentTemplate").next();
+        cost.work(inherited.templates.len() * 3)?;
+        for name in TEMPLATES {
+            let from =
+                inherited.templates.iter().rev().find_map(|of| Some((of, tree.attribute(of.template, name)?)));
+            let Some((of, template)) = from.filter(|(_, template)| !template.is_empty()) else { continue };
+            let is_elsewhere = !Rc::ptr_eq(&of.place, &frame.place);
+            if is_plain && !is_elsewhere {
+                continue;
+            }
+            let written = match of.place.moved(&template, cost)? {
+                Address::Other(other) => Cow::Owned(other),
+                Address::Stays if is_plain && !template.contains("..") => continue,
+                Address::Stays | Address::Unread => Cow::Borrowed(&*template),
+            };
+            let (Some(means), Some(gets)) = (made(&template), made(&written)) else {
+                return Err(limit("the identification of a representation makes an address too long"));
+            };
+            let resolved = |text: &str| frame.place.player.join(text).ok().map(String::from);
+            let right = match frame.place.moved(&means, cost)? {
+                Address::Other(other) => Some(other),
+                Address::Stays => resolved(&means),
+                Address::Unread => None,
+            };
+            cost.work(written.len() + means.len())?;
+            let Some(right) = right.filter(|right| resolved(&gets).as_ref() != Some(right)) else { continue };
+            if inner == Some(of.template) {
+                self.attributes.insert((of.template, name), right);
+            } else {
+                missing.push_str(&format!(" {name}=\"{}\"", quick_xml::escape::escape(&right)));
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.out.moved += 1;
+        if let Some(inner) = inner {
+            let at = tree.name_end(inner);
+            self.pending.insert(at, (at, missing));
+            return Ok(());
+        }
+        let name = tree.qualified_name(id);
+        let template = match name.rsplit_once(':') {
+            Some((prefix, _)) => format!("<{prefix}:SegmentTemplate{missing}/>"),
+            None => format!("<SegmentTemplate{missing}/>"),
+        };
+        let content = tree.content(id);
+        let before = content.start.saturating_sub("/>".len());
+        if self.source.get(before..content.start) == Some("/>") {
+            self.pending.insert(before, (content.start, format!(">{template}</{name}>")));
+        } else {
+            self.pending.insert(content.end, (content.end, template));
+        }
+        Ok(())
     }
 
     /// Writes another text in the place of a part of the source, behind all that was changed before.
@@ -206,7 +337,23 @@ impl<'a> Reading<'a> {
 
     /// Copies the source up to there.
     fn copy(&mut self, to: usize, cost: &mut Cost) -> Result<(), ListError> {
-        cost.write(&mut self.out.text, self.source.get(self.copied..to).unwrap_or_default())?;
+        while let Some((at, (end, text))) = self.pending.first_key_value().map(|(at, edit)| (*at, edit.clone())) {
+            if at > to || end > to {
+                break;
+            }
+            self.pending.pop_first();
+            if at >= self.copied {
+                self.copy_text(at, cost)?;
+                cost.write(&mut self.out.text, &text)?;
+                self.copied = end;
+            }
+        }
+        self.copy_text(to, cost)
+    }
+
+    fn copy_text(&mut self, to: usize, cost: &mut Cost) -> Result<(), ListError> {
+        let text = self.source.get(self.copied..to).unwrap_or_default();
+        self.out.moved += self.text_place.write_unread(&mut self.out.text, text, cost)?;
         self.copied = to;
         Ok(())
     }
@@ -385,6 +532,8 @@ fn duration(text: &str) -> Option<Duration> {
 
 /// Attributes whose value is an address.
 const ADDRESSES: [&str; 5] = ["media", "initialization", "index", "sourceURL", "href"];
+/// Those of SegmentTemplate.
+const TEMPLATES: [&str; 3] = ["media", "initialization", "index"];
 const MARK: &str = "marline-number";
 const TOO_MANY: &str = "too many segments";
 /// The standard has four levels with bases. Each one within another costs as much memory as the address is long.
@@ -426,12 +575,68 @@ mod tests {
         let out = rewrite(NUMBERS, &at("https://h/d/live.mpd")).unwrap();
         let want = NUMBERS
             .replace("https://h/d", &format!("{VIA}https://h/d"))
-            .replace("<![CDATA[https://cdn/x/]]>", &format!("{VIA}https://cdn/x/"))
-            .replace("\"/period.xml", &format!("\"{VIA}https://cdn/period.xml"))
-            .replace("\"/init-", &format!("\"{VIA}https://cdn/init-"));
+            .replace("<![CDATA[https://cdn/x/]]>", &format!("{VIA}from-list/https://cdn/x/"))
+            .replace("\"/period.xml", &format!("\"{VIA}from-list/https://cdn/period.xml"))
+            .replace("\"/init-", &format!("\"{VIA}from-list/https://cdn/init-"));
         assert_eq!((out.text.as_str(), out.moved, out.choice), (want.as_str(), 4, true));
         // What was read once reads the same again, through the proxy's own addresses.
         assert_eq!(Tree::read(&out.text, &mut affordable()).unwrap().name(Tree::ROOT), "MPD");
+    }
+
+    #[test]
+    fn representations_whose_names_are_addresses_get_templates_of_their_own() {
+        let text = "<m:MPD xmlns:m='x'><m:Period><m:AdaptationSet><m:SegmentTemplate duration='1' media='$RepresentationID$/$Number$.m4s' \
+            initialization='i-$RepresentationID$.mp4'/><m:Representation id='plain-1'/><m:Representation id='/abs'/>\
+            <m:Representation id='https://cdn/x'><m:SubRepresentation/></m:Representation><m:Representation id='../../../up'>\
+            <m:SegmentTemplate startNumber='7' initialization='$RepresentationID$'/></m:Representation></m:AdaptationSet></m:Period></m:MPD>";
+        let out = rewrite(text, &at("https://h/a/b.mpd")).unwrap();
+        let own =
+            |media: &str| format!("<m:SegmentTemplate media=\"{VIA}{media}/$Number$.m4s\"/></m:Representation>");
+        let want = text
+            .replace("id='/abs'/>", &format!("id='/abs'>{}", own("https://h/abs")))
+            .replace(
+                "<m:SubRepresentation/></m:Representation>",
+                &format!("<m:SubRepresentation/>{}", own("from-list/https://cdn/x")),
+            )
+            .replace(
+                "<m:SegmentTemplate startNumber",
+                &format!("<m:SegmentTemplate media=\"{VIA}https://h/up/$Number$.m4s\" startNumber"),
+            )
+            .replace("initialization='$RepresentationID$'", &format!("initialization='{VIA}https://h/up'"));
+        assert_eq!(out.text, want);
+    }
+
+    #[test]
+    fn a_name_that_is_a_request_to_the_proxy_is_none_for_the_player() {
+        let text = "<MPD><Period><AdaptationSet><SegmentTemplate media='$RepresentationID$'/>\
+            <Representation id='/http://10.0.0.1/x'/></AdaptationSet></Period></MPD>";
+        let out = rewrite(text, &at("https://h/a/b.mpd")).unwrap().text;
+        assert!(out.contains(&format!("<SegmentTemplate media=\"{VIA}https://h/http://10.0.0.1/x\"/>")), "{out}");
+        assert!(out.contains("id='/from-list/http://10.0.0.1/x'"), "{out}");
+    }
+
+    #[test]
+    fn a_template_above_a_base_of_another_host_means_that_host() {
+        let text = "<MPD><Period><AdaptationSet><SegmentTemplate media='/$RepresentationID$.m4s'/><Representation id='a'>\
+            <BaseURL>https://cdn/</BaseURL></Representation><Representation id='b'/></AdaptationSet></Period></MPD>";
+        let out = rewrite(text, &at("https://h/a/b.mpd")).unwrap().text;
+        let own =
+            format!("</BaseURL><SegmentTemplate media=\"{VIA}from-list/https://cdn/a.m4s\"/></Representation>");
+        assert!(out.contains(&own) && out.contains("<Representation id='b'/>"), "{out}");
+    }
+
+    #[test]
+    fn clocks_are_asked_through_the_proxy() {
+        let text = |head: &str, iso: &str| {
+            format!(
+                "<MPD><UTCTiming schemeIdUri='urn:mpeg:dash:utc:http-head:2014' value='{head}'/><UTCTiming \
+                 schemeIdUri='urn:mpeg:dash:utc:http-iso:2014' value='{iso}'/><UTCTiming schemeIdUri='urn:mpeg:dash:utc:direct:2014' \
+                 value='/x'/></MPD>"
+            )
+        };
+        let out = rewrite(&text("/time", "/time  https://clock/?iso time"), &at("https://h/a/b.mpd")).unwrap();
+        let iso = format!("{VIA}https://h/time {VIA}from-list/https://clock/?iso time");
+        assert_eq!(out.text, text("https://h/time", &iso));
     }
 
     #[test]

@@ -20,11 +20,11 @@ use hyper::body::Body as _;
 use super::body::{Reply, text};
 use super::clients::Seat;
 use super::fields::{Fields, Sent};
-use super::playlist_answer::{self, Answered, Kind};
+use super::playlist_answer::{self, Answered, Asked, Kind};
 use super::range::{self, Wanted};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target;
-use super::{guard, home};
+use super::{guard, home, marks};
 use crate::reach::Right;
 
 /// Answers one request.
@@ -59,8 +59,9 @@ pub(super) async fn answer<B>(
         Some((given, path)) => (format!("{host}/{}", given.prefix().trim_end_matches('/')), path),
         None => (host.to_owned(), path),
     };
-    let asked = (host.as_str(), path);
-    let target = match target::parse(path) {
+    let (led, unmarked) = marks::behind(path);
+    let asked = &Asked { host: &host, path, is_marked: led.is_some(), seat };
+    let target = match target::parse(unmarked) {
         Ok(target) => target,
         Err(line) => return plain(StatusCode::BAD_REQUEST, &line),
     };
@@ -72,7 +73,18 @@ pub(super) async fn answer<B>(
     };
     let home = match given {
         Some((given, _)) => given.url.clone(),
-        None => sessions.ahead.home(&player, &target.url).unwrap_or_else(|| target.url.clone()),
+        None => match sessions.ahead.home(&player, &target.url) {
+            Some(home) => home,
+            None => {
+                let mut home = target.url.clone();
+                if led.is_some() {
+                    // A list of another program has named it, or one that is not known any more: it may be of any origin.
+                    // No origin has this port.
+                    let _ = home.set_port(Some(0));
+                }
+                home
+            }
+        },
     };
     if let Some((given, _)) = given {
         sent = sent.with(&given.fields);
@@ -82,7 +94,9 @@ pub(super) async fn answer<B>(
     }
     let sent = Sent::new(&sessions.jars, &player, Rc::new(sent), home, target.user.as_ref());
     let sent = if given.is_some() { sent.of_given() } else { sent };
-    let right = sessions.ahead.right(&player, &target.url, Right::of_peer(peer).at(listener));
+    let right = Right::of_peer(peer).at(listener);
+    let right = led.map_or(right, |zone| right.led_by_zone(zone));
+    let right = sessions.ahead.right(&player, &target.url, right);
     let session = sessions.of(target, player, sent, right);
 
     if session.list.get().is_some()
@@ -175,7 +189,7 @@ async fn list<B>(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
     request: &Request<B>,
-    asked: (&str, &str),
+    asked: &Asked<'_>,
 ) -> Option<Response<Reply>> {
     let kind = session.list.get()?;
     let mut answer = match playlist_answer::answer(sessions, session, kind, asked).await {

@@ -16,8 +16,8 @@ use marline_core::units::Instant;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::target;
 use super::told::Told;
+use super::{marks, target};
 
 /// One mpv, as far as it has spoken.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,8 @@ impl Mpv {
 fn through(path: &str) -> Option<Url> {
     let (_, rest) = path.split_once("://")?;
     let at = rest.find('/')?;
-    target::parse(rest.get(at..)?).ok().map(|target| target.url)
+    let (_, path) = marks::behind(rest.get(at..)?);
+    target::parse(path).ok().map(|target| target.url)
 }
 
 const OBSERVED: [&str; 6] =

@@ -3,8 +3,11 @@
 //! 1. The text is changed in place, line by line, so that tags which are not known here survive to the byte. Addresses
 //!    stand in lines of their own, and in the attributes URI, X-ASSET-URI, X-ASSET-LIST and SERVER-URI of any tag: keys,
 //!    maps, renditions, I-frames, parts, hints, and tags to come.
-//! 2. A playlist with syntax errors is an error here; the caller passes it on unchanged.
-//! 3. Every step is charged to a [`Cost`]. Segments that cannot be remembered within its bounds are not fetched ahead; the
+//! 2. Syntax errors are tolerated as players do: a line ends at a carriage return as well, values may lack their quotes, and
+//!    what is not understood stays as it is, but for the mark that keeps players from following it into local networks
+//!    ([`marks`](super::marks)).
+//! 3. Variables are replaced in addresses, those that are imported from a multivariant playlist or from the query included.
+//! 4. Every step is charged to a [`Cost`]. Segments that cannot be remembered within its bounds are not fetched ahead; the
 //!    player gets the rewritten playlist all the same, and the status has a note.
 //!
 //! A parser of a crate is not used: m3u8-rs builds several hundred bytes for each segment before anything can be counted,
@@ -16,9 +19,10 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::address::Place;
+use super::address::{Address, Place};
 use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
 use super::named::Named;
+use super::odd_text::percent_encoded;
 use super::pieces::{List, MOST_PIECES, Pieces, Rendition};
 use super::playlist_answer::Kind;
 use super::recognize::{Look, look};
@@ -39,30 +43,59 @@ pub(super) struct Rewritten {
     pub(super) note: Option<&'static str>,
     /// The longest that a segment may last (EXT-X-TARGETDURATION).
     pub(super) target: Option<Duration>,
+    /// Why it was not read; none: it was.
+    pub(super) fault: Option<String>,
     /// All addresses.
     pub(super) named: Named,
     /// Parts that do not exist yet, which the player may request all the same (EXT-X-PRELOAD-HINT).
     pub(super) hints: Vec<Url>,
+    /// What it defines for the playlists that it names (EXT-X-DEFINE).
+    pub(super) variables: Vec<(String, String)>,
 }
 
-/// Reads a playlist.
+/// Reads a playlist. `imported`: what the multivariant playlist that names it defines.
 ///
 /// # Errors
-/// It is none, or has errors, or costs too much.
-pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, ListError> {
+/// It is none, or costs too much.
+pub(super) fn rewrite(
+    text: &str,
+    place: &Place,
+    imported: &[(String, String)],
+    cost: &mut Cost,
+) -> Result<Rewritten, ListError> {
     if look(text.as_bytes()) != Look::Is(Kind::Playlist) {
         return Err(malformed("it does not begin with #EXTM3U"));
     }
-    let variables = Variables::of(text, cost)?;
+    let variables = Variables::of(text, &place.origin, imported, cost)?;
     let mut reading = Reading { place, variables, out: Rewritten::default(), segments: Segments::default() };
-    for (at, line) in text.split_inclusive('\n').enumerate() {
+    for (line, end) in lines(text) {
         cost.work(line.len())?;
-        let bare = line.trim_end_matches(['\r', '\n']);
-        reading.line(at, bare, cost)?;
-        cost.write(&mut reading.out.text, line.get(bare.len()..).unwrap_or_default())?;
+        reading.line(line, cost)?;
+        cost.write(&mut reading.out.text, end)?;
     }
     reading.out.named = std::mem::take(&mut cost.named);
-    Ok(reading.done())
+    let mut out = reading.done();
+    let size = out.variables.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if !cost.remember(size) {
+        (out.variables, out.note) = (Vec::new(), Some("variables that are too long"));
+    }
+    Ok(out)
+}
+
+/// The lines of a text, each with what ends it. Players take a carriage return alone for an end as well, and ffmpeg a zero.
+fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let at = rest.find(['\n', '\r', '\0']).unwrap_or(rest.len());
+        let (line, behind) = rest.split_at(at);
+        let len = if behind.starts_with("\r\n") { 2 } else { behind.len().min(1) };
+        let (end, next) = behind.split_at(len);
+        rest = next;
+        Some((line, end))
+    })
 }
 
 struct Reading<'a> {
@@ -96,40 +129,53 @@ struct ByteRange(u64, Option<u64>);
 
 impl<'a> Reading<'a> {
     /// Writes a line for the player, without its end.
-    fn line(&mut self, at: usize, line: &str, cost: &mut Cost) -> Result<(), ListError> {
+    fn line(&mut self, line: &str, cost: &mut Cost) -> Result<(), ListError> {
         if let Some(tag) = line.strip_prefix("#EXT") {
-            return self.tag(at, line, tag, cost);
+            return self.tag(line, tag, cost);
         }
         let reference = line.trim();
-        let mut other = None;
-        if !(reference.is_empty() || reference.trim_start_matches('\u{feff}').starts_with('#')) {
-            let reference = self.variables.expanded(reference, cost)?;
-            self.resource(&reference, cost)?;
-            other = self.place.moved(&reference, cost)?;
+        if reference.is_empty() || reference.trim_start_matches('\u{feff}').starts_with('#') {
+            return self.unread(line, cost);
         }
-        self.out.moved += usize::from(other.is_some());
-        cost.write(&mut self.out.text, other.as_deref().unwrap_or(line))
+        let expanded = self.variables.expanded(reference, cost)?;
+        self.resource(&expanded.text, cost)?;
+        self.address(line, &expanded, cost)
     }
 
-    fn tag(&mut self, at: usize, line: &str, tag: &str, cost: &mut Cost) -> Result<(), ListError> {
-        let fault = |why: String| malformed(format!("line {}: {why}", at + 1));
+    /// Writes an address as the player needs it. `written`: as it stands in the text.
+    fn address(&mut self, written: &str, expanded: &Expanded<'_>, cost: &mut Cost) -> Result<(), ListError> {
+        match self.place.moved(&expanded.text, cost)? {
+            Address::Other(other) => {
+                self.out.moved += 1;
+                cost.write(&mut self.out.text, &other)
+            }
+            Address::Stays if expanded.is_imported => {
+                self.out.moved += 1;
+                cost.write(&mut self.out.text, &expanded.text)
+            }
+            Address::Stays => cost.write(&mut self.out.text, written),
+            Address::Unread => self.unread(written, cost),
+        }
+    }
+
+    fn unread(&mut self, text: &str, cost: &mut Cost) -> Result<(), ListError> {
+        self.out.moved += self.place.write_unread(&mut self.out.text, text, cost)?;
+        Ok(())
+    }
+
+    fn tag(&mut self, line: &str, tag: &str, cost: &mut Cost) -> Result<(), ListError> {
         let segments = &mut self.segments;
         if let Some(rest) = tag.strip_prefix("INF:") {
             // Lists of television channels have attributes behind the duration, and -1 for it.
             let duration = rest.trim_start().split([',', ' ', '\t']).next().unwrap_or_default();
-            let seconds = duration.parse::<f32>().ok().filter(|seconds| seconds.is_finite());
-            let seconds = seconds.ok_or_else(|| fault(format!("`{}` is no duration", quoted(duration))))?;
-            segments.duration = Duration::try_from_secs_f32(seconds).ok();
+            let seconds = duration.parse::<f32>().ok();
+            segments.duration = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
             if segments.duration.is_none() {
                 segments.given_up = Some("entries without a duration");
             }
         }
         // No other tag has attributes (RFC 8216 section 4.3).
-        let Some(tag) = tag.strip_prefix("-X-") else { return cost.write(&mut self.out.text, line) };
-        if line.bytes().filter(|byte| *byte == b'"').count() % 2 == 1 {
-            // It would go on in the next line, which RFC 8216 section 4.2 forbids.
-            return Err(fault("a quoted value does not end".to_owned()));
-        }
+        let Some(tag) = tag.strip_prefix("-X-") else { return self.unread(line, cost) };
         let (name, value) = tag.split_once(':').unwrap_or((tag, ""));
         match name.trim_end() {
             "BYTERANGE" => {
@@ -156,19 +202,16 @@ impl<'a> Reading<'a> {
     fn attributes(&mut self, line: &str, cost: &mut Cost) -> Result<(), ListError> {
         let mut copied = 0;
         for (name, value) in values(line) {
-            let reference = line.get(value.clone()).unwrap_or_default();
-            if reference.is_empty() || !ADDRESSES.contains(&name) {
+            let written = line.get(value.clone()).unwrap_or_default();
+            if written.is_empty() || !ADDRESSES.contains(&name) {
                 continue;
             }
-            let reference = self.variables.expanded(reference, cost)?;
-            if let Some(other) = self.place.moved(&reference, cost)? {
-                self.out.moved += 1;
-                cost.write(&mut self.out.text, line.get(copied..value.start).unwrap_or_default())?;
-                cost.write(&mut self.out.text, &other)?;
-                copied = value.end;
-            }
+            let expanded = self.variables.expanded(written, cost)?;
+            self.unread(line.get(copied..value.start).unwrap_or_default(), cost)?;
+            self.address(written, &expanded, cost)?;
+            copied = value.end;
         }
-        cost.write(&mut self.out.text, line.get(copied..).unwrap_or_default())
+        self.unread(line.get(copied..).unwrap_or_default(), cost)
     }
 
     /// A part that the server is about to make.
@@ -176,7 +219,7 @@ impl<'a> Reading<'a> {
         let uri = values(line).find(|(name, _)| *name == "URI").and_then(|(_, span)| line.get(span));
         if let Some(uri) = uri.filter(|_| self.out.hints.len() < MOST_HINTS) {
             let uri = self.variables.expanded(uri, cost)?;
-            self.out.hints.extend(self.place.resource(&uri, cost)?);
+            self.out.hints.extend(self.place.resource(&uri.text, cost)?);
         }
         Ok(())
     }
@@ -211,8 +254,9 @@ impl<'a> Reading<'a> {
     }
 
     fn done(self) -> Rewritten {
-        let Self { mut out, segments, .. } = self;
+        let Self { mut out, segments, variables, .. } = self;
         out.note = segments.given_up;
+        out.variables = if segments.is_master { variables.defined() } else { Vec::new() };
         if segments.given_up.is_some() {
             out.variants = Vec::new();
         } else if !segments.only_pictures && !segments.is_master {
@@ -234,22 +278,58 @@ fn byte_range(value: &str) -> Option<ByteRange> {
 }
 
 /// What EXT-X-DEFINE says (draft RFC 8216bis section 4.4.2.3).
-struct Variables<'a>(Vec<(&'a str, &'a str)>);
+struct Variables<'a>(Vec<Variable<'a>>);
+
+struct Variable<'a> {
+    name: &'a str,
+    /// None: it is imported, and the playlist that defines it is not known.
+    value: Option<Cow<'a, str>>,
+    /// From another playlist, or from the query of this one: the player may take it from somewhere else.
+    is_imported: bool,
+}
+
+/// A reference whose variables were replaced.
+struct Expanded<'a> {
+    text: Cow<'a, str>,
+    /// Variables from elsewhere were among them.
+    is_imported: bool,
+}
 
 impl<'a> Variables<'a> {
-    fn of(text: &'a str, cost: &mut Cost) -> Result<Self, ListError> {
+    fn of(
+        text: &'a str,
+        origin: &'a Url,
+        imported: &'a [(String, String)],
+        cost: &mut Cost,
+    ) -> Result<Self, ListError> {
         cost.work(text.len())?;
         let mut all = Vec::new();
-        for line in text.lines().filter(|line| line.starts_with("#EXT-X-DEFINE:")) {
+        for (line, _) in lines(text).filter(|(line, _)| line.starts_with("#EXT-X-DEFINE:")) {
             let (mut name, mut value) = (None, None);
             for (attribute, span) in values(line) {
+                let text = line.get(span);
                 match attribute {
-                    "NAME" => name = name.or(line.get(span)),
-                    "VALUE" => value = value.or(line.get(span)),
+                    "NAME" => name = name.or(text),
+                    "VALUE" => value = value.or(text),
+                    "IMPORT" | "QUERYPARAM" => {
+                        let Some(name) = text else { continue };
+                        cost.work(imported.len() + origin.as_str().len())?;
+                        let known = imported.iter().find(|(defined, _)| attribute == "IMPORT" && defined == name);
+                        let known = known.map(|(_, value)| Cow::Borrowed(value.as_str()));
+                        let mut query =
+                            origin.query_pairs().filter(|(key, _)| attribute != "IMPORT" && key == name);
+                        let value = known.or_else(|| query.next().map(|(_, value)| value));
+                        all.push(Variable { name, value, is_imported: true });
+                    }
                     _ => {}
                 }
             }
-            all.extend(name.zip(value));
+            let defined = name.zip(value);
+            all.extend(defined.map(|(name, value)| Variable {
+                name,
+                value: Some(value.into()),
+                is_imported: false,
+            }));
             if all.len() > MOST_VARIABLES {
                 return Err(limit(format!("it defines more than {MOST_VARIABLES} variables")));
             }
@@ -257,24 +337,45 @@ impl<'a> Variables<'a> {
         Ok(Self(all))
     }
 
+    /// Names and values, for the playlists that import them.
+    fn defined(self) -> Vec<(String, String)> {
+        let all = self.0.into_iter().filter_map(|variable| Some((variable.name, variable.value?)));
+        // A longer one fits in no address.
+        let short = all.filter(|(name, value)| name.len() <= LONGEST_NAME && value.len() <= LONGEST_EXPANDED);
+        short.map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
+    }
+
     /// A reference with its variables replaced, as far as they are known. The values are taken as they stand: the draft
     /// knows no variables within values, and with them a few lines would become gigabytes.
-    fn expanded<'r>(&self, reference: &'r str, cost: &mut Cost) -> Result<Cow<'r, str>, ListError> {
+    fn expanded<'r>(&self, reference: &'r str, cost: &mut Cost) -> Result<Expanded<'r>, ListError> {
         if self.0.is_empty() || !reference.contains("{$") {
-            return Ok(Cow::Borrowed(reference));
+            return Ok(Expanded { text: percent_encoded(Cow::Borrowed(reference)), is_imported: false });
         }
-        let (mut out, mut rest) = (String::new(), reference);
+        let (mut out, mut rest, mut is_imported) = (String::new(), reference, false);
         while let Some(open) = rest.find("{$") {
             let (before, from) = rest.split_at(open);
             // Without a bound on names, many that do not end would each be searched to the end of the line.
             let end = from.bytes().take(LONGEST_NAME).position(|byte| byte == b'}');
             let known = end.and_then(|end| {
                 let name = from.get("{$".len()..end)?;
-                let (_, value) = self.0.iter().find(|(defined, _)| *defined == name)?;
-                Some((*value, from.get(end + 1..)?))
+                let variable = self.0.iter().find(|variable| variable.name == name)?;
+                Some((variable, from.get(end + 1..)?))
             });
-            // A name that is not defined stays.
-            let (value, behind) = known.unwrap_or_else(|| from.split_at("{$".len()));
+            let (value, behind) = match known {
+                Some((variable, behind)) => {
+                    is_imported |= variable.is_imported;
+                    // The player may know it, and where it leads then cannot be known here.
+                    let value = variable.value.as_deref().ok_or_else(|| {
+                        limit(format!(
+                            "the variable `{}` is of a playlist that is not known here",
+                            quoted(variable.name)
+                        ))
+                    })?;
+                    (value, behind)
+                }
+                // A name that is not defined stays.
+                None => from.split_at("{$".len()),
+            };
             cost.work(before.len() + value.len() + LONGEST_NAME + MOST_VARIABLES)?;
             out.push_str(before);
             out.push_str(value);
@@ -284,37 +385,38 @@ impl<'a> Variables<'a> {
             }
         }
         out.push_str(rest);
-        Ok(Cow::Owned(out))
+        Ok(Expanded { text: percent_encoded(Cow::Owned(out)), is_imported })
     }
 }
 
-/// The quoted values of a tag's attribute list (RFC 8216 section 4.2), each with its name and where it stands.
+/// The values of a tag's attribute list (RFC 8216 section 4.2), each with its name and where it stands. Quotes are no part of
+/// them. What stands behind a quoted value is left out.
 fn values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     let mut next = line.find(':').map(|at| at + 1);
     std::iter::from_fn(move || {
-        loop {
-            let at = next.take()?;
-            let rest = line.get(at..).filter(|rest| !rest.is_empty())?;
-            let equals = rest.find('=')?;
-            let name = rest.get(..equals).unwrap_or_default().trim();
-            let from = at + equals + 1;
-            let value = line.get(from..).unwrap_or_default();
-            let (quoted, len) = match value.strip_prefix('"') {
-                Some(quoted) => {
-                    let len = quoted.find('"')?;
-                    let behind = quoted.get(len + 1..).unwrap_or_default().trim_start();
-                    // With something else behind it, where such a value ends would be a guess.
-                    (behind.is_empty() || behind.starts_with(',')).then_some(())?;
-                    (Some(from + 1..from + 1 + len), len + 2)
+        let at = next.take()?;
+        let rest = line.get(at..).filter(|rest| !rest.is_empty())?;
+        let equals = rest.find('=')?;
+        let name = rest.get(..equals).unwrap_or_default();
+        // What stands before a comma has no value.
+        let name = name.rsplit(',').next().unwrap_or_default().trim();
+        let value = line.get(at + equals + 1..).unwrap_or_default();
+        let from = at + equals + 1 + (value.len() - value.trim_start().len());
+        let value = value.trim_start();
+        let (span, len) = match value.strip_prefix('"').and_then(|quoted| quoted.find('"')) {
+            Some(len) => (from + 1..from + 1 + len, len + 2),
+            None => {
+                let end = value.find(',').unwrap_or(value.len());
+                match value.strip_prefix('"') {
+                    // A quote that does not end ends with the line.
+                    Some(open) => (from + 1..from + 1 + open.trim_end().len(), value.len()),
+                    None => (from..from + value.get(..end).unwrap_or_default().trim_end().len(), end),
                 }
-                None => (None, value.find(',').unwrap_or(value.len())),
-            };
-            let comma = line.get(from + len..).and_then(|rest| rest.find(','));
-            next = comma.map(|comma| from + len + comma + 1);
-            if let Some(span) = quoted {
-                return Some((name, span));
             }
-        }
+        };
+        let comma = line.get(from + len..).and_then(|rest| rest.find(','));
+        next = comma.map(|comma| from + len + comma + 1);
+        Some((name, span))
     })
 }
 
@@ -333,24 +435,54 @@ mod tests {
     use super::*;
 
     fn rewrite(text: &str, place: &Place) -> Result<Rewritten, ListError> {
-        super::rewrite(text, place, &mut affordable())
+        super::rewrite(text, place, &[], &mut affordable())
     }
 
     #[test]
-    fn a_quoted_value_with_nothing_in_it_or_with_more_behind_it_is_no_address() {
-        for line in
-            ["#EXT-X-KEY:URI=\"\"", "#EXT-X-MEDIA:URI=\"\"{a}/b\"\"", "#EXT-X-MAP:URI=\"/b\"c,SERVER-URI=\"/d\""]
-        {
-            let text = format!("#EXTM3U\n{line}\n");
-            assert_eq!(rewrite(&text, &at("https://h/a/list.m3u8")).unwrap().text, text);
+    fn attributes_are_understood_as_players_do() {
+        for (line, to) in [
+            ("KEY:URI=\"\"", "KEY:URI=\"\""),
+            ("MEDIA:URI=\"\"{a}/b\"\"", "MEDIA:URI=\"\"{a}/b\"\""),
+            ("MAP:URI=\"/b\"c,SERVER-URI=\"/d\"", "MAP:URI=\"@h/b\"c,SERVER-URI=\"@h/d\""),
+            ("MAP:URI=/b", "MAP:URI=@h/b"),
+            ("KEY:METHOD=AES-128,URI=/b ,IV=0x1", "KEY:METHOD=AES-128,URI=@h/b ,IV=0x1"),
+            ("MAP:X,URI=/b", "MAP:X,URI=@h/b"),
+            ("MAP:URI=\"/a", "MAP:URI=\"@h/a"),
+            ("KEY:X=\"", "KEY:X=\""),
+        ] {
+            let text = format!("#EXTM3U\n#EXT-X-{line}\n#EXTINF:1,12\"\n/b.ts\n");
+            let want =
+                format!("#EXTM3U\n#EXT-X-{to}\n#EXTINF:1,12\"\n@h/b.ts\n").replace('@', &format!("{VIA}https://"));
+            assert_eq!(rewrite(&text, &at("https://h/a/list.m3u8")).unwrap().text, want);
         }
     }
 
     #[test]
-    fn a_quoted_value_ends_in_its_line() {
-        let text = "#EXTM3U\n#EXT-X-MAP:URI=\"/a\n\"\n#EXTINF:1,12\"\n/b.ts\n";
-        assert_eq!(rewrite(text, &at("https://h/l.m3u8")), Err(malformed("line 2: a quoted value does not end")));
-        assert!(rewrite(&text.replace("/a\n", "/a"), &at("https://h/l.m3u8")).is_ok());
+    fn a_line_ends_wherever_a_player_ends_it() {
+        let text = "#EXTM3U\r#EXTINF:2,\r/a.ts\r\n#EXTINF:3,\0/b.ts\n\n/c.ts";
+        let out = rewrite(text, &at("https://h/l.m3u8")).unwrap();
+        let want = text.replace("/a.ts", &format!("{VIA}https://h/a.ts"));
+        let want = want.replace("/b.ts", &format!("{VIA}https://h/b.ts"));
+        assert_eq!(out.text, want.replace("/c.ts", &format!("{VIA}https://h/c.ts")));
+        assert!(out.renditions[0].spot(&Url::parse("https://h/b.ts").unwrap(), None).is_some());
+    }
+
+    #[test]
+    fn what_is_not_understood_leads_no_player_around_the_mark() {
+        for line in ["#EXT-X-NEW:X='@'", "#EXT-X-KEY:METHOD=AES-128 URI=\"@\"", "# see @", "seg:@", "#EXTINF:x,@"] {
+            let text = |address: &str| format!("#EXTM3U\n{}\n/b.ts\n", line.replace('@', address));
+            let out = rewrite(&text("/http://10.0.0.1/x"), &at("https://h/l.m3u8")).unwrap();
+            let want = text("/from-list/http://10.0.0.1/x").replace("\n/b", &format!("\n{VIA}https://h/b"));
+            assert_eq!((out.text.as_str(), out.moved), (want.as_str(), 2));
+            assert!(out.named.contains(&Url::parse("http://10.0.0.1/y").unwrap()));
+        }
+        // What is understood stays, whatever is in it.
+        let text = "#EXTM3U\nseg.ts?u=/http://10.0.0.1/x\n";
+        assert_eq!(rewrite(text, &at("https://h/l.m3u8")).unwrap().text, text);
+        let out = rewrite("#EXTM3U\n/http://10.0.0.1/x\n", &at("https://h/l.m3u8")).unwrap();
+        assert_eq!(out.text, format!("#EXTM3U\n{VIA}https://h/http://10.0.0.1/x\n"));
+        let named = |url: &str| out.named.contains(&Url::parse(url).unwrap());
+        assert!(named("http://10.0.0.1/y") && !named("http://10.0.0.1:81/x") && !named("https://g/"));
     }
 
     #[test]
@@ -362,7 +494,7 @@ mod tests {
         let out = rewrite(text, &at("https://h/a/list.m3u8")).unwrap();
         let want = text
             .replace("URI=\"/k\"", &format!("URI=\"{VIA}https://h/k\""))
-            .replace("https://keys", &format!("{VIA}https://keys"))
+            .replace("https://keys", &format!("{VIA}from-list/https://keys"))
             .replace("\"/init.mp4", &format!("\"{VIA}https://h/init.mp4"))
             .replace("\"/p.1.mp4", &format!("\"{VIA}https://h/p.1.mp4"))
             .replace("\n/x/", &format!("\n{VIA}https://h/x/"));
@@ -376,7 +508,10 @@ mod tests {
             https://cdn/high.m3u8\n#EXT-X-I-FRAME-STREAM-INF:BANDWIDTH=10,URI=\"/iframe.m3u8\"\n";
         let out = rewrite(text, &at("https://h/m.m3u8")).unwrap();
         assert_eq!((out.moved, out.choice, out.renditions.len()), (3, true, 0));
-        assert!(out.text.contains(&format!("\n{VIA}https://cdn/high.m3u8\n")) && out.text.contains("\nlow.m3u8\n"));
+        assert!(
+            out.text.contains(&format!("\n{VIA}from-list/https://cdn/high.m3u8\n"))
+                && out.text.contains("\nlow.m3u8\n")
+        );
     }
 
     #[test]
@@ -407,7 +542,7 @@ mod tests {
         let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-DEFINE:NAME=\"host\",VALUE=\"https://cdn\"\n\
             #EXTINF:4,\n{$host}/a.ts\n#EXTINF:4,\n{$other}{$host}/{$host\n";
         let out = rewrite(text, &at("https://h/l.m3u8")).unwrap();
-        assert!(out.text.contains(&format!("\n{VIA}https://cdn/a.ts\n")), "{}", out.text);
+        assert!(out.text.contains(&format!("\n{VIA}from-list/https://cdn/a.ts\n")), "{}", out.text);
         assert!(out.text.ends_with("\n{$other}{$host}/{$host\n"), "{}", out.text);
     }
 
@@ -439,12 +574,30 @@ mod tests {
 
     #[test]
     fn what_is_no_playlist_is_an_error() {
-        for text in
-            ["", "<html>", "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:abc,\nx\n", "#EXTM3U\n#EXTINF:inf,\nx\n"]
-        {
+        for text in ["", "<html>"] {
             let refused = rewrite(text, &at("https://h/l.m3u8"));
             assert!(matches!(refused, Err(ListError::Malformed(_))), "{text}");
         }
+    }
+
+    #[test]
+    fn variables_of_the_multivariant_playlist_and_of_the_query_are_replaced() {
+        let master =
+            "#EXTM3U\n#EXT-X-DEFINE:NAME=\"cdn\",VALUE=\"https://cdn/x\"\n#EXT-X-STREAM-INF:BANDWIDTH=1\nl.m3u8\n";
+        let defined = rewrite(master, &at("https://h/m.m3u8")).unwrap().variables;
+        assert_eq!(defined, [("cdn".to_owned(), "https://cdn/x".to_owned())]);
+        let text = "#EXTM3U\n#EXT-X-DEFINE:IMPORT=\"cdn\"\n#EXT-X-DEFINE:QUERYPARAM=\"t\"\n#EXTINF:4,\n{$cdn}/a.ts\n\
+            #EXTINF:4,\nb.ts?t={$t}\n";
+        let place = at("https://h/l.m3u8?t=a%2Fb");
+        let out = super::rewrite(text, &place, &defined, &mut affordable()).unwrap();
+        assert!(out.text.contains(&format!("\n{VIA}from-list/https://cdn/x/a.ts\n")), "{}", out.text);
+        // The player may take its value from another URL than this.
+        assert!(out.text.ends_with("\nb.ts?t=a/b\n"), "{}", out.text);
+        assert!(out.renditions[0].spot(&Url::parse("https://cdn/x/a.ts").unwrap(), None).is_some());
+        let refused = rewrite(text, &place);
+        assert!(matches!(refused, Err(ListError::Limit(why)) if why.contains("variable `cdn`")));
+        // What is not used does no harm.
+        assert!(rewrite("#EXTM3U\n#EXT-X-DEFINE:IMPORT=\"x\"\na.ts\n", &place).is_ok());
     }
 
     proptest::proptest! {

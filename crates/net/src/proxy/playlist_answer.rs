@@ -4,39 +4,42 @@
 //!    next one is asked as well, and the first answer counts. A live player must not starve on a link that has died. An
 //!    answer that the server holds back on purpose ([`reload`]) is waited for instead.
 //! 2. It is known by its name, its type, or its first bytes ([`look`]); what was learnt so is remembered in the session.
-//! 3. A playlist with errors is passed on as it is, and the status says why. One that costs too much is answered with 502:
-//!    passed on as it is, it would send the player around the proxy, or to addresses that do not exist.
+//! 3. What is wrong in a playlist stays as it is, and all else is rewritten; a manifest that is no XML is passed on, and the
+//!    status says why. One that costs too much, or whose encoding cannot be undone, is answered with 502: passed on as it is,
+//!    it would send the player around the proxy, or to addresses that do not exist.
 //! 4. It is always answered whole: its text is of this proxy, so neither ranges nor validators of the origin fit.
-//! 5. Its bytes are charged to the memory of all players while they are fetched, read and sent.
+//! 5. Its bytes are charged to the memory of all players while they are fetched, read and sent. A player that does not take
+//!    them within [`TAKEN_IN`] loses its connection.
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Weak;
 use std::time::Duration;
 
 use http::Response;
-use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use marline_core::fetch::Ask;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use url::Url;
 
 use super::address::Place;
 use super::body::{self, Reply};
+use super::clients::Seat;
 use super::cost::MOST_PLAYLIST;
 use super::list_reader::{Job, Outcome};
 use super::memory::{Client, Reserved, Use};
-use super::named::{self, Named};
 use super::playlist::Rewritten;
 use super::range::Wanted;
 use super::recognize::{self, Look, look};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::single::{Question, Single};
-use super::{ahead, encoded, reload};
+use super::{ahead, encoded, marks, reload};
 use crate::get::Network;
 use crate::http::Described;
 use crate::links::Interface;
-use crate::reach::Right;
+use crate::reach::{Right, Zone};
 
 /// What kind of list it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,12 +89,24 @@ impl Kind {
     }
 }
 
-/// Answers a request for a list. `asked` is what the player writes before a URL (`127.0.0.1:8480`), and the path and query.
+/// A player's request for a list.
+pub(super) struct Asked<'a> {
+    /// What the player writes before a URL: `127.0.0.1:8480`.
+    pub(super) host: &'a str,
+    /// Path and query, with a mark if there is one.
+    pub(super) path: &'a str,
+    /// A list has named it.
+    pub(super) is_marked: bool,
+    /// The player's connection.
+    pub(super) seat: &'a Rc<Seat>,
+}
+
+/// Answers a request for a list.
 pub(super) async fn answer(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
     kind: Kind,
-    asked: (&str, &str),
+    asked: &Asked<'_>,
 ) -> Result<Answered, Refusal> {
     match fetch(sessions, session).await? {
         Some(fetched) => read(sessions, session, kind, fetched, asked).await.map(Answered::With),
@@ -108,7 +123,7 @@ pub(super) async fn answer_with(
     session: &Rc<Session>,
     kind: Kind,
     (head, bytes): (Head, Bytes),
-    asked: (&str, &str),
+    asked: &Asked<'_>,
 ) -> Result<Response<Reply>, Refusal> {
     let mut gathering = Gathering::new(sessions, session)?;
     let (url, leads) = match bytes {
@@ -172,33 +187,35 @@ async fn read(
     session: &Rc<Session>,
     kind: Kind,
     fetched: Fetched,
-    (host, asked): (&str, &str),
+    asked: &Asked<'_>,
 ) -> Result<Response<Reply>, Refusal> {
     let Fetched { body, content_type, encoding, url, leads, reserved } = fetched;
     let kind = content_type.as_deref().and_then(Kind::typed).unwrap_or(kind);
     session.delivered.set(session.delivered.get() + body.len() as u64);
-    let via = format!("http://{host}/");
-    let asked = asked.trim_start_matches('/');
-    let player = Url::parse(&format!("{via}{asked}"));
+    let via = format!("http://{}/", asked.host);
+    let player = Url::parse(&format!("{via}{}", asked.path.trim_start_matches('/')));
     let player = player.map_err(|why| Refusal::Gone(format!("the address of the playlist is none: {why}")))?;
-    let own = via.clone();
-    let place = Place { origin: session.with_login(url), player, via };
-    let read = sessions.lists.read(Job { body, encoding: encoding.clone(), kind, place, reserved }).await;
-    let (kind, bytes, encoding) = match read {
-        Outcome::Rewritten(bytes, kind, rewritten) => {
-            let Rewritten { moved, renditions, variants, choice, note, target, hints, named, .. } = rewritten;
-            let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
-            session.say(&format!("a list: {moved} addresses changed{note}"));
-            let named = if named::has_unread(&bytes, &own) { Named::anything() } else { named };
-            let offer = ahead::Offer { renditions, variants, choice, target, hints, named };
+    let mark = marks::of(leads.led().unwrap_or(Zone::Internet));
+    let own = session.url.host_str().filter(|_| !asked.is_marked).map(str::to_owned);
+    let place = Place { origin: session.with_login(url), player, via, mark, own };
+    let imported = sessions.ahead.variables(session);
+    let read = sessions.lists.read(Job { body, encoding, kind, place, imported, reserved }).await;
+    let (kind, bytes, is_converted) = match read {
+        Outcome::Rewritten { bytes, kind, is_converted, untaken, rewritten } => {
+            close_unless_taken(untaken, asked.seat);
+            let Rewritten {
+                moved, renditions, variants, choice, note, target, hints, named, variables, fault, ..
+            } = *rewritten;
+            match fault {
+                Some(why) => tell(sessions, session, &format!("a list that is passed on as it is: {why}")),
+                None => {
+                    let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
+                    session.say(&format!("a list: {moved} addresses changed{note}"));
+                }
+            }
+            let offer = ahead::Offer { renditions, variants, choice, target, hints, named, variables };
             sessions.ahead.learn(&sessions.memory, session, offer, leads);
-            (kind, bytes, None)
-        }
-        Outcome::Unchanged(bytes, why) => {
-            tell(sessions, session, &format!("a list that is passed on as it is: {why}"));
-            let offer = ahead::Offer { named: Named::anything(), ..ahead::Offer::default() };
-            sessions.ahead.learn(&sessions.memory, session, offer, leads);
-            (kind, bytes, encoding)
+            (kind, bytes, is_converted)
         }
         Outcome::Refused(why) => {
             let line = format!("this playlist cannot be played through the proxy: {why}");
@@ -209,13 +226,23 @@ async fn read(
     };
     let mut answer = Response::new(body::whole(bytes));
     let fields = answer.headers_mut();
-    let said = content_type.as_deref().and_then(|said| HeaderValue::from_str(said).ok());
+    let said = content_type.as_deref().filter(|_| !is_converted).and_then(|said| HeaderValue::from_str(said).ok());
     fields.insert(CONTENT_TYPE, said.unwrap_or_else(|| kind.content_type()));
-    let encoding = encoding.as_deref().and_then(|encoding| HeaderValue::from_str(encoding).ok());
-    fields.extend(encoding.map(|encoding| (CONTENT_ENCODING, encoding)));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(answer)
+}
+
+/// Closes a player's connection if it does not take a list, so that the memory of lists is free for others.
+fn close_unless_taken(untaken: Weak<()>, seat: &Rc<Seat>) {
+    let seat = Rc::downgrade(seat);
+    tokio::task::spawn_local(async move {
+        sleep(TAKEN_IN).await;
+        if let Some(seat) = seat.upgrade().filter(|_| untaken.strong_count() > 0) {
+            tracing::debug!("closed: a list is not taken");
+            seat.close();
+        }
+    });
 }
 
 /// Says it once in the status and to those who hear events.
@@ -340,6 +367,8 @@ async fn ask(
     Ok(is_known.then(|| gathering.done(single.described.clone(), single.url.clone(), leads)))
 }
 
+/// chosen: the longest playlist at the rate of a slow phone's link.
+const TAKEN_IN: Duration = Duration::from_secs(60);
 /// For the first bytes of a body that may be a list.
 const PEEK: Duration = Duration::from_secs(2);
 /// Of an encoded body so many bytes are looked at.

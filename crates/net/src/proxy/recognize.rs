@@ -16,6 +16,20 @@ pub(super) enum Look {
 
 /// Looks at the first bytes of a body.
 pub(super) fn look(first: &[u8]) -> Look {
+    let decode: fn([u8; 2]) -> u16 = match first {
+        [0xff] | [0xfe] => return Look::Unsure,
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        _ => return look_utf8(first),
+    };
+    // UTF-16; all that matters is in ASCII.
+    let units = first.get(2..2 * MOST).or(first.get(2..)).unwrap_or_default().chunks_exact(2);
+    let unit = |pair: &[u8]| pair.try_into().map_or(0, decode);
+    let bytes: Vec<u8> = units.map(|pair| u8::try_from(unit(pair)).unwrap_or(b'?')).collect();
+    look_utf8(&bytes)
+}
+
+fn look_utf8(first: &[u8]) -> Look {
     let is_all = first.len() < MOST;
     let bytes = first.get(..MOST).unwrap_or(first);
     if is_all && BOM.starts_with(bytes) {
@@ -95,6 +109,14 @@ mod tests {
         }
         assert_eq!(look(b"\xef\xbb"), Look::Unsure);
         assert_eq!(look(b"\x1f\x8b\x08"), Look::Other);
+        for (mark, encode) in [(0xfeff_u16, u16::to_le_bytes as fn(u16) -> [u8; 2]), (0xfeff, u16::to_be_bytes)] {
+            let of =
+                |text: &str| std::iter::once(mark).chain(text.encode_utf16()).flat_map(encode).collect::<Vec<u8>>();
+            assert_eq!(look(&of("#EXTM3U\né")), playlist);
+            assert_eq!(look(&of("<?xml version='1.0' encoding='UTF-16'?><MPD>")), manifest);
+            assert_eq!(look(&of("#EX")), Look::Unsure);
+            assert_eq!(look(&of("é")), Look::Other);
+        }
     }
 
     #[test]

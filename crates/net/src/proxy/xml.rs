@@ -155,6 +155,24 @@ impl<'a> Tree<'a> {
         self.elements.get(id).map_or("", |element| element.name)
     }
 
+    /// The name with its prefix.
+    pub(super) fn qualified_name(&self, id: Id) -> &'a str {
+        let end = self.name_end(id);
+        let from = self.source.get(..end).and_then(|before| before.rfind('<')).map_or(end, |at| at + 1);
+        self.source.get(from..end).unwrap_or_default()
+    }
+
+    /// Where the name in the start tag ends.
+    pub(super) fn name_end(&self, id: Id) -> usize {
+        let name = self.name(id);
+        offset(self.source, name).map_or(0, |at| at + name.len())
+    }
+
+    /// From behind the start tag to the end tag; empty, and behind the tag, for an element without an end tag.
+    pub(super) fn content(&self, id: Id) -> Range<usize> {
+        self.elements.get(id).map_or(0..0, |element| element.inner.start as usize..element.inner.end as usize)
+    }
+
     /// The first element behind this one and all within it.
     pub(super) fn next(&self, id: Id) -> Id {
         self.elements.get(id).map_or(usize::MAX, |element| element.next as usize)

@@ -73,8 +73,15 @@ impl Right {
         self.led_by_zone(server.into().map_or(Zone::Internet, Zone::of))
     }
 
-    fn led_by_zone(self, zone: Zone) -> Self {
+    /// The same of a server in this zone.
+    #[must_use]
+    pub(crate) fn led_by_zone(self, zone: Zone) -> Self {
         Self { led: Some(self.led.map_or(zone, |led| led.min(zone))), ..self }
+    }
+
+    /// The least local zone that a server on the way to the address was in; none: whoever asked has named it.
+    pub(crate) const fn led(&self) -> Option<Zone> {
+        self.led
     }
 
     /// The other host that asked; none: this machine.

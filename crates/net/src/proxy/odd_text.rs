@@ -1,0 +1,172 @@
+//! Texts of lists in other encodings than UTF-8, and with bytes that no encoding has.
+//!
+//! RFC 8216 section 4 asks for UTF-8. Titles in Latin-1 are found all the same, and players read on. So each byte that is not
+//! UTF-8 becomes one character of its own while a list is read, and that byte again afterwards; within an address it is
+//! percent-encoded, as players request it. UTF-16 with a byte order mark becomes UTF-8.
+
+use std::borrow::Cow;
+
+use super::cost::{ListError, limit, malformed};
+
+/// A body as a text.
+pub(super) struct OddText<'a> {
+    pub(super) text: Cow<'a, str>,
+    /// Characters of it stand for bytes.
+    has_bytes: bool,
+    /// It was in UTF-16.
+    pub(super) is_converted: bool,
+}
+
+impl<'a> OddText<'a> {
+    /// Reads a body, which becomes a text of at most so many bytes.
+    ///
+    /// # Errors
+    /// It is longer, or no UTF-16 although it begins so.
+    pub(super) fn of(body: &'a [u8], most: u64) -> Result<Self, ListError> {
+        let (has_bytes, is_converted) = (false, false);
+        let units = |decode: fn([u8; 2]) -> u16| {
+            if body.len() as u64 / 2 * 3 > most {
+                return Err(limit("it becomes too long as UTF-8"));
+            }
+            let pairs = body.get(2..).unwrap_or_default().chunks_exact(2);
+            let units =
+                pairs.map(|pair| decode([pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)]));
+            let text: Result<String, _> = char::decode_utf16(units).collect();
+            let text = text.map_err(|_| malformed("it is no UTF-16 although it begins so"))?;
+            Ok(Self { text: Cow::Owned(declared(text)), has_bytes, is_converted: true })
+        };
+        match body {
+            [0xff, 0xfe, ..] => return units(u16::from_le_bytes),
+            [0xfe, 0xff, ..] => return units(u16::from_be_bytes),
+            _ => {}
+        }
+        if let Ok(text) = std::str::from_utf8(body)
+            && !text.contains(is_byte)
+        {
+            return Ok(Self { text: Cow::Borrowed(text), has_bytes, is_converted });
+        }
+        let mut text = String::new();
+        for chunk in body.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if is_byte(c) {
+                    text.extend(c.encode_utf8(&mut [0; 4]).bytes().filter_map(of_byte));
+                } else {
+                    text.push(c);
+                }
+            }
+            text.extend(chunk.invalid().iter().copied().filter_map(of_byte));
+            if text.len() as u64 > most {
+                return Err(limit("too many of its bytes are not UTF-8"));
+            }
+        }
+        Ok(Self { text: Cow::Owned(text), has_bytes: true, is_converted })
+    }
+
+    /// What was made of the text, with its bytes.
+    pub(super) fn bytes_of(&self, rewritten: String) -> Vec<u8> {
+        if !self.has_bytes {
+            return rewritten.into_bytes();
+        }
+        let mut bytes = Vec::with_capacity(rewritten.len());
+        for c in rewritten.chars() {
+            match byte_of(c) {
+                Some(byte) => bytes.push(byte),
+                None => bytes.extend(c.encode_utf8(&mut [0; 4]).bytes()),
+            }
+        }
+        bytes
+    }
+}
+
+/// A text in UTF-8, whose XML declaration, if it has one, says so.
+fn declared(text: String) -> String {
+    let end = text.strip_prefix("<?xml").and_then(|rest| rest.find("?>"));
+    let declaration = end.and_then(|end| text.get(.."<?xml".len() + end)).unwrap_or_default();
+    let Some(at) = declaration.to_ascii_lowercase().find("encoding") else { return text };
+    let (before, rest) = declaration.split_at(at);
+    let Some(open) = rest.find(['"', '\'']) else { return text };
+    let quote = if rest.get(open..).is_some_and(|rest| rest.starts_with('"')) { '"' } else { '\'' };
+    let Some(len) = rest.get(open + 1..).and_then(|rest| rest.find(quote)) else { return text };
+    let behind = text.get(before.len() + open + 1 + len..).unwrap_or_default();
+    format!("{before}{}UTF-8{behind}", rest.get(..=open).unwrap_or_default())
+}
+
+/// An address with the bytes that are not UTF-8 percent-encoded.
+pub(super) fn percent_encoded(address: Cow<'_, str>) -> Cow<'_, str> {
+    if !address.contains(is_byte) {
+        return address;
+    }
+    let mut out = String::new();
+    for c in address.chars() {
+        match byte_of(c) {
+            Some(byte) => out.push_str(&format!("%{byte:02X}")),
+            None => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// The last characters of the last plane, which is for private use: 128 for the bytes from 0x80 on.
+const FIRST: u32 = 0x10_ff00;
+
+fn of_byte(byte: u8) -> Option<char> {
+    char::from_u32(FIRST + u32::from(byte))
+}
+
+fn byte_of(c: char) -> Option<u8> {
+    u32::from(c).checked_sub(FIRST + 0x80).and_then(|byte| u8::try_from(byte + 0x80).ok())
+}
+
+fn is_byte(c: char) -> bool {
+    byte_of(c).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_not_utf_8_come_back_and_are_percent_encoded_in_addresses() {
+        for body in
+            [&b"caf\xe9/\xc3\xa9.ts"[..], b"\xf4\x8f\xbf\xa9 genuine", b"plain", b"\xff", b"\x80\xff\xf0\x9f"]
+        {
+            let odd = OddText::of(body, 1000).unwrap();
+            assert_eq!(odd.bytes_of(odd.text.clone().into_owned()), body);
+        }
+        let odd = OddText::of(b"caf\xe9/\xc3\xa9.ts", 1000).unwrap();
+        assert_eq!(percent_encoded(odd.text), "caf%E9/é.ts");
+        assert!(OddText::of(&[0x80; 300], 1000).is_err());
+    }
+
+    #[test]
+    fn an_xml_declaration_names_the_new_encoding() {
+        for (text, want) in [
+            (
+                "<?xml version=\"1.0\" encoding=\"UTF-16\"?><MPD/>",
+                "<?xml version=\"1.0\" encoding=\"UTF-8\"?><MPD/>",
+            ),
+            (
+                "<?xml version='1.0' Encoding = 'utf-16le' ?><MPD/>",
+                "<?xml version='1.0' Encoding = 'UTF-8' ?><MPD/>",
+            ),
+            ("<?xml version='1.0'?><MPD encoding='x'/>", "<?xml version='1.0'?><MPD encoding='x'/>"),
+            ("<MPD/>", "<MPD/>"),
+            ("<?xml encoding", "<?xml encoding"),
+            ("<?xml encoding='?>", "<?xml encoding='?>"),
+        ] {
+            assert_eq!(declared(text.to_owned()), want);
+        }
+    }
+
+    #[test]
+    fn utf_16_becomes_utf_8() {
+        for (mark, encode) in [(0xfeff_u16, u16::to_le_bytes as fn(u16) -> [u8; 2]), (0xfeff, u16::to_be_bytes)] {
+            let units = std::iter::once(mark).chain("#EXTM3U\né😀".encode_utf16());
+            let body: Vec<u8> = units.flat_map(encode).collect();
+            let odd = OddText::of(&body, 1000).unwrap();
+            assert!(odd.is_converted && odd.text == "#EXTM3U\né😀");
+            assert!(OddText::of(&body, 10).is_err());
+        }
+        assert!(OddText::of(b"\xff\xfe\x00\xd8\x00\x00", 1000).is_err());
+    }
+}
